@@ -1,0 +1,279 @@
+/*
+ * The walk of a packet. Every interface runs `ingress` on what it receives and `egress` on what it
+ * sends; in between the kernel routes an ordinary packet from client to backend. Sockets of the
+ * node itself take the shorter way at the end of this file.
+ */
+#include "protocols.h"
+#include "address.h"
+#include "flow.h"
+#include "settings.h"
+#include "counters.h"
+#include "names.h"
+#include "node.h"
+#include "frontends.h"
+#include "backends.h"
+#include "connections.h"
+#include "direct.h"
+#include "ports.h"
+#include "packet.h"
+#include "rewrite.h"
+#include "icmp.h"
+#include "sockets.h"
+#include "collect.h"
+
+/* The first packet through a frontend: write both directions, and what the way out has to do. */
+static inline int open_connection(const struct settings *settings, struct packet *packet,
+				  const struct choice *choice)
+{
+	struct flow *after = &packet->after;
+	struct connection entry = {};
+	bool hairpin = address_equal(&packet->flow.source, &choice->backend.address);
+
+	*after = packet->flow;
+	after->hook = 0;
+	after->destination = choice->backend.address;
+	after->destination_port = choice->backend.port;
+
+	entry.created = bpf_ktime_get_coarse_ns();
+	entry.seen = entry.created;
+	entry.service = choice->service;
+	entry.counters = choice->backend.counters;
+	entry.reply = 1;
+	flow_reverse(&entry.after, &packet->flow, 0);
+	if (!routed_flow_take(settings, after, &entry))
+		return TC_ACT_SHOT;
+
+	entry.reply = 0;
+	entry.after = *after;
+	new_connections.update(&packet->flow, &entry);
+
+	if (choice->masquerade || hairpin) {
+		struct flow routed = *after;
+		struct connection *leftover;
+
+		routed.hook = HOOK_EGRESS;
+		leftover = connections.lookup(&routed);
+		if (leftover)
+			connection_remove(&routed, leftover);
+		entry.counters = 0;
+		entry.masquerade_pending = 1;
+		new_connections.update(&routed, &entry);
+	}
+	if (choice->backend.counters)
+		count_choice(choice->backend.counters);
+	return TC_ACT_UNSPEC;
+}
+
+/*
+ * A first packet to a backend's own address. It stays as it is, unless a connection through a
+ * frontend already owns its 5-tuple; then it gets another source port.
+ */
+static inline int direct_flow(const struct settings *settings, struct packet *packet)
+{
+	struct choice choice = {};
+	struct connection *owner;
+	struct flow reply;
+
+	if (!endpoint_known(&packet->flow.destination, packet->flow.destination_port,
+			    packet->flow.protocol))
+		return VERDICT_NONE;
+	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
+	owner = connection_find(&reply);
+	if (owner && connection_closed(owner)) {
+		/* The leftover of a closed connection must not touch this one's replies. */
+		connection_remove(&reply, owner);
+		owner = NULL;
+	}
+	if (!owner) {
+		direct_flow_note(&packet->flow);
+		return VERDICT_NONE;
+	}
+	choice.backend.address = packet->flow.destination;
+	choice.backend.port = packet->flow.destination_port;
+	return open_connection(settings, packet, &choice) == TC_ACT_SHOT ? VERDICT_DROP :
+										  VERDICT_DNAT;
+}
+
+/* A packet that belongs to no known connection. */
+static inline int first_packet(struct __sk_buff *skb, struct packet *packet)
+{
+	struct settings *settings = settings_get();
+	struct frontend_key key = {};
+	struct choice choice = {};
+	int verdict;
+
+	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
+	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet))
+		return VERDICT_NONE;
+	if (!settings || address_is_v4_loopback(&packet->flow.destination))
+		return VERDICT_NONE;
+
+	key.address = packet->flow.destination;
+	key.port = packet->flow.destination_port;
+	key.protocol = packet->flow.protocol;
+	verdict = choose_backend(&key, client_class(settings, &packet->flow.source), &choice);
+	if (verdict == VERDICT_NONE)
+		return direct_flow(settings, packet);
+	if (verdict == VERDICT_REJECT) {
+		COUNT(rejected__no_endpoints);
+	} else if (verdict == VERDICT_DROP) {
+		COUNT(dropped__no_endpoints);
+	} else if (open_connection(settings, packet, &choice) == TC_ACT_SHOT) {
+		return VERDICT_DROP;
+	} else {
+		count_packet(choice.backend.counters, false, skb->len);
+	}
+	return verdict;
+}
+
+/* The first packet of a masqueraded connection leaves: by which interface is known only now. */
+static inline bool masquerade(struct __sk_buff *skb, struct packet *packet,
+			      struct connection *pending)
+{
+	struct settings *settings = settings_get();
+	struct flow wire = packet->flow;
+	struct connection entry = {};
+
+	wire.hook = 0;
+	if (!settings)
+		return false;
+	if (!masquerade_address(skb->ifindex, packet->v4, &wire.source)) {
+		COUNT(dropped__no_masquerade_address);
+		return false;
+	}
+	entry.created = pending->created;
+	entry.seen = pending->seen;
+	entry.service = pending->service;
+	entry.reply = 1;
+	flow_reverse(&entry.after, &packet->flow, 0);
+	if (!masquerade_port_take(skb, settings, &wire, &entry))
+		return false;
+	pending->after = wire;
+	pending->masquerade_pending = 0;
+	return true;
+}
+
+/* A packet of a known connection: bring its state forward and say what it must become. */
+static inline bool next_packet(struct __sk_buff *skb, struct packet *packet,
+			       struct connection *connection)
+{
+	if (connection->masquerade_pending && !masquerade(skb, packet, connection))
+		return false;
+	packet->after = connection->after;
+	if (connection->counters)
+		count_packet(connection->counters, connection->reply, skb->len);
+	connection_track(&packet->flow, connection, packet->tcp_flags);
+	if (connection->reply && !connection->replied && !(packet->tcp_flags & TCP_RST))
+		return connection_establish(&packet->flow, connection);
+	return true;
+}
+
+static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
+{
+	struct packet *packet = packet_get();
+	struct connection *connection;
+
+	if (!packet || !parse(skb, l2, hook, packet))
+		return TC_ACT_UNSPEC;
+	if (packet->icmp_error)
+		return translate_icmp_error(skb, packet);
+
+	connection = connections.lookup(&packet->flow);
+	if (!connection && may_be_new(packet))
+		connection = new_connections.lookup(&packet->flow);
+	if (connection && tcp_opens(packet) && connection_closed(connection)) {
+		/* The client's port is in use again: a new connection, with a choice of its own. */
+		COUNT(connections_reopened);
+		if (hook == HOOK_INGRESS)
+			connection_forget(&packet->flow, connection);
+		else
+			connection_remove(&packet->flow, connection);
+		connection = NULL;
+	}
+
+	if (connection) {
+		if (!next_packet(skb, packet, connection))
+			return TC_ACT_SHOT;
+	} else if (hook == HOOK_INGRESS) {
+		int verdict = first_packet(skb, packet);
+
+		if (verdict == VERDICT_NONE)
+			return TC_ACT_UNSPEC;
+		if (verdict != VERDICT_DNAT)
+			return TC_ACT_SHOT;
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+
+	if (rewrite(skb, packet)) {
+		COUNT(dropped__rewrite_failed);
+		return TC_ACT_SHOT;
+	}
+	return TC_ACT_UNSPEC;
+}
+
+int ingress(struct __sk_buff *skb)
+{
+	return walk(skb, ETH_HLEN, HOOK_INGRESS);
+}
+
+int egress(struct __sk_buff *skb)
+{
+	return walk(skb, ETH_HLEN, HOOK_EGRESS);
+}
+
+/* The same for interfaces without a link layer header: tun, ipip, wireguard. */
+int ingress_l3(struct __sk_buff *skb)
+{
+	return walk(skb, 0, HOOK_INGRESS);
+}
+
+int egress_l3(struct __sk_buff *skb)
+{
+	return walk(skb, 0, HOOK_EGRESS);
+}
+
+int collect(struct __sk_buff *skb)
+{
+	return collect_flows(skb);
+}
+
+int connect4(struct bpf_sock_addr *context)
+{
+	return socket_forward(context, true, true);
+}
+
+int connect6(struct bpf_sock_addr *context)
+{
+	return socket_forward(context, false, true);
+}
+
+int sendmsg4(struct bpf_sock_addr *context)
+{
+	return socket_forward(context, true, false);
+}
+
+int sendmsg6(struct bpf_sock_addr *context)
+{
+	return socket_forward(context, false, false);
+}
+
+int recvmsg4(struct bpf_sock_addr *context)
+{
+	return socket_reverse(context, true);
+}
+
+int recvmsg6(struct bpf_sock_addr *context)
+{
+	return socket_reverse(context, false);
+}
+
+int getpeername4(struct bpf_sock_addr *context)
+{
+	return socket_reverse(context, true);
+}
+
+int getpeername6(struct bpf_sock_addr *context)
+{
+	return socket_reverse(context, false);
+}

@@ -1,0 +1,70 @@
+/*
+ * Removing connections that are over. The agent reads the tables and proposes flows; whether one is
+ * really over is decided here, next to the deletion, on what the entries say at that moment.
+ */
+
+#define COLLECT_FLOWS 64
+
+/* What the agent sends as a test packet: this header, then up to COLLECT_FLOWS flows. */
+struct collect_header {
+	__u8 ethernet[ETH_HLEN];
+	__u8 force; /* remove whatever state they are in */
+	__u8 flows;
+};
+
+static inline __u64 connection_lifetime(const struct settings *settings,
+					const struct connection *connection, __u8 protocol)
+{
+	__u32 seconds = settings->udp_seconds;
+
+	if (protocol == PROTO_TCP) {
+		seconds = settings->tcp_established_seconds;
+		if (connection_closed(connection))
+			seconds = settings->tcp_closed_seconds;
+		else if (connection->fin_sent || connection->fin_received)
+			seconds = settings->tcp_half_closed_seconds;
+	}
+	return seconds * NS_PER_SECOND;
+}
+
+static inline bool connection_over(const struct settings *settings, struct flow *flow,
+				   struct connection *connection, __u64 now)
+{
+	__u64 lifetime = connection_lifetime(settings, connection, flow->protocol);
+	struct connection *other;
+	struct flow partner;
+
+	if (now - connection->seen < lifetime)
+		return false;
+	pair_of(&partner, flow, &connection->after);
+	other = connection_find(&partner);
+	return !other || now - other->seen >= lifetime;
+}
+
+static inline int collect_flows(struct __sk_buff *skb)
+{
+	struct settings *settings = settings_get();
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct collect_header header;
+	int removed = 0;
+
+	if (!settings || bpf_skb_load_bytes(skb, 0, &header, sizeof(header)))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < COLLECT_FLOWS; i++) {
+		struct connection *connection;
+		struct flow flow;
+
+		if (i >= header.flows ||
+		    bpf_skb_load_bytes(skb, sizeof(header) + i * sizeof(flow), &flow, sizeof(flow)))
+			break;
+		connection = connection_find(&flow);
+		if (!connection)
+			continue;
+		if (!header.force && !connection_over(settings, &flow, connection, now))
+			continue;
+		connection_remove(&flow, connection);
+		removed++;
+	}
+	return removed;
+}

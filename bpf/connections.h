@@ -1,0 +1,137 @@
+/*
+ * Connections: what each direction of a translated flow looks like at a hook, and what it must look
+ * like after it. Entries come in pairs, forward and reply, and each leads to the other:
+ *
+ *	ingress  client -> frontend            becomes  client -> backend
+ *	egress   backend -> client             becomes  frontend -> client
+ *
+ * and, for a masqueraded connection, a second pair around the wire:
+ *
+ *	egress   client -> backend             becomes  node -> backend
+ *	ingress  backend -> node               becomes  backend -> client
+ *
+ * A flow lives in `new_connections`, from which the kernel evicts, until its first reply; then it
+ * moves to `connections`, where nothing is evicted. A flood of first packets can so push out other
+ * first packets, but never a connection that works.
+ */
+
+struct connection {
+	struct flow after;
+	__u64 created; /* ns, CLOCK_MONOTONIC */
+	__u64 seen;    /* the same, to about a second */
+	__u32 service; /* 0: none, a direct flow whose port had to change */
+	__u32 counters; /* of the backend; 0: not counted by this entry */
+	__u8 reply;
+	__u8 replied;
+	__u8 fin_sent; /* by the sender of this direction */
+	__u8 fin_received;
+	__u8 reset;
+	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
+	__u8 zero[2];
+};
+
+MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
+MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECTIONS, 0);
+
+#define NS_PER_SECOND 1000000000ULL
+
+static inline bool connection_closed(const struct connection *connection)
+{
+	return connection->reset || (connection->fin_sent && connection->fin_received);
+}
+
+static inline struct connection *connection_find(struct flow *flow)
+{
+	struct connection *connection = connections.lookup(flow);
+
+	return connection ? connection : new_connections.lookup(flow);
+}
+
+static inline void pair_of(struct flow *partner, const struct flow *flow, const struct flow *after)
+{
+	flow_reverse(partner, after, other_hook(flow->hook));
+}
+
+/* Remove the pair that `flow` belongs to. `connection`, its entry, must not be used afterwards. */
+static inline void connection_remove(struct flow *flow, struct connection *connection)
+{
+	struct flow partner;
+
+	pair_of(&partner, flow, &connection->after);
+	connections.delete(flow);
+	new_connections.delete(flow);
+	connections.delete(&partner);
+	new_connections.delete(&partner);
+}
+
+/*
+ * Remove a connection by its forward flow as it enters, with the masquerade around it: the next
+ * connection of the same client port may choose the same backend, and must find nothing.
+ */
+static inline void connection_forget(struct flow *flow, struct connection *connection)
+{
+	struct flow routed = connection->after;
+	struct connection *masquerade;
+
+	routed.hook = HOOK_EGRESS;
+	connection_remove(flow, connection);
+	masquerade = connection_find(&routed);
+	if (masquerade)
+		connection_remove(&routed, masquerade);
+}
+
+/* Note the time, and FIN and RST on both entries of the pair, so that each alone tells the state. */
+static inline void connection_track(const struct flow *flow, struct connection *connection,
+				    __u8 tcp_flags)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct connection *other;
+	struct flow partner;
+
+	if (now - connection->seen > NS_PER_SECOND)
+		connection->seen = now;
+	if (!(tcp_flags & (TCP_FIN | TCP_RST)))
+		return;
+	pair_of(&partner, flow, &connection->after);
+	other = connection_find(&partner);
+	if (tcp_flags & TCP_RST) {
+		connection->reset = 1;
+		if (other)
+			other->reset = 1;
+		return;
+	}
+	connection->fin_sent = 1;
+	if (other)
+		other->fin_received = 1;
+}
+
+/*
+ * The first reply has come: move the pair to where nothing is evicted. False when that is not
+ * possible; the packet must then not pass, for nothing would translate the rest of its flow.
+ */
+static inline bool connection_establish(struct flow *flow, struct connection *reply)
+{
+	struct connection *forward;
+	struct flow partner;
+
+	pair_of(&partner, flow, &reply->after);
+	forward = new_connections.lookup(&partner);
+	if (!forward) {
+		new_connections.delete(flow);
+		return false;
+	}
+	forward->replied = 1;
+	reply->replied = 1;
+	if (connections.update(&partner, forward)) {
+		COUNT(dropped__connections_full);
+		return false;
+	}
+	if (connections.update(flow, reply)) {
+		connections.delete(&partner);
+		COUNT(dropped__connections_full);
+		return false;
+	}
+	new_connections.delete(&partner);
+	new_connections.delete(flow);
+	return true;
+}

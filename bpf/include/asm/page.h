@@ -1,0 +1,1 @@
+/* Included by bcc's headers; nothing of it is needed. */

@@ -1,0 +1,44 @@
+/* This node: its addresses, the source addresses of its interfaces, and who counts as its pod. */
+
+struct node_address {
+	__u8 nodeports; /* NodePorts are accepted here */
+	__u8 zero[3];
+};
+
+MAP("hash", struct address, struct node_address, node_addresses, MAX_NODE_ADDRESSES, BPF_F_NO_PREALLOC);
+
+/* An interface we are attached to. */
+struct interface {
+	struct address v4; /* what to masquerade to when a packet leaves by it; all zero: nothing */
+	struct address v6;
+	__u8 qdisc_made; /* its clsact is ours to remove */
+	__u8 zero[3];
+};
+
+MAP("hash", __u32, struct interface, interfaces, MAX_INTERFACES, BPF_F_NO_PREALLOC);
+
+#define CLIENT_POD 0
+#define CLIENT_NODE 1
+#define CLIENT_OTHER 2
+
+static inline int client_class(const struct settings *settings, struct address *source)
+{
+	if (settings->detect_pods_v4 &&
+	    address_within(source, &settings->pod_network_v4, &settings->pod_mask_v4))
+		return CLIENT_POD;
+	if (settings->detect_pods_v6 &&
+	    address_within(source, &settings->pod_network_v6, &settings->pod_mask_v6))
+		return CLIENT_POD;
+	return node_addresses.lookup(source) ? CLIENT_NODE : CLIENT_OTHER;
+}
+
+/* The address to leave with; false when the interface has none of the family. */
+static inline bool masquerade_address(__u32 ifindex, bool v4, struct address *address)
+{
+	struct interface *row = interfaces.lookup(&ifindex);
+
+	if (!row)
+		return false;
+	*address = v4 ? row->v4 : row->v6;
+	return address->words[0] | address->words[1] | address->words[2] | address->words[3];
+}

@@ -1,0 +1,106 @@
+/*
+ * Source ports of our own making. They come from a range that the agent keeps apart from local
+ * sockets and NodePorts, and one is taken when the reply's entry is: inserting decides.
+ */
+
+/* The verifier walks every try: its patience, not the packet's, sets these. */
+#define SOURCE_PORT_TRIES 16
+#define MASQUERADE_PORT_TRIES 32
+
+static inline __u16 port_in_range(const struct settings *settings, __u32 number)
+{
+	return settings->masquerade_first + number % settings->masquerade_ports;
+}
+
+/*
+ * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
+ * whose peer may still be in TIME_WAIT.
+ */
+static inline bool reply_take(struct flow *key, struct connection *reply, bool reopen)
+{
+	struct connection *existing = connections.lookup(key);
+
+	if (existing) {
+		if (!reopen || !connection_closed(existing))
+			return false;
+		connection_remove(key, existing);
+	}
+	return new_connections.insert(key, reply) == 0;
+}
+
+/*
+ * Make `routed` (client -> backend, between the hooks) unlike every other flow, by another source
+ * port if need be, and take the key of its replies.
+ */
+static inline bool routed_flow_take(const struct settings *settings, struct flow *routed,
+				    struct connection *reply)
+{
+	__u32 number = bpf_get_prandom_u32();
+	struct flow key;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
+		flow_reverse(&key, routed, HOOK_EGRESS);
+		if (!direct_flow_exists(routed) && reply_take(&key, reply, true)) {
+			if (i)
+				COUNT(source_ports_changed);
+			return true;
+		}
+		routed->source_port = bpf_htons(port_in_range(settings, number + i));
+	}
+	COUNT(dropped__source_ports_exhausted);
+	return false;
+}
+
+/* Whether a socket of this node would be answered by `reply`. */
+static inline bool socket_expects(struct __sk_buff *skb, const struct flow *reply)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	__u32 size;
+
+	if (address_is_v4(&reply->source)) {
+		tuple.ipv4.saddr = reply->source.words[3];
+		tuple.ipv4.daddr = reply->destination.words[3];
+		tuple.ipv4.sport = reply->source_port;
+		tuple.ipv4.dport = reply->destination_port;
+		size = sizeof(tuple.ipv4);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &reply->source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &reply->destination, 16);
+		tuple.ipv6.sport = reply->source_port;
+		tuple.ipv6.dport = reply->destination_port;
+		size = sizeof(tuple.ipv6);
+	}
+	if (reply->protocol == PROTO_TCP)
+		socket = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return false;
+	bpf_sk_release(socket);
+	return true;
+}
+
+/*
+ * Give `wire` (node -> backend) a source port that is unique for its addresses, and take the key of
+ * its replies. Ports of closed connections are a second choice.
+ */
+static inline bool masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
+					struct flow *wire, struct connection *reply)
+{
+	__u32 number = bpf_get_prandom_u32();
+	struct flow key;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < 2 * MASQUERADE_PORT_TRIES; i++) {
+		wire->source_port = bpf_htons(port_in_range(settings, number + i));
+		flow_reverse(&key, wire, HOOK_INGRESS);
+		if (socket_expects(skb, &key))
+			continue;
+		if (reply_take(&key, reply, i >= MASQUERADE_PORT_TRIES))
+			return true;
+	}
+	COUNT(dropped__masquerade_ports_exhausted);
+	return false;
+}

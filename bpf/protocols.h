@@ -1,0 +1,76 @@
+/* Wire formats, cut down to what the walk reads or writes. All fields are in network order. */
+
+#define TC_ACT_UNSPEC (-1) /* no verdict: whoever else is attached goes on */
+#define TC_ACT_SHOT 2
+
+#define ETH_HLEN 14
+#define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_IPV6 0x86dd
+
+#define PROTO_ICMP 1
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define PROTO_ICMPV6 58
+
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+
+struct ipv4_header {
+	__u8 version_and_length;
+	__u8 tos;
+	__be16 total_length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__sum16 checksum;
+	__be32 source;
+	__be32 destination;
+};
+
+struct ipv6_header {
+	__be32 version_and_flow;
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__be32 source[4];
+	__be32 destination[4];
+};
+
+/* The first eight bytes of TCP, UDP and of every transport quoted in an ICMP error. */
+struct ports {
+	__be16 source;
+	__be16 destination;
+};
+
+#define TCP_FLAGS_OFFSET 13
+#define TCP_CHECKSUM_OFFSET 16
+#define TCP_HEADER_LENGTH 20
+#define UDP_CHECKSUM_OFFSET 6
+#define UDP_HEADER_LENGTH 8
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+/* ICMP and ICMPv6 errors alike: eight bytes, then the packet that caused them. */
+struct icmp_header {
+	__u8 type;
+	__u8 code;
+	__sum16 checksum;
+	__be32 detail;
+};
+
+#define ICMP_CHECKSUM_OFFSET 2
+
+/* RFC 792: unreachable, source quench, time exceeded, parameter problem. */
+static inline bool icmp_is_error(__u8 type)
+{
+	return type == 3 || type == 4 || type == 11 || type == 12;
+}
+
+/* RFC 4443, section 2.1: error messages have a type below 128. */
+static inline bool icmpv6_is_error(__u8 type)
+{
+	return type < 128;
+}

@@ -1,0 +1,28 @@
+/* What the agent tells the programs about this node: one row, changed without recompiling. */
+
+struct settings {
+	__u64 netns_cookie; /* the network namespace of the node; sockets of others are left alone */
+	struct address pod_network_v4;
+	struct address pod_mask_v4;
+	struct address pod_network_v6;
+	struct address pod_mask_v6;
+	__u16 masquerade_first; /* host order */
+	__u16 masquerade_ports;	     /* how many */
+	__u16 detect_pods_v4;	     /* 0: no pod range of this family is known */
+	__u16 detect_pods_v6;
+	__u32 tcp_established_seconds;
+	__u32 tcp_half_closed_seconds;
+	__u32 tcp_closed_seconds;
+	__u32 udp_seconds;
+	__u32 ports_reserved; /* ip_local_reserved_ports names the masquerade range because of us */
+	__u32 zero;
+};
+
+MAP("array", __u32, struct settings, settings, 1, 0);
+
+static inline struct settings *settings_get(void)
+{
+	__u32 only = 0;
+
+	return settings.lookup(&only);
+}

@@ -1,0 +1,156 @@
+/*
+ * The node's own sockets: translated when they connect or send, so that no packet is ever changed.
+ * What a socket asked for is kept in the storage of that socket, which cannot fill up and dies with
+ * it, and is what it hears of its peer.
+ */
+
+#define SOCKET_TRANSLATIONS 8
+
+#define ECONNREFUSED 111
+#define EHOSTUNREACH 113
+
+struct socket_translation {
+	struct address frontend;
+	struct address backend;
+	__be16 frontend_port;
+	__be16 backend_port;
+};
+
+/* A TCP or connected socket has one; a UDP socket may send to several frontends in turn. */
+struct socket_translations {
+	struct socket_translation rows[SOCKET_TRANSLATIONS];
+	__u32 next;
+};
+
+SOCKET_STORAGE(struct socket_translations, socket_translations);
+
+static inline bool socket_is_ours(struct bpf_sock_addr *context)
+{
+	struct settings *settings = settings_get();
+
+	return settings && bpf_get_netns_cookie(context) == settings->netns_cookie;
+}
+
+static inline void socket_address(struct bpf_sock_addr *context, bool v4, struct address *address)
+{
+	if (v4) {
+		address_from_v4(address, context->user_ip4);
+	} else {
+		address->words[0] = context->user_ip6[0];
+		address->words[1] = context->user_ip6[1];
+		address->words[2] = context->user_ip6[2];
+		address->words[3] = context->user_ip6[3];
+	}
+}
+
+static inline void socket_set_address(struct bpf_sock_addr *context, bool v4,
+				      const struct address *address, __be16 port)
+{
+	if (v4) {
+		context->user_ip4 = address->words[3];
+	} else {
+		context->user_ip6[0] = address->words[0];
+		context->user_ip6[1] = address->words[1];
+		context->user_ip6[2] = address->words[2];
+		context->user_ip6[3] = address->words[3];
+	}
+	context->user_port = port;
+}
+
+/* The backend this socket already sends to under `key`, while it still is one. */
+static inline bool socket_backend(struct socket_translations *known, const struct frontend_key *key,
+				  struct backend *backend)
+{
+#pragma unroll
+	for (int i = 0; i < SOCKET_TRANSLATIONS; i++) {
+		struct socket_translation *row = &known->rows[i];
+
+		if (row->frontend_port == key->port && address_equal(&row->frontend, &key->address) &&
+		    endpoint_known(&row->backend, row->backend_port, key->protocol)) {
+			backend->address = row->backend;
+			backend->port = row->backend_port;
+			return true;
+		}
+	}
+	return false;
+}
+
+static inline void socket_remember(struct socket_translations *known, const struct frontend_key *key,
+				   const struct backend *backend)
+{
+	struct socket_translation *row = &known->rows[known->next % SOCKET_TRANSLATIONS];
+
+	row->frontend = key->address;
+	row->frontend_port = key->port;
+	row->backend = backend->address;
+	row->backend_port = backend->port;
+	known->next++;
+}
+
+/* connect and sendmsg: send to a backend what was meant for a frontend. */
+static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool connect)
+{
+	struct socket_translations *known;
+	struct frontend_key asked = {}, key;
+	struct choice choice = {};
+	int verdict;
+
+	if (!socket_is_ours(context))
+		return 1;
+	asked.protocol = context->protocol;
+	asked.port = (__be16)context->user_port;
+	socket_address(context, v4, &asked.address);
+
+	if (!connect) {
+		known = socket_translations.sk_storage_get(context->sk, 0, 0);
+		if (known && socket_backend(known, &asked, &choice.backend)) {
+			socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
+			return 1;
+		}
+	}
+	key = asked;
+	/* Every address of 127/8 is this node: one row stands for all of them. */
+	if (address_is_v4_loopback(&key.address))
+		key.address.words[3] = bpf_htonl(0x7f000001);
+	verdict = choose_backend(&key, CLIENT_NODE, &choice);
+	if (verdict == VERDICT_NONE)
+		return 1;
+	if (verdict != VERDICT_DNAT) {
+		if (verdict == VERDICT_REJECT)
+			COUNT(rejected__no_endpoints);
+		else
+			COUNT(dropped__no_endpoints);
+		bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH);
+		return 0;
+	}
+	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (known)
+		socket_remember(known, &asked, &choice.backend);
+	count_choice(choice.backend.counters);
+	socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
+	return 1;
+}
+
+/* recvmsg and getpeername: show a frontend where the backend's address would stand. */
+static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
+{
+	struct socket_translations *known;
+	struct address peer;
+	__be16 port;
+
+	known = socket_translations.sk_storage_get(context->sk, 0, 0);
+	if (!known)
+		return 1;
+	port = (__be16)context->user_port;
+	socket_address(context, v4, &peer);
+#pragma unroll
+	for (int i = 0; i < SOCKET_TRANSLATIONS; i++) {
+		struct socket_translation *row = &known->rows[i];
+
+		if (row->backend_port == port && port && address_equal(&row->backend, &peer)) {
+			socket_set_address(context, v4, &row->frontend, row->frontend_port);
+			return 1;
+		}
+	}
+	return 1;
+}

@@ -1,0 +1,127 @@
+"""The cluster as this node knows it: Services, the slices of each, and the node itself.
+
+A change is answered with the Services it touches, so the work it causes does not grow with the
+cluster. Labels and headless Services are filtered when rows are made, not here: an object that
+gains or loses such a label is an ordinary change, in both directions. A slice that changes its
+Service touches the old one and the new one.
+
+The index is by name inside namespace wherever that spares a key object; with ten thousand
+Services the keys would weigh as much as what they lead to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from bpfsvc.model import EndpointSlice, ModelObject, Node, ObjectKey, Service
+
+ServiceKey: TypeAlias = tuple[str, str]
+"""Namespace and name of a Service."""
+
+
+class Known(NamedTuple):
+    """What is known under one Service's name; slices may come before their Service."""
+
+    service: Service | None
+    slices: tuple[EndpointSlice, ...]
+
+
+_NOTHING = Known(None, ())
+
+
+class Cluster:
+    """The current objects. ``node_name`` says which Node is this one; others are ignored."""
+
+    def __init__(self, node_name: str) -> None:
+        self.node = Node(node_name)
+        """This node; without address or zone until its object is seen, the last one seen after."""
+        self._known: dict[ServiceKey, Known] = {}
+        self._service_of: dict[tuple[str, str], dict[str, str]] = {}
+        """(kind, namespace) -> name of a slice -> name of its Service."""
+
+    def apply(self, puts: Iterable[ModelObject], gone: Iterable[ObjectKey]) -> set[ServiceKey]:
+        """Take changes in; give the Services whose rows may be different now.
+
+        What is gone is removed before the rest is put, so an object that moved between sources
+        may be in both.
+        """
+        touched: set[ServiceKey] = set()
+        for key in gone:
+            touched |= self._remove(key)
+        for thing in puts:
+            touched |= self._put(thing)
+        return touched
+
+    def lookup(self, key: ServiceKey) -> Known:
+        """Give what is known of a Service; nothing is as good an answer as any."""
+        return self._known.get(key, _NOTHING)
+
+    def service_keys(self) -> list[ServiceKey]:
+        """Give the keys of all Services there are."""
+        return [key for key, known in self._known.items() if known.service]
+
+    def _remove(self, key: ObjectKey) -> set[ServiceKey]:
+        if key.kind == "Service":
+            return self._set_service((key.namespace, key.name), None)
+        if key.kind != "Node":
+            return self._remove_slice(key)
+        return set()
+
+    def _put(self, thing: ModelObject) -> set[ServiceKey]:
+        if isinstance(thing, EndpointSlice):
+            return self._put_slice(thing)
+        if isinstance(thing, Service):
+            return self._set_service((thing.namespace, thing.name), thing)
+        return self._put_node(thing)
+
+    def _put_node(self, node: Node) -> set[ServiceKey]:
+        if node.name != self.node.name:
+            return set()
+        moved = node.zone != self.node.zone
+        self.node = node
+        return set(self.service_keys()) if moved else set()
+
+    def _set_service(self, key: ServiceKey, service: Service | None) -> set[ServiceKey]:
+        known = self.lookup(key)
+        if known.service == service:
+            return set()
+        self._store(key, Known(service, known.slices))
+        return {key}
+
+    def _put_slice(self, new: EndpointSlice) -> set[ServiceKey]:
+        siblings = self._service_of.setdefault((new.kind, new.namespace), {})
+        touched = set()
+        if siblings.get(new.name, new.service) != new.service:
+            touched = self._remove_slice(new.key)
+        siblings[new.name] = new.service
+        key = (new.namespace, new.service)
+        known = self.lookup(key)
+        if new in known.slices:
+            return touched
+        others = tuple(old for old in known.slices if not _same_object(old, new))
+        self._store(key, Known(known.service, (*others, new)))
+        return touched | self._if_service(key)
+
+    def _remove_slice(self, gone: ObjectKey) -> set[ServiceKey]:
+        siblings = self._service_of.get((gone.kind, gone.namespace), {})
+        if gone.name not in siblings:
+            return set()
+        key = (gone.namespace, siblings.pop(gone.name))
+        known = self.lookup(key)
+        rest = tuple(old for old in known.slices if old.key != gone)
+        self._store(key, Known(known.service, rest))
+        return self._if_service(key)
+
+    def _if_service(self, key: ServiceKey) -> set[ServiceKey]:
+        return {key} if self.lookup(key).service else set()
+
+    def _store(self, key: ServiceKey, known: Known) -> None:
+        if known.service or known.slices:
+            self._known[key] = known
+        else:
+            self._known.pop(key, None)
+
+
+def _same_object(one: EndpointSlice, other: EndpointSlice) -> bool:
+    return one.name == other.name and one.kind == other.kind

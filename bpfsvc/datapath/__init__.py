@@ -1,0 +1,1 @@
+"""Everything that meets the kernel: compiling, pinning, maps, attachment, sysctls."""

@@ -1,0 +1,320 @@
+"""The bpf(2) system call: maps, programs, pins and links, as far as bpfsvc uses them.
+
+bcc is a compiler and lives in a short process; its Python map calls are slow, and its batch calls
+corrupt memory. This wrapper is small, needs only the C library, and gives batches that make ten
+thousand rows as cheap as ten. Layouts and numbers are those of the kernel's ``linux/bpf.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bpfsvc.errors import KernelError, MapFull
+
+SYS_BPF = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
+
+MAP_LOOKUP, MAP_UPDATE, MAP_DELETE = 1, 2, 3
+OBJ_PIN, OBJ_GET = 6, 7
+PROG_TEST_RUN = 10
+OBJ_GET_INFO = 15
+MAP_LOOKUP_BATCH, MAP_UPDATE_BATCH, MAP_DELETE_BATCH = 24, 26, 27
+LINK_CREATE, LINK_UPDATE, LINK_DETACH = 28, 29, 34
+
+ANY, NOEXIST = 0, 1
+PER_CPU_TYPES = {5, 6, 10}
+"""BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH."""
+TYPE_NAMES = {1: "hash", 2: "array", 6: "percpu_array", 9: "lru_hash", 24: "sk_storage"}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_number = SYS_BPF.get(os.uname().machine, -1)
+
+
+def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
+    """Make one bpf(2) call and return its result; raise ``OSError`` when it fails."""
+    if isinstance(attributes, bytes):
+        attributes = ctypes.create_string_buffer(attributes, len(attributes))
+    result = _syscall(_number, command, attributes, len(attributes))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(result)
+
+
+def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
+    return ctypes.addressof(buffer)
+
+
+def _buffer(data: bytes) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(data, len(data))
+
+
+def pin(fd: int, path: Path) -> None:
+    """Give the object behind ``fd`` a name in a bpf file system."""
+    name = _buffer(os.fsencode(path) + b"\0")
+    call(OBJ_PIN, struct.pack("=QII", _address(name), fd, 0))
+
+
+def get(path: Path) -> int:
+    """Open a pinned object; the caller owns the descriptor. ``FileNotFoundError`` if absent."""
+    name = _buffer(os.fsencode(path) + b"\0")
+    try:
+        return call(OBJ_GET, struct.pack("=QII", _address(name), 0, 0))
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def info(fd: int, size: int) -> bytes:
+    """Read the first ``size`` bytes of ``struct bpf_{prog,map,link}_info``."""
+    data = ctypes.create_string_buffer(size)
+    call(OBJ_GET_INFO, struct.pack("=IIQ", fd, size, _address(data)))
+    return data.raw
+
+
+def program_id(fd: int) -> int:
+    """Give the kernel's id of a program."""
+    return int(struct.unpack_from("=I", info(fd, 8), 4)[0])
+
+
+def program_test_run(
+    fd: int, packet: bytes, *, context: bytes = b"", room: int = 256
+) -> tuple[int, bytes]:
+    """Run a program on a packet; return its verdict and the packet as the program left it.
+
+    ``context`` is a ``struct __sk_buff`` or a prefix of it; the kernel allows only a few fields.
+    """
+    data_in = _buffer(packet)
+    data_out = ctypes.create_string_buffer(len(packet) + room)
+    context_in = _buffer(context)
+    attributes = _buffer(
+        struct.pack(
+            "=IIIIQQIIIIQQII",
+            fd,
+            0,
+            len(packet),
+            len(data_out),
+            _address(data_in),
+            _address(data_out),
+            0,
+            0,
+            len(context),
+            0,
+            _address(context_in) if context else 0,
+            0,
+            0,
+            0,
+        )
+    )
+    call(PROG_TEST_RUN, attributes)
+    verdict, _, size = struct.unpack_from("=III", attributes.raw, 4)
+    return verdict, data_out.raw[:size]
+
+
+def link_create(program: int, target: int, attach_type: int) -> int:
+    """Attach a program to a cgroup by a link; return the link's descriptor."""
+    return call(LINK_CREATE, struct.pack("=IIII16x", program, target, attach_type, 0))
+
+
+def link_update(link: int, program: int) -> None:
+    """Replace the program behind a link in one step."""
+    call(LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
+
+
+def link_detach(link: int) -> None:
+    """Detach now, without waiting for the last reference to go."""
+    call(LINK_DETACH, struct.pack("=I", link))
+
+
+def possible_cpus() -> int:
+    """Count the CPUs a per-CPU value has room for."""
+    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(text.split(",")[-1].split("-")[-1]) + 1
+
+
+class Map:
+    """One map of the kernel. Keys and values are bytes; per-CPU values lie end to end."""
+
+    def __init__(self, fd: int, name: str, flag: str = "") -> None:
+        """Take over ``fd``. ``flag`` is the option that enlarges the map, for error messages."""
+        self.fd = fd
+        self.name = name
+        self.flag = flag
+        self.type, _, self.key_size, size, self.max_entries, self.flags = struct.unpack_from(
+            "=IIIIII", info(fd, 24)
+        )
+        self.per_cpu = self.type in PER_CPU_TYPES
+        self.cpu_value_size = size + -size % 8
+        self.value_size = self.cpu_value_size * possible_cpus() if self.per_cpu else size
+        self._value = ctypes.create_string_buffer(self.value_size)
+
+    @classmethod
+    def pinned(cls, path: Path, flag: str = "") -> Map:
+        """Open a pinned map, named after its file."""
+        return cls(get(path), path.name, flag)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.fd)
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """Read one row."""
+        attributes = _element(self.fd, _buffer(key), self._value, 0)
+        try:
+            call(MAP_LOOKUP, attributes)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise KernelError(f"map {self.name}: cannot read: {error.strerror}") from error
+        return self._value.raw
+
+    def update(self, key: bytes, value: bytes, flags: int = ANY) -> bool:
+        """Write one row; with ``NOEXIST`` return False if it was there already."""
+        try:
+            call(MAP_UPDATE, _element(self.fd, _buffer(key), _buffer(value), flags))
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            raise self._write_error(error) from error
+        return True
+
+    def delete(self, key: bytes) -> bool:
+        """Delete one row; return False if it was not there."""
+        try:
+            call(MAP_DELETE, _element(self.fd, _buffer(key), None, 0))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise self._write_error(error) from error
+        return True
+
+    def update_many(self, rows: Iterable[tuple[bytes, bytes]], flags: int = ANY) -> None:
+        """Write rows in order. On an error those before the failing row are written."""
+        keys, values = [], []
+        for key, value in rows:
+            keys.append(key)
+            values.append(value)
+        if len(keys) < 4:
+            for key, value in zip(keys, values, strict=True):
+                self.update(key, value, flags)
+            return
+        key_buffer, value_buffer = _buffer(b"".join(keys)), _buffer(b"".join(values))
+        attributes = self._batch(key_buffer, value_buffer, len(keys), flags)
+        try:
+            call(MAP_UPDATE_BATCH, attributes)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def delete_many(self, keys: list[bytes]) -> None:
+        """Delete rows; those already gone do not matter."""
+        done = 0
+        while done < len(keys):
+            rest = keys[done:]
+            attributes = self._batch(_buffer(b"".join(rest)), None, len(rest), 0)
+            try:
+                call(MAP_DELETE_BATCH, attributes)
+                return
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise self._write_error(error) from error
+            # The kernel stops at a key that is gone; go on behind it.
+            done += _batch_count(attributes) + 1
+
+    def batches(self, size: int = 4096) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Read the whole map, at most ``size`` rows at a time.
+
+        Rows written meanwhile may or may not be seen; none is seen twice unless it moved.
+        """
+        token = ctypes.create_string_buffer(max(4, self.key_size))
+        first = True
+        while True:
+            keys = ctypes.create_string_buffer(size * self.key_size)
+            values = ctypes.create_string_buffer(size * self.value_size)
+            attributes = self._batch(
+                keys, values, size, 0, 0 if first else _address(token), _address(token)
+            )
+            last = False
+            try:
+                call(MAP_LOOKUP_BATCH, attributes)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    # One bucket holds more rows than fit.
+                    size *= 2
+                    continue
+                if error.errno != errno.ENOENT:
+                    raise KernelError(f"map {self.name}: cannot read: {error.strerror}") from error
+                last = True
+            count = _batch_count(attributes)
+            first = False
+            if count:
+                yield list(
+                    zip(
+                        _cut(keys.raw, self.key_size, count),
+                        _cut(values.raw, self.value_size, count),
+                        strict=True,
+                    )
+                )
+            if last:
+                return
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Read the whole map, row by row."""
+        for batch in self.batches():
+            yield from batch
+
+    def _batch(
+        self,
+        keys: ctypes.Array[ctypes.c_char],
+        values: ctypes.Array[ctypes.c_char] | None,
+        count: int,
+        flags: int,
+        token_in: int = 0,
+        token_out: int = 0,
+    ) -> ctypes.Array[ctypes.c_char]:
+        return _buffer(
+            struct.pack(
+                "=QQQQIIQQ",
+                token_in,
+                token_out,
+                _address(keys),
+                _address(values) if values is not None else 0,
+                count,
+                self.fd,
+                flags,
+                0,
+            )
+        )
+
+    def _write_error(self, error: OSError) -> KernelError:
+        if error.errno in (errno.E2BIG, errno.ENOMEM, errno.ENOSPC):
+            return MapFull(
+                f"map {self.name} is full ({self.max_entries} rows)",
+                f"enlarge it with {self.flag}" if self.flag else "",
+            )
+        return KernelError(f"map {self.name}: cannot write: {error.strerror}")
+
+
+def _element(
+    fd: int,
+    key: ctypes.Array[ctypes.c_char],
+    value: ctypes.Array[ctypes.c_char] | None,
+    flags: int,
+) -> ctypes.Array[ctypes.c_char]:
+    value_address = _address(value) if value is not None else 0
+    packed = _buffer(struct.pack("=I4xQQQ", fd, _address(key), value_address, flags))
+    # The packed form holds bare addresses: keep what they point to alive with it.
+    packed.kept = (key, value)  # type: ignore[attr-defined]
+    return packed
+
+
+def _cut(data: bytes, size: int, count: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, size * count, size)]
+
+
+def _batch_count(attributes: ctypes.Array[ctypes.c_char]) -> int:
+    return int(struct.unpack_from("=I", attributes.raw, 32)[0])

@@ -1,0 +1,174 @@
+"""Bringing a build into the kernel: adopt what is there, or compile and carry its content over.
+
+Equal digests mean equal programs, so a restart of the same version compiles nothing. A newer build
+is made beside the old one: maps of unchanged layout are shared by both, the content of changed ones
+is copied field by field, and the old programs stay attached until the new ones replace them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from bpfsvc.datapath import bpf
+from bpfsvc.datapath.compiler import BCC_MISSING, Request
+from bpfsvc.datapath.layout import Record
+from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
+from bpfsvc.datapath.source import Source
+from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
+
+_COMPILE_SECONDS = 120
+
+_MIGRATED_TYPES = ("hash", "lru_hash", "array", "percpu_array")
+_REBUILT = ("layout", "packets")
+"""Maps whose content belongs to one build."""
+
+
+class Installation:
+    """A build that is loaded. ``fresh`` tells whether its programs are not attached yet."""
+
+    def __init__(self, root: PinRoot, pinned: Pinned, previous: Pinned | None, fresh: bool) -> None:
+        self.root = root
+        self.pinned = pinned
+        self.fresh = fresh
+        self._previous = previous
+
+    def complete(self) -> None:
+        """Call when the new programs are attached everywhere: the old build is let go.
+
+        Connections that the old programs noted while both ran are carried over last.
+        """
+        if not self.fresh:
+            return
+        if self._previous:
+            migrate(self._previous, self.pinned, only=("connections", "new_connections"))
+            self._previous.close()
+            self._previous = None
+        self.root.promote_next()
+        self.pinned.directory = self.root.current
+        self.fresh = False
+
+
+def install(root: PinRoot, source: Source, log: Callable[[str], None]) -> Installation:
+    """Load the build of ``source`` at ``root``, or adopt it if it is there already."""
+    root.create()
+    root.discard_next()
+    try:
+        previous: Pinned | None = Pinned(root.current)
+    except NotLoaded:
+        previous = None
+    except KernelError as error:
+        # Written by a version that this one cannot read: traffic goes on until replaced.
+        log(f"starting over: {error}")
+        previous = None
+    if previous and previous.layout.digest == source.digest:
+        return Installation(root, previous, None, fresh=False)
+    compile_build(root, source, previous)
+    pinned = Pinned(root.next)
+    if previous:
+        copied = migrate(previous, pinned)
+        log(f"replacing an older build; {copied} rows carried over into changed maps")
+    return Installation(root, pinned, previous, fresh=True)
+
+
+def compile_build(root: PinRoot, source: Source, previous: Pinned | None) -> None:
+    """Compile in a process of its own and pin the result under ``next``."""
+    request = Request(
+        text=source.text,
+        digest=source.digest,
+        defines=source.defines,
+        include=str(source.root / "include"),
+        directory=str(root.next),
+        previous=str(previous.directory / "maps") if previous else "",
+    )
+    error: BpfsvcError = BCC_MISSING
+    for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
+        # bcc belongs to the distribution's Python, which need not be the agent's.
+        answer = _run_compiler(python, request)
+        if answer is None:
+            return
+        root.discard_next()
+        error = answer
+        if error.message != BCC_MISSING.message:
+            break
+    raise error
+
+
+def _run_compiler(python: str, request: Request) -> BpfsvcError | None:
+    """Run it under one Python; give what went wrong."""
+    result = subprocess.run(
+        [python, "-m", "bpfsvc.datapath.compiler"],
+        input=json.dumps(asdict(request)),
+        capture_output=True,
+        text=True,
+        timeout=_COMPILE_SECONDS,
+        cwd=Path(__file__).parent.parent.parent,
+        check=False,
+    )
+    if result.returncode == 0:
+        return None
+    try:
+        answer = json.loads(result.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return KernelError(f"the compiler process failed: {_last_line(result.stderr)}")
+    return SystemUnfit(answer["error"], answer["hint"])
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
+    """Copy the content of every map whose layout changed; return the number of rows.
+
+    Fields are matched by name; new ones start as zero. Rows already in the new map are kept.
+    """
+    copied = 0
+    for name, layout in new.layout.maps.items():
+        before = old.layout.maps.get(name)
+        if before is None or before == layout or layout.type not in _MIGRATED_TYPES:
+            continue
+        if name in _REBUILT or (only and name not in only):
+            continue
+        keys, values = _converter(before.key, layout.key), _converter(before.value, layout.value)
+        target, source = new.map(name), old.map(name)
+        fixed = layout.type.endswith("array")
+        for batch in source.batches():
+            rows = [(keys(key), _per_cpu(values, value, source, target)) for key, value in batch]
+            if fixed:
+                rows = [
+                    row
+                    for row in rows
+                    if int.from_bytes(row[0], sys.byteorder) < target.max_entries
+                ]
+            for key, value in rows:
+                target.update(key, value, bpf.ANY if fixed else bpf.NOEXIST)
+            copied += len(rows)
+    return copied
+
+
+def _converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
+    if old == new:
+        return lambda data: data
+    shared = set(old.names) & set(new.names)
+
+    def convert(data: bytes) -> bytes:
+        fields = old.unpack(data)
+        return new.pack({name: fields[name] for name in shared})
+
+    return convert
+
+
+def _per_cpu(
+    convert: Callable[[bytes], bytes], value: bytes, source: bpf.Map, target: bpf.Map
+) -> bytes:
+    if not source.per_cpu:
+        return convert(value)
+    size = source.cpu_value_size
+    parts = (convert(value[at : at + size]) for at in range(0, len(value), size))
+    return b"".join(part.ljust(target.cpu_value_size, b"\0") for part in parts)

@@ -1,0 +1,153 @@
+"""The layout of the maps, as the C compiler sees it, and rows made from it.
+
+The C structs are the only declaration. The compiler process describes them as JSON and leaves that
+in the pinned map ``layout``, so that whoever reads the maps later needs neither bcc nor the
+sources, and an agent meets the layout of an older version as well as its own.
+
+Two conventions of the C carry over: a struct of one array ``words`` is an address (16 bytes in
+network order), and a 16-bit field whose name ends with ``port`` is in network order.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bpfsvc.datapath import bpf
+from bpfsvc.errors import KernelError
+
+Field = tuple[str, str]
+"""Name (nested ones with dots) and format of :mod:`struct`; padding has the name ``""``."""
+
+Value = int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The layout of a key or a value: a flat list of fields."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def codec(self) -> struct.Struct:
+        """The codec of the whole record, in field order, ports still in network order."""
+        return struct.Struct("=" + "".join(kind for _, kind in self.fields))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields that carry a value."""
+        return tuple(name for name, _ in self.fields if name)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.codec.size
+
+    def unpack(self, data: bytes) -> dict[str, Value]:
+        """Read a row into a dict, ports in host order."""
+        values = dict(zip(self.names, self.codec.unpack_from(data), strict=True))
+        for name, kind in self.fields:
+            if _is_port(name, kind):
+                values[name] = socket.ntohs(values[name])
+        return values
+
+    def pack(self, values: Mapping[str, Value]) -> bytes:
+        """Make a row from a dict; missing fields are zero, unknown ones an error."""
+        unknown = set(values) - set(self.names)
+        if unknown:
+            raise KeyError(f"no such field: {', '.join(sorted(unknown))}")
+        ordered: list[Value] = []
+        for name, kind in self.fields:
+            if not name:
+                continue
+            value = values.get(name, b"" if kind.endswith("s") else 0)
+            if _is_port(name, kind):
+                value = socket.htons(int(value))
+            ordered.append(value)
+        return self.codec.pack(*ordered)
+
+    def expect(self, what: str, names: Sequence[str]) -> struct.Struct:
+        """Give the codec after checking that the fields are ``names``, in that order."""
+        if self.names != tuple(names):
+            raise KernelError(
+                f"the layout of {what} is {', '.join(self.names)}; expected {', '.join(names)}",
+                "the installed C sources and this version of bpfsvc do not belong together",
+            )
+        return self.codec
+
+
+def _is_port(name: str, kind: str) -> bool:
+    return kind == "H" and name.endswith("port")
+
+
+@dataclass(frozen=True, slots=True)
+class MapLayout:
+    """One map: what decides whether an existing one can be used by new programs as it is."""
+
+    type: str
+    key: Record
+    value: Record
+    max_entries: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All maps of one build. ``digest`` identifies sources and sizes, so the programs too."""
+
+    digest: str
+    maps: dict[str, MapLayout]
+
+    def to_json(self) -> str:
+        """Give the text that goes into the ``layout`` map."""
+        maps = {
+            name: {
+                "type": m.type,
+                "key": [list(f) for f in m.key.fields],
+                "value": [list(f) for f in m.value.fields],
+                "max_entries": m.max_entries,
+                "flags": m.flags,
+            }
+            for name, m in self.maps.items()
+        }
+        return json.dumps({"digest": self.digest, "maps": maps}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Layout:
+        """Read what :meth:`to_json` wrote; ``ValueError`` or ``KeyError`` for anything else."""
+        raw: dict[str, Any] = json.loads(text)
+        maps = {
+            name: MapLayout(
+                type=m["type"],
+                key=_record(m["key"]),
+                value=_record(m["value"]),
+                max_entries=m["max_entries"],
+                flags=m["flags"],
+            )
+            for name, m in raw["maps"].items()
+        }
+        return cls(raw["digest"], maps)
+
+
+def read_layout(maps: Path) -> Layout:
+    """Read the description that an earlier process left among the pinned maps."""
+    found = bpf.Map.pinned(maps / "layout")
+    try:
+        raw = found.lookup(bytes(4)) or b""
+    finally:
+        found.close()
+    try:
+        return Layout.from_json(raw.rstrip(b"\0").decode())
+    except (ValueError, KeyError) as error:
+        raise KernelError(
+            f"{maps}/layout does not hold a layout", "remove what is there with: bpfsvc cleanup"
+        ) from error
+
+
+def _record(fields: list[list[str]]) -> Record:
+    return Record(tuple((name, kind) for name, kind in fields))

@@ -1,0 +1,161 @@
+"""Where maps, programs and links stand in the bpf file system, and how they are opened.
+
+::
+
+    PIN_ROOT/current/maps/NAME        and programs/NAME: what is in force
+    PIN_ROOT/next/...                 a newer build, until it is
+    PIN_ROOT/links/NAME               cgroup attachments; their programs are replaced in place
+
+A build moves from ``next`` to ``current`` by renaming, so a reader finds one or the other, and a
+half-made ``next`` is simply removed by whoever comes after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpfsvc.datapath import bpf
+from bpfsvc.datapath.layout import Layout, read_layout
+from bpfsvc.datapath.source import MAP_FLAGS
+from bpfsvc.errors import BpfsvcError, SystemUnfit
+
+_BPF_FS_MAGIC = 0xCAFE4A11
+
+
+class NotLoaded(BpfsvcError):
+    """Nothing of bpfsvc is pinned where it was looked for."""
+
+
+class Pinned:
+    """Maps and programs of one build, opened by name when they are first asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open what is pinned under ``directory``; raise :class:`NotLoaded` if it is nothing."""
+        self.directory = directory
+        if not (directory / "maps" / "layout").exists():
+            raise NotLoaded(
+                f"bpfsvc is not loaded: nothing is pinned at {directory}",
+                "start it with: bpfsvc run, or name another place with --pin-root",
+            )
+        self.layout: Layout = read_layout(directory / "maps")
+        self._maps: dict[str, bpf.Map] = {}
+        self._programs: dict[str, int] = {}
+
+    def map(self, name: str) -> bpf.Map:
+        """Give a map; it stays open and is shared."""
+        if name not in self._maps:
+            try:
+                self._maps[name] = bpf.Map.pinned(
+                    self.directory / "maps" / name, MAP_FLAGS.get(name, "")
+                )
+            except FileNotFoundError as error:
+                raise NotLoaded(
+                    f"map {name} is missing from {self.directory}", "restart the agent: bpfsvc run"
+                ) from error
+        return self._maps[name]
+
+    def program(self, name: str) -> int:
+        """Give the descriptor of a program; it stays open and is shared."""
+        if name not in self._programs:
+            try:
+                self._programs[name] = bpf.get(self.directory / "programs" / name)
+            except FileNotFoundError as error:
+                raise NotLoaded(
+                    f"program {name} is missing from {self.directory}",
+                    "restart the agent: bpfsvc run",
+                ) from error
+        return self._programs[name]
+
+    def close(self) -> None:
+        """Close everything."""
+        for opened in self._maps.values():
+            opened.close()
+        for fd in self._programs.values():
+            os.close(fd)
+        self._maps.clear()
+        self._programs.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class PinRoot:
+    """A directory of a bpf file system that belongs to one agent."""
+
+    path: Path
+
+    @property
+    def current(self) -> Path:
+        """What is in force."""
+        return self.path / "current"
+
+    @property
+    def next(self) -> Path:
+        """What is being built."""
+        return self.path / "next"
+
+    @property
+    def links(self) -> Path:
+        """Attachments to cgroups."""
+        return self.path / "links"
+
+    def create(self) -> None:
+        """Make the directory; raise :class:`SystemUnfit` if it is not in a bpf file system."""
+        place = self.path
+        while not place.exists():
+            place = place.parent
+        if not is_bpffs(place):
+            raise SystemUnfit(
+                f"{self.path} is not in a bpf file system",
+                "mount -t bpf bpf /sys/fs/bpf, or name another place with --pin-root",
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> int:
+        """Keep other agents away until this process ends."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise BpfsvcError(
+                f"another bpfsvc is running with {self.path}",
+                "stop it first, or give this one a place of its own with --pin-root",
+            ) from None
+        return fd
+
+    def discard_next(self) -> None:
+        """Remove a build that never came into force."""
+        shutil.rmtree(self.next, ignore_errors=True)
+
+    def promote_next(self) -> None:
+        """Let the new build take the place of the old one."""
+        old = self.path / "old"
+        shutil.rmtree(old, ignore_errors=True)
+        if self.current.exists():
+            self.current.rename(old)
+        self.next.rename(self.current)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove all pins; what is still attached keeps working until it is detached."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def is_bpffs(path: Path) -> bool:
+    """Whether a path lies in a bpf file system."""
+    return _filesystem_magic(path) == _BPF_FS_MAGIC
+
+
+def _filesystem_magic(path: Path) -> int:
+    # struct statfs starts with f_type on every 64-bit architecture; os.statvfs leaves it out.
+    data = ctypes.create_string_buffer(256)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    return int.from_bytes(data.raw[:8], sys.byteorder)

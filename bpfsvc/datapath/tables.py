@@ -1,0 +1,183 @@
+"""Service rows in the kernel: encoded as the C structs say, written plan by plan, read back.
+
+Whoever uses this module speaks in the values of :mod:`bpfsvc.rows` and :mod:`bpfsvc.plan`; below it
+there are only bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from bpfsvc.datapath.bpf import Map
+from bpfsvc.datapath.pins import Pinned
+from bpfsvc.plan import (
+    BackendRow,
+    EndpointRow,
+    FrontendRow,
+    Plan,
+    ServiceName,
+)
+from bpfsvc.rows import Frontend, Policies, Policy, ServicePort
+
+_POLICY = ("first", "size", "masquerade", "reject", "zero")
+_ADDRESS_KEY = ("address", "port", "protocol", "zero")
+
+_ID = struct.Struct("=I")
+_PAD = b"\0\0"
+
+
+class Tables:
+    """The maps that hold Services."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        """Open the maps; raise :class:`KernelError` if their layout is not the one known here."""
+        self._services, self._service = _open(
+            pinned,
+            "services",
+            ("value",),
+            ("namespace", "name", "port_name", "number", "protocol", "family"),
+        )
+        self._endpoints, _ = _open(pinned, "endpoints", _ADDRESS_KEY, ("value",))
+        self._backends, self._backend = _open(
+            pinned,
+            "backends",
+            ("service", "generation", "slot"),
+            ("address", "port", "zero", "counters"),
+        )
+        policies = tuple(f"{who}.{name}" for who in Policies._fields for name in _POLICY)
+        self._frontends, self._frontend = _open(
+            pinned, "frontends", _ADDRESS_KEY, ("service", "generation", *policies)
+        )
+        self._address_key = pinned.layout.maps["frontends"].key.codec
+        self._slot = pinned.layout.maps["backends"].key.codec
+        self._counters = pinned.map("backend_counters")
+
+    # -- writing --
+
+    def execute(self, plan: Plan) -> None:
+        """Write a plan, phase by phase. Raises :class:`MapFull` at the first row without room."""
+        self._services.update_many((_ID.pack(n.service_id), self._name(n)) for n in plan.names_put)
+        zeros = bytes(self._counters.value_size)
+        self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
+        self._count_endpoints(plan.endpoints_put, 1)
+        self._backends.update_many(self._backend_row(row) for row in plan.backends_put)
+        self._frontends.update_many(self._frontend_row(row) for row in plan.frontends_put)
+        self._frontends.delete_many([self._frontend_key(f) for f in plan.frontends_deleted])
+        self._backends.delete_many([self._slot.pack(*slot) for slot in plan.backends_deleted])
+        self._count_endpoints(getattr(plan, "endpoints_left", []), -1)
+        self._services.delete_many([_ID.pack(service) for service in plan.names_deleted])
+
+    def undo(self, plan: Plan) -> None:
+        """Remove what an interrupted :meth:`execute` wrote that nothing refers to.
+
+        Only for a plan that failed before its frontends were written.
+        """
+        self._backends.delete_many([self._slot.pack(*row[:3]) for row in plan.backends_put])
+
+    def set_endpoints(self, wanted: Mapping[EndpointRow, int]) -> int:
+        """Make the endpoints exactly these, with their counts of uses; return the differences."""
+        have = dict(self._endpoints.items())
+        want = {self._endpoint_key(row): _ID.pack(uses) for row, uses in wanted.items()}
+        changed = [(key, uses) for key, uses in want.items() if have.get(key) != uses]
+        gone = [key for key in have if key not in want]
+        self._endpoints.update_many(changed)
+        self._endpoints.delete_many(gone)
+        return len(changed) + len(gone)
+
+    def _count_endpoints(self, rows: Iterable[EndpointRow], change: int) -> None:
+        # The map itself holds the counts; memory for a second copy would be most of the agent's.
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        for row, times in Counter(rows).items():
+            key = self._endpoint_key(row)
+            found = self._endpoints.lookup(key)
+            uses = (_ID.unpack(found)[0] if found else 0) + change * times
+            if uses > 0:
+                puts.append((key, _ID.pack(uses)))
+            else:
+                deletes.append(key)
+        self._endpoints.update_many(puts)
+        self._endpoints.delete_many(deletes)
+
+    # -- reading --
+
+    def names(self) -> list[ServiceName]:
+        """Read the names of all service ids."""
+        found = []
+        for key, value in self._services.items():
+            namespace, name, port_name, number, protocol, family = self._service.unpack(value)
+            port = ServicePort(_text(namespace), _text(name), _text(port_name), protocol, family)
+            found.append(ServiceName(_ID.unpack(key)[0], port, number))
+        return found
+
+    def frontends(self) -> list[FrontendRow]:
+        """Read all frontends."""
+        found = []
+        for key, value in self._frontends.items():
+            address, port, protocol, _ = self._address_key.unpack(key)
+            service, generation, *flat = self._frontend.unpack(value)
+            policies = Policies(*(_policy(flat[i : i + 4]) for i in range(0, len(flat), 5)))
+            frontend = Frontend(address, socket.ntohs(port), protocol)
+            found.append(FrontendRow(frontend, service, generation, policies))
+        return found
+
+    def backends(self) -> list[BackendRow]:
+        """Read all backends of all generations."""
+        found = []
+        for key, value in self._backends.items():
+            address, port, _, counter = self._backend.unpack(value)
+            slot = self._slot.unpack(key)
+            found.append(BackendRow(*slot, address, socket.ntohs(port), counter))
+        return found
+
+    # -- encoding --
+
+    def _name(self, name: ServiceName) -> bytes:
+        port = name.port
+        return self._service.pack(
+            port.namespace.encode(),
+            port.name.encode(),
+            port.port_name.encode(),
+            name.number,
+            port.protocol,
+            port.family,
+        )
+
+    def _endpoint_key(self, row: EndpointRow) -> bytes:
+        return self._address_key.pack(row.address, socket.htons(row.port), row.protocol, 0)
+
+    def _frontend_key(self, frontend: Frontend) -> bytes:
+        return self._address_key.pack(
+            frontend.address, socket.htons(frontend.port), frontend.protocol, 0
+        )
+
+    def _frontend_row(self, row: FrontendRow) -> tuple[bytes, bytes]:
+        pod, node, other = row.policies
+        value = self._frontend.pack(
+            row.service_id, row.generation, *pod, _PAD, *node, _PAD, *other, _PAD
+        )
+        return self._frontend_key(row.frontend), value
+
+    def _backend_row(self, row: BackendRow) -> tuple[bytes, bytes]:
+        key = self._slot.pack(row.service_id, row.generation, row.slot)
+        return key, self._backend.pack(row.address, socket.htons(row.port), 0, row.counter)
+
+
+def _open(
+    pinned: Pinned, name: str, key: tuple[str, ...], value: tuple[str, ...]
+) -> tuple[Map, struct.Struct]:
+    layout = pinned.layout.maps[name]
+    layout.key.expect(f"the keys of map {name}", key)
+    return pinned.map(name), layout.value.expect(f"the rows of map {name}", value)
+
+
+def _policy(fields: list[int]) -> Policy:
+    first, size, masquerade, reject = fields
+    return Policy(first, size, bool(masquerade), bool(reject))
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")

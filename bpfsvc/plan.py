@@ -1,0 +1,129 @@
+"""Operations on the kernel's maps, in an order of which every prefix is safe.
+
+Packets are looked up while rows are being written, and the writer may die between any two. So a
+plan has phases: what nobody refers to yet is written first (names, endpoints, the backends of a
+new generation), then the frontends flip to it, then frontends that are no more go, and only then
+what nobody refers to any longer. Plans of many service ports are merged phase by phase; the order
+inside a phase is free, which is what makes batched writes possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bpfsvc.programmed import Programmed
+from bpfsvc.rows import Frontend, Policies, ServicePort
+
+
+class ServiceName(NamedTuple):
+    """Row of map services: what people call a service id. ``number`` is ``spec.ports[].port``."""
+
+    service_id: int
+    port: ServicePort
+    number: int
+
+
+class EndpointRow(NamedTuple):
+    """Key of map endpoints, a set."""
+
+    address: bytes
+    port: int
+    protocol: int
+
+
+class BackendSlot(NamedTuple):
+    """Key of map backends."""
+
+    service_id: int
+    generation: int
+    slot: int
+
+
+class BackendRow(NamedTuple):
+    """Row of map backends: the slot, then where to, and the id of its counters."""
+
+    service_id: int
+    generation: int
+    slot: int
+    address: bytes
+    port: int
+    counter: int
+
+
+class FrontendRow(NamedTuple):
+    """Row of map frontends."""
+
+    frontend: Frontend
+    service_id: int
+    generation: int
+    policies: Policies
+
+
+@dataclass(slots=True)
+class Plan:
+    """Rows to write and keys to delete; the fields stand in the order of execution.
+
+    ``counters_taken`` are ids whose counters must start from zero: reset them in the first phase.
+    When all is written, give ``counters_freed`` back to :class:`bpfsvc.ids.Ids` and tell
+    :class:`bpfsvc.programmed.Ledger` about ``programmed``; when the plan is dropped unwritten,
+    give back ``counters_taken`` instead.
+    """
+
+    names_put: list[ServiceName] = field(default_factory=list)
+    endpoints_put: list[EndpointRow] = field(default_factory=list)
+    counters_taken: list[int] = field(default_factory=list)
+    backends_put: list[BackendRow] = field(default_factory=list)
+    frontends_put: list[FrontendRow] = field(default_factory=list)
+    frontends_deleted: list[Frontend] = field(default_factory=list)
+    backends_deleted: list[BackendSlot] = field(default_factory=list)
+    names_deleted: list[int] = field(default_factory=list)
+
+    counters_freed: list[int] = field(default_factory=list)
+    programmed: dict[ServicePort, Programmed | None] = field(default_factory=dict)
+    """What the kernel holds of each service port once the plan is done; None when it is gone."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return any(getattr(self, name) for name in PHASES)
+
+
+PHASES = (
+    "names_put",
+    "endpoints_put",
+    "backends_put",
+    "frontends_put",
+    "frontends_deleted",
+    "backends_deleted",
+    "names_deleted",
+)
+"""The fields of a plan that are operations, in the order in which they must be executed."""
+
+
+def spare_frontends(plan: Plan) -> Plan:
+    """Take out the deletion of every frontend that the same plan writes.
+
+    A frontend that one service port gives up and another takes over is only ever written: deleting
+    it after the new owner's row was put would take the row away from the new owner.
+    """
+    kept = {row.frontend for row in plan.frontends_put}
+    plan.frontends_deleted = [one for one in plan.frontends_deleted if one not in kept]
+    return plan
+
+
+def merge(plans: Iterable[Plan]) -> Plan:
+    """Make one plan of several."""
+    whole = Plan()
+    for plan in plans:
+        whole.names_put += plan.names_put
+        whole.endpoints_put += plan.endpoints_put
+        whole.counters_taken += plan.counters_taken
+        whole.backends_put += plan.backends_put
+        whole.frontends_put += plan.frontends_put
+        whole.frontends_deleted += plan.frontends_deleted
+        whole.backends_deleted += plan.backends_deleted
+        whole.names_deleted += plan.names_deleted
+        whole.counters_freed += plan.counters_freed
+        whole.programmed |= plan.programmed
+    return spare_frontends(whole)

@@ -1,0 +1,1 @@
+"""Three heights of tests: rows, packets, lab."""

@@ -1,0 +1,203 @@
+"""The vocabulary of packet tests: one node whose programs are run on packets made by hand.
+
+A test says which Services there are in the rows' own words, gives a packet to a hook, and compares
+whole packets. Nothing is attached to any interface.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
+from bpfsvc.datapath import bpf
+from bpfsvc.datapath.installation import install
+from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.datapath.source import Sizes, load
+from bpfsvc.datapath.tables import Tables
+from bpfsvc.diff import plan
+from bpfsvc.ids import Ids
+from bpfsvc.programmed import Ledger
+from bpfsvc.rows import (
+    PROTOCOLS,
+    Backend,
+    Frontend,
+    Policies,
+    Policy,
+    PortRows,
+    ServicePort,
+)
+
+UNSPEC = 0xFFFFFFFF
+"""TC_ACT_UNSPEC, -1: no verdict."""
+SHOT = 2
+
+POD_RANGES = ("10.244.0.0/16", "fd44::/48")
+
+LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+
+
+class Node:
+    """The programs and maps of one node, in a bpf file system of the test's own."""
+
+    def __init__(self, directory: Path, sizes: Sizes | None = None) -> None:
+        source = load(sizes or Sizes(max_connections=4096, max_new_connections=4096))
+        self.installation = install(PinRoot(directory), source, print)
+        self.pinned: Pinned = self.installation.pinned
+        self.tables = Tables(self.pinned)
+        self.ids = Ids(65536)
+        self.ledger = Ledger()
+        self.interface = socket.if_nametoindex("lo")
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every Service, connection and setting."""
+        for name in ("connections", "new_connections", "direct_flows", "node_addresses"):
+            found = self.pinned.map(name)
+            found.delete_many([key for key, _ in found.items()])
+        for name in ("frontends", "backends", "endpoints", "services", "interfaces"):
+            found = self.pinned.map(name)
+            found.delete_many([key for key, _ in found.items()])
+        counters = self.pinned.map("counters")
+        counters.update(bytes(4), bytes(counters.value_size))
+        self.ledger = Ledger()
+        self.settings()
+        self.masquerade_address("192.168.50.11", "fd50::11")
+
+    def settings(self, first: int = 10000, ports: int = 20000, **seconds: int) -> None:
+        """Set the pod ranges, the masquerade ports and lifetimes."""
+        (v4, mask_v4), (v6, mask_v6) = (pack_network(one) for one in POD_RANGES)
+        values: dict[str, int | bytes] = {
+            "pod_network_v4": v4,
+            "pod_mask_v4": mask_v4,
+            "pod_network_v6": v6,
+            "pod_mask_v6": mask_v6,
+            "detect_pods_v4": 1,
+            "detect_pods_v6": 1,
+            "masquerade_first": first,
+            "masquerade_ports": ports,
+            "tcp_established_seconds": 86400,
+            "tcp_half_closed_seconds": 3600,
+            "tcp_closed_seconds": 10,
+            "udp_seconds": 120,
+            **seconds,
+        }
+        record = self.pinned.layout.maps["settings"].value
+        self.pinned.map("settings").update(bytes(4), record.pack(values))
+
+    def masquerade_address(self, v4: str, v6: str, *, is_nodes: bool = True) -> None:
+        """Give the interface that packets leave by its addresses."""
+        record = self.pinned.layout.maps["interfaces"].value
+        row = record.pack({"v4": pack(v4), "v6": pack(v6)})
+        self.pinned.map("interfaces").update(struct.pack("=I", self.interface), row)
+        if is_nodes:
+            for address in (v4, v6):
+                row = self.pinned.layout.maps["node_addresses"].value.pack({"nodeports": 1})
+                self.pinned.map("node_addresses").update(pack(address), row)
+
+    def service(
+        self,
+        name: str,
+        backends: Sequence[str],
+        *,
+        frontends: Sequence[str] = (),
+        node_port: int = 0,
+        protocol: str = "TCP",
+        masquerade: bool = False,
+        pods_masquerade: bool = False,
+        family: int = 4,
+    ) -> None:
+        """Program a Service: frontends and backends as ``address:port`` texts."""
+        places = tuple(Backend(*_place(text)) for text in backends)
+        policy = Policy(0, len(places), masquerade, not places)
+        pods = policy._replace(masquerade=pods_masquerade)
+        policies = Policies(pods, policy, policy)
+        number = PROTOCOLS[protocol]
+        keys = [Frontend(*_place(text), number) for text in frontends]
+        if node_port:
+            wildcard = ANY_NODE_ADDRESS_V4 if family == 4 else ANY_NODE_ADDRESS_V6
+            keys.append(Frontend(wildcard, node_port, number))
+        port = ServicePort("default", name, "", number, family)
+        rows = {port: PortRows(80, places, dict.fromkeys(keys, policies))}
+        steps = plan(self.ledger.of(("default", name)), rows, self.ids)
+        self.tables.execute(steps)
+        self.ledger.settle(steps.programmed)
+
+    def run(self, hook: str, packet: Packet) -> tuple[int, Packet]:
+        """Give a packet to a hook; return the verdict and the packet as it left."""
+        context = bytearray(44)
+        struct.pack_into("=I", context, 40, self.interface)
+        verdict, data = bpf.program_test_run(
+            self.pinned.program(hook), bytes(LINK / packet), context=bytes(context)
+        )
+        return verdict, Ether(data).payload
+
+    def ingress(self, packet: Packet) -> Packet:
+        """Give a packet that must pass to the ingress hook."""
+        verdict, after = self.run("ingress", packet)
+        assert verdict == UNSPEC, f"dropped: {packet.summary()}"
+        return after
+
+    def egress(self, packet: Packet) -> Packet:
+        """The same for the egress hook."""
+        verdict, after = self.run("egress", packet)
+        assert verdict == UNSPEC, f"dropped: {packet.summary()}"
+        return after
+
+    def forward(self, packet: Packet) -> Packet:
+        """Send a packet through the node: in, routed, out."""
+        return self.egress(self.ingress(packet))
+
+    def counter(self, name: str) -> int:
+        """Read one of the counters, over all CPUs."""
+        found = self.pinned.map("counters")
+        raw = found.lookup(bytes(4)) or b""
+        record = self.pinned.layout.maps["counters"].value
+        size = found.cpu_value_size
+        parts = (record.unpack(raw[at : at + size]) for at in range(0, len(raw), size))
+        return sum(int(part[name]) for part in parts)
+
+    def count(self, name: str) -> int:
+        """Count the rows of a map."""
+        return sum(1 for _ in self.pinned.map(name).items())
+
+
+def _place(text: str) -> tuple[bytes, int]:
+    address, _, port = text.rpartition(":")
+    return pack(address.strip("[]")), int(port)
+
+
+def ip(source: str, destination: str) -> Packet:
+    """Make the IP layer of either family."""
+    layer = IPv6 if ":" in source else IP
+    return cast(Packet, layer(src=source, dst=destination))
+
+
+def tcp(client: str, server: str, flags: str = "S", payload: bytes = b"") -> Packet:
+    """Make a TCP packet from one ``address:port`` to another."""
+    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    return ip(source, destination) / TCP(sport=sport, dport=dport, flags=flags) / payload
+
+
+def udp(client: str, server: str, payload: bytes = b"x") -> Packet:
+    """Make a UDP packet from one ``address:port`` to another."""
+    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    return ip(source, destination) / UDP(sport=sport, dport=dport) / payload
+
+
+def _texts(place: str) -> tuple[str, int]:
+    address, _, port = place.rpartition(":")
+    return address.strip("[]"), int(port)
+
+
+def same(got: Packet, wanted: Packet) -> bool:
+    """Whether two packets are equal to the last byte, checksums included."""
+    return bytes(got) == bytes(wanted)
