@@ -8,19 +8,22 @@
 /* What the agent sends as a test packet: this header, then up to COLLECT_FLOWS flows. */
 struct collect_header {
 	__u8 ethernet[ETH_HLEN];
-	__u8 force; /* remove whatever state they are in */
 	__u8 flows;
+	__u8 force;   /* remove whatever state they are in */
+	__u8 crowded; /* closed connections have lived long enough */
+	__u8 zero;
 };
 
 static inline __u64 connection_lifetime(const struct settings *settings,
-					const struct connection *connection, __u8 protocol)
+					const struct connection *connection, __u8 protocol,
+					bool crowded)
 {
 	__u32 seconds = settings->udp_seconds;
 
 	if (protocol == PROTO_TCP) {
 		seconds = settings->tcp_established_seconds;
 		if (connection_closed(connection))
-			seconds = settings->tcp_closed_seconds;
+			seconds = crowded ? 0 : settings->tcp_closed_seconds;
 		else if (connection->fin_sent || connection->fin_received)
 			seconds = settings->tcp_half_closed_seconds;
 	}
@@ -28,9 +31,9 @@ static inline __u64 connection_lifetime(const struct settings *settings,
 }
 
 static inline bool connection_over(const struct settings *settings, struct flow *flow,
-				   struct connection *connection, __u64 now)
+				   struct connection *connection, __u64 now, bool crowded)
 {
-	__u64 lifetime = connection_lifetime(settings, connection, flow->protocol);
+	__u64 lifetime = connection_lifetime(settings, connection, flow->protocol, crowded);
 	struct connection *other;
 	struct flow partner;
 
@@ -61,7 +64,8 @@ static inline int collect_flows(struct __sk_buff *skb)
 		connection = connection_find(&flow);
 		if (!connection)
 			continue;
-		if (!header.force && !connection_over(settings, &flow, connection, now))
+		if (!header.force &&
+		    !connection_over(settings, &flow, connection, now, header.crowded))
 			continue;
 		connection_remove(&flow, connection);
 		removed++;

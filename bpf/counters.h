@@ -19,7 +19,9 @@ struct counters {
 
 MAP("percpu_array", __u32, struct counters, counters, 1, 0);
 
-/* Traffic of one backend; `connections` counts choices, by packets and by sockets. */
+/*
+ * Traffic of one backend; `connections` counts choices, by packets and by sockets. Row 0 is nobody's.
+ */
 struct backend_counters {
 	__u64 connections;
 	__u64 packets;
@@ -28,7 +30,7 @@ struct backend_counters {
 	__u64 reply_bytes;
 };
 
-MAP("percpu_array", __u32, struct backend_counters, backend_counters, MAX_BACKENDS, 0);
+MAP("percpu_array", __u32, struct backend_counters, backend_counters, (MAX_BACKENDS + 1), 0);
 
 static inline struct counters *counters_get(void)
 {

@@ -11,8 +11,6 @@ MAP("hash", struct address, struct node_address, node_addresses, MAX_NODE_ADDRES
 struct interface {
 	struct address v4; /* what to masquerade to when a packet leaves by it; all zero: nothing */
 	struct address v6;
-	__u8 qdisc_made; /* its clsact is ours to remove */
-	__u8 zero[3];
 };
 
 MAP("hash", __u32, struct interface, interfaces, MAX_INTERFACES, BPF_F_NO_PREALLOC);

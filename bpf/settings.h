@@ -14,8 +14,7 @@ struct settings {
 	__u32 tcp_half_closed_seconds;
 	__u32 tcp_closed_seconds;
 	__u32 udp_seconds;
-	__u32 ports_reserved; /* ip_local_reserved_ports names the masquerade range because of us */
-	__u32 zero;
+	char reserved_ports[256]; /* what of ip_local_reserved_ports is ours to give back */
 };
 
 MAP("array", __u32, struct settings, settings, 1, 0);

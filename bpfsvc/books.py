@@ -1,13 +1,19 @@
 """The agent's books: what is known, who answers where, what is in the kernel; out come plans.
 
 This is the whole control plane between a change and its writing, and it is pure: it meets no
-kernel and no clock. Frontends that change hands bring a second Service into the plan of the
-first, so that the row is rewritten in place and not deleted behind the new owner's back.
+kernel and no clock.
+
+Two things make it more than a loop over Services. Frontends change hands, and then the row must be
+rewritten in place, not deleted behind the new owner's back: all claims are settled before the
+first row is planned, who takes a frontend over is planned together with who gives it up, and a
+frontend that is booked for its owner is never deleted. And ten thousand Services at once would
+leave behind a heap several times the size of what is kept, so plans come in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 
 from bpfsvc.adoption import adopt
 from bpfsvc.claims import Claims
@@ -16,26 +22,32 @@ from bpfsvc.desired import NodeContext, ServiceConfig, desired
 from bpfsvc.diff import plan
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
-from bpfsvc.plan import BackendRow, FrontendRow, Plan, ServiceName, merge
+from bpfsvc.plan import BackendRow, EndpointRow, FrontendRow, Plan, ServiceName, merge
 from bpfsvc.programmed import Ledger
-from bpfsvc.rows import PortRows, ServiceRows
+from bpfsvc.rows import Frontend, PortRows, ServiceRows
 
 
 class Books:
     """Cluster, claims, ledger and ids, kept in step.
 
-    One plan at a time: after :meth:`plan`, execute it and call :meth:`written`. If executing
-    fails midway nobody knows what the kernel holds: call :meth:`adopt` with what it says.
+    ``for plan in books.plans(touched): execute(plan)`` is all there is to do: asking for the next
+    plan says that the last one was executed. When a map was full, throw the :class:`MapFull` into
+    the generator instead, after the kernel was put back to what the ledger says: the Services of
+    the plan are then tried one by one, and those without room are refused.
     """
 
-    def __init__(self, cluster: Cluster, config: ServiceConfig, max_backends: int) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ServiceConfig, *, max_backends: int, at_once: int = 500
+    ) -> None:
+        """``max_backends`` bounds the counters, ``at_once`` the Services in one plan."""
         self.cluster = cluster
         self.ledger = Ledger()
         self.claims = Claims()
         self.refused: dict[ServiceKey, MapFull] = {}
-        """Services that found no room, in their last good state; every plan tries them again."""
+        """Services that found no room, in their last good state until they are planned again."""
         self._config = config
         self._ids = Ids(max_backends)
+        self._at_once = at_once
         self._strays = Plan()
 
     def adopt(
@@ -44,41 +56,82 @@ class Books:
         frontends: Sequence[FrontendRow],
         backends: Sequence[BackendRow],
     ) -> None:
-        """Begin from what the kernel holds. The next plan must be :meth:`plan_all`."""
+        """Begin from what the kernel holds. :meth:`plans_for_all` must be next."""
         adopted = adopt(names, frontends, backends, self._ids)
         self.ledger = Ledger()
         self.ledger.settle({one.port: one for one in adopted.programmed})
         self._strays = adopted.strays
 
-    def plan_all(self) -> Plan:
-        """Plan for everything: Services known, Services still in the kernel, strays."""
-        return self.plan({*self.cluster.service_keys(), *self.ledger.keys()})
+    def plans_for_all(self) -> Generator[Plan, None, None]:
+        """Plan for all Services known or still in the kernel, and at last for the strays."""
+        yield from self.plans({*self.cluster.service_keys(), *self.ledger.keys()})
+        if self._strays:
+            yield self._spare(self._strays)
+            self._strays = Plan()
 
-    def plan(self, touched: Iterable[ServiceKey]) -> Plan:
+    def plans(self, touched: Iterable[ServiceKey]) -> Generator[Plan, None, None]:
         """Plan for the Services touched, and for those that a change of claims drags in."""
-        keys = {*touched, *self.refused}
-        wanted = {key: self._desired(key) for key in keys}
-        dragged: set[ServiceKey] = set()
-        for key, rows in wanted.items():
-            dragged |= self.claims.update(key, rows)
-        wanted |= {key: self._desired(key) for key in dragged - keys}
-        return merge([self._strays, *(self._plan_one(key, rows) for key, rows in wanted.items())])
+        left = set(touched)
+        for key in tuple(left):
+            left |= self.claims.update(key, self._desired(key))
+        single: set[ServiceKey] = set()
+        while left or single:
+            alone = not left
+            keys = self._take(single, 1) if alone else self._take(left, self._at_once)
+            whole = self._spare(merge(self._plan(key) for key in keys))
+            if not whole.programmed:
+                continue
+            try:
+                yield whole
+            except MapFull as error:
+                self._ids.free_counters(whole.counters_taken)
+                if alone or len(keys) == 1:
+                    self.refused |= dict.fromkeys(keys, error)
+                else:
+                    single |= set(keys)
+                continue
+            self.ledger.settle(whole.programmed)
+            self._ids.free_counters(whole.counters_freed)
 
-    def written(self, whole: Plan) -> None:
-        """Note that a plan was executed to its end."""
-        self.ledger.settle(whole.programmed)
-        self._ids.free_counters(whole.counters_freed)
-        self._strays = Plan()
+    def endpoints(self) -> Counter[EndpointRow]:
+        """Count, for each backend in the ledger, the service ports that use it."""
+        uses: Counter[EndpointRow] = Counter()
+        for one in self.ledger:
+            uses.update(EndpointRow(*backend, one.port.protocol) for backend in one.counters())
+        return uses
+
+    def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
+        """Take Services out of ``left`` for one plan, each with those who take over from it."""
+        taken: list[ServiceKey] = []
+        while left and len(taken) < at_once:
+            together = [left.pop()]
+            for key in together:
+                heirs = left & set(map(self.claims.owner, self.ledger.frontends(key)))
+                left -= heirs
+                together += heirs
+            taken += together
+        return taken
+
+    def _spare(self, whole: Plan) -> Plan:
+        """Take out the deletion of frontends that are in the kernel for another owner by now."""
+        whole.frontends_deleted = [
+            one for one in whole.frontends_deleted if not self._is_booked_for_owner(one)
+        ]
+        return whole
+
+    def _is_booked_for_owner(self, frontend: Frontend) -> bool:
+        owner = self.claims.owner(frontend)
+        return owner is not None and frontend in self.ledger.frontends(owner)
 
     def _desired(self, key: ServiceKey) -> ServiceRows:
         node = self.cluster.node
         service, slices = self.cluster.lookup(key)
         return desired(service, slices, NodeContext(node.name, node.zone), self._config)
 
-    def _plan_one(self, key: ServiceKey, wanted: ServiceRows) -> Plan:
+    def _plan(self, key: ServiceKey) -> Plan:
         now = self.ledger.of(key)
         try:
-            steps = plan(now, self.claims.won(key, wanted), self._ids)
+            steps = plan(now, self.claims.won(key, self._desired(key)), self._ids)
         except MapFull as error:
             # It stays as it is, but for the frontends that others answer on from now on: one
             # still booked here would be deleted later, under the new owner.

@@ -50,6 +50,10 @@ class Claims:
             for port, rows in wanted.items()
         }
 
+    def owner(self, frontend: Frontend) -> ServiceKey | None:
+        """Give the Service that answers on a frontend."""
+        return self._owner.get(frontend)
+
     def lost(self) -> dict[Frontend, tuple[ServiceKey, tuple[ServiceKey, ...]]]:
         """Give each frontend in dispute: its owner and, sorted, who waits for it."""
         return {

@@ -8,7 +8,7 @@ are written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
@@ -84,7 +84,7 @@ def _renew(
     if was:
         steps.frontends_deleted += (one for one in was.frontends() if one not in rows.frontends)
         _delete_backends(steps, was)
-        steps.counters_freed += (id_ for one, id_ in old_counters.items() if one not in counters)
+        _leave(steps, was, [one for one in old_counters if one not in counters])
     steps.programmed[port] = new
 
 
@@ -122,8 +122,14 @@ def _remove(steps: Plan, was: Programmed) -> None:
     steps.frontends_deleted += was.frontends()
     _delete_backends(steps, was)
     steps.names_deleted.append(was.service_id)
-    steps.counters_freed += was.counters().values()
+    _leave(steps, was, was.counters())
     steps.programmed[was.port] = None
+
+
+def _leave(steps: Plan, was: Programmed, backends: Collection[Backend]) -> None:
+    counters = was.counters()
+    steps.counters_freed += (counters[one] for one in backends)
+    steps.endpoints_left += (EndpointRow(*one, was.port.protocol) for one in backends)
 
 
 def _put_name(steps: Plan, was: Programmed | None, new: Programmed) -> None:

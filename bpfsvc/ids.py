@@ -22,7 +22,7 @@ class Ids:
         self._max_backends = max_backends
         self._last_service = 0
         self._last_generation = 0
-        self._next_counter = 0
+        self._next_counter = 1
         self._free_counters: deque[int] = deque()
 
     def new_service(self) -> int:
@@ -36,10 +36,13 @@ class Ids:
         return self._last_generation
 
     def take_counter(self) -> int:
-        """Give an unused id for the counters of a backend; :class:`MapFull` if there is none."""
+        """Give an unused id for the counters of a backend; :class:`MapFull` if there is none.
+
+        The first is 1: a row of 0 says that nothing is counted.
+        """
         if self._free_counters:
             return self._free_counters.popleft()
-        if self._next_counter == self._max_backends:
+        if self._next_counter > self._max_backends:
             raise MapFull(
                 f"map backend_counters is full: it has room for {self._max_backends} backends",
                 "raise --max-backends",
@@ -55,5 +58,5 @@ class Ids:
         """Go on behind what a former agent gave out; ``used`` are the ids of counters in use."""
         self._last_service = max(services, default=self._last_service)
         self._last_generation = max(generations, default=self._last_generation)
-        self._next_counter = max(used, default=-1) + 1
-        self._free_counters = deque(one for one in range(self._next_counter) if one not in used)
+        self._next_counter = max(used, default=0) + 1
+        self._free_counters = deque(one for one in range(1, self._next_counter) if one not in used)

@@ -26,7 +26,7 @@ class ServiceName(NamedTuple):
 
 
 class EndpointRow(NamedTuple):
-    """Key of map endpoints, a set."""
+    """Key of map endpoints, which counts the service ports that use a backend."""
 
     address: bytes
     port: int
@@ -65,10 +65,10 @@ class FrontendRow(NamedTuple):
 class Plan:
     """Rows to write and keys to delete; the fields stand in the order of execution.
 
+    ``endpoints_put`` and ``endpoints_left`` name a backend once for each service port that begins
+    or ceases to use it; the last to leave takes the row along.
     ``counters_taken`` are ids whose counters must start from zero: reset them in the first phase.
-    When all is written, give ``counters_freed`` back to :class:`bpfsvc.ids.Ids` and tell
-    :class:`bpfsvc.programmed.Ledger` about ``programmed``; when the plan is dropped unwritten,
-    give back ``counters_taken`` instead.
+    ``counters_freed`` may be used again, and ``programmed`` holds, once all is executed.
     """
 
     names_put: list[ServiceName] = field(default_factory=list)
@@ -78,6 +78,7 @@ class Plan:
     frontends_put: list[FrontendRow] = field(default_factory=list)
     frontends_deleted: list[Frontend] = field(default_factory=list)
     backends_deleted: list[BackendSlot] = field(default_factory=list)
+    endpoints_left: list[EndpointRow] = field(default_factory=list)
     names_deleted: list[int] = field(default_factory=list)
 
     counters_freed: list[int] = field(default_factory=list)
@@ -96,6 +97,7 @@ PHASES = (
     "frontends_put",
     "frontends_deleted",
     "backends_deleted",
+    "endpoints_left",
     "names_deleted",
 )
 """The fields of a plan that are operations, in the order in which they must be executed."""
@@ -123,6 +125,7 @@ def merge(plans: Iterable[Plan]) -> Plan:
         whole.frontends_put += plan.frontends_put
         whole.frontends_deleted += plan.frontends_deleted
         whole.backends_deleted += plan.backends_deleted
+        whole.endpoints_left += plan.endpoints_left
         whole.names_deleted += plan.names_deleted
         whole.counters_freed += plan.counters_freed
         whole.programmed |= plan.programmed

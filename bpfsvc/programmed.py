@@ -40,6 +40,11 @@ class Programmed(NamedTuple):
         for address, port, counter in _SLOT.iter_unpack(self.slots):
             yield Backend(address, port), counter
 
+    def row(self, slot: int) -> tuple[int, int, int, bytes, int, int]:
+        """Give one slot in the order of the fields of :class:`bpfsvc.plan.BackendRow`."""
+        address, port, counter = _SLOT.unpack_from(self.slots, slot * _SLOT.size)
+        return self.service_id, self.generation, slot, address, port, counter
+
     def backends(self) -> tuple[Backend, ...]:
         """Give the backends in the order of their slots."""
         return tuple(backend for backend, _ in self.pairs())
@@ -82,6 +87,10 @@ class Ledger:
     def of(self, key: tuple[str, str]) -> dict[ServicePort, Programmed]:
         """Give what the kernel holds of the Service (namespace, name)."""
         return {one.port: one for one in self._of_service.get(key, ())}
+
+    def frontends(self, key: tuple[str, str]) -> set[Frontend]:
+        """Give the frontends that lead to the Service in the kernel."""
+        return {one for port in self._of_service.get(key, ()) for one in port.frontends()}
 
     def keys(self) -> list[tuple[str, str]]:
         """Give the Services of which the kernel holds anything."""

@@ -131,6 +131,17 @@ def link_detach(link: int) -> None:
     call(LINK_DETACH, struct.pack("=I", link))
 
 
+def link_cgroup(link: int) -> int:
+    """Give the id of the cgroup a link is attached to; 0 once that is gone."""
+    # struct bpf_link_info: type, id, prog_id, padding, then struct { __u64 cgroup_id; ... }.
+    return int(struct.unpack_from("=Q", info(link, 24), 16)[0])
+
+
+def cgroup_id(directory: int) -> int:
+    """Give the id of the cgroup behind an open directory."""
+    return os.fstat(directory).st_ino
+
+
 def possible_cpus() -> int:
     """Count the CPUs a per-CPU value has room for."""
     text = Path("/sys/devices/system/cpu/possible").read_text().strip()

@@ -71,6 +71,19 @@ class Record:
             ordered.append(value)
         return self.codec.pack(*ordered)
 
+    def pick(self, *names: str) -> struct.Struct:
+        """Give a codec that reads only some fields, in layout order and ports in network order."""
+        missing = set(names) - set(self.names)
+        if missing:
+            raise KernelError(f"the layout has no field {', '.join(sorted(missing))}")
+        return struct.Struct(
+            "="
+            + "".join(
+                kind if name in names else f"{struct.calcsize('=' + kind)}x"
+                for name, kind in self.fields
+            )
+        )
+
     def expect(self, what: str, names: Sequence[str]) -> struct.Struct:
         """Give the codec after checking that the fields are ``names``, in that order."""
         if self.names != tuple(names):

@@ -148,10 +148,11 @@ class PinRoot:
 
 def is_bpffs(path: Path) -> bool:
     """Whether a path lies in a bpf file system."""
-    return _filesystem_magic(path) == _BPF_FS_MAGIC
+    return filesystem_magic(path) == _BPF_FS_MAGIC
 
 
-def _filesystem_magic(path: Path) -> int:
+def filesystem_magic(path: Path) -> int:
+    """Give ``f_type`` of statfs(2): what kind of file system ``path`` lies in."""
     # struct statfs starts with f_type on every 64-bit architecture; os.statvfs leaves it out.
     data = ctypes.create_string_buffer(256)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -55,10 +55,8 @@ MAP_FLAGS = {
 
 
 def directory() -> Path:
-    """Find the C sources: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).parent.parent
-    installed = package / "bpf"
-    return installed if installed.is_dir() else package.parent / "bpf"
+    """Find the C sources: they stand in the package, in a checkout by a link."""
+    return Path(__file__).parent.parent / "bpf"
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from bpfsvc.datapath.bpf import Map
 from bpfsvc.datapath.pins import Pinned
+from bpfsvc.errors import MapFull
 from bpfsvc.plan import (
     BackendRow,
     EndpointRow,
@@ -57,25 +58,30 @@ class Tables:
 
     # -- writing --
 
-    def execute(self, plan: Plan) -> None:
-        """Write a plan, phase by phase. Raises :class:`MapFull` at the first row without room."""
+    def execute(self, plan: Plan) -> list[EndpointRow]:
+        """Write a plan, phase by phase; give the endpoints that are nobody's backend any more.
+
+        Raises :class:`MapFull` at the first row without room.
+        """
         self._services.update_many((_ID.pack(n.service_id), self._name(n)) for n in plan.names_put)
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
         self._count_endpoints(plan.endpoints_put, 1)
-        self._backends.update_many(self._backend_row(row) for row in plan.backends_put)
+        self._put_backends(plan.backends_put)
         self._frontends.update_many(self._frontend_row(row) for row in plan.frontends_put)
         self._frontends.delete_many([self._frontend_key(f) for f in plan.frontends_deleted])
         self._backends.delete_many([self._slot.pack(*slot) for slot in plan.backends_deleted])
-        self._count_endpoints(getattr(plan, "endpoints_left", []), -1)
+        gone = self._count_endpoints(plan.endpoints_left, -1)
         self._services.delete_many([_ID.pack(service) for service in plan.names_deleted])
+        return gone
 
-    def undo(self, plan: Plan) -> None:
-        """Remove what an interrupted :meth:`execute` wrote that nothing refers to.
-
-        Only for a plan that failed before its frontends were written.
-        """
-        self._backends.delete_many([self._slot.pack(*row[:3]) for row in plan.backends_put])
+    def _put_backends(self, rows: list[BackendRow]) -> None:
+        try:
+            self._backends.update_many(self._backend_row(row) for row in rows)
+        except MapFull:
+            # Nothing refers to this generation, and nothing will.
+            self._backends.delete_many([self._backend_row(row)[0] for row in rows])
+            raise
 
     def set_endpoints(self, wanted: Mapping[EndpointRow, int]) -> int:
         """Make the endpoints exactly these, with their counts of uses; return the differences."""
@@ -87,10 +93,10 @@ class Tables:
         self._endpoints.delete_many(gone)
         return len(changed) + len(gone)
 
-    def _count_endpoints(self, rows: Iterable[EndpointRow], change: int) -> None:
+    def _count_endpoints(self, rows: Iterable[EndpointRow], change: int) -> list[EndpointRow]:
         # The map itself holds the counts; memory for a second copy would be most of the agent's.
         puts: list[tuple[bytes, bytes]] = []
-        deletes: list[bytes] = []
+        gone: list[EndpointRow] = []
         for row, times in Counter(rows).items():
             key = self._endpoint_key(row)
             found = self._endpoints.lookup(key)
@@ -98,40 +104,35 @@ class Tables:
             if uses > 0:
                 puts.append((key, _ID.pack(uses)))
             else:
-                deletes.append(key)
+                gone.append(row)
         self._endpoints.update_many(puts)
-        self._endpoints.delete_many(deletes)
+        self._endpoints.delete_many([self._endpoint_key(row) for row in gone])
+        return gone
 
     # -- reading --
 
-    def names(self) -> list[ServiceName]:
+    def names(self) -> Iterator[ServiceName]:
         """Read the names of all service ids."""
-        found = []
         for key, value in self._services.items():
             namespace, name, port_name, number, protocol, family = self._service.unpack(value)
             port = ServicePort(_text(namespace), _text(name), _text(port_name), protocol, family)
-            found.append(ServiceName(_ID.unpack(key)[0], port, number))
-        return found
+            yield ServiceName(_ID.unpack(key)[0], port, number)
 
-    def frontends(self) -> list[FrontendRow]:
+    def frontends(self) -> Iterator[FrontendRow]:
         """Read all frontends."""
-        found = []
         for key, value in self._frontends.items():
             address, port, protocol, _ = self._address_key.unpack(key)
             service, generation, *flat = self._frontend.unpack(value)
             policies = Policies(*(_policy(flat[i : i + 4]) for i in range(0, len(flat), 5)))
             frontend = Frontend(address, socket.ntohs(port), protocol)
-            found.append(FrontendRow(frontend, service, generation, policies))
-        return found
+            yield FrontendRow(frontend, service, generation, policies)
 
-    def backends(self) -> list[BackendRow]:
+    def backends(self) -> Iterator[BackendRow]:
         """Read all backends of all generations."""
-        found = []
         for key, value in self._backends.items():
             address, port, _, counter = self._backend.unpack(value)
-            slot = self._slot.unpack(key)
-            found.append(BackendRow(*slot, address, socket.ntohs(port), counter))
-        return found
+            service, generation, slot = self._slot.unpack(key)
+            yield BackendRow(service, generation, slot, address, socket.ntohs(port), counter)
 
     # -- encoding --
 

@@ -1,0 +1,127 @@
+"""Removing connections that are over, and those to UDP backends that are gone.
+
+Reading the tables is done here, deciding in the kernel (``bpf/collect.h``): between the reading of
+an entry and its deletion a packet may have revived it, and only the kernel can look again.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from socket import IPPROTO_TCP, IPPROTO_UDP
+
+from bpfsvc.config import Lifetimes
+from bpfsvc.datapath import bpf
+from bpfsvc.datapath.pins import Pinned
+from bpfsvc.errors import BpfsvcError
+from bpfsvc.plan import EndpointRow
+
+_BATCH = 64
+"""COLLECT_FLOWS of the C sources."""
+
+_HEADER = struct.Struct("=14xBBBx")
+
+_PACE = 0.002
+"""Seconds between two batches of reading: a sweep must not hold up a change of Services."""
+
+_CROWDED = 0.75
+"""Above this share of the table, closed connections are collected at once."""
+
+
+class Collector:
+    """Sweeps the connection tables of one node, in a thread of its own."""
+
+    def __init__(self, pinned: Pinned, lifetimes: Lifetimes, seconds: float) -> None:
+        self._connections = pinned.map("connections")
+        self._new_connections = pinned.map("new_connections")
+        self._program = pinned.program("collect")
+        layout = pinned.layout.maps["connections"]
+        self._protocol = layout.key.pick("protocol")
+        self._origin = layout.key.pick("source", "source_port", "protocol")
+        self._state = layout.value.pick("seen", "fin_sent", "fin_received", "reset")
+        self._lifetimes = lifetimes
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._log: Callable[[str], None] = print
+        self.rows = 0
+        """Entries found by the last sweep."""
+
+    def start(self, log: Callable[[str], None]) -> None:
+        """Sweep from now on."""
+        self._log = log
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def sweep(self) -> int:
+        """Go through the table once; return how many entries proved to be over."""
+        removed = rows = 0
+        crowded = self.rows > _CROWDED * self._connections.max_entries
+        for batch in self._connections.batches():
+            rows += len(batch)
+            removed += self._offer(self._over(batch, crowded), crowded=crowded)
+            if self._stop.wait(_PACE):
+                break
+        self.rows = rows
+        return removed
+
+    def forget_udp(self, gone: Iterable[EndpointRow]) -> int:
+        """Remove the UDP connections to backends that serve no more.
+
+        Established TCP stays with its backend; a UDP client would go on talking to nobody.
+        """
+        places = {
+            (row.address, socket.htons(row.port), IPPROTO_UDP)
+            for row in gone
+            if row.protocol == IPPROTO_UDP
+        }
+        if not places:
+            return 0
+        removed = 0
+        for table in (self._connections, self._new_connections):
+            for batch in table.batches():
+                # Replies come from the backend, and each connection has an entry for them.
+                found = [key for key, _ in batch if self._origin.unpack(key) in places]
+                removed += self._offer(found, force=True)
+        return removed
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                self.sweep()
+            except (BpfsvcError, OSError) as error:
+                self._log(f"connections could not be collected: {error}")
+
+    def _over(self, batch: list[tuple[bytes, bytes]], crowded: bool) -> list[bytes]:
+        now = time.monotonic_ns()
+        return [key for key, value in batch if now - self._limit(key, value, crowded) >= 0]
+
+    def _limit(self, key: bytes, value: bytes, crowded: bool) -> int:
+        """Give the time (ns) from which an entry is worth proposing."""
+        keep = self._lifetimes
+        seen, sent, received, reset = self._state.unpack(value)
+        if self._protocol.unpack(key)[0] != IPPROTO_TCP:
+            seconds = keep.udp
+        elif reset or (sent and received):
+            seconds = 0 if crowded else keep.tcp_closed
+        elif sent or received:
+            seconds = keep.tcp_half_closed
+        else:
+            seconds = keep.tcp_established
+        return int(seen) + seconds * 1_000_000_000
+
+    def _offer(self, keys: list[bytes], *, force: bool = False, crowded: bool = False) -> int:
+        removed = 0
+        for at in range(0, len(keys), _BATCH):
+            part = keys[at : at + _BATCH]
+            packet = _HEADER.pack(len(part), force, crowded) + b"".join(part)
+            removed += bpf.program_test_run(self._program, packet)[0]
+        return removed

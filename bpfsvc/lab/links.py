@@ -1,0 +1,120 @@
+"""Interfaces, addresses, routes and neighbours, in the words of a lab.
+
+The only place that knows rtnetlink's spellings. Neighbours are permanent wherever a CNI knows them
+too, so that captures show what a test sent and not who asked for whom.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from socket import AF_INET, AF_INET6
+
+from bpfsvc.lab.namespace import Namespace
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NODAD = 0x02
+_PERMANENT = 0x80
+_ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a cable: where it is, what it is called, its index and hardware address."""
+
+    namespace: Namespace
+    name: str
+    index: int
+    mac: str
+
+    def set(self, **attributes: object) -> None:
+        """Change attributes of the link (``mtu=``, ``state=``, ``master=`` ...)."""
+        self.namespace.netlink.link("set", index=self.index, **attributes)
+
+
+def cable(left: Namespace, left_name: str, right: Namespace, right_name: str,
+          mtu: int = 1500) -> tuple[End, End]:
+    """Lay a veth between two namespaces; both ends are up."""
+    left.netlink.link("add", ifname=left_name, kind="veth", mtu=mtu,
+                      peer={"ifname": right_name, "net_ns_fd": right.fd, "mtu": mtu})
+    ends = (_end(left, left_name), _end(right, right_name))
+    for end in ends:
+        end.set(state="up")
+    return ends
+
+
+def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
+    """Make a bridge that forwards from its first moment."""
+    where.netlink.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0,
+                       br_mcast_snooping=0)
+    end = _end(where, name)
+    end.set(state="up", mtu=mtu)
+    return end
+
+
+def vxlan(where: Namespace, name: str, *, local: Address, over: End, mac: str, mtu: int) -> End:
+    """Make a VXLAN device without learning, as Flannel does (network 1, UDP port 8472)."""
+    key = "vxlan_local" if local.version == 4 else "vxlan_local6"
+    where.netlink.link("add", ifname=name, kind="vxlan", address=mac, mtu=mtu, vxlan_id=1,
+                       vxlan_link=over.index, vxlan_port=8472, vxlan_learning=0,
+                       **{key: str(local)})
+    end = _end(where, name)
+    end.set(state="up")
+    return end
+
+
+def tunnel_peer(device: End, mac: str, at: Address) -> None:
+    """Say behind which underlay address a VXLAN device finds a hardware address."""
+    device.namespace.netlink.fdb("add", ifindex=device.index, lladdr=mac, dst=str(at))
+
+
+def add_address(end: End, address: Address, length: int | None = None) -> None:
+    """Give an interface an address, usable at once; ``length`` defaults to a host's."""
+    flags = {"flags": _NODAD} if address.version == 6 else {}
+    end.namespace.netlink.addr("add", index=end.index, address=str(address),
+                               prefixlen=length or address.max_prefixlen, **flags)
+
+
+def add_route(where: Namespace, to: Network, end: End, via: Address | None = None) -> None:
+    """Add a route through an interface; a gateway counts as on the link whatever its address."""
+    route: dict[str, object] = {"dst": str(to), "oif": end.index}
+    route["family"] = AF_INET if to.version == 4 else AF_INET6
+    if via is not None:
+        route |= {"gateway": str(via), "flags": ["onlink"]}
+    elif to.version == 4:
+        route["scope"] = "link"
+    where.netlink.route("replace", **route)
+
+
+def delete_route(where: Namespace, to: Network) -> None:
+    """Delete the route to exactly ``to``."""
+    if to.version == 4:
+        where.netlink.route("del", dst=str(to), family=AF_INET, scope=_ANY_SCOPE)
+    else:
+        where.netlink.route("del", dst=str(to), family=AF_INET6)
+
+
+def add_neighbour(end: End, address: Address, mac: str) -> None:
+    """Say for good which hardware address an address has."""
+    family = AF_INET if address.version == 4 else AF_INET6
+    end.namespace.netlink.neigh("replace", ifindex=end.index, dst=str(address), lladdr=mac,
+                                state=_PERMANENT, family=family)
+
+
+def host_route(address: Address) -> Network:
+    """Give the /32 or /128 of an address."""
+    return ipaddress.ip_network(address)
+
+
+def default_route(version: int) -> Network:
+    """Give 0.0.0.0/0 or ::/0."""
+    return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
+
+
+def _end(where: Namespace, name: str) -> End:
+    with where.entered():
+        index = where.index(name)
+    (link,) = where.netlink.link("get", index=index)
+    return End(where, name, index, link.get("address"))

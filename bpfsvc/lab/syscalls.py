@@ -1,0 +1,54 @@
+"""The five system calls that Python 3.11 does not offer.
+
+``os.unshare`` and ``os.setns`` arrived with 3.12; ``mount``, ``umount2`` and ``prctl`` never did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWNET = 0x40000000
+
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Give the calling thread new namespaces (``unshare(2)``)."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Move the calling thread into the namespace behind ``fd`` (``setns(2)``)."""
+    _check(_libc.setns(fd, kind), "setns")
+
+
+def mount(source: str, target: str, filesystem: str | None, flags: int = 0) -> None:
+    """Mount something without options (``mount(2)``)."""
+    kind = filesystem.encode() if filesystem is not None else None
+    result = _libc.mount(source.encode(), target.encode(), kind, ctypes.c_ulong(flags), None)
+    _check(result, f"mount {filesystem or source} on {target}")
+
+
+def unmount(target: str) -> None:
+    """Detach a mount at once, whoever still uses it (``umount2(2)``)."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Ask for a signal when the parent *thread* ends (``prctl(2)``, PR_SET_PDEATHSIG)."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0), "prctl")

@@ -1,0 +1,295 @@
+"""From the API's shape to the values the agent keeps.
+
+Two steps instead of one, because the API's shape is made for people who write objects and the
+values are made for ten thousand of them in memory: addresses packed, defaults filled in, one
+cluster IP per family, classic Endpoints turned into slices. What kube-proxy skips is skipped here
+(an external IP that is none, a source range that is none); what the API server would never have
+let in is an :class:`ObjectError` that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from sys import intern
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from bpfsvc.address import family
+from bpfsvc.model import values, wire
+from bpfsvc.model.leniency import pack_lenient, pack_network_lenient
+from bpfsvc.rows import PROTOCOLS
+
+Path = tuple[str | int, ...]
+Objects = tuple[values.ModelObject, ...]
+
+_Packed = TypeVar("_Packed")
+_Ports = TypeVar("_Ports")
+
+_AFFINITY_DEFAULT = 10800
+"""Seconds the API server fills in when ``sessionAffinityConfig`` says nothing."""
+
+_FAMILIES = {"IPv4": 4, "IPv6": 6}
+_AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
+
+
+def read_object(raw: Mapping[str, object]) -> Objects:
+    """Read one API object, as YAML or JSON give it; other kinds than the four give nothing.
+
+    Lists are not unfolded here. Raises :class:`ObjectError` for a field that cannot be used.
+    """
+    identity = wire.from_mapping(raw, wire.Identity)
+    kind = _KINDS.get((identity.api_version, identity.kind))
+    return kind.read(wire.from_mapping(raw, kind.shape)) if kind else ()
+
+
+def read_json(data: bytes) -> Objects:
+    """Read one API object from its JSON text; otherwise as :func:`read_object`."""
+    identity = _identity(data)
+    kind = _KINDS.get((identity.api_version, identity.kind))
+    return kind.read(kind.decode(data)) if kind else ()
+
+
+_identity = wire.decoder(wire.Identity)
+
+
+class _Kind:
+    """How one kind is decoded and what it becomes."""
+
+    def __init__(self, shape: type[Any], read: Callable[[Any], Objects]) -> None:
+        self.shape = shape
+        self.decode = wire.decoder(shape)
+        self.read = read
+
+
+def _service(raw: wire.Service) -> Objects:
+    spec = raw.spec or wire.ServiceSpec()
+    labels = raw.metadata.labels or wire.NO_LABELS
+    balancer = raw.status.load_balancer if raw.status else None
+    ingress = (balancer.ingress if balancer else None) or ()
+    return (
+        values.Service(
+            namespace=_namespace(raw.metadata),
+            name=intern(raw.metadata.name),
+            type=intern(spec.type or "ClusterIP"),
+            cluster_ips=_cluster_ips(spec),
+            ports=_shared_ports(
+                tuple(
+                    _service_port(port.name or "", port.protocol, port.port, port.node_port or 0)
+                    for port in spec.ports or ()
+                )
+            ),
+            external_ips=_usable(pack_lenient, spec.external_ips or ()),
+            load_balancer_ips=_usable(
+                pack_lenient, (way.ip for way in ingress if way.ip and way.ip_mode != "Proxy")
+            ),
+            source_ranges=_usable(pack_network_lenient, spec.load_balancer_source_ranges or ()),
+            internal_local=spec.internal_traffic_policy == "Local",
+            external_local=spec.external_traffic_policy == "Local",
+            health_check_node_port=spec.health_check_node_port or 0,
+            affinity_seconds=_affinity_seconds(spec),
+            proxied_elsewhere=labels.proxy_name is not UNSET,
+        ),
+    )
+
+
+def _cluster_ips(spec: wire.ServiceSpec) -> tuple[bytes, ...]:
+    """Give the cluster IP of each family that has one.
+
+    ``ipFamilies`` says which of ``clusterIPs`` stands for which family; objects older than
+    dual-stack, and many manifests, have ``clusterIP`` alone.
+    """
+    if spec.type == "ExternalName" or spec.cluster_ip in (None, "", "None"):
+        return ()
+    assert spec.cluster_ip is not None
+    if not spec.ip_families or not spec.cluster_ips:
+        return (_address(spec.cluster_ip, ("spec", "clusterIP")),)
+    packed = [
+        _address(text, ("spec", "clusterIPs", index)) for index, text in enumerate(spec.cluster_ips)
+    ]
+    return tuple(
+        address
+        for wanted, address in zip(spec.ip_families, packed, strict=False)
+        if family(address) == _FAMILIES[wanted]
+    )
+
+
+def _affinity_seconds(spec: wire.ServiceSpec) -> int:
+    if spec.session_affinity != "ClientIP":
+        return 0
+    config = spec.session_affinity_config
+    seconds = config.client_ip.timeout_seconds if config and config.client_ip else None
+    return seconds or _AFFINITY_DEFAULT
+
+
+def _slice(raw: wire.EndpointSlice) -> Objects:
+    labels = raw.metadata.labels or wire.NO_LABELS
+    of_family = _FAMILIES.get(raw.address_type, 0)
+    usable = [
+        (
+            _address(point.addresses[0], ("endpoints", index, "addresses", 0), of_family),
+            _traits_of(point),
+        )
+        for index, point in enumerate(raw.endpoints or ())
+        if point.addresses and of_family
+    ]
+    return (
+        values.EndpointSlice(
+            kind="EndpointSlice",
+            namespace=_namespace(raw.metadata),
+            name=raw.metadata.name,
+            service=intern(labels.service_name),
+            family=of_family,
+            ports=_shared_ports(
+                tuple(
+                    _slice_port(port.name, port.protocol, port.port)
+                    for port in raw.ports or ()
+                    if port.name is not None and port.port
+                )
+            ),
+            addresses=b"".join(address for address, _ in usable),
+            traits=tuple(traits for _, traits in usable),
+            headless=labels.headless is not UNSET,
+        ),
+    )
+
+
+def _traits_of(point: wire.Endpoint) -> values.Traits:
+    says = point.conditions or _NO_CONDITIONS
+    hints = point.hints
+    return _traits(
+        says.ready is not False,
+        says.serving is not False,
+        says.terminating is True,
+        point.node_name or "",
+        tuple(hint.name for hint in hints.for_zones or ()) if hints else (),
+        tuple(hint.name for hint in hints.for_nodes or ()) if hints else (),
+    )
+
+
+_NO_CONDITIONS = wire.Conditions()
+
+
+def _endpoints(raw: wire.Endpoints) -> Objects:
+    """Turn a classic object into slices: one per subset and family, numbered from 0."""
+    labels = raw.metadata.labels or wire.NO_LABELS
+    parts = [
+        (of_family, subset, found)
+        for number, subset in enumerate(raw.subsets or ())
+        for of_family, found in _subset_by_family(subset, number).items()
+        if found
+    ]
+    return tuple(
+        values.EndpointSlice(
+            kind="Endpoints",
+            namespace=_namespace(raw.metadata),
+            name=f"{raw.metadata.name}-{number}",
+            service=raw.metadata.name,
+            family=of_family,
+            ports=_shared_ports(
+                tuple(
+                    _slice_port(port.name or "", port.protocol, port.port)
+                    for port in subset.ports or ()
+                )
+            ),
+            addresses=b"".join(address for address, _ in found),
+            traits=tuple(traits for _, traits in found),
+            headless=labels.headless is not UNSET,
+        )
+        for number, (of_family, subset, found) in enumerate(parts)
+    )
+
+
+def _subset_by_family(
+    subset: wire.Subset, number: int
+) -> dict[int, list[tuple[bytes, values.Traits]]]:
+    found: dict[int, list[tuple[bytes, values.Traits]]] = {4: [], 6: []}
+    readiness = (
+        ("addresses", subset.addresses, True),
+        ("notReadyAddresses", subset.not_ready_addresses, False),
+    )
+    for field, addresses, ready in readiness:
+        for index, entry in enumerate(addresses or ()):
+            address = _address(entry.ip, ("subsets", number, field, index, "ip"))
+            traits = _traits(ready, ready, False, entry.node_name or "", (), ())
+            found[family(address)].append((address, traits))
+    return found
+
+
+def _node(raw: wire.Node) -> Objects:
+    labels = raw.metadata.labels or wire.NO_LABELS
+    listed = (raw.status.addresses if raw.status else None) or ()
+    spec = raw.spec or wire.NodeSpec()
+    tainted = any(taint.key == _AUTOSCALER_TAINT for taint in spec.taints or ())
+    return (
+        values.Node(
+            name=raw.metadata.name,
+            zone=labels.zone,
+            addresses=_usable(
+                pack_lenient,
+                (
+                    entry.address
+                    for wanted in ("InternalIP", "ExternalIP")
+                    for entry in listed
+                    if entry.type == wanted
+                ),
+            ),
+            pod_cidrs=_usable(pack_network_lenient, spec.pod_cidrs or ()),
+            leaving=tainted or raw.metadata.deletion_timestamp is not None,
+        ),
+    )
+
+
+_KINDS = {
+    ("v1", "Service"): _Kind(wire.Service, _service),
+    ("v1", "Endpoints"): _Kind(wire.Endpoints, _endpoints),
+    ("v1", "Node"): _Kind(wire.Node, _node),
+    ("discovery.k8s.io/v1", "EndpointSlice"): _Kind(wire.EndpointSlice, _slice),
+}
+
+
+def _namespace(metadata: wire.Metadata) -> str:
+    return intern(metadata.namespace or "default")
+
+
+def _address(text: str, path: Path, of_family: int = 0) -> bytes:
+    """Pack an address, of family 4 or 6 if that is given."""
+    try:
+        address = pack_lenient(text)
+    except ValueError as error:
+        raise wire.ObjectError(path, str(error)) from error
+    if of_family and family(address) != of_family:
+        raise wire.ObjectError(path, f"{text!r} is not an IPv{of_family} address")
+    return address
+
+
+def _usable(pack_one: Callable[[str], _Packed], texts: Iterable[str]) -> tuple[_Packed, ...]:
+    """Pack what can be packed and pass over the rest, as kube-proxy does."""
+    usable = []
+    for text in texts:
+        with suppress(ValueError):
+            usable.append(pack_one(text))
+    return tuple(usable)
+
+
+# Equal ports and traits repeat by the thousand; a cache makes them one object.
+
+
+@lru_cache(maxsize=4096)
+def _service_port(name: str, protocol: str | None, number: int, node_port: int) -> values.Port:
+    return values.Port(name, PROTOCOLS[protocol or "TCP"], number, node_port)
+
+
+@lru_cache(maxsize=4096)
+def _slice_port(name: str, protocol: str | None, number: int) -> values.SlicePort:
+    return values.SlicePort(name, PROTOCOLS[protocol or "TCP"], number)
+
+
+@lru_cache(maxsize=4096)
+def _shared_ports(ports: _Ports) -> _Ports:
+    return ports
+
+
+_traits = lru_cache(maxsize=4096)(values.Traits)

@@ -1,0 +1,166 @@
+"""The objects a node agent must know, reduced to what changes packets.
+
+Ten thousand Services live here for the life of the agent, so the values are flat, hold no field
+that nothing reads, and share what repeats: traits and ports come out of small caches, and the
+addresses of a slice are one run of bytes instead of an object each. The classes are msgspec
+Structs outside the cyclic garbage collector: they cannot form cycles, and a collector that need
+not visit them cannot pause for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+
+class ObjectKey(NamedTuple):
+    """Which API object: ``namespace`` is empty for a Node."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class Port(msgspec.Struct, frozen=True, gc=False):
+    """An entry of a Service's ``spec.ports``; ``protocol`` is the IPPROTO number.
+
+    ``node_port`` is 0 when there is none.
+    """
+
+    name: str
+    protocol: int
+    number: int
+    node_port: int
+
+
+Network: TypeAlias = tuple[bytes, bytes]
+"""Network and mask, 16 packed bytes each (see :func:`bpfsvc.address.pack_network`)."""
+
+
+class Service(msgspec.Struct, frozen=True, gc=False):
+    """A Service.
+
+    * ``cluster_ips``: at most one packed address per family; none for headless Services and
+      ExternalName, of which nothing is ever programmed.
+    * ``external_ips``, ``load_balancer_ips``: packed, both families mixed; the latter without the
+      ingress addresses whose ``ipMode`` is ``Proxy``.
+    * ``source_ranges``: ``loadBalancerSourceRanges`` that could be parsed.
+    * ``internal_local``, ``external_local``: the two traffic policies say ``Local``.
+    * ``health_check_node_port``: 0 when there is none.
+    * ``affinity_seconds``: 0 without session affinity.
+    * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
+    """
+
+    namespace: str
+    name: str
+    type: str
+    cluster_ips: tuple[bytes, ...]
+    ports: tuple[Port, ...]
+    external_ips: tuple[bytes, ...] = ()
+    load_balancer_ips: tuple[bytes, ...] = ()
+    source_ranges: tuple[Network, ...] = ()
+    internal_local: bool = False
+    external_local: bool = False
+    health_check_node_port: int = 0
+    affinity_seconds: int = 0
+    proxied_elsewhere: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """Identity among all objects."""
+        return ObjectKey("Service", self.namespace, self.name)
+
+    @property
+    def is_proxied(self) -> bool:
+        """Whether a service proxy has anything to do with it."""
+        return bool(self.cluster_ips) and not self.proxied_elsewhere
+
+
+class Traits(msgspec.Struct, frozen=True, gc=False):
+    """What is said of an endpoint beside its address. Endpoints alike share one value.
+
+    ``node`` is empty when the slice names none; ``zones`` and ``nodes`` are the topology hints.
+    """
+
+    ready: bool
+    serving: bool
+    terminating: bool
+    node: str
+    zones: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def draining(self) -> bool:
+        """Leaving, but still answering: the last resort when nothing is ready."""
+        return self.terminating and self.serving and not self.ready
+
+
+class SlicePort(NamedTuple):
+    """A port of a slice; ``protocol`` is the IPPROTO number."""
+
+    name: str
+    protocol: int
+    number: int
+
+
+class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
+    """Endpoints of one Service in one family.
+
+    * ``kind``: ``EndpointSlice``, or ``Endpoints`` for a part of a classic object, whose ``name``
+      then carries a number that exists only here.
+    * ``service``: name of the Service, empty when the slice names none.
+    * ``family``: 4 or 6, 0 for kinds of addresses that are ignored (FQDN).
+    * ``addresses``: 16 bytes for each endpoint, in the order of ``traits``.
+    * ``headless``: the label ``service.kubernetes.io/headless`` exists.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    service: str
+    family: int
+    ports: tuple[SlicePort, ...]
+    addresses: bytes
+    traits: tuple[Traits, ...]
+    headless: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """Identity among all objects."""
+        return ObjectKey(self.kind, self.namespace, self.name)
+
+    @property
+    def is_proxied(self) -> bool:
+        """Whether it belongs to a Service at all."""
+        return bool(self.service) and not self.headless and self.family != 0
+
+    def endpoints(self) -> Iterator[tuple[bytes, Traits]]:
+        """Go over the endpoints: packed address and traits."""
+        addresses = self.addresses
+        for index, traits in enumerate(self.traits):
+            yield addresses[16 * index : 16 * index + 16], traits
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """A Node.
+
+    * ``zone``: label ``topology.kubernetes.io/zone``, empty when missing.
+    * ``addresses``: packed, the InternalIPs and then the ExternalIPs, each in status order.
+    * ``leaving``: being deleted, or about to be removed by the cluster autoscaler.
+    """
+
+    name: str
+    zone: str = ""
+    addresses: tuple[bytes, ...] = ()
+    pod_cidrs: tuple[Network, ...] = ()
+    leaving: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """Identity among all objects."""
+        return ObjectKey("Node", "", self.name)
+
+
+ModelObject: TypeAlias = Service | EndpointSlice | Node

@@ -1,0 +1,185 @@
+"""This node in the kernel: settings, addresses, interfaces, and the programs attached to them.
+
+The network changes whenever a pod comes or goes, so everything here is written again from a fresh
+picture and only differences cost anything. An interface that vanishes while it is being attached is
+everyday; one that cannot be attached is reported once and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Mapping
+
+from bpfsvc.address import family, pack, pack_network
+from bpfsvc.config import Config
+from bpfsvc.datapath import sockets, sysctls
+from bpfsvc.datapath.bpf import Map, program_id
+from bpfsvc.datapath.installation import Installation
+from bpfsvc.datapath.layout import Value
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.devices import Device, Network, choose, masquerade_address
+from bpfsvc.datapath.netlink.hooks import NAME_PREFIX, DeviceGone, Hook
+from bpfsvc.errors import BpfsvcError
+
+_log = logging.getLogger(__name__)
+
+_NOTHING = bytes(16)
+_LOOPBACK = pack("127.0.0.1")
+_ONLY_ROW = bytes(4)
+
+
+class Node:
+    """What the programs know of this node, and where they are attached."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._config = config
+        self._installation = installation
+        self._pinned = installation.pinned
+        self._addresses = self._pinned.map("node_addresses")
+        self._interfaces = self._pinned.map("interfaces")
+        self._attached: dict[int, str] = {}
+        self._complained: dict[str, str] = {}
+
+    # -- settings --
+
+    def write_settings(self) -> None:
+        """Tell the programs about this node, and reserve the masquerade ports."""
+        record = self._pinned.layout.maps["settings"].value
+        settings = self._pinned.map("settings")
+        before = record.unpack(settings.lookup(_ONLY_ROW) or bytes(record.size))
+        ours = sysctls.parse_ports(_text(before["reserved_ports"]))
+        reserved = sysctls.reserve_ports(self._config.masquerade_ports, ours)
+        settings.update(_ONLY_ROW, record.pack(self._settings(sysctls.format_ports(reserved))))
+
+    def _settings(self, reserved: str) -> dict[str, Value]:
+        ports, keep = self._config.masquerade_ports, self._config.lifetimes
+        values: dict[str, Value] = {
+            "netns_cookie": sockets.netns_cookie(),
+            "masquerade_first": ports.first,
+            "masquerade_ports": ports.last - ports.first + 1,
+            "tcp_established_seconds": keep.tcp_established,
+            "tcp_half_closed_seconds": keep.tcp_half_closed,
+            "tcp_closed_seconds": keep.tcp_closed,
+            "udp_seconds": keep.udp,
+            "reserved_ports": reserved.encode(),
+        }
+        for cidr in self._config.cluster_cidrs:
+            network, mask = pack_network(cidr)
+            name = f"v{family(network)}"
+            values |= {f"pod_network_{name}": network, f"pod_mask_{name}": mask}
+            values[f"detect_pods_{name}"] = 1
+        return values
+
+    # -- addresses and interfaces --
+
+    def follow(self, network: Network) -> None:
+        """Make addresses, masquerade addresses and attachments those of ``network``.
+
+        Addresses first: a program must find them when its first packet comes.
+        """
+        chosen = choose(network.devices, self._config.devices)
+        _replace(self._addresses, self._address_rows(network))
+        _replace(self._interfaces, self._interface_rows(network, chosen))
+        for index in set(self._attached) - {device.index for device in network.devices}:
+            del self._attached[index]
+        for device in chosen:
+            if self._attached.get(device.index) != device.name:
+                self._attach(device)
+
+    def attach_sockets(self) -> None:
+        """Attach the socket programs, if this agent is to."""
+        if self._config.cgroup_root:
+            sockets.attach(self._installation.root, self._pinned, self._config.cgroup_root)
+
+    def forget_attachments(self) -> None:
+        """Attach everything again at the next :meth:`follow`, with the programs of this build."""
+        self._attached.clear()
+
+    @property
+    def attached(self) -> list[str]:
+        """Names of the interfaces our programs are on."""
+        return sorted(self._attached.values())
+
+    def _address_rows(self, network: Network) -> dict[bytes, bytes]:
+        row = self._pinned.layout.maps["node_addresses"].value.pack({"nodeports": 1})
+        found = {
+            each.address: row
+            for device in network.devices
+            for each in device.addresses
+            if not _is_link_local(each.address)
+        }
+        # Only sockets meet it: packets to 127/8 are nobody's to translate.
+        found[_LOOPBACK] = row
+        found.pop(pack("::1"), None)
+        return found
+
+    def _interface_rows(self, network: Network, chosen: Iterable[Device]) -> dict[bytes, bytes]:
+        record = self._pinned.layout.maps["interfaces"].value
+        return {
+            struct.pack("=I", device.index): record.pack(
+                {
+                    "v4": masquerade_address(device, network, 4) or _NOTHING,
+                    "v6": masquerade_address(device, network, 6) or _NOTHING,
+                }
+            )
+            for device in chosen
+        }
+
+    def _attach(self, device: Device) -> None:
+        suffix = "" if device.has_ethernet else "_l3"
+        try:
+            for hook in Hook:
+                program = self._pinned.program(f"{hook}{suffix}")
+                name = f"{NAME_PREFIX}/{hook}/{self._pinned.layout.digest}"
+                done = tc.attach(device.index, hook, program, name, self._config.tc_priority)
+                for other in done.ahead:
+                    self._complain(
+                        f"{device.name} {hook}",
+                        f"{device.name} {hook}: another program comes first ({other});"
+                        " if it ends the walk, Services do not work there"
+                        " (lower --tc-priority, or let it return 'unspecified')",
+                    )
+        except DeviceGone:
+            return
+        except BpfsvcError as error:
+            self._complain(device.name, f"{device.name} is not attached: {error}")
+            return
+        self._attached[device.index] = device.name
+
+    def _complain(self, about: str, text: str) -> None:
+        if self._complained.get(about) != text:
+            self._complained[about] = text
+            _log.warning("%s", text)
+
+    def check_attachments(self) -> list[str]:
+        """Find interfaces that lost our programs, and attach them again; give their names."""
+        lost = []
+        for index, name in list(self._attached.items()):
+            try:
+                present = all(self._is_attached(index, hook) for hook in Hook)
+            except DeviceGone:
+                continue
+            if not present:
+                lost.append(name)
+                del self._attached[index]
+        return lost
+
+    def _is_attached(self, index: int, hook: Hook) -> bool:
+        ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
+        return any(each.ours and each.program in ours for each in tc.attached(index, hook))
+
+
+def _replace(table: Map, wanted: Mapping[bytes, bytes]) -> None:
+    """Make the rows of ``table`` those of ``wanted``, additions first."""
+    have = dict(table.items())
+    table.update_many((key, row) for key, row in wanted.items() if have.get(key) != row)
+    table.delete_many([key for key in have if key not in wanted])
+
+
+def _is_link_local(address: bytes) -> bool:
+    return address[0] == 0xFE and address[1] & 0xC0 == 0x80
+
+
+def _text(field: Value) -> str:
+    return field.rstrip(b"\0").decode() if isinstance(field, bytes) else ""

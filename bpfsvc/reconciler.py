@@ -1,0 +1,63 @@
+"""The kernel's rows against what was written there: what somebody else changed, and its repair.
+
+Pure. Rows are read as a stream and each is judged by the service port it names, so that the
+comparison of a hundred thousand rows needs no second copy of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan
+from bpfsvc.programmed import Ledger, Programmed
+from bpfsvc.rows import Frontend
+
+
+def repair(
+    ledger: Ledger, frontends: Iterable[FrontendRow], backends: Iterable[BackendRow]
+) -> tuple[Plan, int]:
+    """Give the plan that mends the kernel's rows, and the number of rows that differ."""
+    of_id = {one.service_id: one for one in ledger}
+    plan = Plan()
+    _check_backends(plan, of_id, backends)
+    _check_frontends(plan, of_id, frontends)
+    drift = (
+        len(plan.backends_put)
+        + len(plan.frontends_put)
+        + len(plan.frontends_deleted)
+        + len(plan.backends_deleted)
+    )
+    return plan, drift
+
+
+def _check_backends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[BackendRow]) -> None:
+    right: dict[int, int] = dict.fromkeys(of_id, 0)
+    for row in rows:
+        owner = of_id.get(row.service_id)
+        if owner is None or row.generation != owner.generation or row.slot >= owner.size:
+            plan.backends_deleted.append(BackendSlot(*row[:3]))
+        elif owner.row(row.slot) == row:
+            right[row.service_id] += 1
+    for service_id, count in right.items():
+        owner = of_id[service_id]
+        if count != owner.size:
+            plan.backends_put += (BackendRow(*owner.row(slot)) for slot in range(owner.size))
+
+
+def _check_frontends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[FrontendRow]) -> None:
+    right: set[Frontend] = set()
+    for row in rows:
+        owner = of_id.get(row.service_id)
+        wanted = owner.frontends().get(row.frontend) if owner else None
+        if owner and wanted == row.policies and owner.generation == row.generation:
+            right.add(row.frontend)
+        elif wanted is None:
+            plan.frontends_deleted.append(row.frontend)
+    for owner in of_id.values():
+        plan.frontends_put += (
+            FrontendRow(frontend, owner.service_id, owner.generation, policies)
+            for frontend, policies in owner.frontends().items()
+            if frontend not in right
+        )
+    kept = {row.frontend for row in plan.frontends_put}
+    plan.frontends_deleted = [one for one in plan.frontends_deleted if one not in kept]

@@ -1,0 +1,363 @@
+"""Programs on the tc hooks of real interfaces, beside programs of others."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import multiprocessing
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.datapath.netlink import messages as wire
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.conversation import Conversation
+from bpfsvc.datapath.netlink.hooks import (
+    HANDLE,
+    PRIORITY,
+    DeviceGone,
+    ForeignFilter,
+    ForeignQdisc,
+    Hook,
+)
+from bpfsvc.datapath.netlink.tc import attach, attached, detach
+from bpfsvc.errors import KernelError
+from bpfsvc.lab import sandbox
+
+TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
+EXPERIMENTAL = 0x88B5  # EtherType of IEEE 802 for experiments: no stack answers it
+FRAME = b"\x02\0\0\0\0\x02" + b"\x02\0\0\0\0\x01" + struct.pack("!H", EXPERIMENTAL) + bytes(46)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _private() -> None:
+    sandbox.require()
+
+
+def ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True)
+
+
+def shown(what: str) -> str:
+    return subprocess.run(["tc", *what.split()], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def near() -> Iterator[int]:
+    """Give the index of ``near``, one end of a veth; the other is ``far``."""
+    ip("link add near address 02:00:00:00:00:01 type veth peer name far")
+    ip("link set near up")
+    ip("link set far up")
+    yield socket.if_nametoindex("near")
+    subprocess.run(["ip", "link", "del", "near"], check=False, capture_output=True)
+
+
+@contextmanager
+def program(verdict: int) -> Iterator[int]:
+    """Load ``return verdict`` as a tc program: two instructions, without any compiler."""
+    code = struct.pack("=BBhiBBhi", 0xB7, 0, 0, verdict, 0x95, 0, 0, 0)
+    text, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack(
+        "=IIQQIIQ", 3, 2, ctypes.addressof(text), ctypes.addressof(licence), 0, 0, 0
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.syscall(321, 5, ctypes.create_string_buffer(attributes), len(attributes))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "BPF_PROG_LOAD")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def program_id(fd: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("prog_id:"))
+
+
+def foreign(
+    ifindex: int, hook: Hook, fd: int, priority: int, handle: int, protocol: int = 0x0003
+) -> None:
+    """Attach as another program would."""
+    subprocess.run(["tc", "qdisc", "add", "dev", "near", "clsact"], capture_output=True)
+    message = wire.TrafficControl()
+    message["index"], message["parent"], message["handle"] = ifindex, hook.value, handle
+    message["info"] = priority << 16 | socket.htons(protocol)
+    message["attrs"] = [
+        ("KIND", "bpf"),
+        ("OPTIONS", {"attrs": [("FD", fd), ("NAME", "stranger"), ("FLAGS", 1)]}),
+    ]
+    with Conversation() as talk:
+        talk.ask(wire.RTM_NEWTFILTER, message, wire.NLM_F_CREATE | wire.NLM_F_EXCL)
+
+
+@pytest.mark.parametrize("hook", Hook, ids=str)
+def test_attach_and_list(near: int, hook: Hook) -> None:
+    """What is attached is listed with its place, its name and the id of its program."""
+    with program(TC_ACT_UNSPEC) as fd:
+        done = attach(near, hook, fd, "bpfsvc/test")
+        (found,) = attached(near, hook)
+        assert found.ours
+        assert (found.priority, found.handle, found.protocol) == (PRIORITY, HANDLE, 3)
+        assert (found.name, found.program) == ("bpfsvc/test", program_id(fd))
+        assert (done.made_qdisc, done.replaced, done.ahead) == (True, False, ())
+        (other,) = set(Hook) - {hook}
+        assert attached(near, other) == ()
+        assert "direct-action" in shown(f"filter show dev near {hook}")
+
+
+def test_names_of_ours_are_ours(near: int) -> None:
+    """A filter that could not be recognised later is not attached."""
+    with program(TC_ACT_UNSPEC) as fd, pytest.raises(ValueError, match="bpfsvc"):
+        attach(near, Hook.INGRESS, fd, "something")
+
+
+def test_second_attach_replaces(near: int) -> None:
+    """A newer program takes the place of the older: there is never a second filter."""
+    with program(TC_ACT_UNSPEC) as old, program(TC_ACT_UNSPEC) as new:
+        attach(near, Hook.INGRESS, old, "bpfsvc/old")
+        done = attach(near, Hook.INGRESS, new, "bpfsvc/new")
+        (found,) = attached(near, Hook.INGRESS)
+        assert (found.name, found.program) == ("bpfsvc/new", program_id(new))
+        assert (done.made_qdisc, done.replaced) == (False, True)
+
+
+def test_another_priority_moves(near: int) -> None:
+    """After a restart with another --tc-priority, the filter at the old one is gone."""
+    with program(TC_ACT_UNSPEC) as fd:
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test", 7)
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test", 9)
+    assert [each.priority for each in attached(near, Hook.INGRESS)] == [9]
+
+
+def test_detach_leaves_no_trace(near: int) -> None:
+    """A qdisc that we made goes with our filters, even if another process removes them."""
+    before = shown("qdisc show dev near")
+    with program(TC_ACT_UNSPEC) as fd:
+        for hook in Hook:
+            attach(near, hook, fd, "bpfsvc/test")
+    assert "clsact" in shown("qdisc show dev near")
+    assert detach(near) is True
+    assert shown("qdisc show dev near") == before
+    assert detach(near) is False
+
+
+def test_qdisc_of_others_stays(near: int) -> None:
+    """A clsact that somebody else made stays, though empty."""
+    shown("qdisc add dev near clsact")
+    with program(TC_ACT_UNSPEC) as fd:
+        assert attach(near, Hook.INGRESS, fd, "bpfsvc/test").made_qdisc is False
+    detach(near)
+    assert attached(near, Hook.INGRESS) == ()
+    assert "clsact" in shown("qdisc show dev near")
+
+
+def test_qdisc_made_anew_by_others_stays(near: int) -> None:
+    """The mark of ours does not outlive our qdisc: the next one belongs to who made it."""
+    with program(TC_ACT_UNSPEC) as fd:
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+        shown("qdisc del dev near clsact")
+        shown("qdisc add dev near clsact")
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+    detach(near)
+    assert "clsact" in shown("qdisc show dev near")
+
+
+@pytest.mark.parametrize("hook", Hook, ids=str)
+def test_filter_of_others_stays(near: int, hook: Hook) -> None:
+    """A foreign filter, and the qdisc of ours that it moved into, survive our leaving."""
+    with program(TC_ACT_UNSPEC) as fd:
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+        foreign(near, hook, fd, PRIORITY, 1)
+        detach(near)
+        (left,) = attached(near, hook)
+        assert (left.name, left.ours, left.program) == ("stranger", False, program_id(fd))
+
+
+TAKEN: dict[str, tuple[int, int]] = {
+    "same priority and handle": (HANDLE, 0x0003),
+    "same priority, only IPv4": (1, 0x0800),
+}
+
+
+@pytest.mark.parametrize(("handle", "protocol"), TAKEN.values(), ids=TAKEN.keys())
+def test_place_taken(near: int, handle: int, protocol: int) -> None:
+    """Where a foreign filter stands we do not go; the error names it and the way out."""
+    with program(TC_ACT_UNSPEC) as fd:
+        foreign(near, Hook.EGRESS, fd, PRIORITY, handle, protocol)
+        before = attached(near, Hook.EGRESS)
+        with pytest.raises(ForeignFilter) as caught:
+            attach(near, Hook.EGRESS, fd, "bpfsvc/test")
+        assert attached(near, Hook.EGRESS) == before
+        assert caught.value.message.startswith("near: ")
+        assert "egress" in caught.value.message
+        assert "'stranger'" in caught.value.message
+        assert "--tc-priority" in caught.value.hint
+        attach(near, Hook.EGRESS, fd, "bpfsvc/test", PRIORITY + 1)
+        assert len(attached(near, Hook.EGRESS)) == 2
+
+
+def test_foreign_kind_takes_the_place(near: int) -> None:
+    """A filter that is no bpf program holds its whole priority."""
+    with program(TC_ACT_UNSPEC) as fd:
+        shown("qdisc add dev near clsact")
+        classifier = f"filter add dev near ingress prio {PRIORITY} protocol all u32"
+        shown(f"{classifier} match ip dst 192.0.2.1")
+        with pytest.raises(ForeignFilter, match="taken by another program's filter: u32 at"):
+            attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+
+
+def test_who_runs_before_us(near: int) -> None:
+    """Foreign filters that see packets first are reported, those behind us are not."""
+    with program(TC_ACT_UNSPEC) as fd:
+        foreign(near, Hook.INGRESS, fd, 1, 1)
+        foreign(near, Hook.INGRESS, fd, PRIORITY, 1)
+        foreign(near, Hook.INGRESS, fd, 500, 1)
+        done = attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+    assert [each.priority for each in done.ahead] == [1, PRIORITY]
+
+
+def test_ingress_qdisc_is_refused(near: int) -> None:
+    """An ``ingress`` qdisc would run our egress program at ingress: refused, untouched."""
+    shown("qdisc add dev near ingress")
+    with program(TC_ACT_UNSPEC) as fd, pytest.raises(ForeignQdisc, match=r"near: .*'ingress'"):
+        attach(near, Hook.EGRESS, fd, "bpfsvc/test")
+    assert "ingress" in shown("qdisc show dev near")
+    assert shown("filter show dev near ingress") == ""
+
+
+def test_kernel_refusal_names_the_interface(near: int) -> None:
+    """What the kernel refuses is told with the interface, the deed and the kernel's reason."""
+    with Path("/dev/null").open() as no_program, pytest.raises(KernelError) as caught:
+        attach(near, Hook.INGRESS, no_program.fileno(), "bpfsvc/test")
+    assert caught.value.message.startswith("near: cannot attach bpfsvc/test: ")
+
+
+DEEDS: dict[str, Callable[[int, int], object]] = {
+    "attach": lambda ifindex, fd: attach(ifindex, Hook.INGRESS, fd, "bpfsvc/test"),
+    "list": lambda ifindex, _: attached(ifindex, Hook.EGRESS),
+    "detach": lambda ifindex, _: detach(ifindex),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS.keys())
+def test_interface_gone(near: int, deed: Callable[[int, int], object]) -> None:
+    """An interface that is gone is told apart from any other failure."""
+    ip("link del near")
+    with program(TC_ACT_UNSPEC) as fd, pytest.raises(DeviceGone):
+        deed(near, fd)
+
+
+@pytest.mark.parametrize("step", ["_make_qdisc", "_filters", "_refuse_foreign"])
+def test_interface_vanishes_while_attaching(
+    near: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may vanish after any step of attaching."""
+    genuine = getattr(tc, step)
+
+    def step_then_vanish(*arguments: object) -> object:
+        result = genuine(*arguments)
+        ip("link del near")
+        return result
+
+    monkeypatch.setattr(tc, step, step_then_vanish)
+    with program(TC_ACT_UNSPEC) as fd, pytest.raises(DeviceGone):
+        attach(near, Hook.INGRESS, fd, "bpfsvc/test")
+
+
+def pour(sent: Synchronized[int]) -> None:
+    """Send frames into ``near`` as fast as they go, until killed."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+        out.bind(("near", 0))
+        while True:
+            try:
+                out.send(FRAME)
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:  # what a sender hears of a drop at egress
+                    raise
+            sent.value += 1
+
+
+@contextmanager
+def flood() -> Iterator[Synchronized[int]]:
+    """Keep frames flowing into ``near``; give their running number."""
+    context = multiprocessing.get_context("fork")
+    sent: Synchronized[int] = context.Value("q", 0)
+    process = context.Process(target=pour, args=(sent,), daemon=True)
+    process.start()
+    try:
+        yield sent
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def ear() -> Iterator[socket.socket]:
+    """Listen at ``far`` behind its ingress hook: taps of one protocol get what passed it."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL)) as heard:
+        heard.bind(("far", EXPERIMENTAL))
+        heard.settimeout(5)
+        yield heard
+
+
+def silent(heard: socket.socket) -> bool:
+    heard.setblocking(False)
+    try:
+        heard.recv(100)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def drain(heard: socket.socket) -> None:
+    while not silent(heard):
+        pass
+
+
+def await_progress(sent: Synchronized[int], frames: int) -> None:
+    goal, deadline = sent.value + frames, time.monotonic() + 5
+    while sent.value < goal:
+        assert time.monotonic() < deadline, "the flood has dried up"
+        os.sched_yield()
+
+
+@pytest.mark.parametrize(("hook", "interface"), [(Hook.EGRESS, "near"), (Hook.INGRESS, "far")])
+def test_replacement_is_atomic(near: int, hook: Hook, interface: str) -> None:
+    """While a dropping program is replaced 200 times by another, no frame slips through."""
+    ifindex = socket.if_nametoindex(interface)
+    assert near
+    with program(TC_ACT_SHOT) as one, program(TC_ACT_SHOT) as two, ear() as heard, flood() as sent:
+        assert heard.recv(100), "without a program frames arrive"
+        attach(ifindex, hook, one, "bpfsvc/one")
+        await_progress(sent, 10)
+        drain(heard)
+        began = sent.value
+        for turn in range(200):
+            assert attach(ifindex, hook, (two, one)[turn % 2], f"bpfsvc/{turn}").replaced
+        await_progress(sent, 10)
+        assert sent.value - began > 200, "frames were sent all the while"
+        assert silent(heard)
+        detach(ifindex)
+        heard.settimeout(5)
+        assert heard.recv(100), "frames arrive again"
+
+
+def test_the_flood_finds_a_gap(near: int) -> None:
+    """The same flood does slip through when a filter is removed and added: the test can fail."""
+    with program(TC_ACT_SHOT) as fd, ear() as heard, flood() as sent:
+        attach(near, Hook.EGRESS, fd, "bpfsvc/one")
+        await_progress(sent, 10)
+        drain(heard)
+        for _ in range(200):
+            detach(near)
+            attach(near, Hook.EGRESS, fd, "bpfsvc/one")
+        assert not silent(heard)

@@ -1,0 +1,265 @@
+"""The interfaces of a node as the kernel tells them, and their changes as they happen."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.address import pack, unpack
+from bpfsvc.datapath.netlink.conversation import Conversation
+from bpfsvc.datapath.netlink.devices import Device, Network, masquerade_address
+from bpfsvc.datapath.netlink.monitor import Monitor
+from bpfsvc.datapath.netlink.network import NetworkReader, read_network
+from bpfsvc.lab import sandbox
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _sandboxed() -> None:
+    sandbox.require()
+
+
+def ip(*commands: str) -> None:
+    """Run commands of iproute2 in one process."""
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+
+
+@pytest.fixture(autouse=True)
+def _tidy() -> Iterator[None]:
+    before = {name for _, name in socket.if_nameindex()}
+    yield
+    for _, name in socket.if_nameindex():
+        if name not in before:
+            subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+
+
+def named(network: Network, name: str) -> Device | None:
+    return next((each for each in network.devices if each.name == name), None)
+
+
+def now() -> Network:
+    with Conversation() as talk:
+        return read_network(talk)
+
+
+def present(name: str) -> Device:
+    found = named(now(), name)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def following() -> Iterator[tuple[Network, queue.Queue[Network]]]:
+    """Give the first state and a queue of the later ones."""
+    changes: queue.Queue[Network] = queue.Queue()
+    follower = Monitor(changes.put)
+    first = follower.start()
+    try:
+        yield first, changes
+        assert follower.alive
+    finally:
+        follower.stop()
+    assert not follower.alive
+
+
+def await_state(changes: queue.Queue[Network], wanted: Callable[[Network], bool]) -> Network:
+    deadline = time.monotonic() + 5
+    while True:
+        state = changes.get(timeout=max(0.0, deadline - time.monotonic()))
+        if wanted(state):
+            return state
+
+
+def test_kinds_and_hardware() -> None:
+    """Kind, master, state and the form of packets are read as they are."""
+    ip(
+        "link add br9 type bridge",
+        "link add port9 type veth peer name peer9",
+        "link set port9 master br9",
+        "link set br9 up",
+        "link add vx9 type vxlan id 9 dstport 4789",
+        "tuntap add tun9 mode tun",
+    )
+    bridge, port = present("br9"), present("port9")
+    assert (bridge.kind, bridge.up, bridge.master) == ("bridge", True, 0)
+    assert (port.kind, port.up, port.master) == ("veth", False, bridge.index)
+    assert (present("lo").kind, present("vx9").kind) == ("loopback", "vxlan")
+    assert (present("tun9").has_ethernet, present("tun9").carries_ip) == (False, True)
+    assert bridge.has_ethernet
+
+
+def test_addresses() -> None:
+    """Addresses come with scope and prefix; which the kernel would pick by itself is told."""
+    ip(
+        "link add own9 type veth peer name peer9",
+        "link set own9 up",
+        "link set peer9 up",
+        "addr add 198.51.100.1/24 dev own9",
+        "addr add 198.51.100.2/24 dev own9",
+        "addr add 169.254.9.1/32 scope link dev own9",
+        "addr add 203.0.113.1 peer 203.0.113.2/32 dev own9",
+        "addr add 2001:db8:9::1/64 dev own9 nodad",
+        "addr add 2001:db8:9::2/64 dev own9 nodad preferred_lft 0",
+    )
+    found = {
+        unpack(each.address): (each.prefix, each.scope, each.selectable)
+        for each in present("own9").addresses
+    }
+    link_local = [address for address in found if address.startswith("fe80:")]
+    assert [found.pop(address)[:2] for address in link_local] == [(64, 253)]
+    assert found == {
+        "198.51.100.1": (24, 0, True),
+        "198.51.100.2": (24, 0, False),
+        "169.254.9.1": (32, 253, True),
+        "203.0.113.1": (32, 0, True),
+        "2001:db8:9::1": (64, 0, True),
+        "2001:db8:9::2": (64, 0, False),
+    }
+
+
+def test_default_routes() -> None:
+    """The interface of the default route is known for each family, and 0 is none."""
+    assert (now().default_v4, now().default_v6) == (0, 0)
+    ip(
+        "link add up9 type veth peer name peer9",
+        "link set up9 up",
+        "link set peer9 up",
+        "addr add 198.51.100.1/24 dev up9",
+        "route add default via 198.51.100.254",
+        "route add ::/0 dev up9",
+    )
+    index = socket.if_nametoindex("up9")
+    network = now()
+    assert (network.default_v4, network.default_v6) == (index, index)
+    assert masquerade_address(present("peer9"), network, 4) == pack("198.51.100.1")
+    try:
+        ip("route replace blackhole default")
+        assert now().default_v4 == 0
+    finally:
+        ip("route del blackhole default")
+
+
+def test_reading_again_sees_changes() -> None:
+    """A reader that remembers gives what a fresh one gives, after every kind of change."""
+    steps = (
+        "link add new9 type veth peer name peer9",
+        "link set new9 up",
+        "addr add 198.51.100.1/24 dev new9",
+        "addr add 198.51.100.2/24 dev new9",
+        "addr del 198.51.100.1/24 dev new9",
+        "link set peer9 name other9",
+        "link del new9",
+    )
+    with Conversation() as talk:
+        reader = NetworkReader(talk)
+        for step in steps:
+            ip(step)
+            assert reader.read() == now(), step
+
+
+def test_interface_comes_and_goes() -> None:
+    """A new interface and its end are reported."""
+    with following() as (first, changes):
+        assert named(first, "new9") is None
+        ip("link add new9 type veth peer name peer9")
+        await_state(changes, lambda state: named(state, "new9") is not None)
+        ip("link del new9")
+        await_state(changes, lambda state: named(state, "new9") is None)
+
+
+def test_address_and_route_are_reported() -> None:
+    """So are addresses of both families and the default route."""
+    ip("link add new9 type veth peer name peer9", "link set new9 up", "link set peer9 up")
+    with following() as (_, changes):
+        for address in ("198.51.100.1/24", "2001:db8:9::1/64"):
+            ip(f"addr add {address} dev new9")
+            wanted = pack(address.partition("/")[0])
+            await_state(
+                changes,
+                lambda state, wanted=wanted: any(  # type: ignore[misc]
+                    each.address == wanted and each.selectable
+                    for device in state.devices
+                    for each in device.addresses
+                ),
+            )
+        ip("route add default via 198.51.100.254")
+        await_state(changes, lambda state: state.default_v4 == socket.if_nametoindex("new9"))
+
+
+def test_delay() -> None:
+    """An interface is reported within 50 ms of its birth (median of nine)."""
+    delays = []
+    with following() as (_, changes):
+        for turn in range(9):
+            name = f"new9-{turn}"
+            ip(f"link add {name} type veth peer name p{name}")
+            born = time.monotonic()
+            await_state(changes, lambda state, name=name: named(state, name) is not None)  # type: ignore[misc]
+            delays.append(time.monotonic() - born)
+    assert sorted(delays)[4] < 0.05, delays
+
+
+def test_nothing_is_missed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interface born after the first list, and before anybody listens, is reported."""
+    lists, genuine = 0, NetworkReader.read
+
+    def list_then_add(reader: NetworkReader) -> Network:
+        nonlocal lists
+        lists += 1
+        network = genuine(reader)
+        if lists == 1:
+            ip("link add new9 type veth peer name peer9")
+        return network
+
+    monkeypatch.setattr(NetworkReader, "read", list_then_add)
+    with following() as (first, changes):
+        assert named(first, "new9") is None
+        await_state(changes, lambda state: named(state, "new9") is not None)
+
+
+def test_no_report_without_change() -> None:
+    """What the kernel announces without any difference to us is not reported."""
+    ip("link add new9 type veth peer name peer9")
+    with following() as (_, changes):
+        ip("link set new9 mtu 1400", "link set new9 txqueuelen 7", "link set new9 up")
+        state = await_state(changes, lambda _: True)
+        assert present("new9").up
+        assert named(state, "new9") == present("new9")
+
+
+def losses() -> int:
+    """Count what netlink sockets of this network have missed."""
+    rows = Path("/proc/self/net/netlink").read_text().splitlines()
+    column = rows[0].split().index("Drops")
+    return sum(int(row.split()[column]) for row in rows[1:])
+
+
+def test_overrun() -> None:
+    """When more is announced than the socket can hold, the final state is reported all the same."""
+    busy, proceed = threading.Event(), threading.Event()
+    states: queue.Queue[Network] = queue.Queue()
+
+    def report_slowly(state: Network) -> None:
+        states.put(state)
+        busy.set()
+        assert proceed.wait(10)
+
+    follower = Monitor(report_slowly)
+    follower.start()
+    try:
+        ip("link add new9 type veth peer name peer9")
+        assert busy.wait(5)
+        ip(*[f"link set new9 mtu {1300 + turn % 100}" for turn in range(600)], "link set new9 up")
+        assert losses() > 0
+        proceed.set()
+        await_state(states, lambda state: (found := named(state, "new9")) is not None and found.up)
+    finally:
+        proceed.set()
+        follower.stop()

@@ -1,0 +1,1 @@
+"""Cluster in, rows out: no kernel, no root."""

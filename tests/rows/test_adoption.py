@@ -1,0 +1,108 @@
+"""What an agent takes over from the one before it, and what it does not believe."""
+
+from __future__ import annotations
+
+from bpfsvc.adoption import Adopted, adopt
+from bpfsvc.ids import Ids
+from bpfsvc.plan import BackendRow, FrontendRow, ServiceName
+from bpfsvc.rows import Policies, Policy, ServicePort
+from tests.rows.objects import frontend
+
+WEB = ServicePort("default", "web", "http", 6, 4)
+API = WEB._replace(name="api")
+WEB_ADDRESS, API_ADDRESS = frontend("10.96.0.1 80"), frontend("10.96.0.2 80")
+ONE, TWO = frontend("10.0.0.1 80").address, frontend("10.0.0.2 80").address
+
+
+def anyone(size: int) -> Policies:
+    policy = Policy(0, size, False, size == 0)
+    return Policies(policy, policy, policy)
+
+
+def adopt_rows(
+    names: list[ServiceName], frontends: list[FrontendRow], backends: list[BackendRow]
+) -> tuple[Adopted, Ids]:
+    ids = Ids(100)
+    return adopt(names, frontends, backends, ids), ids
+
+
+def test_complete_rows_are_adopted_and_ids_go_on_behind_them() -> None:
+    adopted, ids = adopt_rows(
+        [ServiceName(7, WEB, 80)],
+        [FrontendRow(WEB_ADDRESS, 7, 12, anyone(2))],
+        [BackendRow(7, 12, 0, ONE, 8080, 3), BackendRow(7, 12, 1, TWO, 8080, 1)],
+    )
+    (one,) = adopted.programmed
+    assert (one.port, one.service_id, one.generation, one.number) == (WEB, 7, 12, 80)
+    assert sorted(one.counters().values()) == [1, 3]
+    assert not adopted.strays
+    assert (ids.new_service(), ids.new_generation()) == (8, 13)
+    assert [ids.take_counter() for _ in range(3)] == [2, 4, 5]
+
+
+def test_a_generation_nobody_refers_to_is_a_stray() -> None:
+    """The former agent died before it flipped, or before it cleaned up behind the flip."""
+    adopted, ids = adopt_rows(
+        [ServiceName(1, WEB, 80)],
+        [FrontendRow(WEB_ADDRESS, 1, 5, anyone(1))],
+        [BackendRow(1, generation, 0, ONE, 8080, 0) for generation in (4, 5, 6)],
+    )
+    assert [one.generation for one in adopted.programmed] == [5]
+    assert sorted(adopted.strays.backends_deleted) == [(1, 4, 0), (1, 6, 0)]
+    assert ids.new_generation() == 7, "generations are never used again, strays' neither"
+
+
+def test_half_flipped_frontends_are_adopted_with_the_newer_generation() -> None:
+    adopted, _ = adopt_rows(
+        [ServiceName(1, WEB, 80)],
+        [
+            FrontendRow(WEB_ADDRESS, 1, 6, anyone(1)),
+            FrontendRow(frontend("node4 30080"), 1, 5, anyone(1)),
+        ],
+        [BackendRow(1, generation, 0, ONE, 8080, 0) for generation in (5, 6)],
+    )
+    (one,) = adopted.programmed
+    assert list(one.frontends()) == [WEB_ADDRESS]
+    assert adopted.strays.frontends_deleted == [frontend("node4 30080")]
+
+
+def test_a_service_with_a_missing_slot_is_not_adopted() -> None:
+    adopted, _ = adopt_rows(
+        [ServiceName(1, WEB, 80)],
+        [FrontendRow(WEB_ADDRESS, 1, 5, anyone(2))],
+        [BackendRow(1, 5, 0, ONE, 8080, 0)],
+    )
+    assert adopted.programmed == ()
+    assert adopted.strays.frontends_deleted == [WEB_ADDRESS]
+    assert adopted.strays.names_deleted == [1]
+
+
+def test_counters_found_on_two_services_are_adopted_for_neither() -> None:
+    adopted, _ = adopt_rows(
+        [ServiceName(1, WEB, 80), ServiceName(2, API, 80)],
+        [
+            FrontendRow(WEB_ADDRESS, 1, 5, anyone(1)),
+            FrontendRow(API_ADDRESS, 2, 6, anyone(1)),
+        ],
+        [BackendRow(1, 5, 0, ONE, 8080, 0), BackendRow(2, 6, 0, TWO, 8080, 0)],
+    )
+    assert adopted.programmed == ()
+    assert sorted(adopted.strays.names_deleted) == [1, 2]
+
+
+def test_two_ids_of_one_service_port_are_adopted_for_neither() -> None:
+    adopted, _ = adopt_rows([ServiceName(1, WEB, 80), ServiceName(2, WEB, 80)], [], [])
+    assert adopted.programmed == ()
+    assert sorted(adopted.strays.names_deleted) == [1, 2]
+
+
+def test_frontends_without_a_name_are_strays() -> None:
+    adopted, ids = adopt_rows([], [FrontendRow(WEB_ADDRESS, 9, 5, anyone(0))], [])
+    assert adopted.strays.frontends_deleted == [WEB_ADDRESS]
+    assert ids.new_service() == 10
+
+
+def test_an_empty_kernel_gives_nothing() -> None:
+    adopted, ids = adopt_rows([], [], [])
+    assert (adopted.programmed, bool(adopted.strays)) == ((), False)
+    assert (ids.new_service(), ids.new_generation(), ids.take_counter()) == (1, 1, 1)

@@ -1,0 +1,88 @@
+"""Which Services a change touches."""
+
+from __future__ import annotations
+
+from bpfsvc.cluster import Cluster
+from bpfsvc.model import Node, ObjectKey, read_object
+from tests.rows.objects import endpoint_slice, service
+
+WEB = ("default", "web")
+WEB_KEY = ObjectKey("Service", *WEB)
+
+
+def cluster(*objects: object) -> Cluster:
+    made = Cluster("here")
+    made.apply(objects, ())  # type: ignore[arg-type]
+    return made
+
+
+def test_a_slice_touches_its_service_only() -> None:
+    known = cluster(service(), service("other"))
+    assert known.apply([endpoint_slice("10.0.0.1 here")], ()) == {WEB}
+
+
+def test_a_slice_before_its_service_touches_nothing_and_is_kept() -> None:
+    known = cluster()
+    assert known.apply([endpoint_slice("10.0.0.1 here")], ()) == set()
+    assert known.apply([service()], ()) == {WEB}
+    assert len(known.lookup(WEB).slices) == 1
+
+
+def test_an_object_put_again_unchanged_touches_nothing() -> None:
+    known = cluster(service(), endpoint_slice("10.0.0.1 here"))
+    assert known.apply([service(), endpoint_slice("10.0.0.1 here")], ()) == set()
+
+
+def test_a_slice_replaces_its_former_self() -> None:
+    known = cluster(service(), endpoint_slice("10.0.0.1 here"))
+    assert known.apply([endpoint_slice("10.0.0.2 here")], ()) == {WEB}
+    assert known.lookup(WEB).slices == (endpoint_slice("10.0.0.2 here"),)
+
+
+def test_a_slice_that_changes_its_service_touches_both() -> None:
+    known = cluster(service(), service("other"), endpoint_slice("10.0.0.1 here"))
+    moved = endpoint_slice("10.0.0.1 here", of="other")
+    assert known.apply([moved], ()) == {WEB, ("default", "other")}
+    assert known.lookup(WEB).slices == ()
+
+
+def test_endpoints_and_slices_of_one_service_stand_beside_each_other() -> None:
+    classic = read_object(
+        {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": {"name": "web", "namespace": "default"},
+            "subsets": [
+                {"addresses": [{"ip": "10.0.0.9"}], "ports": [{"name": "http", "port": 80}]}
+            ],
+        }
+    )
+    known = cluster(service(), endpoint_slice("10.0.0.1 here", name="web-0"), *classic)
+    assert len(known.lookup(WEB).slices) == 2
+    assert known.apply((), [ObjectKey("Endpoints", "default", "web-0")]) == {WEB}
+    assert [one.kind for one in known.lookup(WEB).slices] == ["EndpointSlice"]
+
+
+def test_what_is_gone_touches_its_service() -> None:
+    known = cluster(service(), endpoint_slice("10.0.0.1 here"))
+    assert known.apply((), [ObjectKey("EndpointSlice", "default", "web-1")]) == {WEB}
+    assert known.apply((), [WEB_KEY]) == {WEB}
+    assert known.lookup(WEB).service is None
+    assert known.apply((), [WEB_KEY]) == set()
+
+
+def test_labels_toggle_a_service_in_both_directions() -> None:
+    known = cluster(service())
+    elsewhere = service(labels={"service.kubernetes.io/service-proxy-name": "x"})
+    assert known.apply([elsewhere], ()) == {WEB}
+    assert known.apply([service()], ()) == {WEB}
+
+
+def test_a_zone_change_of_this_node_touches_everything() -> None:
+    known = cluster(service(), service("other"))
+    both = {WEB, ("default", "other")}
+    assert known.apply([Node("here", "zone-a")], ()) == both
+    assert known.apply([Node("here", "zone-a", leaving=True)], ()) == set()
+    assert known.apply([Node("there", "zone-b")], ()) == set()
+    assert known.apply((), [ObjectKey("Node", "", "here")]) == set()
+    assert known.node.leaving, "the last node seen is kept"

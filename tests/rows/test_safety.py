@@ -1,0 +1,184 @@
+"""Whatever happens in whatever order: every single write is safe, and all ends are the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpfsvc.books import Books
+from bpfsvc.model import ModelObject, ObjectKey, read_object
+from bpfsvc.plan import EndpointRow
+from bpfsvc.rows import ServicePort
+from tests.rows.kernel import Kernel, adopt_from, new_books
+from tests.rows.objects import HTTP, raw_service, raw_slice
+
+NAMES = st.sampled_from(["a", "b", "c"])
+ADDRESSES = [f"10.0.0.{number}" for number in range(1, 5)]
+OUTSIDE = ["80.0.0.1", "80.0.0.2", "10.96.0.2"]
+"""The last is also somebody's cluster IP."""
+
+
+def read_one(raw: dict[str, object]) -> ModelObject:
+    (made,) = read_object(raw)
+    return made
+
+
+@st.composite
+def services(draw: st.DrawFn) -> ModelObject:
+    name = draw(NAMES)
+    ports = draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    HTTP,
+                    HTTP | {"port": 8080},
+                    HTTP | {"nodePort": 30080},
+                    {"name": "renamed", "port": 80, "nodePort": 30080},
+                    {"name": "dns", "port": 53, "protocol": "UDP"},
+                ]
+            ),
+            min_size=1,
+            max_size=2,
+            unique_by=lambda port: str(port["name"]),
+        )
+    )
+    return read_one(
+        raw_service(
+            name,
+            type=draw(st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer"])),
+            clusterIP=f"10.96.0.{'abc'.index(name) + 1}",
+            ports=ports,
+            externalIPs=draw(st.lists(st.sampled_from(OUTSIDE), max_size=2, unique=True)),
+            externalTrafficPolicy=draw(st.sampled_from(["Cluster", "Local"])),
+            internalTrafficPolicy=draw(st.sampled_from(["Cluster", "Local"])),
+        )
+    )
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> ModelObject:
+    of = draw(NAMES)
+    places = st.sampled_from(["here", "there", "-", "here draining", "there unready"])
+    chosen = draw(st.lists(st.sampled_from(ADDRESSES), max_size=4, unique=True))
+    return read_one(
+        raw_slice(
+            *(f"{address} {draw(places)}" for address in chosen),
+            of=of,
+            name=f"slice-{draw(st.integers(1, 3))}",
+            ports=tuple(
+                {"name": name, "port": 8080, "protocol": protocol}
+                for name, protocol in (("http", "TCP"), ("renamed", "TCP"), ("dns", "UDP"))
+            ),
+        )
+    )
+
+
+REMOVALS = st.one_of(
+    st.builds(ObjectKey, st.just("Service"), st.just("default"), NAMES),
+    st.builds(
+        ObjectKey,
+        st.just("EndpointSlice"),
+        st.just("default"),
+        st.sampled_from(["slice-1", "slice-2", "slice-3"]),
+    ),
+)
+Batch = list[ModelObject | ObjectKey]
+BATCH = st.lists(st.one_of(services(), slices(), REMOVALS), min_size=1, max_size=4)
+BATCHES = st.lists(BATCH, max_size=12)
+AT_ONCE = st.integers(1, 3)
+RANDOM = st.randoms(use_true_random=False)
+
+
+def fold(batches: list[Batch]) -> list[ModelObject]:
+    """Give the objects that are left in the end."""
+    left: dict[ObjectKey, ModelObject] = {}
+    for batch in batches:
+        for one in batch:
+            if isinstance(one, ObjectKey):
+                left.pop(one, None)
+        left |= {one.key: one for one in batch if not isinstance(one, ObjectKey)}
+    return list(left.values())
+
+
+def split(
+    batch: Batch,
+) -> tuple[list[ModelObject], list[ObjectKey]]:
+    puts = [one for one in batch if not isinstance(one, ObjectKey)]
+    return puts, [one for one in batch if isinstance(one, ObjectKey)]
+
+
+def follow(books: Books, batches: list[Batch], random: Random, kernel: Kernel) -> None:
+    """Apply one batch after the other, each to its end."""
+    for batch in batches:
+        kernel.sync(books.plans(books.cluster.apply(*split(batch))), random)
+
+
+def afresh(objects: list[ModelObject], random: Random) -> Kernel:
+    """Program a new kernel with these objects."""
+    kernel, books = Kernel(), new_books()
+    kernel.sync(books.plans(books.cluster.apply(objects, ())), random)
+    return kernel
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches=BATCHES, at_once=AT_ONCE, random=RANDOM)
+def test_step_by_step_ends_like_starting_afresh(
+    batches: list[Batch], at_once: int, random: Random
+) -> None:
+    kernel, books = Kernel(), new_books(at_once=at_once)
+    follow(books, batches, random, kernel)
+    assert kernel.meaning() == afresh(fold(batches), random).meaning()
+    assert set(kernel.backends) == {
+        (one.service_id, one.generation, slot) for one in books.ledger for slot in range(one.size)
+    }
+    assert +kernel.endpoints == Counter(
+        EndpointRow(*backend, one.port.protocol)
+        for one in books.ledger
+        for backend in one.counters()
+    )
+    assert not list(books.plans_for_all()), "nothing is left to write"
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches=BATCHES, last=BATCH, stop_after=st.integers(0, 40), at_once=AT_ONCE, random=RANDOM)
+def test_an_agent_that_dies_anywhere_is_succeeded_without_harm(
+    batches: list[Batch], last: Batch, stop_after: int, at_once: int, random: Random
+) -> None:
+    kernel, books = Kernel(), new_books()
+    follow(books, batches, random, kernel)
+    for plan in books.plans(books.cluster.apply(*split(last))):
+        kernel.execute(plan, random, stop_after)
+
+    successor = new_books(at_once=at_once)
+    adopt_from(kernel, successor)
+    left = fold([*batches, last])
+    successor.cluster.apply(left, ())
+    kernel.sync(successor.plans_for_all(), random)
+
+    assert kernel.meaning() == afresh(left, random).meaning()
+    assert set(kernel.names) == {one.service_id for one in successor.ledger}
+    assert not list(successor.plans_for_all()), "nothing is left to write"
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches=BATCHES, at_once=AT_ONCE, random=RANDOM)
+def test_a_map_too_small_harms_only_who_finds_no_room(
+    batches: list[Batch], at_once: int, random: Random
+) -> None:
+    """Every write stays safe, and with room again all ends as if there had always been room."""
+    kernel, books = Kernel(), new_books(max_backends=5, at_once=at_once)
+    follow(books, batches, random, kernel)
+    right = afresh(fold(batches), random).meaning()
+    for frontend, meaning in kernel.meaning().items():
+        port = meaning[0]
+        if isinstance(port, ServicePort) and (port.namespace, port.name) not in books.refused:
+            assert right[frontend] == meaning
+
+    roomy = new_books()
+    adopt_from(kernel, roomy)
+    roomy.cluster.apply(fold(batches), ())
+    kernel.sync(roomy.plans_for_all(), random)
+    assert kernel.meaning() == right
