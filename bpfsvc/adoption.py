@@ -9,8 +9,9 @@ order then puts the new rows before the strays go, and spares the frontends that
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bpfsvc.ids import Ids
@@ -27,58 +28,82 @@ class Adopted(NamedTuple):
 
 
 def adopt(
-    names: Sequence[ServiceName],
-    frontends: Sequence[FrontendRow],
-    backends: Sequence[BackendRow],
+    names: Iterable[ServiceName],
+    frontends: Iterable[FrontendRow],
+    backends: Iterable[BackendRow],
     ids: Ids,
 ) -> Adopted:
     """Sort the kernel's rows into service ports and strays, and let ``ids`` go on behind them."""
-    candidates = _candidates(names, frontends, backends)
-    taken = _without_shared_counters(candidates)
+    found = _Found(list(names), _by_service(frontends), _by_generation(backends))
+    taken = _without_shared_counters(_candidates(found))
     ids.adopt(
-        {row.service_id for rows in (names, frontends, backends) for row in rows},
-        {row.generation for rows in (frontends, backends) for row in rows},
+        {
+            *(one.service_id for one in found.names),
+            *found.frontends,
+            *(id_ for id_, _ in found.slots),
+        },
+        {
+            *(row.generation for rows in found.frontends.values() for row in rows),
+            *(generation for _, generation in found.slots),
+        },
         {counter for one in taken for counter in one.counters().values()},
     )
-    return Adopted(taken, _strays(taken, names, frontends, backends))
+    return Adopted(taken, _strays(taken, found))
 
 
-def _candidates(
-    names: Sequence[ServiceName],
-    frontends: Sequence[FrontendRow],
-    backends: Sequence[BackendRow],
-) -> list[Programmed]:
+_SLOT = struct.Struct("=I16sHI")
+"""Slot, address, port, counter id."""
+
+
+class _Found(NamedTuple):
+    """The kernel's rows in little room: backends as one run of bytes per generation."""
+
+    names: list[ServiceName]
+    frontends: dict[int, list[FrontendRow]]
+    slots: dict[tuple[int, int], bytearray]
+
+
+def _by_service(rows: Iterable[FrontendRow]) -> dict[int, list[FrontendRow]]:
+    found: dict[int, list[FrontendRow]] = {}
+    for row in rows:
+        found.setdefault(row.service_id, []).append(row)
+    return found
+
+
+def _by_generation(rows: Iterable[BackendRow]) -> dict[tuple[int, int], bytearray]:
+    found: dict[tuple[int, int], bytearray] = {}
+    for row in rows:
+        packed = _SLOT.pack(row.slot, row.address, row.port, row.counter)
+        found.setdefault((row.service_id, row.generation), bytearray()).extend(packed)
+    return found
+
+
+def _candidates(found: _Found) -> list[Programmed]:
     """Put together each service port whose rows are complete."""
-    slots: dict[int, dict[int, dict[int, BackendRow]]] = defaultdict(lambda: defaultdict(dict))
-    for backend in backends:
-        slots[backend.service_id][backend.generation][backend.slot] = backend
-    answers: dict[int, list[FrontendRow]] = defaultdict(list)
-    for frontend in frontends:
-        answers[frontend.service_id].append(frontend)
-    holders = Counter(name.port for name in names)
-    found = (
-        _assemble(name, answers[name.service_id], slots[name.service_id])
-        for name in names
+    newest: dict[int, int] = {}
+    for service_id, generation in found.slots:
+        newest[service_id] = max(generation, newest.get(service_id, 0))
+    holders = Counter(name.port for name in found.names)
+    assembled = (
+        _assemble(name, found, newest.get(name.service_id, 0))
+        for name in found.names
         if holders[name.port] == 1
     )
-    return [one for one in found if one is not None]
+    return [one for one in assembled if one is not None]
 
 
-def _assemble(
-    name: ServiceName,
-    frontends: Sequence[FrontendRow],
-    generations: Mapping[int, Mapping[int, BackendRow]],
-) -> Programmed | None:
-    generation = max((row.generation for row in frontends), default=max(generations, default=0))
+def _assemble(name: ServiceName, found: _Found, newest: int) -> Programmed | None:
+    frontends = found.frontends.get(name.service_id, ())
+    generation = max((row.generation for row in frontends), default=newest)
     current = {row.frontend: row.policies for row in frontends if row.generation == generation}
-    rows = generations.get(generation, {})
-    if set(rows) != set(range(len(rows))) or _reach(current.values()) > len(rows):
+    packed = found.slots.get((name.service_id, generation), b"")
+    slots = sorted(_SLOT.iter_unpack(packed))
+    if [slot for slot, *_ in slots] != list(range(len(slots))):
         return None
-    slots = [
-        (Backend(rows[slot].address, rows[slot].port), rows[slot].counter)
-        for slot in range(len(rows))
-    ]
-    return programmed(name.port, name.number, name.service_id, generation, slots, current)
+    if _reach(current.values()) > len(slots):
+        return None
+    pairs = [(Backend(address, port), counter) for _, address, port, counter in slots]
+    return programmed(name.port, name.number, name.service_id, generation, pairs, current)
 
 
 def _reach(policies: Iterable[Policies]) -> int:
@@ -86,35 +111,30 @@ def _reach(policies: Iterable[Policies]) -> int:
     return max((one.first + one.size for three in policies for one in three), default=0)
 
 
-def _without_shared_counters(candidates: Iterable[Programmed]) -> tuple[Programmed, ...]:
+def _without_shared_counters(candidates: list[Programmed]) -> tuple[Programmed, ...]:
     """Drop every service port that shares the counters of a backend with another backend."""
-    candidates = list(candidates)
-    pairs = {
-        (counter, one.service_id, backend) for one in candidates for backend, counter in one.pairs()
-    }
-    backends_of = Counter(counter for counter, _, _ in pairs)
+    users = Counter(counter for one in candidates for counter in one.counters().values())
     return tuple(
-        one
-        for one in candidates
-        if all(backends_of[counter] == 1 for counter in one.counters().values())
+        one for one in candidates if all(users[counter] == 1 for counter in one.counters().values())
     )
 
 
-def _strays(
-    taken: Iterable[Programmed],
-    names: Iterable[ServiceName],
-    frontends: Iterable[FrontendRow],
-    backends: Iterable[BackendRow],
-) -> Plan:
+def _strays(taken: Iterable[Programmed], found: _Found) -> Plan:
     generation_of = {one.service_id: one.generation for one in taken}
     return Plan(
         frontends_deleted=[
-            row.frontend for row in frontends if generation_of.get(row.service_id) != row.generation
+            row.frontend
+            for service_id, rows in found.frontends.items()
+            for row in rows
+            if generation_of.get(service_id) != row.generation
         ],
         backends_deleted=[
-            BackendSlot(row.service_id, row.generation, row.slot)
-            for row in backends
-            if generation_of.get(row.service_id) != row.generation
+            BackendSlot(service_id, generation, slot)
+            for (service_id, generation), packed in found.slots.items()
+            if generation_of.get(service_id) != generation
+            for slot, *_ in _SLOT.iter_unpack(packed)
         ],
-        names_deleted=[row.service_id for row in names if row.service_id not in generation_of],
+        names_deleted=[
+            name.service_id for name in found.names if name.service_id not in generation_of
+        ],
     )

@@ -8,7 +8,6 @@ meanwhile are handled together next.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import queue
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable
 
+from bpfsvc import memory
 from bpfsvc.address import family, pack_network
 from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
@@ -77,6 +77,7 @@ class Agent:
     def run(self) -> None:
         """Work until :meth:`stop`; what is in the kernel stays there afterwards."""
         began = time.monotonic()
+        memory.share_one_heap()
         root = PinRoot(self._config.pin_root)
         root.create()
         lock = root.lock()
@@ -128,21 +129,15 @@ class Agent:
 
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
-        self._books.adopt(
-            list(self._tables.names()),
-            list(self._tables.frontends()),
-            list(self._tables.backends()),
-        )
+        self._books.adopt(self._tables.names(), self._tables.frontends(), self._tables.backends())
         self._take_first()
         self._first_sync()
-        self._tables.set_endpoints(self._books.endpoints())
         self._node.write_settings()
         self._network = monitor.start()
         self._node.follow(self._network)
         self._node.attach_sockets()
         installation.complete()
-        gc.collect()
-        gc.freeze()
+        memory.settle()
         self._health.well("start")
 
     def _take_first(self) -> None:
@@ -292,7 +287,7 @@ class Agent:
         """Make the kernel's rows those of the ledger; return how many differed."""
         plan, drift = repair(self._books.ledger, self._tables.frontends(), self._tables.backends())
         self._tables.execute(plan)
-        return drift + self._tables.set_endpoints(self._books.endpoints())
+        return drift + self._tables.set_endpoints(self._books.endpoints().items())
 
 
 def _throw(plans: Plans, error: MapFull) -> Plan | None:

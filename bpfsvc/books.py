@@ -13,7 +13,7 @@ leave behind a heap several times the size of what is kept, so plans come in par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 
 from bpfsvc.adoption import adopt
 from bpfsvc.claims import Claims
@@ -52,9 +52,9 @@ class Books:
 
     def adopt(
         self,
-        names: Sequence[ServiceName],
-        frontends: Sequence[FrontendRow],
-        backends: Sequence[BackendRow],
+        names: Iterable[ServiceName],
+        frontends: Iterable[FrontendRow],
+        backends: Iterable[BackendRow],
     ) -> None:
         """Begin from what the kernel holds. :meth:`plans_for_all` must be next."""
         adopted = adopt(names, frontends, backends, self._ids)

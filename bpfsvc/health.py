@@ -13,9 +13,13 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from bpfsvc.errors import UsageError
+from bpfsvc.memory import without
+
+with without("ssl"):
+    # http.server drags in a client with TLS: 3 MB for nothing.
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Health:

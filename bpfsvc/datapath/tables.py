@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from bpfsvc.datapath.bpf import Map
 from bpfsvc.datapath.pins import Pinned
@@ -83,15 +83,18 @@ class Tables:
             self._backends.delete_many([self._backend_row(row)[0] for row in rows])
             raise
 
-    def set_endpoints(self, wanted: Mapping[EndpointRow, int]) -> int:
+    def set_endpoints(self, wanted: Iterable[tuple[EndpointRow, int]]) -> int:
         """Make the endpoints exactly these, with their counts of uses; return the differences."""
-        have = dict(self._endpoints.items())
-        want = {self._endpoint_key(row): _ID.pack(uses) for row, uses in wanted.items()}
-        changed = [(key, uses) for key, uses in want.items() if have.get(key) != uses]
-        gone = [key for key in have if key not in want]
-        self._endpoints.update_many(changed)
+        missing = {self._endpoint_key(row): uses for row, uses in wanted}
+        gone = []
+        for key, uses in self._endpoints.items():
+            if key not in missing:
+                gone.append(key)
+            elif missing[key] == _ID.unpack(uses)[0]:
+                del missing[key]
+        self._endpoints.update_many((key, _ID.pack(uses)) for key, uses in missing.items())
         self._endpoints.delete_many(gone)
-        return len(changed) + len(gone)
+        return len(missing) + len(gone)
 
     def _count_endpoints(self, rows: Iterable[EndpointRow], change: int) -> list[EndpointRow]:
         # The map itself holds the counts; memory for a second copy would be most of the agent's.
@@ -119,11 +122,12 @@ class Tables:
             yield ServiceName(_ID.unpack(key)[0], port, number)
 
     def frontends(self) -> Iterator[FrontendRow]:
-        """Read all frontends."""
+        """Read all frontends; equal policies share one value."""
+        shared: dict[tuple[int, ...], Policies] = {}
         for key, value in self._frontends.items():
             address, port, protocol, _ = self._address_key.unpack(key)
             service, generation, *flat = self._frontend.unpack(value)
-            policies = Policies(*(_policy(flat[i : i + 4]) for i in range(0, len(flat), 5)))
+            policies = shared.setdefault(tuple(flat), _policies(flat))
             frontend = Frontend(address, socket.ntohs(port), protocol)
             yield FrontendRow(frontend, service, generation, policies)
 
@@ -175,8 +179,11 @@ def _open(
     return pinned.map(name), layout.value.expect(f"the rows of map {name}", value)
 
 
-def _policy(fields: list[int]) -> Policy:
-    first, size, masquerade, reject = fields
+def _policies(flat: list[int]) -> Policies:
+    return Policies(*(_policy(*flat[i : i + 4]) for i in range(0, len(flat), len(_POLICY))))
+
+
+def _policy(first: int, size: int, masquerade: int, reject: int) -> Policy:
     return Policy(first, size, bool(masquerade), bool(reject))
 
 

@@ -1,0 +1,235 @@
+"""Agents on the nodes of a lab, the manifests they read, and how to know that they have.
+
+A cluster is a directory of manifests and one agent per node, each with a pin root, a cgroup and a
+log of its own. Nothing here sleeps a fixed time: what a test waits for is an answer of ``/healthz``,
+a line of a log, or a row in the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from bpfsvc import address
+from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
+from bpfsvc.lab import sandbox
+from bpfsvc.lab.namespace import LabError, Process
+from bpfsvc.lab.node import Node
+from bpfsvc.lab.objects import manifest, port, service
+from bpfsvc.lab.topology import Lab
+
+COMMAND = (sys.executable, "-m", "bpfsvc")
+HEALTH_PORT = 10256
+
+_PAUSE = 0.002  # seconds between two looks
+_MARK = "10.96.255.254"  # the cluster IP of a Service that only tells how far an agent has come
+
+
+class Health(NamedTuple):
+    """The answer of ``/healthz``: 0 when nobody answers."""
+
+    status: int
+    body: dict[str, Any]
+
+
+def wait(condition: Callable[[], bool], about: str, timeout: float = 10.0) -> None:
+    """Wait until ``condition`` holds; ``TimeoutError`` naming ``about`` if it does not in time."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{about}: not within {timeout:g} s")
+        time.sleep(_PAUSE)
+
+
+class Agent:
+    """One run of an agent, and what it said on standard error."""
+
+    def __init__(self, node: Node, command: Sequence[str], log: Path,
+                 cwd: Path | None = None) -> None:
+        self.node = node
+        self.log_file = log
+        with log.open("wb") as output:
+            self.process: Process = node.popen(command, stdout=output, stderr=output, cwd=cwd)
+
+    @property
+    def log(self) -> str:
+        """All that was said so far."""
+        return self.log_file.read_text()
+
+    def expect(self, text: str, timeout: float = 10.0) -> None:
+        """Wait until ``text`` stands in the log; the error shows the log."""
+        try:
+            wait(lambda: text in self.log, f"{text!r} in the log", timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the log is:\n{self.log}") from None
+
+    def health(self) -> Health:
+        """Ask for ``/healthz``."""
+        talk = HTTPConnection("127.0.0.1", HEALTH_PORT)
+        talk.sock = self.node.socket(socket.AF_INET)
+        try:
+            talk.sock.settimeout(2)
+            talk.sock.connect(("127.0.0.1", HEALTH_PORT))
+            talk.request("GET", "/healthz")
+            answer = talk.getresponse()
+            return Health(answer.status, json.loads(answer.read()))
+        except OSError:
+            return Health(0, {})
+        finally:
+            talk.close()
+
+    def ready(self, timeout: float = 30.0) -> None:
+        """Wait until it is healthy; ``LabError`` with the log when it ends instead."""
+        def healthy() -> bool:
+            if self.process.poll() is not None:
+                raise LabError(f"the agent of {self.node.name} ended:\n{self.log}")
+            return self.health().status == 200
+
+        wait(healthy, f"the agent of {self.node.name} is healthy", timeout)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end and give the status."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=10)
+
+
+class Cluster:
+    """A context manager: on entering it has a directory, on leaving its agents end.
+
+    ``nodes``: those that get agents (default all); ``options``: flags for every agent.
+    """
+
+    def __init__(self, lab: Lab, *, nodes: Sequence[Node] | None = None,
+                 options: Sequence[str] = (), cgroup_root: Path | None = None) -> None:
+        self.lab = lab
+        self.nodes = list(lab.nodes if nodes is None else nodes)
+        self.options = tuple(options)
+        self.agents: dict[str, Agent] = {}
+        self._cgroup_root = cgroup_root
+        self._mark = 0
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        self.place = Path(tempfile.mkdtemp(prefix="cluster-", dir=sandbox.ROOT))
+        self.manifests = self.place / "manifests"
+        self.manifests.mkdir()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        for agent in self.agents.values():
+            if agent.process.poll() is None:
+                agent.process.terminate()
+        for agent in self.agents.values():
+            agent.process.wait(timeout=10)
+        shutil.rmtree(self.place)
+
+    # -- manifests --------------------------------------------------------------------------------
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Write a manifest as editors and ``kubectl`` do it: beside its place, then renamed."""
+        self.put_text(f"{name}.yaml", manifest(objects))
+
+    def put_text(self, file: str, text: str) -> None:
+        """Write any text as a file of the directory."""
+        fresh = self.place / file
+        fresh.write_text(text)
+        fresh.replace(self.manifests / file)
+
+    def drop(self, name: str) -> None:
+        """Remove a manifest."""
+        (self.manifests / f"{name}.yaml").unlink()
+
+    def apply(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Write a manifest and wait until every agent has brought it to its kernel."""
+        self.put(name, *objects)
+        self.settle()
+
+    def settle(self, nodes: Iterable[Node] | None = None, timeout: float = 10.0) -> None:
+        """Wait until all that was written before is in the kernel.
+
+        Two marks are set, one after the other: when the second is seen, the change that came with
+        the first is complete, deletions included, for agents do one thing after another.
+        """
+        for _ in range(2):
+            self._mark = self._mark % 60000 + 1
+            mark = service("settled", [_MARK], [port(self._mark)], namespace="bpfsvc-lab")
+            self.put("settled", mark)
+            for node in self.nodes if nodes is None else nodes:
+                wait(lambda node=node: self.row(node, _MARK, self._mark) is not None,
+                     f"manifests in the kernel of {node.name}", timeout)
+
+    # -- agents -----------------------------------------------------------------------------------
+
+    def start(self, *nodes: Node, options: Sequence[str] = (), checkout: Path | None = None) -> None:
+        """Start agents (default: on all nodes) and wait until they are healthy.
+
+        ``checkout``: a directory that holds another bpfsvc to run.
+        """
+        chosen = nodes or tuple(self.nodes)
+        for node in chosen:
+            self.launch(node, options=options, checkout=checkout)
+        for node in chosen:
+            self.agents[node.name].ready()
+
+    def launch(self, node: Node, *, options: Sequence[str] = (),
+               checkout: Path | None = None) -> Agent:
+        """Start an agent without waiting for it."""
+        self._runs += 1
+        agent = Agent(node, [*COMMAND, "run", *self.flags(node), *options],
+                      self.place / f"{node.name}-{self._runs}.log", checkout)
+        self.agents[node.name] = agent
+        return agent
+
+    def flags(self, node: Node) -> list[str]:
+        """Give the flags of a node's agent."""
+        return [
+            "--manifests", str(self.manifests), "--pin-root", str(node.pin_root),
+            "--cgroup-root", str(self._cgroup_root or node.cgroup),
+            "--hostname-override", node.name,
+            "--cluster-cidr", ",".join(str(cidr) for cidr in self.lab.cluster_cidrs.values()),
+            *self.options,
+        ]
+
+    def stop(self, node: Node) -> None:
+        """End an agent in good order; ``LabError`` if it ends in another."""
+        agent = self.agents.pop(node.name)
+        if status := agent.end():
+            raise LabError(f"the agent of {node.name} ended with {status}:\n{agent.log}")
+
+    def kill(self, node: Node) -> None:
+        """End an agent by ``kill -9``."""
+        self.agents.pop(node.name).end(signal.SIGKILL)
+
+    # -- what came of it --------------------------------------------------------------------------
+
+    def command(self, node: Node, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a ``bpfsvc`` command with the node's ``--pin-root``; whatever its status."""
+        process = node.popen([*COMMAND, *words, "--pin-root", str(node.pin_root)], text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        output, errors = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(words, process.returncode, str(output), str(errors))
+
+    def row(self, node: Node, ip: str, number: int, protocol: int = 6) -> bytes | None:
+        """Give the row of a frontend in the kernel of a node; it differs after every change."""
+        try:
+            pinned = Pinned(PinRoot(node.pin_root).current)
+        except NotLoaded:
+            return None
+        try:
+            key = pinned.layout.maps["frontends"].key.pack({
+                "address": address.pack(ip), "port": socket.htons(number), "protocol": protocol})
+            return pinned.map("frontends").lookup(key)
+        finally:
+            pinned.close()
