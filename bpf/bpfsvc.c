@@ -21,13 +21,26 @@
 #include "sockets.h"
 #include "collect.h"
 
+/* See to it that the packets of `entry`, a forward entry, are masqueraded when they leave. */
+static inline void note_masquerade(const struct flow *after, const struct connection *entry)
+{
+	struct connection pending = *entry;
+	struct flow routed = *after;
+
+	routed.hook = HOOK_EGRESS;
+	if (connection_find(&routed))
+		return;
+	pending.counters = 0;
+	pending.masquerade_pending = 1;
+	new_connections.update(&routed, &pending);
+}
+
 /* The first packet through a frontend: write both directions, and what the way out has to do. */
 static inline int open_connection(const struct settings *settings, struct packet *packet,
 				  const struct choice *choice)
 {
 	struct flow *after = &packet->after;
 	struct connection entry = {};
-	bool hairpin = address_equal(&packet->flow.source, &choice->backend.address);
 
 	*after = packet->flow;
 	after->hook = 0;
@@ -45,20 +58,13 @@ static inline int open_connection(const struct settings *settings, struct packet
 
 	entry.reply = 0;
 	entry.after = *after;
+	entry.masquerade = choice->masquerade ||
+			   address_equal(&packet->flow.source, &choice->backend.address);
 	new_connections.update(&packet->flow, &entry);
 
-	if (choice->masquerade || hairpin) {
-		struct flow routed = *after;
-		struct connection *leftover;
-
-		routed.hook = HOOK_EGRESS;
-		leftover = connections.lookup(&routed);
-		if (leftover)
-			connection_remove(&routed, leftover);
-		entry.counters = 0;
-		entry.masquerade_pending = 1;
-		new_connections.update(&routed, &entry);
-	}
+	masquerade_forget(after);
+	if (entry.masquerade)
+		note_masquerade(after, &entry);
 	if (choice->backend.counters)
 		count_choice(choice->backend.counters);
 	return TC_ACT_UNSPEC;
@@ -74,18 +80,18 @@ static inline int direct_flow(const struct settings *settings, struct packet *pa
 	struct connection *owner;
 	struct flow reply;
 
-	if (!endpoint_known(&packet->flow.destination, packet->flow.destination_port,
-			    packet->flow.protocol))
-		return VERDICT_NONE;
 	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
 	owner = connection_find(&reply);
 	if (owner && connection_closed(owner)) {
 		/* The leftover of a closed connection must not touch this one's replies. */
 		connection_remove(&reply, owner);
+		masquerade_forget(&packet->flow);
 		owner = NULL;
 	}
 	if (!owner) {
-		direct_flow_note(&packet->flow);
+		if (endpoint_known(&packet->flow.destination, packet->flow.destination_port,
+				   packet->flow.protocol))
+			direct_flow_note(&packet->flow);
 		return VERDICT_NONE;
 	}
 	choice.backend.address = packet->flow.destination;
@@ -160,12 +166,34 @@ static inline bool next_packet(struct __sk_buff *skb, struct packet *packet,
 	if (connection->masquerade_pending && !masquerade(skb, packet, connection))
 		return false;
 	packet->after = connection->after;
+	/* What it needs on the way out may have been evicted, or collected a moment ago. */
+	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade)
+		note_masquerade(&packet->after, connection);
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);
 	connection_track(&packet->flow, connection, packet->tcp_flags);
 	if (connection->reply && !connection->replied && !(packet->tcp_flags & TCP_RST))
 		return connection_establish(&packet->flow, connection);
 	return true;
+}
+
+/*
+ * A SYN on a closed connection. From the client it is a new one, with a choice of its own, made as
+ * it enters; on its way out it goes on as it was translated there. From the backend it is nothing
+ * that a frontend knows of.
+ */
+static inline struct connection *reuse(struct packet *packet, struct connection *connection)
+{
+	if (packet->flow.hook == HOOK_EGRESS && !connection->reply) {
+		connection_reopen(&packet->flow, connection);
+		return connection;
+	}
+	COUNT(connections_reopened);
+	packet->after = connection->after;
+	connection_remove(&packet->flow, connection);
+	if (packet->flow.hook == HOOK_INGRESS)
+		masquerade_forget(&packet->after);
+	return NULL;
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
@@ -181,15 +209,8 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	connection = connections.lookup(&packet->flow);
 	if (!connection && may_be_new(packet))
 		connection = new_connections.lookup(&packet->flow);
-	if (connection && tcp_opens(packet) && connection_closed(connection)) {
-		/* The client's port is in use again: a new connection, with a choice of its own. */
-		COUNT(connections_reopened);
-		if (hook == HOOK_INGRESS)
-			connection_forget(&packet->flow, connection);
-		else
-			connection_remove(&packet->flow, connection);
-		connection = NULL;
-	}
+	if (connection && tcp_opens(packet) && connection_closed(connection))
+		connection = reuse(packet, connection);
 
 	if (connection) {
 		if (!next_packet(skb, packet, connection))

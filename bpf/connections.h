@@ -26,8 +26,9 @@ struct connection {
 	__u8 fin_sent; /* by the sender of this direction */
 	__u8 fin_received;
 	__u8 reset;
+	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
-	__u8 zero[2];
+	__u8 zero;
 };
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
@@ -64,20 +65,29 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 	new_connections.delete(&partner);
 }
 
-/*
- * Remove a connection by its forward flow as it enters, with the masquerade around it: the next
- * connection of the same client port may choose the same backend, and must find nothing.
- */
-static inline void connection_forget(struct flow *flow, struct connection *connection)
+/* Remove the masquerade of what leaves as `after`: whoever does next is another connection. */
+static inline void masquerade_forget(const struct flow *after)
 {
-	struct flow routed = connection->after;
+	struct flow routed = *after;
 	struct connection *masquerade;
 
 	routed.hook = HOOK_EGRESS;
-	connection_remove(flow, connection);
 	masquerade = connection_find(&routed);
 	if (masquerade)
 		connection_remove(&routed, masquerade);
+}
+
+/* Begin again on both entries of a closed pair, with the same translation. */
+static inline void connection_reopen(const struct flow *flow, struct connection *connection)
+{
+	struct connection *other;
+	struct flow partner;
+
+	pair_of(&partner, flow, &connection->after);
+	other = connection_find(&partner);
+	connection->fin_sent = connection->fin_received = connection->reset = 0;
+	if (other)
+		other->fin_sent = other->fin_received = other->reset = 0;
 }
 
 /* Note the time, and FIN and RST on both entries of the pair, so that each alone tells the state. */
@@ -122,12 +132,11 @@ static inline bool connection_establish(struct flow *flow, struct connection *re
 	}
 	forward->replied = 1;
 	reply->replied = 1;
-	if (connections.update(&partner, forward)) {
-		COUNT(dropped__connections_full);
-		return false;
-	}
-	if (connections.update(flow, reply)) {
+	if (connections.update(&partner, forward) || connections.update(flow, reply)) {
+		/* As if it had not come: it may come again, and find room. */
 		connections.delete(&partner);
+		forward->replied = 0;
+		reply->replied = 0;
 		COUNT(dropped__connections_full);
 		return false;
 	}

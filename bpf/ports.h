@@ -4,8 +4,8 @@
  */
 
 /* The verifier walks every try: its patience, not the packet's, sets these. */
-#define SOURCE_PORT_TRIES 16
-#define MASQUERADE_PORT_TRIES 32
+#define SOURCE_PORT_TRIES 8
+#define MASQUERADE_PORT_TRIES 16
 
 static inline __u16 port_in_range(const struct settings *settings, __u32 number)
 {
@@ -18,7 +18,7 @@ static inline __u16 port_in_range(const struct settings *settings, __u32 number)
  */
 static inline bool reply_take(struct flow *key, struct connection *reply, bool reopen)
 {
-	struct connection *existing = connections.lookup(key);
+	struct connection *existing = connection_find(key);
 
 	if (existing) {
 		if (!reopen || !connection_closed(existing))

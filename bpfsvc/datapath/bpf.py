@@ -225,8 +225,8 @@ class Map:
         """Delete rows; those already gone do not matter."""
         done = 0
         while done < len(keys):
-            rest = keys[done:]
-            attributes = self._batch(_buffer(b"".join(rest)), None, len(rest), 0)
+            rest = _buffer(b"".join(keys[done:]))
+            attributes = self._batch(rest, None, len(keys) - done, 0)
             try:
                 call(MAP_DELETE_BATCH, attributes)
                 return
@@ -287,7 +287,7 @@ class Map:
         token_in: int = 0,
         token_out: int = 0,
     ) -> ctypes.Array[ctypes.c_char]:
-        return _buffer(
+        packed = _buffer(
             struct.pack(
                 "=QQQQIIQQ",
                 token_in,
@@ -300,6 +300,8 @@ class Map:
                 0,
             )
         )
+        packed.kept = (keys, values)  # type: ignore[attr-defined]  # see _element
+        return packed
 
     def _write_error(self, error: OSError) -> KernelError:
         if error.errno in (errno.E2BIG, errno.ENOMEM, errno.ENOSPC):

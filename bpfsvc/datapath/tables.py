@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from bpfsvc.datapath.bpf import Map
+from bpfsvc.datapath.bpf import NOEXIST, Map
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import MapFull
 from bpfsvc.plan import (
@@ -66,12 +66,12 @@ class Tables:
         self._services.update_many((_ID.pack(n.service_id), self._name(n)) for n in plan.names_put)
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
-        self._count_endpoints(plan.endpoints_put, 1)
+        self._use_endpoints(plan.endpoints_put)
         self._put_backends(plan.backends_put)
         self._frontends.update_many(self._frontend_row(row) for row in plan.frontends_put)
         self._frontends.delete_many([self._frontend_key(f) for f in plan.frontends_deleted])
         self._backends.delete_many([self._slot.pack(*slot) for slot in plan.backends_deleted])
-        gone = self._count_endpoints(plan.endpoints_left, -1)
+        gone = self._leave_endpoints(plan.endpoints_left)
         self._services.delete_many([_ID.pack(service) for service in plan.names_deleted])
         return gone
 
@@ -96,19 +96,23 @@ class Tables:
         self._endpoints.delete_many(gone)
         return len(missing) + len(gone)
 
-    def _count_endpoints(self, rows: Iterable[EndpointRow], change: int) -> list[EndpointRow]:
+    def _use_endpoints(self, rows: Iterable[EndpointRow]) -> None:
         # The map itself holds the counts; memory for a second copy would be most of the agent's.
-        puts: list[tuple[bytes, bytes]] = []
-        gone: list[EndpointRow] = []
         for row, times in Counter(rows).items():
             key = self._endpoint_key(row)
-            found = self._endpoints.lookup(key)
-            uses = (_ID.unpack(found)[0] if found else 0) + change * times
+            if not self._endpoints.update(key, _ID.pack(times), NOEXIST):
+                uses = _ID.unpack(self._endpoints.lookup(key) or bytes(4))[0]
+                self._endpoints.update(key, _ID.pack(uses + times))
+
+    def _leave_endpoints(self, rows: Iterable[EndpointRow]) -> list[EndpointRow]:
+        gone = []
+        for row, times in Counter(rows).items():
+            key = self._endpoint_key(row)
+            uses = _ID.unpack(self._endpoints.lookup(key) or bytes(4))[0] - times
             if uses > 0:
-                puts.append((key, _ID.pack(uses)))
+                self._endpoints.update(key, _ID.pack(uses))
             else:
                 gone.append(row)
-        self._endpoints.update_many(puts)
         self._endpoints.delete_many([self._endpoint_key(row) for row in gone])
         return gone
 

@@ -29,7 +29,7 @@ from bpfsvc.lab.node import Node
 from bpfsvc.lab.objects import manifest, port, service
 from bpfsvc.lab.topology import Lab
 
-COMMAND = (sys.executable, "-m", "bpfsvc")
+COMMAND = (sys.executable, "-c", "import sys; del sys.argv[1]; from bpfsvc.commands.run import run; run()")
 HEALTH_PORT = 10256
 
 _PAUSE = 0.002  # seconds between two looks
@@ -229,7 +229,7 @@ class Cluster:
             return None
         try:
             key = pinned.layout.maps["frontends"].key.pack({
-                "address": address.pack(ip), "port": socket.htons(number), "protocol": protocol})
+                "address": address.pack(ip), "port": number, "protocol": protocol})
             return pinned.map("frontends").lookup(key)
         finally:
             pinned.close()

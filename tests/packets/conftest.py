@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 from bpfsvc.lab import sandbox
 from tests.packets.node import Node
+from tests.packets.scene import TCP_SCENES, UDP_SCENES, Scene
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,21 @@ def node(loaded: Node) -> Node:
     """A node without Services or connections."""
     loaded.reset()
     return loaded
+
+
+@pytest.fixture(params=TCP_SCENES + UDP_SCENES, ids=str)
+def scene(request: pytest.FixtureRequest) -> Scene:
+    """Both protocols over both families."""
+    return cast(Scene, request.param)
+
+
+@pytest.fixture(params=TCP_SCENES, ids=str)
+def tcp_scene(request: pytest.FixtureRequest) -> Scene:
+    """TCP over both families."""
+    return cast(Scene, request.param)
+
+
+@pytest.fixture(params=UDP_SCENES, ids=str)
+def udp_scene(request: pytest.FixtureRequest) -> Scene:
+    """UDP over both families."""
+    return cast(Scene, request.param)

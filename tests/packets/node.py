@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -42,6 +43,12 @@ SHOT = 2
 
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
+HOOKS = {"ingress": 1, "egress": 2}
+"""As flow.h numbers them."""
+
+COLLECT_HEADER = struct.Struct("=14xBBBx")
+"""``struct collect_header``: number of flows, force, crowded."""
+
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 
 
@@ -68,6 +75,7 @@ class Node:
             found.delete_many([key for key, _ in found.items()])
         counters = self.pinned.map("counters")
         counters.update(bytes(4), bytes(counters.value_size))
+        self.ids = Ids(65536)
         self.ledger = Ledger()
         self.settings()
         self.masquerade_address("192.168.50.11", "fd50::11")
@@ -93,15 +101,19 @@ class Node:
         record = self.pinned.layout.maps["settings"].value
         self.pinned.map("settings").update(bytes(4), record.pack(values))
 
-    def masquerade_address(self, v4: str, v6: str, *, is_nodes: bool = True) -> None:
-        """Give the interface that packets leave by its addresses."""
+    def masquerade_address(self, v4: str, v6: str) -> None:
+        """Give the interface that packets leave by its addresses; they are the node's own."""
         record = self.pinned.layout.maps["interfaces"].value
         row = record.pack({"v4": pack(v4), "v6": pack(v6)})
         self.pinned.map("interfaces").update(struct.pack("=I", self.interface), row)
-        if is_nodes:
-            for address in (v4, v6):
-                row = self.pinned.layout.maps["node_addresses"].value.pack({"nodeports": 1})
-                self.pinned.map("node_addresses").update(pack(address), row)
+        for address in (v4, v6):
+            self.node_address(address, nodeports=True)
+
+    def node_address(self, address: str, *, nodeports: bool) -> None:
+        """Make an address the node's own."""
+        record = self.pinned.layout.maps["node_addresses"].value
+        row = record.pack({"nodeports": nodeports})
+        self.pinned.map("node_addresses").update(pack(address), row)
 
     def service(
         self,
@@ -112,14 +124,17 @@ class Node:
         node_port: int = 0,
         protocol: str = "TCP",
         masquerade: bool = False,
-        pods_masquerade: bool = False,
+        policies: Policies | None = None,
         family: int = 4,
     ) -> None:
-        """Program a Service: frontends and backends as ``address:port`` texts."""
+        """Program a Service: frontends and backends as ``address:port`` texts.
+
+        Without ``policies`` all clients meet all backends, and ``masquerade`` is for all but pods.
+        """
         places = tuple(Backend(*_place(text)) for text in backends)
-        policy = Policy(0, len(places), masquerade, not places)
-        pods = policy._replace(masquerade=pods_masquerade)
-        policies = Policies(pods, policy, policy)
+        if policies is None:
+            policy = Policy(0, len(places), masquerade, not places)
+            policies = Policies(policy._replace(masquerade=False), policy, policy)
         number = PROTOCOLS[protocol]
         keys = [Frontend(*_place(text), number) for text in frontends]
         if node_port:
@@ -133,28 +148,34 @@ class Node:
 
     def run(self, hook: str, packet: Packet) -> tuple[int, Packet]:
         """Give a packet to a hook; return the verdict and the packet as it left."""
+        verdict, data = self.run_frame(hook, bytes(LINK / packet))
+        return verdict, Ether(data).payload
+
+    def run_frame(self, hook: str, frame: bytes) -> tuple[int, bytes]:
+        """The same for the bytes of a whole frame."""
         context = bytearray(44)
         struct.pack_into("=I", context, 40, self.interface)
-        verdict, data = bpf.program_test_run(
-            self.pinned.program(hook), bytes(LINK / packet), context=bytes(context)
-        )
-        return verdict, Ether(data).payload
+        return bpf.program_test_run(self.pinned.program(hook), frame, context=bytes(context))
 
     def ingress(self, packet: Packet) -> Packet:
         """Give a packet that must pass to the ingress hook."""
         verdict, after = self.run("ingress", packet)
-        assert verdict == UNSPEC, f"dropped: {packet.summary()}"
+        assert verdict == UNSPEC, f"dropped at ingress: {packet.summary()}"
         return after
 
     def egress(self, packet: Packet) -> Packet:
         """The same for the egress hook."""
         verdict, after = self.run("egress", packet)
-        assert verdict == UNSPEC, f"dropped: {packet.summary()}"
+        assert verdict == UNSPEC, f"dropped at egress: {packet.summary()}"
         return after
 
     def forward(self, packet: Packet) -> Packet:
         """Send a packet through the node: in, routed, out."""
         return self.egress(self.ingress(packet))
+
+    def drops(self, hook: str, packet: Packet) -> bool:
+        """Whether a hook drops a packet."""
+        return self.run(hook, packet)[0] == SHOT
 
     def counter(self, name: str) -> int:
         """Read one of the counters, over all CPUs."""
@@ -168,6 +189,35 @@ class Node:
     def count(self, name: str) -> int:
         """Count the rows of a map."""
         return sum(1 for _ in self.pinned.map(name).items())
+
+
+    def age(self, seconds: float) -> None:
+        """Make every connection one that was last seen so long ago."""
+        record = self.pinned.layout.maps["connections"].value
+        seen = time.monotonic_ns() - int(seconds * 1e9)
+        for name in ("connections", "new_connections"):
+            found = self.pinned.map(name)
+            for key, value in list(found.items()):
+                found.update(key, record.pack({**record.unpack(value), "seen": seen}))
+
+    def flow(self, hook: str, packet: Packet) -> bytes:
+        """Give the key of the connection entry that a packet meets at a hook."""
+        record = self.pinned.layout.maps["connections"].key
+        return record.pack(
+            {
+                "source": pack(packet.src),
+                "destination": pack(packet.dst),
+                "source_port": packet.payload.sport,
+                "destination_port": packet.payload.dport,
+                "protocol": PROTOCOLS[packet.payload.name],
+                "hook": HOOKS[hook],
+            }
+        )
+
+    def collect(self, *flows: bytes, force: bool = False, crowded: bool = False) -> int:
+        """Propose flows for removal; return how many were over."""
+        request = COLLECT_HEADER.pack(len(flows), force, crowded) + b"".join(flows)
+        return bpf.program_test_run(self.pinned.program("collect"), request)[0]
 
 
 def _place(text: str) -> tuple[bytes, int]:

@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.packets.node import Node, same, tcp, udp
-
-FAMILIES = [
-    pytest.param("10.244.1.5", "10.96.0.10", "10.244.2.7", id="IPv4"),
-    pytest.param("[fd44:0:0:1::5]", "[fd96::10]", "[fd44:0:0:2::7]", id="IPv6"),
-]
-PROTOCOLS = [pytest.param(tcp, "TCP", id="TCP"), pytest.param(udp, "UDP", id="UDP")]
+from tests.packets.node import Node, same, tcp
+from tests.packets.scene import Scene
 
 
-def family(address: str) -> int:
-    return 6 if ":" in address else 4
+def test_a_pod_reaches_a_backend_and_hears_the_frontend(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend])
+    out = node.forward(scene.opening(scene.client, scene.vip))
+    assert same(out, scene.opening(scene.client, scene.backend))
+    back = node.forward(scene.answer(scene.backend, scene.client))
+    assert same(back, scene.answer(scene.vip, scene.client))
 
 
-@pytest.mark.parametrize(("client", "vip", "backend"), FAMILIES)
-@pytest.mark.parametrize(("packet", "protocol"), PROTOCOLS)
-def test_a_pod_reaches_a_backend_and_hears_the_frontend(
-    node: Node, packet, protocol: str, client: str, vip: str, backend: str
+def test_every_later_packet_is_translated_the_same_way(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend])
+    scene.connect(node, scene.client, scene.vip, scene.backend)
+    for payload in (b"a", b"bc", b"", b"d" * 1400):
+        out = node.forward(scene.data(scene.client, scene.vip, payload))
+        assert same(out, scene.data(scene.client, scene.backend, payload))
+        back = node.forward(scene.data(scene.backend, scene.client, payload))
+        assert same(back, scene.data(scene.vip, scene.client, payload))
+
+
+def test_destinations_change_at_ingress_and_sources_at_egress(node: Node, scene: Scene) -> None:
+    """In between the kernel routes an ordinary packet from client to backend."""
+    scene.service(node, [scene.backend])
+    routed = node.ingress(scene.opening(scene.client, scene.vip))
+    assert same(routed, scene.opening(scene.client, scene.backend))
+    assert same(node.egress(routed), routed)
+    routed = node.ingress(scene.answer(scene.backend, scene.client))
+    assert same(routed, scene.answer(scene.backend, scene.client))
+    assert same(node.egress(routed), scene.answer(scene.vip, scene.client))
+
+
+def test_the_last_packets_of_a_closing_connection_are_still_translated(
+    node: Node, tcp_scene: Scene
 ) -> None:
-    node.service(
-        "web", [f"{backend}:8080"], frontends=[f"{vip}:80"], protocol=protocol, family=family(vip)
-    )
-    out = node.forward(packet(f"{client}:40000", f"{vip}:80"))
-    assert same(out, packet(f"{client}:40000", f"{backend}:8080"))
-    flags = {"flags": "SA"} if protocol == "TCP" else {}
-    back = node.forward(packet(f"{backend}:8080", f"{client}:40000", **flags))
-    assert same(back, packet(f"{vip}:80", f"{client}:40000", **flags))
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    seen = tcp_scene.connect(node, client, vip, backend)
+    tcp_scene.close(node, client, vip, backend, seen)
+    assert same(node.forward(tcp(client, vip, "A")), tcp(client, backend, "A"))
+    assert same(node.forward(tcp(backend, client, "FA")), tcp(vip, client, "FA"))
+    assert same(node.forward(tcp(client, vip, "R")), tcp(client, backend, "R"))
 
 
-@pytest.mark.parametrize(("client", "vip", "backend"), FAMILIES)
-@pytest.mark.parametrize(("packet", "protocol"), PROTOCOLS)
-def test_a_stranger_is_masqueraded_to_the_address_of_the_interface_and_hears_the_frontend(
-    node: Node, packet, protocol: str, client: str, vip: str, backend: str
-) -> None:
-    stranger, us = ("[fd50::9]", "[fd50::11]") if family(vip) == 6 else ("192.168.50.9", "192.168.50.11")
-    node.service(
-        "web",
-        [f"{backend}:8080"],
-        frontends=[f"{vip}:80"],
-        protocol=protocol,
-        masquerade=True,
-        family=family(vip),
-    )
-    routed = node.ingress(packet(f"{stranger}:40000", f"{vip}:80"))
-    assert same(routed, packet(f"{stranger}:40000", f"{backend}:8080"))
-    out = node.egress(routed)
-    port = out.payload.sport
-    assert 10000 <= port < 30000
-    assert same(out, packet(f"{us}:{port}", f"{backend}:8080"))
+def test_a_refusal_is_translated_back(node: Node, tcp_scene: Scene) -> None:
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    node.forward(tcp(client, vip))
+    assert same(node.forward(tcp(backend, client, "RA")), tcp(vip, client, "RA"))
 
-    flags = {"flags": "SA"} if protocol == "TCP" else {}
-    routed = node.ingress(packet(f"{backend}:8080", f"{us}:{port}", **flags))
-    assert same(routed, packet(f"{backend}:8080", f"{stranger}:40000", **flags))
-    assert same(node.egress(routed), packet(f"{vip}:80", f"{stranger}:40000", **flags))
-    if protocol == "TCP":
-        again = node.forward(packet(f"{stranger}:40000", f"{vip}:80", flags="A", payload=b"hi"))
-        assert same(again, packet(f"{us}:{port}", f"{backend}:8080", flags="A", payload=b"hi"))
+
+def test_a_refusal_is_translated_back_through_a_masquerade(node: Node, tcp_scene: Scene) -> None:
+    stranger, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=True)
+    out = node.forward(tcp(stranger, vip))
+    seen = tcp_scene.at(out.src, out.payload.sport)
+    assert same(node.forward(tcp(backend, seen, "RA")), tcp(vip, stranger, "RA"))

@@ -1,0 +1,107 @@
+"""What a closed connection left behind must not touch the next use of its ports."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.packets.node import Node, same, tcp
+from tests.packets.scene import Scene
+
+ENDINGS = pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])
+
+
+def end(node: Node, scene: Scene, ending: str, client: str, seen: str) -> None:
+    if ending == "FIN both ways":
+        scene.close(node, client, scene.vip, scene.backend, seen)
+    elif ending == "RST by client":
+        node.forward(tcp(client, scene.vip, "R"))
+    else:
+        node.forward(tcp(scene.backend, seen, "R"))
+
+
+def untouched_both_ways(node: Node, client: str, backend: str) -> bool:
+    """Go through a whole direct connection."""
+    return all(
+        same(node.forward(packet), packet)
+        for packet in (
+            tcp(client, backend),
+            tcp(backend, client, "SA"),
+            tcp(client, backend, "A"),
+            tcp(client, backend, "PA", b"question"),
+            tcp(backend, client, "PA", b"reply"),
+            tcp(backend, client, "FA"),
+            tcp(client, backend, "FA"),
+        )
+    )
+
+
+@ENDINGS
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_a_direct_connection_after_a_closed_one_is_untouched(
+    node: Node, tcp_scene: Scene, ending: str, masquerade: bool
+) -> None:
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=masquerade)
+    seen = tcp_scene.connect(node, client, vip, backend)
+    end(node, tcp_scene, ending, client, seen)
+    assert untouched_both_ways(node, client, backend)
+    assert node.counter("source_ports_changed") == 0
+
+
+def test_a_direct_connection_after_a_refused_one_is_untouched(
+    node: Node, tcp_scene: Scene
+) -> None:
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    node.forward(tcp(client, vip))
+    node.forward(tcp(backend, client, "RA"))
+    assert untouched_both_ways(node, client, backend)
+
+
+@ENDINGS
+def test_a_direct_connection_to_a_backend_that_serves_no_more_is_untouched(
+    node: Node, tcp_scene: Scene, ending: str
+) -> None:
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    seen = tcp_scene.connect(node, client, vip, backend)
+    end(node, tcp_scene, ending, client, seen)
+    tcp_scene.service(node, [tcp_scene.other_backend])
+    assert untouched_both_ways(node, client, backend)
+
+
+def test_a_direct_connection_beside_an_open_one_to_a_backend_that_serves_no_more_is_told_apart(
+    node: Node, scene: Scene
+) -> None:
+    """Established connections stay with a terminating backend; a collision is as real as ever."""
+    client, vip, backend = scene.client, scene.vip, scene.backend
+    scene.service(node, [backend])
+    scene.connect(node, client, vip, backend)
+    scene.service(node, [scene.other_backend])
+    out = node.forward(scene.opening(client, backend))
+    back = node.forward(scene.answer(backend, scene.at(client, out.payload.sport)))
+    assert same(back, scene.answer(backend, client))
+
+
+@ENDINGS
+def test_another_frontend_after_a_closed_connection_keeps_the_client_port(
+    node: Node, tcp_scene: Scene, ending: str
+) -> None:
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
+    seen = tcp_scene.connect(node, client, vip, backend)
+    end(node, tcp_scene, ending, client, seen)
+    assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client
+
+
+@ENDINGS
+def test_another_frontend_after_a_masqueraded_connection_is_not_masqueraded(
+    node: Node, tcp_scene: Scene, ending: str
+) -> None:
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=True)
+    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
+    seen = tcp_scene.connect(node, client, vip, backend)
+    end(node, tcp_scene, ending, client, seen)
+    assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client

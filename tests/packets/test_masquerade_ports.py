@@ -1,0 +1,121 @@
+"""Which source ports masqueraded connections get."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.packets.node import Node, same, tcp
+from tests.packets.scene import Scene
+
+
+def test_many_clients_get_ports_of_their_own_within_the_range(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=1000)
+    seen = set()
+    for number in range(400):
+        client = scene.at(scene.stranger, 1024 + number)
+        out = node.forward(scene.opening(client, scene.vip))
+        seen.add(out.payload.sport)
+    assert len(seen) == 400
+    assert min(seen) >= 20000
+    assert max(seen) < 21000
+
+
+def test_the_whole_range_is_used(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=16)
+    seen = {
+        node.forward(scene.opening(scene.at(scene.stranger, port), scene.vip)).payload.sport
+        for port in range(5000, 5016)
+    }
+    assert seen == set(range(20000, 20016))
+
+
+def exhaust(node: Node, scene: Scene, frontend: str = "") -> dict[str, str]:
+    """Open four connections in a range of four ports; give client -> client as seen."""
+    seen = {}
+    for port in range(5000, 5004):
+        client = scene.at(scene.stranger, port)
+        out = node.forward(scene.opening(client, frontend or scene.vip))
+        seen[client] = scene.node_place(out.payload.sport)
+    assert len(set(seen.values())) == 4
+    return seen
+
+
+def test_when_all_ports_are_taken_a_connection_is_dropped_and_counted(
+    node: Node, scene: Scene
+) -> None:
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    exhaust(node, scene)
+    fifth = scene.at(scene.stranger, 5004)
+    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    assert node.counter("dropped__masquerade_ports_exhausted") == 1
+
+
+def test_the_port_of_a_closed_connection_is_used_again(node: Node, tcp_scene: Scene) -> None:
+    vip, backend = tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    clients = exhaust(node, tcp_scene)
+    for client, seen in clients.items():
+        node.forward(tcp(backend, seen, "SA"))
+        node.forward(tcp(client, vip, "A"))
+    client, seen = next(iter(clients.items()))
+    tcp_scene.close(node, client, vip, backend, seen)
+    fifth = tcp_scene.at(tcp_scene.stranger, 5004)
+    assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
+    assert same(node.forward(tcp(backend, seen, "SA")), tcp(vip, fifth, "SA"))
+
+
+def test_the_port_of_a_refused_connection_is_used_again(node: Node, tcp_scene: Scene) -> None:
+    vip, backend = tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    client, seen = next(iter(exhaust(node, tcp_scene).items()))
+    assert same(node.forward(tcp(backend, seen, "RA")), tcp(vip, client, "RA"))
+    fifth = tcp_scene.at(tcp_scene.stranger, 5004)
+    assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
+
+
+def test_another_backend_has_all_ports_of_its_own(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend], masquerade=True)
+    scene.service(
+        node, [scene.other_backend], "other", frontends=[scene.other_vip], masquerade=True
+    )
+    node.settings(first=20000, ports=4)
+    first = exhaust(node, scene)
+    second = exhaust(node, scene, scene.other_vip)
+    assert set(first.values()) == set(second.values())
+    for client, seen in second.items():
+        back = node.forward(scene.answer(scene.other_backend, seen))
+        assert same(back, scene.answer(scene.other_vip, client))
+
+
+def test_another_protocol_has_all_ports_of_its_own(node: Node, udp_scene: Scene) -> None:
+    udp_scene.service(node, [udp_scene.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    exhaust(node, udp_scene)
+    node.service(
+        "tcp",
+        [udp_scene.backend],
+        frontends=[udp_scene.vip],
+        masquerade=True,
+        family=udp_scene.family,
+    )
+    assert node.forward(tcp(udp_scene.stranger, udp_scene.vip)).payload.sport in range(20000, 20004)
+
+
+def test_a_port_on_which_the_node_itself_listens_is_not_taken(node: Node, scene: Scene) -> None:
+    family = socket.AF_INET6 if scene.family == 6 else socket.AF_INET
+    kind = socket.SOCK_STREAM if scene.protocol == "TCP" else socket.SOCK_DGRAM
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=2)
+    with socket.socket(family, kind) as own:
+        own.bind(("", 20000))
+        if scene.protocol == "TCP":
+            own.listen()
+        out = node.forward(scene.opening(scene.at(scene.stranger, 5000), scene.vip))
+        assert out.payload.sport == 20001
+        second = scene.opening(scene.at(scene.stranger, 5001), scene.vip)
+        assert node.drops("egress", node.ingress(second))
