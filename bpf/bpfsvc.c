@@ -100,6 +100,24 @@ static inline int direct_flow(const struct settings *settings, struct packet *pa
 										  VERDICT_DNAT;
 }
 
+/*
+ * While connections of an older build are still being carried over, a packet may belong to one that
+ * is not here yet. Passed on as it is, it would be answered with a reset; held back, it is sent again.
+ */
+static inline bool hold_back(const struct settings *settings, struct packet *packet)
+{
+	struct frontend_key key = {};
+
+	if (!settings->settling || packet->flow.protocol != PROTO_TCP)
+		return false;
+	if (endpoint_known(&packet->flow.source, packet->flow.source_port, PROTO_TCP))
+		return true;
+	key.address = packet->flow.destination;
+	key.port = packet->flow.destination_port;
+	key.protocol = PROTO_TCP;
+	return packet->flow.hook == HOOK_INGRESS && frontend_find(&key);
+}
+
 /* A packet that belongs to no known connection. */
 static inline int first_packet(struct __sk_buff *skb, struct packet *packet)
 {
@@ -108,11 +126,11 @@ static inline int first_packet(struct __sk_buff *skb, struct packet *packet)
 	struct choice choice = {};
 	int verdict;
 
-	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
-	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet))
-		return VERDICT_NONE;
 	if (!settings || address_is_v4_loopback(&packet->flow.destination))
 		return VERDICT_NONE;
+	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
+	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet))
+		return hold_back(settings, packet) ? VERDICT_DROP : VERDICT_NONE;
 
 	key.address = packet->flow.destination;
 	key.port = packet->flow.destination_port;
@@ -223,7 +241,9 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 		if (verdict != VERDICT_DNAT)
 			return TC_ACT_SHOT;
 	} else {
-		return TC_ACT_UNSPEC;
+		struct settings *settings = settings_get();
+
+		return settings && hold_back(settings, packet) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	}
 
 	if (rewrite(skb, packet)) {

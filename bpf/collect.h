@@ -14,7 +14,7 @@ struct collect_header {
 	__u8 zero;
 };
 
-static inline __u64 connection_lifetime(const struct settings *settings,
+static inline __s64 connection_lifetime(const struct settings *settings,
 					const struct connection *connection, __u8 protocol,
 					bool crowded)
 {
@@ -33,15 +33,15 @@ static inline __u64 connection_lifetime(const struct settings *settings,
 static inline bool connection_over(const struct settings *settings, struct flow *flow,
 				   struct connection *connection, __u64 now, bool crowded)
 {
-	__u64 lifetime = connection_lifetime(settings, connection, flow->protocol, crowded);
+	__s64 lifetime = connection_lifetime(settings, connection, flow->protocol, crowded);
 	struct connection *other;
 	struct flow partner;
 
-	if (now - connection->seen < lifetime)
+	if (connection_idle(connection, now) < lifetime)
 		return false;
 	pair_of(&partner, flow, &connection->after);
 	other = connection_find(&partner);
-	return !other || now - other->seen >= lifetime;
+	return !other || connection_idle(other, now) >= lifetime;
 }
 
 static inline int collect_flows(struct __sk_buff *skb)

@@ -34,11 +34,20 @@ struct connection {
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
 MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECTIONS, 0);
 
-#define NS_PER_SECOND 1000000000ULL
+#define NS_PER_SECOND 1000000000LL
+
+/* An unanswered flow that is silent for so long keeps nothing from others. */
+#define UNANSWERED_SECONDS 60
 
 static inline bool connection_closed(const struct connection *connection)
 {
 	return connection->reset || (connection->fin_sent && connection->fin_received);
+}
+
+/* Nanoseconds since the last packet; negative when another CPU has seen one after `now` was read. */
+static inline __s64 connection_idle(const struct connection *connection, __u64 now)
+{
+	return now - connection->seen;
 }
 
 static inline struct connection *connection_find(struct flow *flow)
@@ -127,6 +136,7 @@ static inline bool connection_establish(struct flow *flow, struct connection *re
 	pair_of(&partner, flow, &reply->after);
 	forward = new_connections.lookup(&partner);
 	if (!forward) {
+		COUNT(dropped__evicted);
 		new_connections.delete(flow);
 		return false;
 	}

@@ -10,6 +10,7 @@ struct counters {
 	__u64 dropped__no_masquerade_address;
 	__u64 dropped__source_ports_exhausted;
 	__u64 dropped__connections_full;
+	__u64 dropped__evicted;
 	__u64 dropped__rewrite_failed;
 	__u64 source_ports_changed;
 	__u64 connections_reopened;

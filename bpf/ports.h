@@ -12,16 +12,23 @@ static inline __u16 port_in_range(const struct settings *settings, __u32 number)
 	return settings->masquerade_first + number % settings->masquerade_ports;
 }
 
+static inline bool reply_abandoned(const struct connection *reply)
+{
+	return connection_closed(reply) ||
+	       (!reply->replied && connection_idle(reply, bpf_ktime_get_coarse_ns()) >
+					   UNANSWERED_SECONDS * NS_PER_SECOND);
+}
+
 /*
  * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
- * whose peer may still be in TIME_WAIT.
+ * whose peer may still be in TIME_WAIT, and from one that was never answered.
  */
 static inline bool reply_take(struct flow *key, struct connection *reply, bool reopen)
 {
 	struct connection *existing = connection_find(key);
 
 	if (existing) {
-		if (!reopen || !connection_closed(existing))
+		if (!reopen || !reply_abandoned(existing))
 			return false;
 		connection_remove(key, existing);
 	}

@@ -14,6 +14,8 @@ struct settings {
 	__u32 tcp_half_closed_seconds;
 	__u32 tcp_closed_seconds;
 	__u32 udp_seconds;
+	__u32 settling; /* connections of an older build are still being carried over */
+	__u32 zero;
 	char reserved_ports[256]; /* what of ip_local_reserved_ports is ours to give back */
 };
 

@@ -43,14 +43,20 @@ class Node:
 
     # -- settings --
 
-    def write_settings(self) -> None:
-        """Tell the programs about this node, and reserve the masquerade ports."""
+    def write_settings(self, *, settling: bool = False) -> None:
+        """Tell the programs about this node, and reserve the masquerade ports.
+
+        ``settling``: connections of an older build are still being carried over.
+        """
         record = self._pinned.layout.maps["settings"].value
         settings = self._pinned.map("settings")
         before = record.unpack(settings.lookup(_ONLY_ROW) or bytes(record.size))
         ours = sysctls.parse_ports(_text(before["reserved_ports"]))
         reserved = sysctls.reserve_ports(self._config.masquerade_ports, ours)
-        settings.update(_ONLY_ROW, record.pack(self._settings(sysctls.format_ports(reserved))))
+        settings.update(
+            _ONLY_ROW,
+            record.pack({**self._settings(sysctls.format_ports(reserved)), "settling": settling}),
+        )
 
     def _settings(self, reserved: str) -> dict[str, Value]:
         ports, keep = self._config.masquerade_ports, self._config.lifetimes

@@ -8,6 +8,7 @@ is copied field by field, and the old programs stay attached until the new ones 
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.compiler import BCC_MISSING, Request
-from bpfsvc.datapath.layout import Record
+from bpfsvc.datapath.layout import MapLayout, Record
 from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.source import Source
 from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
@@ -24,6 +25,7 @@ from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
 _COMPILE_SECONDS = 120
 
 _MIGRATED_TYPES = ("hash", "lru_hash", "array", "percpu_array")
+_CONNECTIONS = ("connections", "new_connections")
 _REBUILT = ("layout", "packets")
 """Maps whose content belongs to one build."""
 
@@ -37,6 +39,14 @@ class Installation:
         self.fresh = fresh
         self._previous = previous
 
+    @property
+    def settling(self) -> bool:
+        """Whether connections are to be carried over into a map of another layout."""
+        return self._previous is not None and any(
+            self._previous.layout.maps.get(name) != self.pinned.layout.maps[name]
+            for name in _CONNECTIONS
+        )
+
     def complete(self) -> None:
         """Call when the new programs are attached everywhere: the old build is let go.
 
@@ -45,7 +55,7 @@ class Installation:
         if not self.fresh:
             return
         if self._previous:
-            migrate(self._previous, self.pinned, only=("connections", "new_connections"))
+            migrate(self._previous, self.pinned, only=_CONNECTIONS)
             self._previous.close()
             self._previous = None
         self.root.promote_next()
@@ -135,33 +145,38 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
             continue
         if name in _REBUILT or (only and name not in only):
             continue
-        keys, values = _converter(before.key, layout.key), _converter(before.value, layout.value)
-        target, source = new.map(name), old.map(name)
-        fixed = layout.type.endswith("array")
-        for batch in source.batches():
-            rows = [(keys(key), _per_cpu(values, value, source, target)) for key, value in batch]
-            if fixed:
-                rows = [
-                    row
-                    for row in rows
-                    if int.from_bytes(row[0], sys.byteorder) < target.max_entries
-                ]
-            for key, value in rows:
-                target.update(key, value, bpf.ANY if fixed else bpf.NOEXIST)
-            copied += len(rows)
+        copied += _copy(old.map(name), before, new.map(name), layout)
     return copied
 
 
-def _converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
+def _copy(source: bpf.Map, before: MapLayout, target: bpf.Map, layout: MapLayout) -> int:
+    keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
+    fixed = layout.type.endswith("array")
+    copied = 0
+    for batch in source.batches():
+        rows = ((keys(key), _per_cpu(values, value, source, target)) for key, value in batch)
+        for key, value in rows:
+            if fixed and int.from_bytes(key, sys.byteorder) >= target.max_entries:
+                continue
+            copied += target.update(key, value, bpf.ANY if fixed else bpf.NOEXIST)
+    return copied
+
+
+def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
+    """Give the function that makes a row of ``new`` from one of ``old``, field by field."""
     if old == new:
         return lambda data: data
-    shared = set(old.names) & set(new.names)
-
-    def convert(data: bytes) -> bytes:
-        fields = old.unpack(data)
-        return new.pack({name: fields[name] for name in shared})
-
-    return convert
+    places = {name: (at, kind) for name, kind, at in old.places()}
+    parts: list[tuple[int, int] | bytes] = []
+    for name, kind, _ in new.places():
+        at, was = places.get(name, (0, ""))
+        if name and was == kind:
+            parts.append((at, at + struct.calcsize("=" + kind)))
+        else:
+            parts.append(bytes(struct.calcsize("=" + kind)))
+    return lambda data: b"".join(
+        part if isinstance(part, bytes) else data[part[0] : part[1]] for part in parts
+    )
 
 
 def _per_cpu(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,13 @@ class Record:
     def size(self) -> int:
         """Size in bytes."""
         return self.codec.size
+
+    def places(self) -> Iterator[tuple[str, str, int]]:
+        """Go over all fields, padding included: name, format, offset."""
+        at = 0
+        for name, kind in self.fields:
+            yield name, kind, at
+            at += struct.calcsize("=" + kind)
 
     def unpack(self, data: bytes) -> dict[str, Value]:
         """Read a row into a dict, ports in host order."""

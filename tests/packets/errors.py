@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
 from scapy.packet import Packet, Raw
@@ -35,4 +33,4 @@ def error(
     if transport:
         quote = quote[: len(quote) - len(bytes(about.payload)) + transport]
     header = KINDS[kind][":" in source]
-    return cast(Packet, ip(source, destination) / header.copy() / Raw(quote))
+    return ip(source, destination) / header.copy() / Raw(quote)

@@ -190,7 +190,6 @@ class Node:
         """Count the rows of a map."""
         return sum(1 for _ in self.pinned.map(name).items())
 
-
     def age(self, seconds: float) -> None:
         """Make every connection one that was last seen so long ago."""
         record = self.pinned.layout.maps["connections"].value
@@ -209,7 +208,7 @@ class Node:
                 "destination": pack(packet.dst),
                 "source_port": packet.payload.sport,
                 "destination_port": packet.payload.dport,
-                "protocol": PROTOCOLS[packet.payload.name],
+                "protocol": PROTOCOLS[str(packet.payload.name)],
                 "hook": HOOKS[hook],
             }
         )

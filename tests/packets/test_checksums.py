@@ -44,9 +44,7 @@ def test_udp_without_a_checksum_stays_without(
     assert same(back, without_checksum(udp(vip, client)))
 
 
-def test_a_udp_checksum_that_becomes_zero_is_sent_as_all_ones(
-    node: Node, udp_scene: Scene
-) -> None:
+def test_a_udp_checksum_that_becomes_zero_is_sent_as_all_ones(node: Node, udp_scene: Scene) -> None:
     """RFC 768: zero would mean that there is none."""
     client, vip, backend = udp_scene.client, udp_scene.vip, udp_scene.backend
     udp_scene.service(node, [backend])
@@ -75,6 +73,7 @@ def test_a_wrong_checksum_stays_wrong(node: Node, scene: Scene) -> None:
     right = type(arrived)(bytes(arrived)).payload.chksum
     arrived.payload.chksum = right ^ 0x0101
     out = node.forward(arrived)
-    assert out.payload.chksum not in (0, type(arrived)(
-        bytes(scene.opening(scene.client, scene.backend))
-    ).payload.chksum)
+    assert out.payload.chksum not in (
+        0,
+        type(arrived)(bytes(scene.opening(scene.client, scene.backend))).payload.chksum,
+    )

@@ -40,9 +40,7 @@ def _both_hear_their_own(node: Node, scene: Scene, direct_as: str, vip_as: str) 
     for packet in (scene.answer, scene.data):
         assert same(node.forward(packet(backend, direct_as)), packet(backend, client))
         assert same(node.forward(packet(backend, vip_as)), packet(vip, client))
-        assert same(
-            node.forward(scene.data(client, backend)), scene.data(direct_as, backend)
-        )
+        assert same(node.forward(scene.data(client, backend)), scene.data(direct_as, backend))
         assert same(node.forward(scene.data(client, vip)), scene.data(vip_as, backend))
 
 
@@ -80,9 +78,7 @@ def test_two_frontends_that_share_a_backend_tell_one_client_port_apart(
         assert same(back, scene.data(frontend, client))
 
 
-def test_two_frontends_that_masquerade_tell_one_client_port_apart(
-    node: Node, scene: Scene
-) -> None:
+def test_two_frontends_that_masquerade_tell_one_client_port_apart(node: Node, scene: Scene) -> None:
     client, backend = scene.stranger, scene.backend
     scene.service(node, [backend], masquerade=True)
     scene.service(node, [backend], "other", frontends=[scene.other_vip], masquerade=True)
@@ -90,12 +86,8 @@ def test_two_frontends_that_masquerade_tell_one_client_port_apart(
     second = scene.connect(node, client, scene.other_vip, backend)
     assert first != second
     for frontend, known_as in ((scene.vip, first), (scene.other_vip, second)):
-        assert same(
-            node.forward(scene.data(backend, known_as)), scene.data(frontend, client)
-        )
-        assert same(
-            node.forward(scene.data(client, frontend)), scene.data(known_as, backend)
-        )
+        assert same(node.forward(scene.data(backend, known_as)), scene.data(frontend, client))
+        assert same(node.forward(scene.data(client, frontend)), scene.data(known_as, backend))
 
 
 def test_one_that_masquerades_and_one_that_does_not_tell_one_client_port_apart(

@@ -68,9 +68,7 @@ def test_each_class_of_clients_has_its_own_backends(node: Node, scene: Scene, wh
         "node": (scene.node_place(40000), backends[1]),
         "other": (scene.stranger, backends[2]),
     }[who]
-    assert same(
-        node.forward(scene.opening(client, scene.vip)), scene.opening(client, wanted)
-    )
+    assert same(node.forward(scene.opening(client, scene.vip)), scene.opening(client, wanted))
 
 
 @pytest.mark.parametrize("who", ["pod", "node", "other"])
@@ -97,9 +95,7 @@ def test_with_nobody_home_a_first_packet_is_dropped_and_counted(
     assert node.count("new_connections") == 0
 
 
-def test_nobody_home_for_one_class_is_not_nobody_home_for_another(
-    node: Node, scene: Scene
-) -> None:
+def test_nobody_home_for_one_class_is_not_nobody_home_for_another(node: Node, scene: Scene) -> None:
     """externalTrafficPolicy: Local without a local endpoint."""
     home, nobody = Policy(0, 1, False, False), Policy(0, 0, False, False)
     policies = Policies(home, home, nobody)

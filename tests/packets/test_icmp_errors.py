@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 from scapy.layers.inet import IP, TCP, IPOption_NOP
+from scapy.packet import Packet
 
 from tests.packets.errors import KINDS, error
 from tests.packets.node import Node, same, tcp
@@ -25,9 +26,7 @@ def test_from_a_router_about_a_packet_to_a_backend(
     client, vip, backend = scene.client, scene.vip, scene.backend
     scene.service(node, [backend])
     scene.connect(node, client, vip, backend)
-    arrived = error(
-        scene.router, bare(client), scene.data(client, backend), kind, transport
-    )
+    arrived = error(scene.router, bare(client), scene.data(client, backend), kind, transport)
     assert same(node.ingress(arrived), arrived)
     wanted = error(scene.router, bare(client), scene.data(client, vip), kind, transport)
     assert same(node.egress(arrived), wanted)
@@ -74,9 +73,7 @@ def test_from_the_backend_itself_about_a_masqueraded_packet(node: Node, scene: S
 
 @ABOUT
 @QUOTED
-def test_from_a_router_about_a_reply(
-    node: Node, scene: Scene, kind: str, transport: int
-) -> None:
+def test_from_a_router_about_a_reply(node: Node, scene: Scene, kind: str, transport: int) -> None:
     """The reply left with the frontend's address, and there the error is sent."""
     client, vip, backend = scene.stranger, scene.vip, scene.backend
     scene.service(node, [backend])
@@ -142,7 +139,7 @@ def test_the_quoted_packet_may_have_ip_options(node: Node) -> None:
     node.forward(tcp("10.244.1.5:40000", "10.96.0.10:80"))
     options = [IPOption_NOP()] * 12
 
-    def quoting(destination: str, port: int) -> IP:
+    def quoting(destination: str, port: int) -> Packet:
         about = IP(src="10.244.1.5", dst=destination, options=options)
         return error("172.16.0.1", "10.244.1.5", about / TCP(sport=40000, dport=port, flags="S"))
 

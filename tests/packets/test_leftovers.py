@@ -48,9 +48,7 @@ def test_a_direct_connection_after_a_closed_one_is_untouched(
     assert node.counter("source_ports_changed") == 0
 
 
-def test_a_direct_connection_after_a_refused_one_is_untouched(
-    node: Node, tcp_scene: Scene
-) -> None:
+def test_a_direct_connection_after_a_refused_one_is_untouched(node: Node, tcp_scene: Scene) -> None:
     client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
     tcp_scene.service(node, [backend])
     node.forward(tcp(client, vip))

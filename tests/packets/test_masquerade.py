@@ -84,7 +84,7 @@ def test_when_the_cni_masquerades_first_the_reply_still_finds_its_frontend(
 def test_a_pod_to_a_backend_on_a_node_whose_reply_the_cni_restores_hears_the_frontend(
     node: Node, scene: Scene
 ) -> None:
-    """default/kubernetes: nothing is masqueraded by us, but the reply comes to the node's address."""
+    """default/kubernetes: we masquerade nothing, but the reply comes to the node's address."""
     scene.service(node, [scene.at(scene.stranger, 6443)])
     api = scene.at(scene.stranger, 6443)
     routed = node.ingress(scene.opening(scene.client, scene.vip))

@@ -33,12 +33,12 @@ def test_a_refused_connection_never_becomes_lasting(node: Node, tcp_scene: Scene
     assert node.count("connections") == 0
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[Node]:
-    """A node with room for four lasting flows: two connections, or one masqueraded."""
+@pytest.fixture(scope="module", params=[4, 5], ids=["room for 4", "room for 5"])
+def small(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node with room for two connections, or one masqueraded; or for half a one more."""
     sandbox.require()
-    sizes = Sizes(max_connections=4, max_new_connections=512)
-    node = Node(sandbox.BPF_ROOT / "small", sizes)
+    sizes = Sizes(max_connections=request.param, max_new_connections=512)
+    node = Node(sandbox.BPF_ROOT / f"small{request.param}", sizes)
     yield node
     node.pinned.close()
 

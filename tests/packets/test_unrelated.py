@@ -37,9 +37,7 @@ FRAMES = {
     "TCP to another port": LINK / tcp(f"{POD}:40000", f"{VIP}:81"),
     "TCP to another address": LINK / tcp(f"{POD}:40000", "10.96.0.11:80"),
     "UDP to a TCP frontend": LINK / udp(f"{POD}:40000", f"{VIP}:80"),
-    "TCP with IP options": LINK
-    / IP(src=POD, dst="10.96.0.11", options=[IPOption_NOP()] * 8)
-    / SYN,
+    "TCP with IP options": LINK / IP(src=POD, dst="10.96.0.11", options=[IPOption_NOP()] * 8) / SYN,
     "an IPv4-mapped address in IPv6": LINK / IPv6(src=POD6, dst=f"::ffff:{US}") / SYN,
 }
 
