@@ -87,7 +87,11 @@ class Node:
         chosen = choose(network.devices, self._config.devices)
         _replace(self._addresses, self._address_rows(network))
         _replace(self._interfaces, self._interface_rows(network, chosen))
-        for index in set(self._attached) - {device.index for device in network.devices}:
+        present = {device.index for device in network.devices}
+        for index in set(self._attached) - {device.index for device in chosen}:
+            # Gone, or part of a bond by now: a packet must meet our ingress only once.
+            if index in present:
+                self._detach(index)
             del self._attached[index]
         for device in chosen:
             if self._attached.get(device.index) != device.name:
@@ -152,6 +156,12 @@ class Node:
             self._complain(device.name, f"{device.name} is not attached: {error}")
             return
         self._attached[device.index] = device.name
+
+    def _detach(self, index: int) -> None:
+        try:
+            tc.detach(index)
+        except BpfsvcError as error:
+            self._complain(str(index), f"cannot detach: {error}")
 
     def _complain(self, about: str, text: str) -> None:
         if self._complained.get(about) != text:

@@ -7,18 +7,12 @@ from pathlib import Path
 import click
 
 from bpfsvc.cleanup import cleanup as remove_everything
-from bpfsvc.config import DEFAULT_PIN_ROOT
+from bpfsvc.commands import parameters
 from bpfsvc.privileges import require_privileges
 
 
 @click.command()
-@click.option(
-    "--pin-root",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_PIN_ROOT,
-    show_default=True,
-    help="Directory in a bpf file system that belongs to the agent.",
-)
+@parameters.pin_root
 def cleanup(pin_root: Path) -> None:
     """Remove programs, maps, pins, qdiscs and sysctls of an agent that no longer runs."""
     require_privileges()

@@ -14,13 +14,8 @@ from typing import Any
 import click
 
 from bpfsvc.agent import Agent
-from bpfsvc.config import (
-    DEFAULT_HEALTHZ,
-    DEFAULT_MASQUERADE_PORTS,
-    DEFAULT_PIN_ROOT,
-    Config,
-    Lifetimes,
-)
+from bpfsvc.commands import parameters
+from bpfsvc.config import DEFAULT_MASQUERADE_PORTS, Config, Lifetimes
 from bpfsvc.datapath import sockets
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
@@ -49,29 +44,6 @@ class CidrList(click.ParamType[Any]):
         if len(set(versions)) != len(versions):
             self.fail(f"{value}: give at most one CIDR per family", param, ctx)
         return found
-
-
-class AddressAndPort(click.ParamType[Any]):
-    """``ADDRESS:PORT``, ``[V6]:PORT``, or an empty text for "do not"."""
-
-    name = "address:port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int] | None:
-        """Check and split."""
-        if value is None or isinstance(value, tuple):
-            return value
-        if not value:
-            return None
-        host, colon, port = str(value).rpartition(":")
-        try:
-            if not colon or not 1 <= int(port) <= 65535:
-                raise ValueError
-            address = ipaddress.ip_address(host.strip("[]"))
-        except ValueError:
-            self.fail(f"{value!r} is not ADDRESS:PORT, such as 0.0.0.0:10256", param, ctx)
-        return str(address), int(port)
 
 
 class Ports(click.ParamType[Any]):
@@ -136,20 +108,8 @@ def _sizes(command: Any) -> Any:
     default=None,
     help="cgroup2 directory of the node's processes; where cgroup2 is mounted if not given.",
 )
-@click.option(
-    "--pin-root",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_PIN_ROOT,
-    show_default=True,
-    help="Directory in a bpf file system for this agent's maps and programs.",
-)
-@click.option(
-    "--healthz-bind-address",
-    type=AddressAndPort(),
-    default=DEFAULT_HEALTHZ,
-    show_default=True,
-    help="Where /healthz and /livez answer; '' for nowhere.",
-)
+@parameters.pin_root
+@parameters.healthz
 @click.option(
     "--masquerade-ports",
     type=Ports(),
@@ -173,7 +133,7 @@ def run(
     devices: str,
     cgroup_root: str | None,
     pin_root: Path,
-    healthz_bind_address: tuple[str, int] | None,
+    healthz: tuple[str, int] | None,
     masquerade_ports: PortRange,
     tc_priority: int,
     **sizes: int,
@@ -193,7 +153,7 @@ def run(
         cgroup_root=_cgroup_root(cgroup_root),
         devices=tuple(part.strip() for part in devices.split(",") if part.strip()),
         tc_priority=tc_priority,
-        healthz=healthz_bind_address,
+        healthz=healthz,
         masquerade_ports=masquerade_ports,
         sizes=Sizes(**sizes),
         lifetimes=Lifetimes(),

@@ -17,6 +17,7 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from bpfsvc.datapath.source import MAP_FLAGS
 from bpfsvc.errors import BpfsvcError, SystemUnfit
 
 _BPF_FS_MAGIC = 0xCAFE4A11
+
+_LOCK_TRIES = 5
+_LOCK_PAUSE = 0.05  # seconds
 
 
 class NotLoaded(BpfsvcError):
@@ -118,15 +122,18 @@ class PinRoot:
     def lock(self) -> int:
         """Keep other agents away until this process ends."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise BpfsvcError(
-                f"another bpfsvc is running with {self.path}",
-                "stop it first, or give this one a place of its own with --pin-root",
-            ) from None
-        return fd
+        # Whoever only asks whether an agent runs holds the lock for an instant.
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE)
+        os.close(fd)
+        raise BpfsvcError(
+            f"another bpfsvc is running with {self.path}",
+            "stop it first, or give this one a place of its own with --pin-root",
+        )
 
     def discard_next(self) -> None:
         """Remove a build that never came into force."""

@@ -29,7 +29,7 @@ from bpfsvc.lab.node import Node
 from bpfsvc.lab.objects import manifest, port, service
 from bpfsvc.lab.topology import Lab
 
-COMMAND = (sys.executable, "-c", "import sys; del sys.argv[1]; from bpfsvc.commands.run import run; run()")
+COMMAND = (sys.executable, "-m", "bpfsvc")
 HEALTH_PORT = 10256
 
 _PAUSE = 0.002  # seconds between two looks
@@ -55,12 +55,11 @@ def wait(condition: Callable[[], bool], about: str, timeout: float = 10.0) -> No
 class Agent:
     """One run of an agent, and what it said on standard error."""
 
-    def __init__(self, node: Node, command: Sequence[str], log: Path,
-                 cwd: Path | None = None) -> None:
+    def __init__(self, node: Node, command: Sequence[str], log: Path, **options: Any) -> None:
         self.node = node
         self.log_file = log
         with log.open("wb") as output:
-            self.process: Process = node.popen(command, stdout=output, stderr=output, cwd=cwd)
+            self.process: Process = node.popen(command, stdout=output, stderr=output, **options)
 
     @property
     def log(self) -> str:
@@ -172,30 +171,30 @@ class Cluster:
 
     # -- agents -----------------------------------------------------------------------------------
 
-    def start(self, *nodes: Node, options: Sequence[str] = (), checkout: Path | None = None) -> None:
+    def start(self, *nodes: Node, options: Sequence[str] = (), **process: Any) -> None:
         """Start agents (default: on all nodes) and wait until they are healthy.
 
-        ``checkout``: a directory that holds another bpfsvc to run.
+        ``process``: options of ``subprocess.Popen``; with ``cwd`` the bpfsvc found there runs.
         """
         chosen = nodes or tuple(self.nodes)
         for node in chosen:
-            self.launch(node, options=options, checkout=checkout)
+            self.launch(node, options=options, **process)
         for node in chosen:
             self.agents[node.name].ready()
 
-    def launch(self, node: Node, *, options: Sequence[str] = (),
-               checkout: Path | None = None) -> Agent:
+    def launch(self, node: Node, *, options: Sequence[str] = (), **process: Any) -> Agent:
         """Start an agent without waiting for it."""
         self._runs += 1
-        agent = Agent(node, [*COMMAND, "run", *self.flags(node), *options],
-                      self.place / f"{node.name}-{self._runs}.log", checkout)
+        agent = Agent(node, [*COMMAND, "run", *self.flags(node),
+                             "--pin-root", str(node.pin_root), *options],
+                      self.place / f"{node.name}-{self._runs}.log", **process)
         self.agents[node.name] = agent
         return agent
 
     def flags(self, node: Node) -> list[str]:
-        """Give the flags of a node's agent."""
+        """Give the flags of a node's agent, but for ``--pin-root``."""
         return [
-            "--manifests", str(self.manifests), "--pin-root", str(node.pin_root),
+            "--manifests", str(self.manifests),
             "--cgroup-root", str(self._cgroup_root or node.cgroup),
             "--hostname-override", node.name,
             "--cluster-cidr", ",".join(str(cidr) for cidr in self.lab.cluster_cidrs.values()),
@@ -214,11 +213,20 @@ class Cluster:
 
     # -- what came of it --------------------------------------------------------------------------
 
-    def command(self, node: Node, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a ``bpfsvc`` command with the node's ``--pin-root``; whatever its status."""
-        process = node.popen([*COMMAND, *words, "--pin-root", str(node.pin_root)], text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-        output, errors = process.communicate(timeout=30)
+    def command(self, node: Node, *words: str, before: Sequence[str] = (),
+                pin_root: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a ``bpfsvc`` command with the node's ``--pin-root`` to its end, whatever its status.
+
+        ``before``: a command that runs it; ``options`` are those of ``subprocess.Popen``.
+        """
+        process = node.popen(
+            [*before, *COMMAND, *words, "--pin-root", str(pin_root or node.pin_root)],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        try:
+            output, errors = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired as error:
+            node.end(process)
+            raise LabError(f"{' '.join(words)} goes on and on on {node.name}") from error
         return subprocess.CompletedProcess(words, process.returncode, str(output), str(errors))
 
     def row(self, node: Node, ip: str, number: int, protocol: int = 6) -> bytes | None:

@@ -2,10 +2,12 @@
 
 Three kinds of load:
 
-* ``connect``: connect, one request, its answer, close; again and again;
+* ``connect``: connect, one request, its answer, close; again and again, with a pause of
+  ``interval`` seconds between two;
 * ``stream``: connections opened once, then a request and its echo on each every ``interval``
   seconds (0: at full rate); a connection that fails is counted and not replaced;
-* ``datagram``: one UDP request and its answer, each from a new socket (``fresh``) or all from one.
+* ``datagram``: one UDP request and its answer, each from a new socket (``fresh``) or all from one,
+  with the same pause.
 
 It is always bounded: by ``seconds``, and by ``count`` requests a worker if that is not 0. The work
 is done by processes of its own (``pressure``), which report ten times a second.
@@ -106,6 +108,8 @@ class Load:
             if not self._read(deadline - time.monotonic()):
                 raise TimeoutError("the load gave no result")
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         return self._result
 
     def _read(self, seconds: float) -> bool:

@@ -87,6 +87,8 @@ class Worker:
         while (not counts[0] and time.monotonic() < deadline
                and counts[place] + counts[place + 1] < limit and os.getppid() == self.parent):
             yield
+            if self.spec.interval and self.spec.kind != "stream":
+                time.sleep(self.spec.interval)
 
     def _succeed(self, since: int) -> None:
         self.board.counts[self.place] += 1

@@ -1,0 +1,228 @@
+"""Records of connections: up to four entries of two maps, shown as the one connection they are.
+
+Every entry of a connection leads to the same *routed* flow, client to backend as the kernel routes
+it between the hooks (see ``bpf/connections.h``), and no two connections share one. So the routed
+flow is what entries are gathered by, whichever of them is read first or was evicted::
+
+    forward             client -> frontend    ingress    becomes the routed flow
+    reply               backend -> client     egress     is the routed flow, reversed
+    masquerade          client -> backend     egress     is the routed flow
+    masquerade's reply  backend -> node       ingress    becomes the routed flow, reversed
+
+Entries are folded when they are read, so that what is kept of a connection is one small object.
+"""
+
+from __future__ import annotations
+
+from socket import IPPROTO_TCP
+
+from bpfsvc.inspection.fields import chooser, place_text, protocol_text
+from bpfsvc.inspection.generic import Extras, extras
+from bpfsvc.inspection.reader import Reader
+from bpfsvc.inspection.records import Records, Row
+from bpfsvc.inspection.services import ServiceNames, frontend_text
+
+FLOW = ("source", "source_port", "destination", "destination_port", "protocol", "hook")
+CONNECTION = (
+    *(f"after.{part}" for part in FLOW[:4]),
+    "created",
+    "seen",
+    "service",
+    "reply",
+    "replied",
+    "fin_sent",
+    "fin_received",
+    "reset",
+    "masquerade_pending",
+)
+_KNOWN = (*CONNECTION, "after.protocol", "after.hook", "counters", "masquerade")
+"""What a record says of an entry, or leaves out on purpose."""
+
+_INGRESS = 1
+_NEVER = 1 << 64
+
+Place = tuple[bytes, int]
+"""Address and port."""
+
+
+class _Connection:
+    """What the entries read so far say about one connection."""
+
+    __slots__ = (
+        "answered",
+        "client",
+        "created",
+        "fins",
+        "frontend",
+        "masquerade",
+        "more",
+        "pending",
+        "reset",
+        "seen",
+        "service",
+    )
+
+    def __init__(self) -> None:
+        self.client: Place | None = None
+        self.frontend: Place | None = None
+        self.masquerade: Place | None = None
+        self.more: Row | None = None
+        self.pending = False
+        self.answered = False
+        self.reset = False
+        self.fins = 0
+        self.created = _NEVER
+        self.seen = 0
+        self.service = 0
+
+    def state(self, protocol: int) -> str:
+        """Name the state after those of TCP; an unanswered SYN is all that opens one here."""
+        if self.reset:
+            return "RESET"
+        if self.fins:
+            return "CLOSED" if self.fins > 1 else "FIN_WAIT"
+        if self.answered:
+            return "ESTABLISHED"
+        return "SYN_SENT" if protocol == IPPROTO_TCP else "UNREPLIED"
+
+
+Routed = tuple[int, Place, Place]
+"""Protocol, client, backend."""
+
+
+def connections(reader: Reader, now: int) -> Records:
+    """Give all connections, answered or not. ``now`` is CLOCK_MONOTONIC in ns.
+
+    * ``frontend`` is empty for a connection straight to a backend whose source port was changed.
+    * ``masquerade`` is what the backend sees as client, if not the client itself; ``pending``
+      until the first packet leaves.
+    * ``translation`` names what is rewritten: ``destination``, ``source`` (masquerade) and
+      ``source-port``, with the client's port between the hooks.
+    * ``age`` and ``idle`` are seconds.
+    """
+    found: dict[Routed, _Connection] = {}
+    # An entry that moves is deleted where it was after it is written where it goes: read in this
+    # order, no connection is missed. Seen twice, the entries fold into the same connection.
+    for name in ("new_connections", "connections"):
+        if name in reader.layout.maps:
+            _gather(reader, name, found)
+    names = ServiceNames(reader)
+    more = _extras(reader)
+    rows = [_row(routed, found.pop(routed), names, now, more) for routed in sorted(found)]
+    columns = (
+        "protocol",
+        "client",
+        "frontend",
+        "service",
+        "backend",
+        "masquerade",
+        "translation",
+        "state",
+        "age",
+        "idle",
+        *more.columns,
+    )
+    return Records("connections", columns, rows, frozenset({"age", "idle"}))
+
+
+def _extras(reader: Reader, name: str = "connections") -> Extras:
+    layout = reader.layout.maps[name]
+    return extras(layout, FLOW, _KNOWN)
+
+
+def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None:
+    layout = reader.layout.maps[name]
+    key, value = chooser(layout.key, FLOW), chooser(layout.value, CONNECTION)
+    more = _extras(reader, name)
+    addresses: dict[bytes, bytes] = {}
+    one = addresses.setdefault  # keeps each address in memory once
+    for raw_key, raw in reader.rows(name):
+        source, sport, destination, dport, protocol, hook = key(raw_key)
+        after_source, after_sport, after_destination, after_dport, *rest = value(raw)
+        created, seen, service, reply, replied, fin_sent, fin_received, reset, pending = rest
+        sender, receiver = (one(source, source), sport), (one(destination, destination), dport)
+        after_sender = one(after_source, after_source), after_sport
+        after_receiver = one(after_destination, after_destination), after_dport
+
+        ingress = hook == _INGRESS
+        client, backend = (after_sender, after_receiver) if ingress else (sender, receiver)
+        if reply:
+            client, backend = backend, client
+        routed = (protocol, client, backend)
+        connection = found.get(routed)
+        if connection is None:
+            connection = found[routed] = _Connection()
+        connection.created = min(connection.created, created)
+        connection.seen = max(connection.seen, seen)
+        connection.reset |= bool(reset)
+        connection.service = connection.service or service
+        if ingress == bool(reply):
+            connection.pending |= bool(pending)
+            if not pending:
+                connection.masquerade = receiver if reply else after_sender
+            continue
+        connection.client = after_receiver if reply else sender
+        connection.frontend = after_sender if reply else receiver
+        connection.answered |= bool(replied)
+        connection.fins = max(connection.fins, fin_sent + fin_received)
+        if not reply:
+            connection.more = more.values(raw_key, raw)
+
+
+def _row(
+    routed: Routed,
+    connection: _Connection,
+    names: ServiceNames,
+    now: int,
+    more: Extras,
+) -> Row:
+    protocol, source, backend = routed
+    # Without its outer pair, which was evicted, nobody knows what the client asked for.
+    client = connection.client or source
+    frontend = connection.frontend
+    masquerade = connection.masquerade
+    translation = []
+    if frontend == backend:
+        frontend = None
+    else:
+        translation.append("destination")
+    if masquerade or connection.pending:
+        translation.append("source")
+    if client[1] != source[1]:
+        translation.append(f"source-port={source[1]}")
+    return (
+        protocol_text(protocol),
+        place_text(*client),
+        frontend_text(*frontend, protocol) if frontend else "",
+        names[connection.service],
+        place_text(*backend),
+        place_text(*masquerade) if masquerade else "pending" if connection.pending else "",
+        tuple(translation),
+        connection.state(protocol),
+        _seconds(now - connection.created),
+        _seconds(now - connection.seen),
+        *(connection.more or ("",) * len(more.columns)),
+    )
+
+
+def _seconds(nanoseconds: int) -> float:
+    return max(0.0, round(nanoseconds / 1e9, 1))
+
+
+def direct_flows(reader: Reader, now: int) -> Records:
+    """Give the remembered flows straight to backends; ``age`` is that of the first packet."""
+    layout = reader.layout.maps["direct_flows"]
+    key, value = chooser(layout.key, FLOW), chooser(layout.value, ("value",))
+    more = extras(layout, FLOW, ("value",))
+    found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.rows("direct_flows"))
+    rows: list[Row] = []
+    for (source, sport, destination, dport, protocol, _), raw_key, raw in found:
+        row: Row = (
+            protocol_text(protocol),
+            place_text(source, sport),
+            place_text(destination, dport),
+            _seconds(now - value(raw)[0]),
+        )
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("protocol", "client", "endpoint", "age", *more.columns)
+    return Records("direct_flows", columns, rows, frozenset({"age"}))

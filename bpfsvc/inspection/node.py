@@ -1,0 +1,119 @@
+"""Records of the node: its addresses, interfaces and settings, counters, and how full maps are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bpfsvc.address import unpack
+from bpfsvc.inspection.fields import (
+    address_text,
+    chooser,
+    interface_text,
+    lacks,
+    names,
+    total,
+)
+from bpfsvc.inspection.generic import extras, generic
+from bpfsvc.inspection.reader import Reader
+from bpfsvc.inspection.records import Records, Row
+
+_ONLY = bytes(4)
+"""The key of the one row of an array."""
+
+_POD_RANGES = {"v4": ("IPv4", 96), "v6": ("IPv6", 0)}
+"""Families, and how many bits of a mask stand before those of the family."""
+
+_PORTS = ("masquerade_first", "masquerade_ports")
+
+
+def node_addresses(reader: Reader) -> Records:
+    """Give the node's addresses, and whether NodePorts are accepted there."""
+    layout = reader.layout.maps["node_addresses"]
+    key, value = chooser(layout.key, ("address",)), chooser(layout.value, ("nodeports",))
+    more = extras(layout, ("address",), ("nodeports",))
+    rows: list[Row] = []
+    for raw_key, raw in sorted(reader.rows("node_addresses")):
+        row: Row = (unpack(key(raw_key)[0]), bool(value(raw)[0]))
+        rows.append(row + more.values(raw_key, raw))
+    return Records("node_addresses", ("address", "nodeports", *more.columns), rows)
+
+
+def interfaces(reader: Reader) -> Records:
+    """Give the interfaces the programs serve, and what they masquerade to."""
+    layout = reader.layout.maps["interfaces"]
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, ("v4", "v6"))
+    more = extras(layout, ("value",), ("v4", "v6"))
+    rows: list[Row] = []
+    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.rows("interfaces"))
+    for index, raw_key, raw in found:
+        v4, v6 = value(raw)
+        row: Row = (interface_text(index), index, address_text(v4), address_text(v6))
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("interface", "index", "masquerade_v4", "masquerade_v6")
+    return Records("interfaces", columns + more.columns, rows)
+
+
+class MasqueradePorts(NamedTuple):
+    """The range of source ports for masquerading, both ends included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def masquerade_ports(reader: Reader) -> MasqueradePorts | None:
+    """Give the range in force; None if the agent has not set one yet."""
+    layout, raw = reader.layout.maps["settings"], reader.row("settings", _ONLY)
+    if raw is None or lacks(layout.value, _PORTS):
+        return None
+    first, count = chooser(layout.value, _PORTS)(raw)
+    return MasqueradePorts(first, first + count - 1) if count else None
+
+
+def settings(reader: Reader) -> Records:
+    """Give one row a setting. What belongs together is put together; the rest stands as it is."""
+    rows: list[Row] = []
+    joined: set[str] = set()
+    layout, raw = reader.layout.maps["settings"], reader.row("settings", _ONLY)
+    if raw is None:
+        return Records("settings", ("setting", "value"), rows)
+    for suffix, (family, skipped) in _POD_RANGES.items():
+        fields = tuple(f"{name}_{suffix}" for name in ("detect_pods", "pod_network", "pod_mask"))
+        if not lacks(layout.value, fields):
+            detect, network, mask = chooser(layout.value, fields)(raw)
+            prefix = int.from_bytes(mask, "big").bit_count() - skipped
+            rows.append((f"pod_range_{family}", f"{unpack(network)}/{prefix}" if detect else ""))
+            joined.update(fields)
+    if not lacks(layout.value, _PORTS):
+        rows.append(("masquerade_ports", str(masquerade_ports(reader) or "")))
+        joined.update(_PORTS)
+    flat = generic(reader, "settings")
+    for values in flat.rows:
+        pairs = zip(flat.columns, values, strict=True)
+        rows += [(name, value) for name, value in pairs if name not in {*joined, "key"}]
+    return Records("settings", ("setting", "value"), rows)
+
+
+def counters(reader: Reader) -> Records:
+    """Give what happened since the build was loaded, and why, summed over the CPUs."""
+    layout, raw = reader.layout.maps["counters"], reader.row("counters", _ONLY)
+    fields = names(layout.value)
+    sums = total(layout, fields)(raw) if raw is not None else [0] * len(fields)
+    rows: list[Row] = []
+    for name, count in zip(fields, sums, strict=True):
+        event, _, reason = name.partition("__")
+        rows.append((event.replace("_", " "), reason.replace("_", " "), count))
+    return Records("counters", ("event", "reason", "count"), rows)
+
+
+def sizes(reader: Reader) -> Records:
+    """Give how full the maps are that can fill up; ``use`` is in percent."""
+    rows: list[Row] = []
+    for name, layout in sorted(reader.layout.maps.items()):
+        if layout.type.endswith("hash"):
+            count = reader.count(name)
+            use = round(100 * count / layout.max_entries, 1) if layout.max_entries else 0.0
+            rows.append((name, count, layout.max_entries, use))
+    return Records("sizes", ("map", "rows", "capacity", "use"), rows)

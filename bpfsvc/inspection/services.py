@@ -1,0 +1,173 @@
+"""Records of Services: who is asked, who answers, and how often."""
+
+from __future__ import annotations
+
+from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6
+from bpfsvc.inspection.fields import chooser, place_text, protocol_text, text, total
+from bpfsvc.inspection.generic import extras
+from bpfsvc.inspection.reader import Reader
+from bpfsvc.inspection.records import Records, Row, Value
+
+ADDRESS_KEY = ("address", "port", "protocol")
+SLOT = ("service", "generation", "slot")
+BACKEND = ("address", "port", "counters")
+TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
+NAME = ("namespace", "name", "port_name", "number", "protocol", "family")
+CLIENTS = ("pod", "node", "other")
+POLICY = ("first", "size", "masquerade", "reject")
+FRONTEND = ("service", "generation", *(f"{who}.{what}" for who in CLIENTS for what in POLICY))
+
+_ANY_NODE = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
+
+
+def frontend_text(address: bytes, port: int, protocol: int) -> str:
+    """Give ``10.96.0.10:53/UDP``; ``nodeport:30007/TCP`` for any address of the node.
+
+    ``nodeport6:30007/TCP`` is the same for IPv6.
+    """
+    place = f"{_ANY_NODE[address]}:{port}" if address in _ANY_NODE else place_text(address, port)
+    return f"{place}/{protocol_text(protocol)}"
+
+
+class ServiceNames:
+    """Service ids as ``namespace/name:port``; the port's number stands in where it has no name."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._names: dict[int, str] = {}
+        layout = reader.layout.maps["services"]
+        key = chooser(layout.key, ("value",))
+        value = chooser(layout.value, ("namespace", "name", "port_name", "number"))
+        for raw_key, raw in reader.rows("services"):
+            namespace, name, port_name, number = value(raw)
+            port = text(port_name) or number
+            self._names[key(raw_key)[0]] = f"{text(namespace)}/{text(name)}:{port}"
+
+    def __getitem__(self, service: int) -> str:
+        """Give the name; ``#7`` for an id that has none, nothing for 0."""
+        return self._names.get(service) or (f"#{service}" if service else "")
+
+
+def services(reader: Reader) -> Records:
+    """Give all service ports."""
+    layout = reader.layout.maps["services"]
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, NAME)
+    more = extras(layout, ("value",), NAME)
+    rows: list[Row] = []
+    for raw_key, raw in reader.rows("services"):
+        namespace, name, port_name, number, protocol, family = value(raw)
+        row: Row = (
+            text(namespace),
+            text(name),
+            text(port_name),
+            number,
+            protocol_text(protocol),
+            f"IPv{family}",
+            key(raw_key)[0],
+        )
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("namespace", "name", "port_name", "port", "protocol", "family", "id")
+    return Records("services", columns + more.columns, sorted(rows))
+
+
+def frontends(reader: Reader) -> Records:
+    """Give what happens to each class of clients at each frontend.
+
+    Classes that are treated alike share a row. ``action`` is forward, masquerade (forward with the
+    node's address as source), reject or drop.
+    """
+    layout = reader.layout.maps["frontends"]
+    key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
+    more = extras(layout, ADDRESS_KEY, FRONTEND)
+    service_names = ServiceNames(reader)
+    places = _backend_places(reader)
+    found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.rows("frontends"))
+    rows: list[Row] = []
+    for frontend, raw_key, raw in found:
+        service, generation, *flat = value(raw)
+        by_policy: dict[tuple[int, ...], list[str]] = {}
+        for at, who in zip(range(0, len(flat), len(POLICY)), CLIENTS, strict=True):
+            by_policy.setdefault(tuple(flat[at : at + len(POLICY)]), []).append(who)
+        for (first, size, masquerade, reject), who_all in by_policy.items():
+            slots = range(first, first + size)
+            backends = tuple(places.get((service, generation, slot), "missing") for slot in slots)
+            row: tuple[Value, ...] = (
+                frontend_text(*frontend),
+                service_names[service],
+                tuple(who_all),
+                _action(size, masquerade, reject),
+                backends,
+            )
+            rows.append(row + more.values(raw_key, raw))
+    columns = ("frontend", "service", "clients", "action", "backends")
+    return Records("frontends", columns + more.columns, rows)
+
+
+def _action(size: int, masquerade: int, reject: int) -> str:
+    if not size:
+        return "reject" if reject else "drop"
+    return "masquerade" if masquerade else "forward"
+
+
+def _backend_places(reader: Reader) -> dict[tuple[int, ...], str]:
+    layout = reader.layout.maps["backends"]
+    key, value = chooser(layout.key, SLOT), chooser(layout.value, ("address", "port"))
+    return {key(raw_key): place_text(*value(raw)) for raw_key, raw in reader.rows("backends")}
+
+
+def backends(reader: Reader) -> Records:
+    """Give all slots of all generations, with the traffic of their backend.
+
+    A backend that stands in several slots has one count, shown at each of them. Packets and bytes
+    are those rewritten; a connection of the node's own sockets counts without packets.
+    """
+    layout = reader.layout.maps["backends"]
+    key, value = chooser(layout.key, SLOT), chooser(layout.value, BACKEND)
+    more = extras(layout, SLOT, BACKEND)
+    service_names = ServiceNames(reader)
+    traffic = _Traffic(reader)
+    found = []
+    for raw_key, raw in reader.rows("backends"):
+        service, generation, slot = key(raw_key)
+        found.append((service_names[service], generation, slot, raw_key, raw))
+    rows: list[Row] = []
+    for service_name, generation, slot, raw_key, raw in sorted(found):
+        address, port, counters = value(raw)
+        row: Row = (service_name, place_text(address, port), *traffic[counters], generation, slot)
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("service", "backend", *TRAFFIC, "generation", "slot")
+    return Records("backends", columns + more.columns, rows)
+
+
+class _Traffic:
+    """Counts of backends, summed over the CPUs. Only what is asked for is read."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        layout = reader.layout.maps["backend_counters"]
+        self._key = layout.key.codec
+        self._sum = total(layout, TRAFFIC)
+        self._nothing = [0] * len(TRAFFIC)
+        self._known: dict[int, list[int]] = {}
+
+    def __getitem__(self, counters: int) -> list[int]:
+        if counters not in self._known:
+            raw = self._reader.row("backend_counters", self._key.pack(counters))
+            self._known[counters] = self._sum(raw) if raw else self._nothing
+        return self._known[counters]
+
+
+def endpoints(reader: Reader) -> Records:
+    """Give everything that is a backend, and of how many service ports."""
+    layout = reader.layout.maps["endpoints"]
+    key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, ("value",))
+    more = extras(layout, ADDRESS_KEY, ("value",))
+    found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.rows("endpoints"))
+    rows: list[Row] = [
+        (
+            f"{place_text(address, port)}/{protocol_text(protocol)}",
+            value(raw)[0],
+            *more.values(raw_key, raw),
+        )
+        for (address, port, protocol), raw_key, raw in found
+    ]
+    return Records("endpoints", ("endpoint", "uses", *more.columns), rows)

@@ -1,0 +1,196 @@
+"""Look at everything a verdict needs: maps, attachments, the agent, and this node's sysctls."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+
+from bpfsvc.datapath import bpf, sockets, sysctls
+from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
+from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.datapath.source import MAP_FLAGS, Sizes, load
+from bpfsvc.inspection import node
+from bpfsvc.inspection.fields import chooser, interface_text, lacks
+from bpfsvc.inspection.reader import PinnedReader, Reader, open_pinned, reading
+from bpfsvc.inspection.verdict import Facts, Health, InterfaceFacts
+
+_HEALTH_SECONDS = 2
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def look(root: PinRoot, healthz: tuple[str, int] | None) -> Facts:
+    """Gather the facts about the agent at ``root``, which serves health at ``healthz``.
+
+    Raises ``NotLoaded`` if nothing is loaded, and what :func:`open_pinned` raises.
+    """
+    with open_pinned(root) as pinned:
+        reader = PinnedReader(pinned)
+        layout = reader.layout
+        running = is_running(root)
+        ports = node.masquerade_ports(reader)
+        attached, stale = _sockets(root, pinned)
+        services, families = _services(reader)
+        return Facts(
+            build=layout.digest,
+            expected_build=load(_sizes(reader)).digest,
+            running=running,
+            health=ask_health(healthz) if running and healthz else None,
+            same_namespace=_same_namespace(reader),
+            interfaces=tuple(_interfaces(reader, pinned)),
+            sockets=attached,
+            stale_sockets=stale,
+            all_sockets=len(SOCKET_PROGRAMS),
+            services=services,
+            frontends=reader.count("frontends"),
+            backends=reader.count("endpoints"),
+            connections=reader.count("connections"),
+            new_connections=reader.count("new_connections"),
+            max_connections=layout.maps["connections"].max_entries,
+            drops=_drops(reader),
+            families=families,
+            forwarding=tuple(family for family in (4, 6) if sysctls.forwards(family)),
+            masquerade_ports=str(ports or ""),
+            masquerade_reserved=ports is not None and _is_reserved(ports),
+        )
+
+
+def is_running(root: PinRoot) -> bool:
+    """Whether an agent holds the lock of ``root``, as a running one does.
+
+    The shared lock tried here lasts for microseconds.
+    """
+    with reading(root.path):
+        fd = os.open(root.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+def ask_health(address: tuple[str, int]) -> Health:
+    """Ask ``/healthz``; its problems as it words them."""
+    host, port = address
+    talk = HTTPConnection(_EVERYWHERE.get(host, host), port, timeout=_HEALTH_SECONDS)
+    try:
+        talk.request("GET", "/healthz")
+        answer = talk.getresponse()
+        body = answer.read()
+    except (OSError, HTTPException):
+        return Health(status=0)  # that nobody answers is an answer
+    finally:
+        talk.close()
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return Health(status=answer.status)
+    problems = found.get("problems", {}) if isinstance(found, dict) else {}
+    words = problems.values() if isinstance(problems, dict) else ()
+    return Health(status=answer.status, problems=tuple(str(each) for each in words))
+
+
+def _sizes(reader: Reader) -> Sizes:
+    """Give the sizes the loaded build was made with: they are part of its digest."""
+    given: dict[str, int] = {}
+    for name, option in MAP_FLAGS.items():
+        if name in reader.layout.maps:
+            size = option.removeprefix("--").replace("-", "_")
+            rows = reader.layout.maps[name].max_entries
+            # Of the maps with one option, the counters of backends have a row more.
+            given[size] = min(rows, given.get(size, rows))
+    return Sizes(**given)
+
+
+def _same_namespace(reader: Reader) -> bool:
+    layout, raw = reader.layout.maps["settings"], reader.row("settings", bytes(4))
+    if raw is None or lacks(layout.value, ("netns_cookie",)):
+        return True
+    cookie = chooser(layout.value, ("netns_cookie",))(raw)[0]
+    return cookie in (0, sockets.netns_cookie())
+
+
+def _interfaces(reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
+    ours = {
+        hook: {bpf.program_id(pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
+        for hook in Hook
+    }
+    key = chooser(reader.layout.maps["interfaces"].key, ("value",))
+    for index in sorted(key(raw_key)[0] for raw_key, _ in reader.rows("interfaces")):
+        missing, stale, ahead = [], [], []
+        for hook in Hook:
+            try:
+                filters = tc.attached(index, hook)
+            except DeviceGone:
+                filters = ()
+            mine = [each for each in filters if each.ours]
+            if not mine:
+                missing.append(str(hook))
+            elif not any(each.program in ours[hook] for each in mine):
+                stale.append(str(hook))
+            ahead += [f"{hook}: {each}" for each in _ahead(filters, mine)]
+        yield InterfaceFacts(
+            name=interface_text(index),
+            missing=tuple(missing),
+            stale=tuple(stale),
+            ahead=tuple(ahead),
+        )
+
+
+def _ahead(filters: tuple[Filter, ...], mine: list[Filter]) -> Iterator[Filter]:
+    """Give the foreign filters that see a packet before the first of ours."""
+    first = min((each.priority for each in mine), default=0)
+    for each in filters:
+        if not each.ours and not each.chain and each.priority <= first:
+            yield each
+
+
+def _sockets(root: PinRoot, pinned: Pinned) -> tuple[int, int]:
+    """Count the socket hooks that are attached, and those among them with another build's program.
+
+    ``struct bpf_link_info`` begins with type, id and the program's id.
+    """
+    attached = stale = 0
+    for name in SOCKET_PROGRAMS:
+        if not (root.links / name).exists():
+            continue
+        link = bpf.get(root.links / name)
+        try:
+            if not bpf.link_cgroup(link):
+                continue  # its cgroup was removed
+            program = struct.unpack_from("=I", bpf.info(link, 12), 8)[0]
+        finally:
+            os.close(link)
+        attached += 1
+        stale += program != bpf.program_id(pinned.program(name))
+    return attached, stale
+
+
+def _services(reader: Reader) -> tuple[int, tuple[int, ...]]:
+    value = chooser(reader.layout.maps["services"].value, ("namespace", "name", "family"))
+    names, families = set(), set()
+    for _, raw in reader.rows("services"):
+        namespace, name, family = value(raw)
+        names.add((namespace, name))
+        families.add(family)
+    return len(names), tuple(sorted(families))
+
+
+def _drops(reader: Reader) -> dict[str, int]:
+    found = {}
+    for event, reason, count in node.counters(reader).rows:
+        if event == "dropped" and count:
+            found[str(reason)] = int(str(count))
+    return found
+
+
+def _is_reserved(ports: node.MasqueradePorts) -> bool:
+    reserved = sysctls.parse_ports(sysctls.read(sysctls.RESERVED_PORTS))
+    return any(each.first <= ports.first and ports.last <= each.last for each in reserved)

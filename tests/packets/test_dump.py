@@ -1,0 +1,188 @@
+"""``bpfsvc maps dump`` and ``status`` on the maps of a node that carries connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from bpfsvc.inspection.dump import choose
+from tests.packets.node import Node, tcp, udp
+
+CLIENT, VIP, BACKEND = "10.244.1.5:40000", "10.96.0.10:80", "10.244.2.7:8080"
+STRANGER = "192.168.50.9:40000"
+
+
+def bpfsvc(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on the pins of the node, in a process of its own."""
+    node.installation.complete()
+    place = ["--pin-root", str(node.installation.root.path)]
+    command = [sys.executable, "-m", "bpfsvc", *arguments, *place]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def dumped(node: Node, *names: str) -> dict[str, list[dict[str, Any]]]:
+    """Give the records of some maps."""
+    found = bpfsvc(node, "maps", "dump", *names, "-o", "json")
+    assert found.returncode == 0, found.stderr
+    result: dict[str, list[dict[str, Any]]] = json.loads(found.stdout)
+    return result
+
+
+def web(node: Node) -> None:
+    node.service("web", [BACKEND], frontends=[VIP], node_port=30007, masquerade=True)
+
+
+def test_every_map_of_this_build_has_a_view_of_its_own(node: Node) -> None:
+    web(node)
+    node.forward(tcp(CLIENT, VIP))
+    node.forward(tcp(CLIENT, BACKEND))
+    found = dumped(node)
+    assert tuple(found) == choose(node.pinned.layout, [])
+    unnamed = {
+        f"{name}.{column}"
+        for name, records in found.items()
+        for record in records
+        for column in record
+        if column in ("key", "value") and name != "settings"
+    }
+    assert not unnamed
+
+
+def test_a_masqueraded_connection_is_one_record_from_its_first_packet_to_its_end(
+    node: Node,
+) -> None:
+    web(node)
+    common = {
+        "protocol": "TCP",
+        "client": STRANGER,
+        "frontend": "10.96.0.10:80/TCP",
+        "service": "default/web:80",
+        "backend": BACKEND,
+        "translation": ["destination", "source"],
+    }
+
+    def seen() -> dict[str, Any]:
+        (found,) = dumped(node, "connections")["connections"]
+        assert {name: found[name] for name in common} == common
+        assert 0 <= found["idle"] <= found["age"] < 60
+        return found
+
+    routed = node.ingress(tcp(STRANGER, VIP))
+    assert (seen()["masquerade"], seen()["state"]) == ("pending", "SYN_SENT")
+    out = node.egress(routed)
+    us = f"192.168.50.11:{out.payload.sport}"
+    assert (seen()["masquerade"], seen()["state"]) == (us, "SYN_SENT")
+    node.forward(tcp(BACKEND, us, flags="SA"))
+    assert (seen()["masquerade"], seen()["state"]) == (us, "ESTABLISHED")
+    node.forward(tcp(STRANGER, VIP, flags="FA"))
+    assert seen()["state"] == "FIN_WAIT"
+    node.forward(tcp(BACKEND, us, flags="FA"))
+    assert seen()["state"] == "CLOSED"
+
+
+def test_a_refused_connection_and_an_unanswered_datagram_have_their_states(node: Node) -> None:
+    web(node)
+    node.service("dns", ["10.244.2.7:53"], frontends=["10.96.0.53:53"], protocol="UDP")
+    node.forward(tcp(CLIENT, VIP))
+    node.forward(tcp(BACKEND, CLIENT, flags="RA"))
+    node.forward(udp(CLIENT, "10.96.0.53:53"))
+    states = {
+        each["protocol"]: each["state"] for each in dumped(node, "connections")["connections"]
+    }
+    assert states == {"TCP": "RESET", "UDP": "UNREPLIED"}
+
+
+def test_a_collision_shows_the_changed_source_port(node: Node) -> None:
+    web(node)
+    node.forward(tcp(CLIENT, BACKEND))
+    out = node.forward(tcp(CLIENT, VIP))
+    found = dumped(node, "connections", "direct_flows")
+    (connection,), (direct,) = found["connections"], found["direct_flows"]
+    assert connection["translation"] == ["destination", f"source-port={out.payload.sport}"]
+    assert (direct["client"], direct["endpoint"]) == (CLIENT, BACKEND)
+
+
+def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
+    web(node)
+    node.service("gone", [], frontends=["[fd96::1]:80"], family=6)
+    # Counts belong to ids, and outlive what earlier tests did with them.
+    before = dumped(node, "backends")["backends"][0]
+    node.forward(tcp(CLIENT, VIP))
+    node.forward(tcp(BACKEND, CLIENT, flags="SA"))
+    found = dumped(node, "frontends", "backends", "services", "endpoints")
+    rows = [(each["frontend"], each["clients"], each["action"]) for each in found["frontends"]]
+    assert rows == [
+        ("nodeport:30007/TCP", ["pod"], "forward"),
+        ("nodeport:30007/TCP", ["node", "other"], "masquerade"),
+        ("10.96.0.10:80/TCP", ["pod"], "forward"),
+        ("10.96.0.10:80/TCP", ["node", "other"], "masquerade"),
+        ("[fd96::1]:80/TCP", ["pod", "node", "other"], "reject"),
+    ]
+    (backend,) = found["backends"]
+    assert (backend["service"], backend["backend"]) == ("default/web:80", BACKEND)
+    for count in ("connections", "packets", "reply_packets"):
+        assert backend[count] == before[count] + 1
+    assert [each["name"] for each in found["services"]] == ["gone", "web"]
+    assert found["endpoints"] == [{"endpoint": f"{BACKEND}/TCP", "uses": 1}]
+
+
+@pytest.mark.parametrize("output", ["table", "yaml"])
+def test_the_other_formats_say_the_same(node: Node, output: str) -> None:
+    web(node)
+    found = bpfsvc(node, "maps", "dump", "frontends", "node_addresses", "-o", output)
+    assert (found.returncode, found.stderr) == (0, "")
+    if output == "yaml":
+        assert yaml.safe_load(found.stdout) == dumped(node, "frontends", "node_addresses")
+        return
+    assert found.stdout.splitlines() == [
+        "frontends (4)",
+        "FRONTEND            SERVICE         CLIENTS     ACTION      BACKENDS",
+        "nodeport:30007/TCP  default/web:80  pod         forward     10.244.2.7:8080",
+        "nodeport:30007/TCP  default/web:80  node,other  masquerade  10.244.2.7:8080",
+        "10.96.0.10:80/TCP   default/web:80  pod         forward     10.244.2.7:8080",
+        "10.96.0.10:80/TCP   default/web:80  node,other  masquerade  10.244.2.7:8080",
+        "",
+        "node_addresses (2)",
+        "ADDRESS        NODEPORTS",
+        "192.168.50.11  yes",
+        "fd50::11       yes",
+    ]
+
+
+def test_an_unknown_map_is_answered_with_the_names_of_all(node: Node) -> None:
+    found = bpfsvc(node, "maps", "dump", "fronted")
+    assert (found.returncode, found.stdout) == (2, "")
+    error, hint = found.stderr.splitlines()
+    assert error == "Error: there is no map 'fronted'"
+    assert hint.startswith("Hint: the maps are: frontends, services, backends, endpoints")
+
+
+def test_status_finds_the_build_of_this_version_and_no_agent(node: Node) -> None:
+    web(node)
+    found = bpfsvc(node, "status")
+    verdict, *rest = found.stdout.splitlines()
+    assert (found.returncode, found.stderr) == (1, "")
+    assert len(rest) == 9
+    assert verdict.startswith("NOT WELL: the agent is not running")
+    assert rest[0] == f"build:       {node.pinned.layout.digest}, of this version"
+    assert rest[2] == "interfaces:  0 of 1 attached"
+    assert rest[4] == "services:    1, with 2 frontends and 1 backends"
+
+
+def test_status_knows_an_agent_by_its_lock(node: Node) -> None:
+    node.installation.complete()
+    lock = node.installation.root.lock()
+    try:
+        found = bpfsvc(node, "status", "-o", "json", "--healthz-bind-address", "127.0.0.1:1")
+    finally:
+        os.close(lock)
+    facts = json.loads(found.stdout)
+    assert facts["running"] is True
+    assert facts["health"] == {"status": 0, "problems": []}
+    assert "the agent is not running" not in facts["reasons"]
