@@ -8,6 +8,7 @@
 #include "flow.h"
 #include "settings.h"
 #include "counters.h"
+#include "filter.h"
 #include "names.h"
 #include "node.h"
 #include "frontends.h"
@@ -32,7 +33,7 @@ static inline void note_masquerade(const struct flow *after, const struct connec
 		return;
 	pending.counters = 0;
 	pending.masquerade_pending = 1;
-	new_connections.update(&routed, &pending);
+	connection_note(&routed, &pending);
 }
 
 /* The first packet through a frontend: write both directions, and what the way out has to do. */
@@ -60,7 +61,7 @@ static inline int open_connection(const struct settings *settings, struct packet
 	entry.after = *after;
 	entry.masquerade = choice->masquerade ||
 			   address_equal(&packet->flow.source, &choice->backend.address);
-	new_connections.update(&packet->flow, &entry);
+	connection_note(&packet->flow, &entry);
 
 	masquerade_forget(after);
 	if (entry.masquerade)
@@ -119,17 +120,17 @@ static inline bool hold_back(const struct settings *settings, struct packet *pac
 }
 
 /* A packet that belongs to no known connection. */
-static inline int first_packet(struct __sk_buff *skb, struct packet *packet)
+static inline int first_packet(struct __sk_buff *skb, const struct settings *settings,
+			       struct packet *packet)
 {
-	struct settings *settings = settings_get();
 	struct frontend_key key = {};
 	struct choice choice = {};
 	int verdict;
 
-	if (!settings || address_is_v4_loopback(&packet->flow.destination))
+	if (address_is_v4_loopback(&packet->flow.destination))
 		return VERDICT_NONE;
 	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
-	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet))
+	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))
 		return hold_back(settings, packet) ? VERDICT_DROP : VERDICT_NONE;
 
 	key.address = packet->flow.destination;
@@ -190,9 +191,8 @@ static inline bool next_packet(struct __sk_buff *skb, struct packet *packet,
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);
 	connection_track(&packet->flow, connection, packet->tcp_flags);
-	if (connection->reply && !connection->replied && !(packet->tcp_flags & TCP_RST))
-		return connection_establish(&packet->flow, connection);
-	return true;
+	return connection->established ||
+	       connection_progress(&packet->flow, connection, packet->tcp_flags);
 }
 
 /*
@@ -216,34 +216,31 @@ static inline struct connection *reuse(struct packet *packet, struct connection 
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 {
+	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
 	struct connection *connection;
 
-	if (!packet || !parse(skb, l2, hook, packet))
+	if (!settings || !packet || !parse(skb, l2, hook, settings->settling, packet))
 		return TC_ACT_UNSPEC;
 	if (packet->icmp_error)
 		return translate_icmp_error(skb, packet);
 
-	connection = connections.lookup(&packet->flow);
-	if (!connection && may_be_new(packet))
-		connection = new_connections.lookup(&packet->flow);
-	if (connection && tcp_opens(packet) && connection_closed(connection))
+	connection = connection_find(&packet->flow);
+	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection))
 		connection = reuse(packet, connection);
 
 	if (connection) {
 		if (!next_packet(skb, packet, connection))
 			return TC_ACT_SHOT;
 	} else if (hook == HOOK_INGRESS) {
-		int verdict = first_packet(skb, packet);
+		int verdict = first_packet(skb, settings, packet);
 
 		if (verdict == VERDICT_NONE)
 			return TC_ACT_UNSPEC;
 		if (verdict != VERDICT_DNAT)
 			return TC_ACT_SHOT;
 	} else {
-		struct settings *settings = settings_get();
-
-		return settings && hold_back(settings, packet) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+		return hold_back(settings, packet) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	}
 
 	if (rewrite(skb, packet)) {

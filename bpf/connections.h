@@ -10,9 +10,10 @@
  *	egress   client -> backend             becomes  node -> backend
  *	ingress  backend -> node               becomes  backend -> client
  *
- * A flow lives in `new_connections`, from which the kernel evicts, until its first reply; then it
- * moves to `connections`, where nothing is evicted. A flood of first packets can so push out other
- * first packets, but never a connection that works.
+ * A flow lives in `new_connections`, from which the kernel evicts, until both sides have answered
+ * each other: TCP until the client acknowledges the server's SYN, UDP until the first reply. Then it
+ * moves to `connections`, where nothing is evicted. A flood of first packets, though every one be
+ * answered, can so push out other first packets, but never a connection that works.
  */
 
 struct connection {
@@ -22,13 +23,13 @@ struct connection {
 	__u32 service; /* 0: none, a direct flow whose port had to change */
 	__u32 counters; /* of the backend; 0: not counted by this entry */
 	__u8 reply;
-	__u8 replied;
+	__u8 replied;	/* the server has been heard */
+	__u8 established;
 	__u8 fin_sent; /* by the sender of this direction */
 	__u8 fin_received;
 	__u8 reset;
 	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
-	__u8 zero;
 };
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
@@ -36,8 +37,8 @@ MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECT
 
 #define NS_PER_SECOND 1000000000LL
 
-/* An unanswered flow that is silent for so long keeps nothing from others. */
-#define UNANSWERED_SECONDS 60
+/* A flow that is not established and silent for so long keeps no port from others. */
+#define UNANSWERED_SECONDS 5
 
 static inline bool connection_closed(const struct connection *connection)
 {
@@ -52,9 +53,19 @@ static inline __s64 connection_idle(const struct connection *connection, __u64 n
 
 static inline struct connection *connection_find(struct flow *flow)
 {
-	struct connection *connection = connections.lookup(flow);
+	struct connection *connection;
 
+	if (!flow_may_be_known(flow))
+		return NULL;
+	connection = connections.lookup(flow);
 	return connection ? connection : new_connections.lookup(flow);
+}
+
+/* Write an entry of a flow that is not answered yet. */
+static inline void connection_note(struct flow *flow, struct connection *connection)
+{
+	flow_note(flow, connection->reply);
+	new_connections.update(flow, connection);
 }
 
 static inline void pair_of(struct flow *partner, const struct flow *flow, const struct flow *after)
@@ -125,32 +136,52 @@ static inline void connection_track(const struct flow *flow, struct connection *
 }
 
 /*
- * The first reply has come: move the pair to where nothing is evicted. False when that is not
- * possible; the packet must then not pass, for nothing would translate the rest of its flow.
+ * Both sides have been heard: move the pair of `flow` to where nothing is evicted. False when that is
+ * not possible; the packet must then not pass, for nothing would translate the rest of its flow.
  */
-static inline bool connection_establish(struct flow *flow, struct connection *reply)
+static inline bool connection_establish(struct flow *flow, struct connection *connection)
 {
-	struct connection *forward;
+	struct connection *other;
 	struct flow partner;
 
-	pair_of(&partner, flow, &reply->after);
-	forward = new_connections.lookup(&partner);
-	if (!forward) {
+	pair_of(&partner, flow, &connection->after);
+	other = new_connections.lookup(&partner);
+	if (!other) {
 		COUNT(dropped__evicted);
 		new_connections.delete(flow);
 		return false;
 	}
-	forward->replied = 1;
-	reply->replied = 1;
-	if (connections.update(&partner, forward) || connections.update(flow, reply)) {
+	/* An acknowledgement of nothing: the server has not been heard. */
+	if (!connection->reply && !other->replied)
+		return true;
+	connection->replied = other->replied = 1;
+	connection->established = other->established = 1;
+	if (connections.update(&partner, other) || connections.update(flow, connection)) {
 		/* As if it had not come: it may come again, and find room. */
 		connections.delete(&partner);
-		forward->replied = 0;
-		reply->replied = 0;
+		connection->established = other->established = 0;
 		COUNT(dropped__connections_full);
 		return false;
 	}
 	new_connections.delete(&partner);
 	new_connections.delete(flow);
 	return true;
+}
+
+/*
+ * A packet of a flow that is not established. Of TCP, only the client's acknowledgement proves that
+ * the client is where its packets say; half-open connections must not take room from others.
+ */
+static inline bool connection_progress(struct flow *flow, struct connection *connection,
+				       __u8 tcp_flags)
+{
+	if (flow->protocol != PROTO_TCP)
+		return !connection->reply || connection_establish(flow, connection);
+	if (tcp_flags & TCP_RST)
+		return true;
+	if (connection->reply) {
+		connection->replied = 1;
+		return true;
+	}
+	return tcp_flags & TCP_SYN || connection_establish(flow, connection);
 }

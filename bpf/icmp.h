@@ -47,9 +47,8 @@ static inline int translate_icmp_error(struct __sk_buff *skb, struct packet *pac
 	__u32 header;
 	int error;
 
-	header = parse_ip(skb, inner_l3, packet->v4, &inner);
-	if (!header || (inner.protocol != PROTO_TCP && inner.protocol != PROTO_UDP) ||
-	    !parse_ports(skb, inner_l3 + header, &inner))
+	header = parse_quote(skb, inner_l3, packet->v4, &inner);
+	if (!header)
 		return TC_ACT_UNSPEC;
 
 	/* The error travels like a reply to the packet it quotes. */

@@ -23,97 +23,141 @@ static inline struct packet *packet_get(void)
 	return packets.lookup(&only);
 }
 
-static inline bool tcp_opens(const struct packet *packet)
+static inline bool tcp_opens(__u8 tcp_flags)
 {
-	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	return (tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Whether the packet may belong to a connection that has not been answered yet. */
-static inline bool may_be_new(const struct packet *packet)
+/* Read from the packet, at best straight from its linear part. */
+static inline bool read_bytes(struct __sk_buff *skb, __u32 offset, void *to, const __u32 size)
 {
-	return packet->flow.protocol != PROTO_TCP || packet->tcp_flags & (TCP_SYN | TCP_RST);
+	void *at = (void *)(long)skb->data + (offset & 0xff);
+
+	if (at + size <= (void *)(long)skb->data_end) {
+		__builtin_memcpy(to, at, size);
+		return true;
+	}
+	return bpf_skb_load_bytes(skb, offset, to, size) == 0;
 }
+
+/* What of an IP header has to be known first. `length` is 0 for what is not looked at. */
+struct ip_start {
+	__u32 length;
+	__u8 protocol;
+};
 
 /*
- * Read an IP header at `offset` into the addresses and protocol of `flow`. Returns the header's
- * length, or 0 for what is not looked at: other protocols, and fragments after the first, which
- * carry no ports.
+ * Not looked at are other protocols than IP, and fragments after the first, which carry no ports.
  */
-static inline __u32 parse_ip(struct __sk_buff *skb, __u32 offset, bool v4, struct flow *flow)
+static inline struct ip_start parse_ip(struct __sk_buff *skb, __u32 offset, bool v4)
 {
+	struct ip_start start = {};
+
 	if (v4) {
-		struct ipv4_header ip;
+		struct ipv4_start ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
-			return 0;
-		if (ip.version_and_length >> 4 != 4 || ip.fragment & bpf_htons(IPV4_FRAGMENT_OFFSET))
-			return 0;
-		address_from_v4(&flow->source, ip.source);
-		address_from_v4(&flow->destination, ip.destination);
-		flow->protocol = ip.protocol;
-		return (ip.version_and_length & 0xf) * 4;
+		if (!read_bytes(skb, offset, &ip, sizeof(ip)) || ip.version_and_length >> 4 != 4 ||
+		    ip.fragment & bpf_htons(IPV4_FRAGMENT_OFFSET))
+			return start;
+		start.length = (ip.version_and_length & 0xf) * 4;
+		start.protocol = ip.protocol;
 	} else {
-		struct ipv6_header ip;
+		struct ipv6_start ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
-			return 0;
-		address_from_v6(&flow->source, ip.source);
-		address_from_v6(&flow->destination, ip.destination);
-		flow->protocol = ip.next_header;
-		return sizeof(ip);
+		if (!read_bytes(skb, offset, &ip, sizeof(ip)))
+			return start;
+		start.length = IPV6_HEADER_LENGTH;
+		start.protocol = ip.next_header;
 	}
+	return start;
 }
 
-static inline bool parse_ports(struct __sk_buff *skb, __u32 offset, struct flow *flow)
+static inline bool parse_addresses(struct __sk_buff *skb, __u32 offset, bool v4, struct flow *flow)
 {
-	struct ports ports;
+	if (v4) {
+		__be32 pair[2];
 
-	if (bpf_skb_load_bytes(skb, offset, &ports, sizeof(ports)))
-		return false;
-	flow->source_port = ports.source;
-	flow->destination_port = ports.destination;
+		if (!read_bytes(skb, offset + IPV4_SOURCE_OFFSET, pair, sizeof(pair)))
+			return false;
+		address_from_v4(&flow->source, pair[0]);
+		address_from_v4(&flow->destination, pair[1]);
+	} else {
+		__be32 pair[8];
+
+		if (!read_bytes(skb, offset + IPV6_SOURCE_OFFSET, pair, sizeof(pair)))
+			return false;
+		address_from_v6(&flow->source, pair);
+		address_from_v6(&flow->destination, pair + 4);
+	}
 	return true;
 }
 
-/* False: nothing in it concerns Services. `l2` is the length of the link layer's header. */
-static inline bool parse(struct __sk_buff *skb, __u32 l2, __u8 hook, struct packet *packet)
+/* Read a quoted packet: its addresses, protocol and ports. */
+static inline __u32 parse_quote(struct __sk_buff *skb, __u32 offset, bool v4, struct flow *flow)
 {
-	__u32 header;
+	struct ip_start ip = parse_ip(skb, offset, v4);
+	struct ports ports;
 
-	packet->tcp_flags = 0;
-	packet->icmp_error = 0;
-	packet->flow.source_port = 0;
-	packet->flow.destination_port = 0;
-	packet->flow.zero = 0;
-	/* Seen again, without the tag, by the VLAN's own interface. */
-	if (skb->vlan_present)
-		return false;
-	packet->v4 = skb->protocol == bpf_htons(ETHERTYPE_IPV4);
-	if (!packet->v4 && skb->protocol != bpf_htons(ETHERTYPE_IPV6))
-		return false;
-	packet->flow.hook = hook;
-	packet->l3 = l2;
-	header = parse_ip(skb, l2, packet->v4, &packet->flow);
-	if (!header)
-		return false;
-	packet->l4 = l2 + header;
-	if (packet->flow.protocol == PROTO_TCP) {
-		__u8 flags;
+	if (!ip.length || (ip.protocol != PROTO_TCP && ip.protocol != PROTO_UDP) ||
+	    !parse_addresses(skb, offset, v4, flow) ||
+	    !read_bytes(skb, offset + ip.length, &ports, sizeof(ports)))
+		return 0;
+	flow->protocol = ip.protocol;
+	flow->source_port = ports.source;
+	flow->destination_port = ports.destination;
+	return ip.length;
+}
 
-		if (bpf_skb_load_bytes(skb, packet->l4 + TCP_FLAGS_OFFSET, &flags, 1))
+/*
+ * False: nothing in it concerns Services. `l2` is the length of the link layer's header. Most
+ * packets end here, in the middle of a TCP connection that was never translated, so that is asked
+ * before anything else is read.
+ */
+static inline bool parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settling,
+			 struct packet *packet)
+{
+	bool v4 = skb->protocol == bpf_htons(ETHERTYPE_IPV4);
+	__u8 tcp_flags = 0, icmp_error = 0;
+	struct ports ports = {};
+	struct ip_start ip;
+	__u32 l4;
+
+	/* With a tag it is seen again, without, by the VLAN's own interface. */
+	if ((!v4 && skb->protocol != bpf_htons(ETHERTYPE_IPV6)) || skb->vlan_present)
+		return false;
+	ip = parse_ip(skb, l2, v4);
+	if (!ip.length)
+		return false;
+	l4 = l2 + ip.length;
+	if (ip.protocol == PROTO_TCP || ip.protocol == PROTO_UDP) {
+		if (!read_bytes(skb, l4, &ports, sizeof(ports)))
 			return false;
-		packet->tcp_flags = flags;
-		return parse_ports(skb, packet->l4, &packet->flow);
-	}
-	if (packet->flow.protocol == PROTO_UDP)
-		return parse_ports(skb, packet->l4, &packet->flow);
-	if (packet->flow.protocol == (packet->v4 ? PROTO_ICMP : PROTO_ICMPV6)) {
+		if (ip.protocol == PROTO_TCP &&
+		    !read_bytes(skb, l4 + TCP_FLAGS_OFFSET, &tcp_flags, sizeof(tcp_flags)))
+			return false;
+		if (!settling && (hook == HOOK_EGRESS ||
+				  (ip.protocol == PROTO_TCP && !tcp_opens(tcp_flags))) &&
+		    !ports_may_be_known(hook, ip.protocol, ports.source, ports.destination))
+			return false;
+	} else {
 		__u8 type;
 
-		if (bpf_skb_load_bytes(skb, packet->l4, &type, 1))
+		if (ip.protocol != (v4 ? PROTO_ICMP : PROTO_ICMPV6) ||
+		    !read_bytes(skb, l4, &type, sizeof(type)))
 			return false;
-		packet->icmp_error = packet->v4 ? icmp_is_error(type) : icmpv6_is_error(type);
-		return packet->icmp_error;
+		icmp_error = v4 ? icmp_is_error(type) : icmpv6_is_error(type);
+		if (!icmp_error)
+			return false;
 	}
-	return false;
+	packet->flow.source_port = ports.source;
+	packet->flow.destination_port = ports.destination;
+	packet->flow.protocol = ip.protocol;
+	packet->flow.hook = hook;
+	packet->flow.zero = 0;
+	packet->l3 = l2;
+	packet->l4 = l4;
+	packet->v4 = v4;
+	packet->tcp_flags = tcp_flags;
+	packet->icmp_error = icmp_error;
+	return parse_addresses(skb, l2, v4, &packet->flow);
 }

@@ -15,13 +15,13 @@ static inline __u16 port_in_range(const struct settings *settings, __u32 number)
 static inline bool reply_abandoned(const struct connection *reply)
 {
 	return connection_closed(reply) ||
-	       (!reply->replied && connection_idle(reply, bpf_ktime_get_coarse_ns()) >
+	       (!reply->established && connection_idle(reply, bpf_ktime_get_coarse_ns()) >
 					   UNANSWERED_SECONDS * NS_PER_SECOND);
 }
 
 /*
  * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
- * whose peer may still be in TIME_WAIT, and from one that was never answered.
+ * whose peer may still be in TIME_WAIT, and from one that was never established.
  */
 static inline bool reply_take(struct flow *key, struct connection *reply, bool reopen)
 {
@@ -32,6 +32,7 @@ static inline bool reply_take(struct flow *key, struct connection *reply, bool r
 			return false;
 		connection_remove(key, existing);
 	}
+	flow_note(key, true);
 	return new_connections.insert(key, reply) == 0;
 }
 

@@ -14,7 +14,16 @@
 
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 
-struct ipv4_header {
+#define IPV4_CHECKSUM_OFFSET 10
+#define IPV4_SOURCE_OFFSET 12
+#define IPV4_DESTINATION_OFFSET 16
+#define IPV4_HEADER_LENGTH 20
+#define IPV6_SOURCE_OFFSET 8
+#define IPV6_DESTINATION_OFFSET 24
+#define IPV6_HEADER_LENGTH 40
+
+/* Both headers up to their addresses. */
+struct ipv4_start {
 	__u8 version_and_length;
 	__u8 tos;
 	__be16 total_length;
@@ -23,17 +32,13 @@ struct ipv4_header {
 	__u8 ttl;
 	__u8 protocol;
 	__sum16 checksum;
-	__be32 source;
-	__be32 destination;
 };
 
-struct ipv6_header {
+struct ipv6_start {
 	__be32 version_and_flow;
 	__be16 payload_length;
 	__u8 next_header;
 	__u8 hop_limit;
-	__be32 source[4];
-	__be32 destination[4];
 };
 
 /* The first eight bytes of TCP, UDP and of every transport quoted in an ICMP error. */

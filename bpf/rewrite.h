@@ -1,11 +1,5 @@
 /* Changing a packet: the only functions that write bytes, each with its checksum. */
 
-#define IPV4_CHECKSUM_OFFSET 10
-#define IPV4_SOURCE_OFFSET 12
-#define IPV4_DESTINATION_OFFSET 16
-#define IPV6_SOURCE_OFFSET 8
-#define IPV6_DESTINATION_OFFSET 24
-
 /* Since 6.16; keeps CHECKSUM_COMPLETE right when an IPv6 address changes. */
 #define CSUM_IPV6 (1ULL << 7)
 
@@ -59,6 +53,63 @@ static inline int rewrite_port(struct __sk_buff *skb, __u32 at, __be16 from, __b
 	return error ? error : bpf_skb_store_bytes(skb, at, &to, 2, 0);
 }
 
+/* From the header checksum of an IPv4 packet without options to its ports, as they lie there. */
+struct ipv4_end {
+	__sum16 checksum;
+	__be32 source;
+	__be32 destination;
+	struct ports ports;
+} __attribute__((packed));
+
+/* Sum in one's complement what replaces the addresses under a checksum (RFC 1624). */
+static inline __sum16 ipv4_checksum(__sum16 checksum, const struct flow *before,
+				    const struct flow *after)
+{
+	__u64 sum = (__u16)~checksum;
+
+	sum += (__u32)~before->source.words[3];
+	sum += after->source.words[3];
+	sum += (__u32)~before->destination.words[3];
+	sum += after->destination.words[3];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* The common case at less cost: all of it lies together and is written at once. */
+static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u32 checksum,
+			       __u64 flags)
+{
+	struct flow *before = &packet->flow, *after = &packet->after;
+	struct ipv4_end end;
+	int error = 0;
+
+	if (!read_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end.checksum, sizeof(end.checksum)))
+		return -1;
+	end.checksum = ipv4_checksum(end.checksum, before, after);
+	end.source = after->source.words[3];
+	end.destination = after->destination.words[3];
+	end.ports.source = after->source_port;
+	end.ports.destination = after->destination_port;
+
+	if (end.source != before->source.words[3])
+		error |= bpf_l4_csum_replace(skb, checksum, before->source.words[3], end.source,
+					     BPF_F_PSEUDO_HDR | flags | 4);
+	if (end.destination != before->destination.words[3])
+		error |= bpf_l4_csum_replace(skb, checksum, before->destination.words[3],
+					     end.destination, BPF_F_PSEUDO_HDR | flags | 4);
+	if (end.ports.source != before->source_port)
+		error |= bpf_l4_csum_replace(skb, checksum, before->source_port, end.ports.source,
+					     flags | 2);
+	if (end.ports.destination != before->destination_port)
+		error |= bpf_l4_csum_replace(skb, checksum, before->destination_port,
+					     end.ports.destination, flags | 2);
+	return error ? error :
+		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end, sizeof(end), 0);
+}
+
 /* Make the packet's flow what it must become. */
 static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 {
@@ -69,6 +120,8 @@ static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 	struct flow *before = &packet->flow, *after = &packet->after;
 	int error = 0;
 
+	if (packet->v4 && packet->l4 - packet->l3 == IPV4_HEADER_LENGTH)
+		return rewrite_ipv4(skb, packet, checksum, flags);
 	if (!address_equal(&before->source, &after->source))
 		error |= rewrite_address(skb, packet->l3, packet->v4, source_offset(packet->v4),
 					 &before->source, &after->source, checksum, flags);

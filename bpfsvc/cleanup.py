@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bpfsvc.datapath import sockets, sysctls
-from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath import attachment, sockets, sysctls
 from bpfsvc.datapath.netlink.conversation import Conversation
 from bpfsvc.datapath.netlink.hooks import DeviceGone
 from bpfsvc.datapath.netlink.network import read_network
@@ -24,7 +23,7 @@ def cleanup(pin_root: Path) -> Iterator[str]:
     root = PinRoot(pin_root)
     lock = root.lock() if pin_root.is_dir() else None
     try:
-        yield from _detach()
+        yield from _detach(root)
         links = sockets.detach(root)
         if links:
             yield f"detached {links} socket programs"
@@ -40,7 +39,7 @@ def cleanup(pin_root: Path) -> Iterator[str]:
             os.close(lock)
 
 
-def _detach() -> Iterator[str]:
+def _detach(root: PinRoot) -> Iterator[str]:
     talk = Conversation()
     try:
         devices = read_network(talk).devices
@@ -48,7 +47,7 @@ def _detach() -> Iterator[str]:
         talk.close()
     for device in devices:
         try:
-            if tc.detach(device.index):
+            if attachment.detach(root, device.index):
                 yield f"detached from {device.name}"
         except DeviceGone:
             continue

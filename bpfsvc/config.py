@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bpfsvc.datapath.attachment import Way
+from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import PortRange
 
@@ -40,7 +42,8 @@ class Config:
     pin_root: Path = DEFAULT_PIN_ROOT
     cgroup_root: Path | None = None
     devices: tuple[str, ...] = ()
-    tc_priority: int
+    attach: Way = "auto"
+    tc_priority: int = PRIORITY
     healthz: tuple[str, int] | None = None
     masquerade_ports: PortRange = DEFAULT_MASQUERADE_PORTS
     sizes: Sizes = field(default_factory=Sizes)

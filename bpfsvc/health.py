@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import socketserver
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -67,6 +68,11 @@ class HealthServer:
         class Server(ThreadingHTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
             daemon_threads = True
+
+            def server_bind(self) -> None:
+                # HTTPServer asks DNS for a name that nobody needs, and waits for the answer.
+                socketserver.TCPServer.server_bind(self)
+                self.server_name, self.server_port = host, port
 
         try:
             self._server = Server((host, port), _handler(report))

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping
 
 from bpfsvc.address import family, pack, pack_network
 from bpfsvc.config import Config
-from bpfsvc.datapath import sockets, sysctls
+from bpfsvc.datapath import attachment, sockets, sysctls
 from bpfsvc.datapath.bpf import Map, program_id
 from bpfsvc.datapath.installation import Installation
 from bpfsvc.datapath.layout import Value
-from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.devices import Device, Network, choose, masquerade_address
-from bpfsvc.datapath.netlink.hooks import NAME_PREFIX, DeviceGone, Hook
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.errors import BpfsvcError
 
 _log = logging.getLogger(__name__)
@@ -38,6 +37,7 @@ class Node:
         self._pinned = installation.pinned
         self._addresses = self._pinned.map("node_addresses")
         self._interfaces = self._pinned.map("interfaces")
+        self._attacher = attachment.Attacher(installation.root, config.attach, config.tc_priority)
         self._attached: dict[int, str] = {}
         self._complained: dict[str, str] = {}
 
@@ -93,6 +93,7 @@ class Node:
             if index in present:
                 self._detach(index)
             del self._attached[index]
+        self._attacher.forget_missing(present)
         for device in chosen:
             if self._attached.get(device.index) != device.name:
                 self._attach(device)
@@ -141,9 +142,8 @@ class Node:
         try:
             for hook in Hook:
                 program = self._pinned.program(f"{hook}{suffix}")
-                name = f"{NAME_PREFIX}/{hook}/{self._pinned.layout.digest}"
-                done = tc.attach(device.index, hook, program, name, self._config.tc_priority)
-                for other in done.ahead:
+                label = self._pinned.layout.digest
+                for other in self._attacher.attach(device.index, hook, program, label):
                     self._complain(
                         f"{device.name} {hook}",
                         f"{device.name} {hook}: another program comes first ({other});"
@@ -159,7 +159,7 @@ class Node:
 
     def _detach(self, index: int) -> None:
         try:
-            tc.detach(index)
+            attachment.detach(self._installation.root, index)
         except BpfsvcError as error:
             self._complain(str(index), f"cannot detach: {error}")
 
@@ -183,7 +183,7 @@ class Node:
 
     def _is_attached(self, index: int, hook: Hook) -> bool:
         ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
-        return any(each.ours and each.program in ours for each in tc.attached(index, hook))
+        return bool(attachment.programs(self._installation.root, index, hook) & ours)
 
 
 def _replace(table: Map, wanted: Mapping[bytes, bytes]) -> None:

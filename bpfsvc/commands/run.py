@@ -17,6 +17,7 @@ from bpfsvc.agent import Agent
 from bpfsvc.commands import parameters
 from bpfsvc.config import DEFAULT_MASQUERADE_PORTS, Config, Lifetimes
 from bpfsvc.datapath import sockets
+from bpfsvc.datapath.attachment import WAYS, Way
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import PortRange, check_masquerade_ports
@@ -114,15 +115,22 @@ def _sizes(command: Any) -> Any:
     "--masquerade-ports",
     type=Ports(),
     default=DEFAULT_MASQUERADE_PORTS,
-    show_default=True,
+    show_default=str(DEFAULT_MASQUERADE_PORTS),
     help="Source ports of masqueraded connections.",
+)
+@click.option(
+    "--attach",
+    type=click.Choice(WAYS),
+    default="auto",
+    show_default=True,
+    help="How to attach to interfaces: by tcx links, or filters in a clsact qdisc.",
 )
 @click.option(
     "--tc-priority",
     type=click.IntRange(1, 0xBFFF),
     default=PRIORITY,
     show_default=True,
-    help="Priority of the tc filters; lower comes first.",
+    help="Priority of filters in a clsact qdisc; lower comes first.",
 )
 @_sizes
 def run(
@@ -135,6 +143,7 @@ def run(
     pin_root: Path,
     healthz: tuple[str, int] | None,
     masquerade_ports: PortRange,
+    attach: Way,
     tc_priority: int,
     **sizes: int,
 ) -> None:
@@ -152,6 +161,7 @@ def run(
         pin_root=pin_root,
         cgroup_root=_cgroup_root(cgroup_root),
         devices=tuple(part.strip() for part in devices.split(",") if part.strip()),
+        attach=attach,
         tc_priority=tc_priority,
         healthz=healthz,
         masquerade_ports=masquerade_ports,

@@ -117,7 +117,7 @@ def program_test_run(
 
 
 def link_create(program: int, target: int, attach_type: int) -> int:
-    """Attach a program to a cgroup by a link; return the link's descriptor."""
+    """Attach a program by a link to a cgroup (descriptor) or an interface (index)."""
     return call(LINK_CREATE, struct.pack("=IIII16x", program, target, attach_type, 0))
 
 
@@ -135,6 +135,16 @@ def link_cgroup(link: int) -> int:
     """Give the id of the cgroup a link is attached to; 0 once that is gone."""
     # struct bpf_link_info: type, id, prog_id, padding, then struct { __u64 cgroup_id; ... }.
     return int(struct.unpack_from("=Q", info(link, 24), 16)[0])
+
+
+def link_ifindex(link: int) -> int:
+    """Give the interface a tcx link is attached to; 0 once that is gone."""
+    return int(struct.unpack_from("=I", info(link, 24), 16)[0])
+
+
+def link_program(link: int) -> int:
+    """Give the id of the program behind a link."""
+    return int(struct.unpack_from("=I", info(link, 24), 8)[0])
 
 
 def cgroup_id(directory: int) -> int:

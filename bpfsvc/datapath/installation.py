@@ -26,7 +26,8 @@ _COMPILE_SECONDS = 120
 
 _MIGRATED_TYPES = ("hash", "lru_hash", "array", "percpu_array")
 _CONNECTIONS = ("connections", "new_connections")
-_REBUILT = ("layout", "packets")
+_FILTER = "port_filters"
+_REBUILT = ("layout", "packets", _FILTER)
 """Maps whose content belongs to one build."""
 
 
@@ -138,6 +139,8 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
 
     Fields are matched by name; new ones start as zero. Rows already in the new map are kept.
     """
+    if _brings_unnoted(old, new):
+        _open_filter(new.map(_FILTER))
     copied = 0
     for name, layout in new.layout.maps.items():
         before = old.layout.maps.get(name)
@@ -147,6 +150,33 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
             continue
         copied += _copy(old.map(name), before, new.map(name), layout)
     return copied
+
+
+def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
+    """Whether the new programs find connections that are not in their filter.
+
+    A filter of unchanged layout is shared, and both builds note in it. Otherwise the old entries are
+    in no filter of ours; and as long as old programs write into a shared map, more of them follow.
+    """
+    layout = new.layout.maps.get(_FILTER)
+    if layout is None or old.layout.maps.get(_FILTER) == layout:
+        return False
+    return any(
+        old.layout.maps[name] == new.layout.maps.get(name)
+        or next(old.map(name).batches(), None) is not None
+        for name in _CONNECTIONS
+        if name in old.layout.maps
+    )
+
+
+def _open_filter(found: bpf.Map) -> None:
+    """Let the filter say yes to everything: it then costs lookups, but overlooks no connection.
+
+    To be called before the entries are written, as ``bpf/filter.h`` demands of the programs.
+    """
+    everything = b"\1" * found.value_size
+    for index in range(found.max_entries):
+        found.update(index.to_bytes(found.key_size, sys.byteorder), everything)
 
 
 def _copy(source: bpf.Map, before: MapLayout, target: bpf.Map, layout: MapLayout) -> int:

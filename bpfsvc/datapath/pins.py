@@ -13,6 +13,7 @@ half-made ``next`` is simply removed by whoever comes after.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -151,6 +152,20 @@ class PinRoot:
     def remove(self) -> None:
         """Remove all pins; what is still attached keeps working until it is detached."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def release(pin: Path) -> None:
+    """Detach and unpin a link, of whichever kind."""
+    link = bpf.get(pin)
+    try:
+        bpf.link_detach(link)
+    except OSError as error:
+        # What it was attached to may be gone already.
+        if error.errno not in (errno.ENOLINK, errno.EINVAL):
+            raise
+    finally:
+        os.close(link)
+    pin.unlink()
 
 
 def is_bpffs(path: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
-from bpfsvc.datapath.pins import Pinned, PinRoot, filesystem_magic
+from bpfsvc.datapath.pins import Pinned, PinRoot, filesystem_magic, release
 from bpfsvc.errors import KernelError, SystemUnfit, UsageError
 
 _CGROUP2_MAGIC = 0x63677270
@@ -88,17 +88,9 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
 
 
 def detach(root: PinRoot) -> int:
-    """Detach everything that is attached; return how many links there were."""
-    found = 0
-    for pin in sorted(root.links.iterdir()) if root.links.is_dir() else ():
-        link = bpf.get(pin)
-        try:
-            bpf.link_detach(link)
-        except OSError as error:
-            if error.errno not in (errno.ENOLINK, errno.EINVAL):
-                raise
-        finally:
-            os.close(link)
-        pin.unlink()
-        found += 1
-    return found
+    """Detach every socket program; return how many there were."""
+    pins = [root.links / name for name in SOCKET_PROGRAMS]
+    found = [pin for pin in pins if pin.exists()]
+    for pin in found:
+        release(pin)
+    return len(found)

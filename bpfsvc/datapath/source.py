@@ -30,7 +30,7 @@ class Sizes:
     max_backend_slots: int = 262144
     max_connections: int = 1048576
     max_new_connections: int = 65536
-    max_direct_flows: int = 65536
+    max_direct_flows: int = 262144
     max_node_addresses: int = 4096
     max_interfaces: int = 16384
 

@@ -30,6 +30,7 @@ CONNECTION = (
     "service",
     "reply",
     "replied",
+    "established",
     "fin_sent",
     "fin_received",
     "reset",
@@ -52,6 +53,7 @@ class _Connection:
         "answered",
         "client",
         "created",
+        "established",
         "fins",
         "frontend",
         "masquerade",
@@ -69,6 +71,7 @@ class _Connection:
         self.more: Row | None = None
         self.pending = False
         self.answered = False
+        self.established = False
         self.reset = False
         self.fins = 0
         self.created = _NEVER
@@ -76,14 +79,16 @@ class _Connection:
         self.service = 0
 
     def state(self, protocol: int) -> str:
-        """Name the state after those of TCP; an unanswered SYN is all that opens one here."""
+        """Name the state after those of TCP; UDP is established by its first reply."""
         if self.reset:
             return "RESET"
         if self.fins:
             return "CLOSED" if self.fins > 1 else "FIN_WAIT"
-        if self.answered:
+        if self.established:
             return "ESTABLISHED"
-        return "SYN_SENT" if protocol == IPPROTO_TCP else "UNREPLIED"
+        if protocol != IPPROTO_TCP:
+            return "UNREPLIED"
+        return "SYN_RECEIVED" if self.answered else "SYN_SENT"
 
 
 Routed = tuple[int, Place, Place]
@@ -91,7 +96,7 @@ Routed = tuple[int, Place, Place]
 
 
 def connections(reader: Reader, now: int) -> Records:
-    """Give all connections, answered or not. ``now`` is CLOCK_MONOTONIC in ns.
+    """Give all connections, established or not. ``now`` is CLOCK_MONOTONIC in ns.
 
     * ``frontend`` is empty for a connection straight to a backend whose source port was changed.
     * ``masquerade`` is what the backend sees as client, if not the client itself; ``pending``
@@ -139,7 +144,8 @@ def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None
     for raw_key, raw in reader.rows(name):
         source, sport, destination, dport, protocol, hook = key(raw_key)
         after_source, after_sport, after_destination, after_dport, *rest = value(raw)
-        created, seen, service, reply, replied, fin_sent, fin_received, reset, pending = rest
+        created, seen, service, reply, replied, established, *rest = rest
+        fin_sent, fin_received, reset, pending = rest
         sender, receiver = (one(source, source), sport), (one(destination, destination), dport)
         after_sender = one(after_source, after_source), after_sport
         after_receiver = one(after_destination, after_destination), after_dport
@@ -164,6 +170,7 @@ def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None
         connection.client = after_receiver if reply else sender
         connection.frontend = after_sender if reply else receiver
         connection.answered |= bool(replied)
+        connection.established |= bool(established)
         connection.fins = max(connection.fins, fin_sent + fin_received)
         if not reply:
             connection.more = more.values(raw_key, raw)

@@ -66,8 +66,8 @@ _VIEWS = {
 _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends"}
 """Maps whose content another view shows; by their own name they are that view."""
 
-_INTERNAL = {"layout", "packets"}
-"""The description itself, and scratch space of the programs."""
+_INTERNAL = {"layout", "packets", "port_filters"}
+"""The description itself, and machinery of the programs: scratch space, and what spares lookups."""
 
 _READABLE = {"hash", "lru_hash", "array", "percpu_array", "percpu_hash", "lru_percpu_hash"}
 """Types that can be read from end to end."""

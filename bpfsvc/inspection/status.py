@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 
-from bpfsvc.datapath import bpf, sockets, sysctls
+from bpfsvc.datapath import bpf, sockets, sysctls, tcx
 from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
@@ -42,7 +42,7 @@ def look(root: PinRoot, healthz: tuple[str, int] | None) -> Facts:
             running=running,
             health=ask_health(healthz) if running and healthz else None,
             same_namespace=_same_namespace(reader),
-            interfaces=tuple(_interfaces(reader, pinned)),
+            interfaces=tuple(_interfaces(root, reader, pinned)),
             sockets=attached,
             stale_sockets=stale,
             all_sockets=len(SOCKET_PROGRAMS),
@@ -117,7 +117,7 @@ def _same_namespace(reader: Reader) -> bool:
     return cookie in (0, sockets.netns_cookie())
 
 
-def _interfaces(reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
+def _interfaces(root: PinRoot, reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
     ours = {
         hook: {bpf.program_id(pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
         for hook in Hook
@@ -130,10 +130,11 @@ def _interfaces(reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
                 filters = tc.attached(index, hook)
             except DeviceGone:
                 filters = ()
+            linked = tcx.program_id(root, index, hook)
             mine = [each for each in filters if each.ours]
-            if not mine:
+            if not mine and not linked:
                 missing.append(str(hook))
-            elif not any(each.program in ours[hook] for each in mine):
+            elif not {linked, *(each.program for each in mine)} & ours[hook]:
                 stale.append(str(hook))
             ahead += [f"{hook}: {each}" for each in _ahead(filters, mine)]
         yield InterfaceFacts(

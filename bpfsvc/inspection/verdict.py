@@ -120,7 +120,7 @@ def lines(facts: Facts) -> tuple[str, ...]:
         "services": f"{facts.services}, with {facts.frontends} frontends"
         f" and {facts.backends} backends",
         "connections": f"{facts.connections} of {facts.max_connections} entries"
-        f" ({100 * pressure(facts):.1f} %), {facts.new_connections} unanswered",
+        f" ({100 * pressure(facts):.1f} %), {facts.new_connections} not established",
         "drops": ", ".join(f"{reason} {count}" for reason, count in facts.drops.items()) or "none",
         "forwarding": forwarding,
         "masquerade": f"ports {facts.masquerade_ports or 'not set'}"

@@ -9,7 +9,9 @@ The parts, from the outside in::
     server, dial what pods answer, and how a test asks
     load         steady pressure, counted (by the processes of pressure)
     capture      the frames seen on one interface
+    objects      Kubernetes objects as plain dictionaries
+    cluster      agents on the nodes, and the manifests they read
 
-There is no bpfsvc data path in it. Nothing is imported here, so that the processes of this package
-(``server``, ``pressure``, ``worker``) start in 20 ms.
+There is no bpfsvc data path in it but for what ``cluster`` starts. Nothing is imported here, so
+that the processes of this package (``server``, ``pressure``, ``worker``) start in 20 ms.
 """

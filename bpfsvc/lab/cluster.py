@@ -1,7 +1,7 @@
 """Agents on the nodes of a lab, the manifests they read, and how to know that they have.
 
 A cluster is a directory of manifests and one agent per node, each with a pin root, a cgroup and a
-log of its own. Nothing here sleeps a fixed time: what a test waits for is an answer of ``/healthz``,
+log of its own. Nothing here sleeps for a fixed time: what is waited for is an answer of /healthz,
 a line of a log, or a row in the kernel.
 """
 
@@ -166,8 +166,7 @@ class Cluster:
             mark = service("settled", [_MARK], [port(self._mark)], namespace="bpfsvc-lab")
             self.put("settled", mark)
             for node in self.nodes if nodes is None else nodes:
-                wait(lambda node=node: self.row(node, _MARK, self._mark) is not None,
-                     f"manifests in the kernel of {node.name}", timeout)
+                self.arrived(node, _MARK, self._mark, timeout=timeout)
 
     # -- agents -----------------------------------------------------------------------------------
 
@@ -228,6 +227,16 @@ class Cluster:
             node.end(process)
             raise LabError(f"{' '.join(words)} goes on and on on {node.name}") from error
         return subprocess.CompletedProcess(words, process.returncode, str(output), str(errors))
+
+    def arrived(self, node: Node, ip: str, number: int, *, not_row: bytes | None = None,
+                timeout: float = 10.0) -> None:
+        """Wait until a frontend has a row other than ``not_row`` in the kernel of a node."""
+        wait(lambda: self.row(node, ip, number) not in (None, not_row),
+             f"{ip}:{number} in the kernel of {node.name}", timeout)
+
+    def left(self, node: Node, ip: str, number: int) -> None:
+        """Wait until a frontend has no row in the kernel of a node."""
+        wait(lambda: self.row(node, ip, number) is None, f"{ip}:{number} has left {node.name}")
 
     def row(self, node: Node, ip: str, number: int, protocol: int = 6) -> bytes | None:
         """Give the row of a frontend in the kernel of a node; it differs after every change."""

@@ -50,7 +50,8 @@ def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
     where.netlink.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0,
                        br_mcast_snooping=0)
     end = _end(where, name)
-    end.set(state="up", mtu=mtu)
+    # Left to itself, a bridge takes the lowest address of its ports, and changes it as they come.
+    end.set(state="up", mtu=mtu, address=end.mac)
     return end
 
 

@@ -64,6 +64,6 @@ def slices(of: str, backends: Iterable[Place], ports: Sequence[Object],
 
 def endpoint(place: Place, family: int, **conditions: bool) -> Object:
     """Give an entry of a slice's ``endpoints``; ready unless ``conditions`` say otherwise."""
-    node = getattr(place, "node", place)
+    node: Any = getattr(place, "node", place)
     return {"addresses": [str(place.addresses[family])], "nodeName": node.name,
             "conditions": {"ready": True, **conditions}}

@@ -22,7 +22,7 @@ from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.installation import install
 from bpfsvc.datapath.pins import Pinned, PinRoot
-from bpfsvc.datapath.source import Sizes, load
+from bpfsvc.datapath.source import Sizes, Source, load
 from bpfsvc.datapath.tables import Tables
 from bpfsvc.diff import plan
 from bpfsvc.ids import Ids
@@ -43,6 +43,8 @@ SHOT = 2
 
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
+SIZES = Sizes(max_connections=4096, max_new_connections=4096, max_direct_flows=4096)
+
 HOOKS = {"ingress": 1, "egress": 2}
 """As flow.h numbers them."""
 
@@ -55,30 +57,45 @@ LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 class Node:
     """The programs and maps of one node, in a bpf file system of the test's own."""
 
-    def __init__(self, directory: Path, sizes: Sizes | None = None) -> None:
-        source = load(sizes or Sizes(max_connections=4096, max_new_connections=4096))
-        self.installation = install(PinRoot(directory), source, print)
-        self.pinned: Pinned = self.installation.pinned
-        self.tables = Tables(self.pinned)
+    def __init__(self, directory: Path, source: Source | None = None) -> None:
+        self.root = PinRoot(directory)
+        self.load(source or load(SIZES))
         self.ids = Ids(65536)
         self.ledger = Ledger()
         self.interface = socket.if_nametoindex("lo")
         self.reset()
 
+    def load(self, source: Source) -> None:
+        """Load a build, beside the one that is there, if any, and take over what that one holds."""
+        self.installation = install(self.root, source, print)
+        self.pinned: Pinned = self.installation.pinned
+        self.tables = Tables(self.pinned)
+
     def reset(self) -> None:
         """Forget every Service, connection and setting."""
-        for name in ("connections", "new_connections", "direct_flows", "node_addresses"):
+        for name in ("connections", "new_connections", "node_addresses"):
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
         for name in ("frontends", "backends", "endpoints", "services", "interfaces"):
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
+        fingerprints = self.pinned.map("direct_flows")
+        fingerprints.update_many(
+            [(struct.pack("=I", place), bytes(4)) for place in range(fingerprints.max_entries)]
+        )
         counters = self.pinned.map("counters")
         counters.update(bytes(4), bytes(counters.value_size))
+        self.fill_filter(0)
         self.ids = Ids(65536)
         self.ledger = Ledger()
         self.settings()
         self.masquerade_address("192.168.50.11", "fd50::11")
+
+    def fill_filter(self, byte: int) -> None:
+        """Let the filter of ports say no (0) or yes (1) to every packet."""
+        found = self.pinned.map("port_filters")
+        for index in range(found.max_entries):
+            found.update(struct.pack("=I", index), bytes([byte]) * found.value_size)
 
     def settings(self, first: int = 10000, ports: int = 20000, **seconds: int) -> None:
         """Set the pod ranges, the masquerade ports and lifetimes."""

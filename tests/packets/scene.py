@@ -45,6 +45,16 @@ class Scene:
         """Make a packet from the middle of a connection, of either direction."""
         return self._packet(source, destination, "PA", payload)
 
+    def proof(self, client: str, frontend: str, backend: str, seen: str) -> tuple[Packet, Packet]:
+        """Make the packet that establishes a connection, as it comes and as it must go on.
+
+        Of TCP that is the client's acknowledgement, of UDP the first reply. ``seen`` is the client
+        as the backend sees it.
+        """
+        if self.protocol == "TCP":
+            return tcp(client, frontend, "A"), tcp(seen, backend, "A")
+        return self.answer(backend, seen), self.answer(frontend, client)
+
     def _packet(self, source: str, destination: str, flags: str, payload: bytes = b"") -> Packet:
         if self.protocol == "TCP":
             return tcp(source, destination, flags, payload)
@@ -65,12 +75,23 @@ class Scene:
         address = bare(address)
         return f"[{address}]:{port}" if self.family == 6 else f"{address}:{port}"
 
-    def connect(self, node: Node, source: str, frontend: str, backend: str) -> str:
-        """Establish a connection through ``frontend``; give the client as the backend sees it."""
+    def begin(self, node: Node, source: str, frontend: str, backend: str) -> str:
+        """Begin a connection: all that goes before the packet that establishes it.
+
+        Gives the client as the backend sees it.
+        """
         out = node.forward(self.opening(source, frontend))
         seen = self.at(out.src, out.payload.sport)
-        back = node.forward(self.answer(backend, seen))
-        assert bytes(back) == bytes(self.answer(frontend, source))
+        if self.protocol == "TCP":
+            back = node.forward(self.answer(backend, seen))
+            assert bytes(back) == bytes(self.answer(frontend, source))
+        return seen
+
+    def connect(self, node: Node, source: str, frontend: str, backend: str) -> str:
+        """Establish a connection through ``frontend``; give the client as the backend sees it."""
+        seen = self.begin(node, source, frontend, backend)
+        comes, goes = self.proof(source, frontend, backend, seen)
+        assert bytes(node.forward(comes)) == bytes(goes)
         node.forward(self.data(source, frontend))
         return seen
 

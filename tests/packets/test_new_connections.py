@@ -1,28 +1,83 @@
-"""Connections before their first reply, and when there are too many of them."""
+"""Connections before they are established, and when there are too many of them.
+
+Of TCP the client's acknowledgement of the server's answer establishes, of UDP the first reply.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from bpfsvc.datapath.source import Sizes
+from bpfsvc.datapath.source import load
 from bpfsvc.lab import sandbox
-from tests.packets.node import LINK, UNSPEC, Node, same, tcp
+from tests.packets.node import LINK, SIZES, UNSPEC, Node, same, tcp
 from tests.packets.scene import Scene, bare
 
+ROWS = pytest.mark.parametrize(
+    ("masquerade", "rows"), [(False, 2), (True, 4)], ids=["plain", "masqueraded"]
+)
 
-@pytest.mark.parametrize(("masquerade", "rows"), [(False, 2), (True, 4)])
-def test_a_connection_is_new_until_its_first_reply(
+
+def counts(node: Node) -> tuple[int, int]:
+    """Count the entries of new connections, and of established ones."""
+    return node.count("new_connections"), node.count("connections")
+
+
+@ROWS
+def test_a_connection_is_new_until_both_sides_have_been_heard(
     node: Node, scene: Scene, masquerade: bool, rows: int
 ) -> None:
-    scene.service(node, [scene.backend], masquerade=masquerade)
-    out = node.forward(scene.opening(scene.stranger, scene.vip))
-    node.forward(scene.opening(scene.stranger, scene.vip))
-    assert (node.count("new_connections"), node.count("connections")) == (rows, 0)
-    node.forward(scene.answer(scene.backend, scene.at(out.src, out.payload.sport)))
-    assert (node.count("new_connections"), node.count("connections")) == (0, rows)
+    client, vip, backend = scene.stranger, scene.vip, scene.backend
+    scene.service(node, [backend], masquerade=masquerade)
+    for _ in range(2):
+        seen = scene.begin(node, client, vip, backend)
+        assert counts(node) == (rows, 0)
+    comes, goes = scene.proof(client, vip, backend, seen)
+    for _ in range(2):
+        assert same(node.forward(comes), goes)
+        assert counts(node) == (0, rows)
+
+
+@ROWS
+@pytest.mark.parametrize("flags", ["A", "PA", "FA"])
+def test_whatever_acknowledges_first_establishes(
+    node: Node, tcp_scene: Scene, masquerade: bool, rows: int, flags: str
+) -> None:
+    """The bare acknowledgement may be lost: then it comes with the first data, or the end."""
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=masquerade)
+    seen = tcp_scene.begin(node, client, vip, backend)
+    assert same(node.forward(tcp(client, vip, flags)), tcp(seen, backend, flags))
+    assert counts(node) == (0, rows)
+
+
+@ROWS
+def test_an_acknowledgement_of_nothing_does_not_establish(
+    node: Node, tcp_scene: Scene, masquerade: bool, rows: int
+) -> None:
+    """Who sends from a forged address never sees the server's answer, but can pretend to."""
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=masquerade)
+    out = node.forward(tcp(client, vip))
+    seen = tcp_scene.at(out.src, out.payload.sport)
+    for flags in ("A", "PA", "FA"):
+        assert same(node.forward(tcp(client, vip, flags)), tcp(seen, backend, flags))
+        assert counts(node) == (rows, 0)
+
+
+@ROWS
+def test_nothing_that_the_server_says_establishes(
+    node: Node, tcp_scene: Scene, masquerade: bool, rows: int
+) -> None:
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=masquerade)
+    seen = tcp_scene.begin(node, client, vip, backend)
+    for flags in ("SA", "A", "PA", "FA"):
+        assert same(node.forward(tcp(backend, seen, flags)), tcp(vip, client, flags))
+        assert counts(node) == (rows, 0)
 
 
 def test_a_refused_connection_never_becomes_lasting(node: Node, tcp_scene: Scene) -> None:
@@ -33,12 +88,26 @@ def test_a_refused_connection_never_becomes_lasting(node: Node, tcp_scene: Scene
     assert node.count("connections") == 0
 
 
+@pytest.mark.parametrize("by", ["client", "backend"])
+def test_a_connection_that_is_broken_off_half_open_never_becomes_lasting(
+    node: Node, tcp_scene: Scene, by: str
+) -> None:
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    tcp_scene.begin(node, client, vip, backend)
+    if by == "client":
+        assert same(node.forward(tcp(client, vip, "R")), tcp(client, backend, "R"))
+    else:
+        assert same(node.forward(tcp(backend, client, "R")), tcp(vip, client, "R"))
+    assert node.count("connections") == 0
+
+
 @pytest.fixture(scope="module", params=[4, 5], ids=["room for 4", "room for 5"])
 def small(request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node with room for two connections, or one masqueraded; or for half a one more."""
     sandbox.require()
-    sizes = Sizes(max_connections=request.param, max_new_connections=512)
-    node = Node(sandbox.BPF_ROOT / f"small{request.param}", sizes)
+    sizes = Sizes(max_connections=request.param, max_new_connections=512, max_direct_flows=4096)
+    node = Node(sandbox.BPF_ROOT / f"small{request.param}", load(sizes))
     yield node
     node.pinned.close()
 
@@ -49,13 +118,25 @@ def small_node(small: Node) -> Node:
     return small
 
 
-def flood(node: Node, scene: Scene, count: int) -> None:
-    """Send first packets of as many connections, none of which is answered."""
+def flood(node: Node, scene: Scene, count: int, *, answered: bool = False) -> None:
+    """Send first packets of as many connections, which the backend answers or not."""
     frame = bytearray(bytes(LINK / scene.opening(scene.at(scene.client, 1), scene.vip)))
+    answer = bytearray(bytes(LINK / scene.answer(scene.backend, scene.at(scene.client, 1))))
     at = 14 + (20 if scene.family == 4 else 40)
     for number in range(count):
         struct.pack_into("!H", frame, at, 1024 + number)
         assert node.run_frame("ingress", bytes(frame))[0] == UNSPEC
+        if answered:
+            struct.pack_into("!H", answer, at + 2, 1024 + number)
+            verdict, back = node.run_frame("egress", bytes(answer))
+            assert (verdict, back != answer) == (UNSPEC, True)
+
+
+def works(node: Node, scene: Scene, client: str, seen: str) -> bool:
+    """Whether an established connection is translated both ways."""
+    out = node.forward(scene.data(client, scene.vip))
+    back = node.forward(scene.data(scene.backend, seen))
+    return same(out, scene.data(seen, scene.backend)) and same(back, scene.data(scene.vip, client))
 
 
 def test_a_flood_of_first_packets_does_not_touch_what_is_established(
@@ -66,68 +147,105 @@ def test_a_flood_of_first_packets_does_not_touch_what_is_established(
     flood(small_node, scene, 3000)
     assert small_node.count("new_connections") <= 512
     assert small_node.count("connections") == 4
-    out = small_node.forward(scene.data(scene.stranger, scene.vip))
-    assert same(out, scene.data(seen, scene.backend))
-    back = small_node.forward(scene.data(scene.backend, seen))
-    assert same(back, scene.data(scene.vip, scene.stranger))
+    assert works(small_node, scene, scene.stranger, seen)
+
+
+def test_a_flood_that_is_answered_but_not_acknowledged_leaves_nothing_lasting(
+    small_node: Node, tcp_scene: Scene
+) -> None:
+    tcp_scene.service(small_node, [tcp_scene.backend])
+    flood(small_node, tcp_scene, 3000, answered=True)
+    assert small_node.count("connections") == 0
+    assert small_node.counter("dropped__connections_full") == 0
+    seen = tcp_scene.connect(small_node, tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend)
+    assert works(small_node, tcp_scene, tcp_scene.stranger, seen)
+
+
+def test_a_flood_that_is_answered_does_not_touch_what_is_established(
+    small_node: Node, tcp_scene: Scene
+) -> None:
+    tcp_scene.service(small_node, [tcp_scene.backend], masquerade=True)
+    seen = tcp_scene.connect(small_node, tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend)
+    flood(small_node, tcp_scene, 3000, answered=True)
+    assert small_node.count("new_connections") <= 512
+    assert small_node.count("connections") == 4
+    assert works(small_node, tcp_scene, tcp_scene.stranger, seen)
 
 
 def filled(node: Node, scene: Scene) -> tuple[str, str]:
-    """Establish as many connections as fit; open another; give one of the first, and the other."""
+    """Establish as many connections as fit; begin another; give one of the first, and the other."""
     clients = [scene.at(scene.client, 5000 + number) for number in range(3)]
     scene.service(node, [scene.backend])
     for client in clients[:2]:
         scene.connect(node, client, scene.vip, scene.backend)
-    node.forward(scene.opening(clients[2], scene.vip))
+    assert scene.begin(node, clients[2], scene.vip, scene.backend) == clients[2]
     return clients[0], clients[2]
 
 
-def test_without_room_the_first_reply_is_dropped_and_counted_and_others_go_on(
+def refuses(node: Node, scene: Scene, client: str) -> bool:
+    """Whether the packet that would establish is dropped where it comes in."""
+    comes, _ = scene.proof(client, scene.vip, scene.backend, client)
+    return node.drops("ingress" if scene.protocol == "TCP" else "egress", comes)
+
+
+def test_without_room_what_would_establish_is_dropped_and_counted_and_others_go_on(
     small_node: Node, scene: Scene
 ) -> None:
     first, third = filled(small_node, scene)
-    assert small_node.drops("egress", scene.answer(scene.backend, third))
+    assert refuses(small_node, scene, third)
     assert small_node.counter("dropped__connections_full") == 1
-    out = small_node.forward(scene.data(first, scene.vip))
-    assert same(out, scene.data(first, scene.backend))
-    back = small_node.forward(scene.data(scene.backend, first))
-    assert same(back, scene.data(scene.vip, first))
+    assert works(small_node, scene, first, first)
 
 
-def test_without_room_the_repeated_reply_is_dropped_too(small_node: Node, scene: Scene) -> None:
-    """Otherwise the client believes it is connected, and nothing translates what it says next."""
+def test_without_room_what_is_repeated_is_dropped_too(small_node: Node, scene: Scene) -> None:
+    """Otherwise one side believes it is connected, and nothing translates what it says next."""
     _, third = filled(small_node, scene)
     for times in (1, 2, 3):
-        assert small_node.drops("egress", scene.answer(scene.backend, third))
+        assert refuses(small_node, scene, third)
         assert small_node.counter("dropped__connections_full") == times
 
 
-def test_when_there_is_room_again_a_repeated_reply_establishes_the_connection(
+def test_without_room_data_is_dropped_as_the_acknowledgement_was(
     small_node: Node, tcp_scene: Scene
 ) -> None:
-    vip, backend = tcp_scene.vip, tcp_scene.backend
-    first, third = filled(small_node, tcp_scene)
-    assert small_node.drops("egress", tcp(backend, third, "SA"))
-    assert small_node.collect(small_node.flow("ingress", tcp(first, vip)), force=True) == 1
-    assert same(small_node.forward(tcp(backend, third, "SA")), tcp(vip, third, "SA"))
-    out = small_node.forward(tcp(third, vip, "PA", b"hello"))
-    assert same(out, tcp(third, backend, "PA", b"hello"))
+    """The client believes that it is connected, and must hear nothing but silence until it is."""
+    _, third = filled(small_node, tcp_scene)
+    assert refuses(small_node, tcp_scene, third)
+    for flags in ("PA", "FA"):
+        assert small_node.drops("ingress", tcp(third, tcp_scene.vip, flags))
+    answer = tcp(tcp_scene.backend, third, "SA")
+    assert same(small_node.forward(answer), tcp(tcp_scene.vip, third, "SA"))
+
+
+def test_when_there_is_room_again_what_is_repeated_establishes_the_connection(
+    small_node: Node, scene: Scene
+) -> None:
+    first, third = filled(small_node, scene)
+    assert refuses(small_node, scene, third)
+    established = small_node.flow("ingress", scene.opening(first, scene.vip))
+    assert small_node.collect(established, force=True) == 1
+    comes, goes = scene.proof(third, scene.vip, scene.backend, third)
+    assert same(small_node.forward(comes), goes)
+    assert counts(small_node) == (0, 4)
+    assert works(small_node, scene, third, third)
 
 
 def test_a_masqueraded_connection_that_fits_by_half_is_dropped_and_later_established(
-    small_node: Node, tcp_scene: Scene
+    small_node: Node, scene: Scene
 ) -> None:
-    stranger, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(small_node, [backend], masquerade=True)
-    tcp_scene.service(small_node, [backend], "plain", frontends=[tcp_scene.other_vip])
-    tcp_scene.connect(small_node, tcp_scene.client, tcp_scene.other_vip, backend)
-    out = small_node.forward(tcp(stranger, vip))
-    seen = tcp_scene.at(out.src, out.payload.sport)
-    assert out.src != bare(stranger)
-    routed = small_node.ingress(tcp(backend, seen, "SA"))
-    assert small_node.drops("egress", routed)
-    established = tcp(tcp_scene.client, tcp_scene.other_vip)
+    stranger, vip, backend = scene.stranger, scene.vip, scene.backend
+    scene.service(small_node, [backend], masquerade=True)
+    scene.service(small_node, [backend], "plain", frontends=[scene.other_vip])
+    scene.connect(small_node, scene.client, scene.other_vip, backend)
+    seen = scene.begin(small_node, stranger, vip, backend)
+    assert bare(seen) != bare(stranger)
+    comes, goes = scene.proof(stranger, vip, backend, seen)
+    for times in (1, 2):
+        assert small_node.drops("egress", small_node.ingress(comes))
+        assert small_node.counter("dropped__connections_full") == times
+        assert counts(small_node) == (2, 4)
+    established = scene.opening(scene.client, scene.other_vip)
     assert small_node.collect(small_node.flow("ingress", established), force=True) == 1
-    assert same(small_node.forward(tcp(backend, seen, "SA")), tcp(vip, stranger, "SA"))
-    out = small_node.forward(tcp(stranger, vip, "PA", b"hello"))
-    assert same(out, tcp(seen, backend, "PA", b"hello"))
+    assert same(small_node.forward(comes), goes)
+    assert counts(small_node) == (0, 4)
+    assert works(small_node, scene, stranger, seen)

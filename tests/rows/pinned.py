@@ -24,9 +24,9 @@ _CONNECTION = (
     ("seen", "Q"),
     ("service", "I"),
     ("counters", "I"),
-    *((name, "B") for name in ("reply", "replied", "fin_sent", "fin_received", "reset")),
-    ("masquerade_pending", "B"),
-    ("zero", "2s"),
+    *((name, "B") for name in ("reply", "replied", "established")),
+    *((name, "B") for name in ("fin_sent", "fin_received", "reset", "masquerade_pending")),
+    ("zero", "B"),
 )
 _POLICY = (("first", "I"), ("size", "I"), ("masquerade", "B"), ("reject", "B"), ("zero", "2s"))
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
@@ -86,6 +86,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "layout": ("array", _NUMBER, (("json", "64s"),)),
     "packets": ("percpu_array", _NUMBER, _FLOW),
+    "port_filters": ("array", _NUMBER, (("source", "64s"), ("destination", "64s"))),
     "socket_translations": ("sk_storage", _NUMBER, (("rows", "8s"),)),
 }
 """Map -> type, fields of the key, fields of the value. What the C sources have, shortened."""

@@ -29,6 +29,10 @@ CLIENT, VIP, BACKEND, NODE = (
 )
 
 
+OPEN = {"replied": 1, "established": 1}
+"""The state of an established connection's entries."""
+
+
 def records(found: Records) -> list[dict[str, Value]]:
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
@@ -190,7 +194,7 @@ def one(maps: Maps) -> dict[str, Value]:
 def test_a_pair_of_entries_is_one_connection() -> None:
     maps = Maps()
     maps.service(1, "web", "http")
-    pair(maps, replied=1)
+    pair(maps, **OPEN)
     assert one(maps) == {
         "protocol": "TCP",
         "client": CLIENT,
@@ -207,9 +211,9 @@ def test_a_pair_of_entries_is_one_connection() -> None:
 
 def test_the_pair_around_the_wire_belongs_to_the_same_connection() -> None:
     maps = Maps()
-    pair(maps, replied=1)
-    maps.entry("connections", EGRESS, (CLIENT, BACKEND), (NODE, BACKEND), replied=1)
-    maps.entry("connections", INGRESS, (BACKEND, NODE), (BACKEND, CLIENT), reply=1, replied=1)
+    pair(maps, **OPEN)
+    maps.entry("connections", EGRESS, (CLIENT, BACKEND), (NODE, BACKEND), **OPEN)
+    maps.entry("connections", INGRESS, (BACKEND, NODE), (BACKEND, CLIENT), reply=1, **OPEN)
     found = one(maps)
     assert found["client"] == CLIENT
     assert found["masquerade"] == NODE
@@ -259,13 +263,14 @@ def test_a_direct_connection_whose_port_was_changed_has_no_frontend() -> None:
     [
         pytest.param(6, {}, "SYN_SENT", id="no answer to a SYN"),
         pytest.param(17, {}, "UNREPLIED", id="no answer to a datagram"),
-        pytest.param(6, {"replied": 1}, "ESTABLISHED", id="an answer"),
-        pytest.param(17, {"replied": 1}, "ESTABLISHED", id="an answer to a datagram"),
-        pytest.param(6, {"replied": 1, "fin_sent": 1}, "FIN_WAIT", id="one side has finished"),
-        pytest.param(6, {"replied": 1, "fin_received": 1}, "FIN_WAIT", id="or the other"),
-        pytest.param(6, {"replied": 1, "fin_sent": 1, "fin_received": 1}, "CLOSED", id="both have"),
+        pytest.param(6, {"replied": 1}, "SYN_RECEIVED", id="an answer, not acknowledged"),
+        pytest.param(6, OPEN, "ESTABLISHED", id="an acknowledged answer"),
+        pytest.param(17, OPEN, "ESTABLISHED", id="an answer to a datagram"),
+        pytest.param(6, {**OPEN, "fin_sent": 1}, "FIN_WAIT", id="one side has finished"),
+        pytest.param(6, {**OPEN, "fin_received": 1}, "FIN_WAIT", id="or the other"),
+        pytest.param(6, {**OPEN, "fin_sent": 1, "fin_received": 1}, "CLOSED", id="both have"),
         pytest.param(6, {"reset": 1}, "RESET", id="it was refused"),
-        pytest.param(6, {"replied": 1, "fin_sent": 1, "reset": 1}, "RESET", id="it was broken off"),
+        pytest.param(6, {**OPEN, "fin_sent": 1, "reset": 1}, "RESET", id="it was broken off"),
     ],
 )
 def test_the_state_is_named(protocol: int, state: Mapping[str, int], name: str) -> None:
@@ -292,7 +297,7 @@ def test_one_entry_alone_still_tells_the_connection(lost: str) -> None:
 def test_a_connection_in_both_maps_while_it_moves_is_shown_once() -> None:
     maps = Maps()
     pair(maps, "new_connections", replied=1)
-    pair(maps, "connections", replied=1)
+    pair(maps, "connections", **OPEN)
     assert one(maps)["state"] == "ESTABLISHED"
 
 
@@ -451,7 +456,8 @@ def test_an_unknown_map_is_answered_with_the_maps_there_are() -> None:
         list(dump(Maps(), ["frontends", "fronted"]))
     assert caught.value.message == "there is no map 'fronted'"
     assert "frontends, services, backends" in caught.value.hint
-    assert "packets" not in caught.value.hint
+    for machinery in ("layout", "packets", "port_filters"):
+        assert machinery not in caught.value.hint
 
 
 def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:

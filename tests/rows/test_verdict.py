@@ -41,7 +41,7 @@ def test_a_node_that_is_well_says_so_in_ten_lines() -> None:
         "interfaces:  2 of 2 attached",
         "sockets:     8 of 8 hooks attached",
         "services:    2, with 5 frontends and 4 backends",
-        "connections: 10 of 1000 entries (1.0 %), 3 unanswered",
+        "connections: 10 of 1000 entries (1.0 %), 3 not established",
         "drops:       none",
         "forwarding:  IPv4 on, IPv6 off",
         "masquerade:  ports 10000-29999, reserved",

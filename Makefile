@@ -1,0 +1,79 @@
+# What a person or CI runs. On a fresh Debian 12, as root, each goal first installs what it needs;
+# the next time it finds everything there and starts at once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+# bcc belongs to the distribution's Python, so that is the one the environment is made of.
+SYSTEM_PYTHON := /usr/bin/python3
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
+
+# What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
+PACKAGES := python3-bpfcc python3-venv iproute2 nftables clang-format
+MISSING = $(shell for package in $(PACKAGES); do \
+	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
+	done)
+
+C_SOURCES := $(wildcard bpf/*.c bpf/*.h)
+
+.PHONY: help demo test slow bench lint format clean packages
+
+help:
+	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
+	@echo 'make test    lint, then all tests but the slow ones'
+	@echo 'make slow    the slow tests'
+	@echo 'make bench   the figures: rates, change, start, memory, flood'
+	@echo 'make lint    ruff, mypy, import-linter, clang-format'
+	@echo 'make format  let ruff and clang-format rewrite the sources'
+	@echo 'make clean   remove everything made here'
+
+demo: $(VENV)/installed-demo
+	@$(PYTHON) -m bpfsvc.demo $(ARGS)
+
+test: lint
+	@$(PYTEST) -m 'not slow' tests/rows tests/packets tests/lab $(ARGS)
+
+slow: $(VENV)/installed-test
+	@$(PYTEST) -m slow tests/rows tests/packets tests/lab $(ARGS)
+
+bench: $(VENV)/installed-demo
+	@$(PYTHON) -m bpfsvc.bench $(ARGS)
+
+lint: $(VENV)/installed-test
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(VENV)/bin/lint-imports
+	clang-format --dry-run -Werror $(C_SOURCES)
+
+format: $(VENV)/installed-test
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+	clang-format -i $(C_SOURCES)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian packages: looked for every time, for the checkout may have moved to another machine.
+packages:
+	@missing='$(strip $(MISSING))'; \
+	if [ -n "$$missing" ]; then \
+		if [ "$$(id -u)" != 0 ]; then \
+			echo "missing Debian packages: $$missing (run make as root, or install them)" >&2; exit 1; \
+		fi; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -qq update; \
+		apt-get -qq install --no-install-recommends $$missing; \
+	fi
+
+$(PYTHON): | packages
+	$(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
+
+$(VENV)/installed-%: setup.cfg pyproject.toml | packages $(PYTHON)
+	$(PYTHON) -m pip --quiet --disable-pip-version-check install --editable '.[$*]'
+	@touch $@

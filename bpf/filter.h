@@ -1,0 +1,46 @@
+/*
+ * Most packets concern no connection of this node, and most of the rest need no translation at the
+ * hook that they are at. Two bytes tell most of them: connections are entered here under the port
+ * of their server side. The filter may say yes for nothing, but never no for something, so a byte
+ * is set before its entry is written and stays set.
+ */
+
+struct port_filter {
+	__u8 source[65536]; /* index: port in network order */
+	__u8 destination[65536];
+};
+
+/* One for each hook and TCP, UDP. */
+MAP("array", __u32, struct port_filter, port_filters, 4, 0);
+
+static inline struct port_filter *port_filter_get(__u8 hook, __u8 protocol)
+{
+	__u32 index = (hook == HOOK_EGRESS) + 2 * (protocol == PROTO_UDP);
+
+	return port_filters.lookup(&index);
+}
+
+static inline bool ports_may_be_known(__u8 hook, __u8 protocol, __be16 source, __be16 destination)
+{
+	struct port_filter *filter = port_filter_get(hook, protocol);
+
+	return filter && (filter->source[source] || filter->destination[destination]);
+}
+
+static inline bool flow_may_be_known(const struct flow *flow)
+{
+	return ports_may_be_known(flow->hook, flow->protocol, flow->source_port,
+				  flow->destination_port);
+}
+
+static inline void flow_note(const struct flow *flow, bool reply)
+{
+	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
+
+	if (!filter)
+		return;
+	if (reply && !filter->source[flow->source_port])
+		filter->source[flow->source_port] = 1;
+	if (!reply && !filter->destination[flow->destination_port])
+		filter->destination[flow->destination_port] = 1;
+}

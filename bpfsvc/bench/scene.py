@@ -1,0 +1,85 @@
+"""The scene of the suites ``change`` and ``start``: one agent, two backends that say who they are.
+
+Only the node where packets are translated has an agent: on a real network the other agents work on
+other machines. A client in a pod asks without pause, on a core of its own with the backends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from bpfsvc.bench.agents import Agent, cores
+from bpfsvc.bench.datagrams import Heard
+from bpfsvc.bench.objects import (
+    MOVING,
+    PORT,
+    Format,
+    as_text,
+    endpoint_slice,
+    slice_file,
+    write_cluster,
+)
+from bpfsvc.bench.processes import Talker, server
+from bpfsvc.lab import sandbox
+from bpfsvc.lab.topology import Lab
+
+_BACKEND_PORT = 9000
+_serial = itertools.count(1)
+
+
+class Scene:
+    """A context manager: a lab with a cluster of ``services`` Services in files."""
+
+    def __init__(self, services: int, text: Format = "json") -> None:
+        self._services, self._text = services, text
+        self._lab = Lab("routed", families=(4,), pods_per_node=2)
+        self._directory = sandbox.ROOT / f"scene-{next(_serial)}"
+        self._present = 0
+
+    def __enter__(self) -> Scene:
+        lab = self._lab.__enter__()
+        near, far = lab.nodes
+        core, _ = cores()
+        self._backends = [pod.address(4) for pod in far.pods.values()]
+        for number, pod in enumerate(far.pods.values()):
+            server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, "datagrams", "server", core, str(number))
+        self._client = Talker(next(iter(near.pods.values())), "datagrams", "client", str(core))
+        self._manifests = self._directory / "manifests"
+        write_cluster(self._manifests, self._services, self._backends[0], _BACKEND_PORT, self._text)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._lab.__exit__(kind, error, trace)
+        shutil.rmtree(self._directory)
+
+    def agent(self) -> Agent:
+        """Start the agent of the node on which the client's pod is."""
+        return Agent(self._lab.nodes[0], self._manifests, self._directory / "agent.log")
+
+    def watch_first(self) -> None:
+        """Let the client ask from now on, though nobody may answer yet."""
+        self._client.ask(MOVING, PORT, "", str(self._present))
+
+    def heard(self) -> Heard:
+        """Wait for the answer that the client is waiting for."""
+        return Heard(*self._client.hear())
+
+    def change(self) -> tuple[float, Heard]:
+        """Let the other backend serve; give the seconds until packets went there."""
+        following = 1 - self._present
+        value = endpoint_slice("moving", [self._backends[following]], _BACKEND_PORT, "UDP")
+        beside: Path = self._directory / "following"
+        beside.write_text(as_text(value, self._text))
+        self._client.ask(MOVING, PORT, str(self._present), str(following))
+        changed = time.monotonic()
+        os.replace(beside, slice_file(self._manifests, "moving", self._text))  # noqa: PTH105
+        heard = self.heard()
+        self._present = following
+        return heard.at - changed, heard
