@@ -1,0 +1,165 @@
+"""Two flows that would be one: same source port to a frontend and to the backend behind it.
+
+After the destination is rewritten both are the same 5-tuple for the backend, and its replies could
+not be told apart. Whichever comes second must arrive from another source port, and neither side of
+either may notice. Each test holds both open and sends data on both, in turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bpfsvc.lab.dial import Conversation, Protocol, ask
+from bpfsvc.lab.namespace import Namespace
+from tests.lab.scene import ONE, TWIN, WEB, Scene, at
+
+_ports = itertools.count(40000)
+DATA = b"echo " + bytes(range(256)) * 4  # to both kinds of server "send this back"
+
+BACKENDS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
+
+
+class Talks(ExitStack):
+    """Conversations from one source port, over TCP or connected UDP, that end together."""
+
+    def __init__(self, place: Namespace, transport: Protocol) -> None:
+        super().__init__()
+        self.place, self.transport, self.source = place, transport, next(_ports)
+
+    def open(self, address: str, number: int) -> Conversation:
+        """Open one; a datagram socket that is connected talks like a stream."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        tcp = self.transport == "tcp"
+        made = self.place.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+        self.callback(made.close)
+        made.settimeout(2)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("", self.source))
+        made.connect((address, number))
+        return Conversation(made)
+
+
+@pytest.fixture
+def talks(scene: Scene, transport: Protocol) -> Iterator[Talks]:
+    """Conversations from the pod."""
+    with Talks(scene.pod, transport) as opened:
+        yield opened
+
+
+def both_flow(one: Conversation, two: Conversation) -> bool:
+    """Whether data comes back on both, in turns."""
+    return all(each.echo(DATA) for each in (one, two) * 3)
+
+
+@BACKENDS
+@pytest.mark.parametrize("first", ["frontend first", "direct first"])
+def test_one_port_serves_a_frontend_and_its_backend(
+        scene: Scene, talks: Talks, family: int, backend: int, first: str) -> None:
+    """A pod's port serves the VIP and, directly, the backend that the VIP chose."""
+    pod = scene.lab.pods[backend]
+    targets = [(ONE[backend].vip(family), 80), (pod.address(family), 8080)]
+    if first == "direct first":
+        targets.reverse()
+    one = talks.open(*targets[0])
+    before = one.who()
+    two = talks.open(*targets[1])
+    after = two.who()
+    assert both_flow(one, two)
+    assert (before.pod, after.pod) == (pod.name, pod.name)
+    assert (before.remote, after.remote) == (at(*targets[0]), at(*targets[1]))
+    assert before.own == after.own == before.peer
+    assert after.peer != after.own  # the second came from another port
+
+
+@BACKENDS
+def test_one_port_serves_two_frontends_with_the_same_backend(
+        scene: Scene, talks: Talks, family: int, backend: int) -> None:
+    """Two VIPs that chose the same backend."""
+    vips = (ONE[backend].vip(family), scene.node.address(family))
+    numbers = (80, ONE[backend].node_port)
+    if backend == 2:
+        vips, numbers = (ONE[2].vip(family), TWIN.vip(family)), (80, 80)
+    one = talks.open(vips[0], numbers[0])
+    before = one.who()
+    two = talks.open(vips[1], numbers[1])
+    after = two.who()
+    assert both_flow(one, two)
+    assert before.pod == after.pod == scene.lab.pods[backend].name
+    assert before.peer != after.peer
+    assert (before.remote, after.remote) == (at(vips[0], numbers[0]), at(vips[1], numbers[1]))
+
+
+@pytest.mark.parametrize("transport", ["tcp"])
+@pytest.mark.parametrize("ending", ["close", "reset"])
+@pytest.mark.parametrize("first", ["frontend first", "direct first"])
+def test_leftovers_of_a_closed_connection_translate_nothing(
+        scene: Scene, talks: Talks, family: int, ending: str, first: str) -> None:
+    """A port whose connection has ended goes the other way next, and data comes back."""
+    pod = scene.lab.pods[2]
+    targets = [(ONE[2].vip(family), 80), (pod.address(family), 8080)]
+    if first == "direct first":
+        targets.reverse()
+    for target in targets * (3 if ending == "reset" else 1):  # TIME_WAIT keeps the pair a while
+        conversation = talks.open(*target)
+        answer = conversation.who()
+        assert conversation.echo(DATA)
+        assert (answer.pod, answer.remote) == (pod.name, at(*target))
+        getattr(conversation, ending)()
+
+
+@pytest.mark.parametrize("transport", ["tcp"])
+def test_a_reused_port_gets_a_new_choice(scene: Scene, talks: Talks, family: int) -> None:
+    """A SYN on a closed connection is a new connection: nothing fails, and backends vary."""
+    counts: Counter[str] = Counter()
+    for _ in range(40):
+        conversation = talks.open(WEB.vip(family), 80)
+        counts[conversation.who().pod] += 1
+        assert conversation.echo(DATA)
+        conversation.reset()
+    assert len(counts) == len(scene.lab.pods)
+
+
+def test_clients_with_one_port_share_a_masqueraded_backend(
+        scene: Scene, family: int, transport: Protocol) -> None:
+    """Client, pod and node use the same source port to one backend through the same node."""
+    source = next(_ports)
+    address, number = scene.node.address(family), ONE[2].node_port
+    with ExitStack() as stack:
+        answers = []
+        opened = []
+        for place in (scene.client, scene.lab.pods[0], scene.lab.pods[1]):
+            talks = stack.enter_context(Talks(place, transport))
+            talks.source = source
+            opened.append(talks.open(address, number))
+            answers.append(opened[-1].who())
+        assert all(each.echo(DATA) for each in opened * 3)
+        assert len({answer.peer for answer in answers}) == len(answers)
+
+
+def test_datagrams_of_one_socket_to_frontend_and_backend(scene: Scene, family: int) -> None:
+    """An unconnected socket sends to the VIP and to its backend: answers come from each."""
+    pod = scene.lab.pods[2]
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    with scene.pod.socket(kind, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(2)
+        for target in ((ONE[2].vip(family), 80), (pod.address(family), 8080)) * 3:
+            sender.sendto(DATA, target)
+            data, remote = sender.recvfrom(1 << 16)
+            assert (data, remote[:2]) == (DATA, target)
+
+
+def test_answers_still_come_when_the_direct_port_is_asked_again(
+        scene: Scene, family: int, transport: Protocol) -> None:
+    """Many ports in a row, each to the frontend and to the backend."""
+    pod = scene.lab.pods[2]
+    for _ in range(20):
+        source = ("", next(_ports))
+        for target in ((ONE[2].vip(family), 80), (pod.address(family), 8080)):
+            answer = ask(scene.pod, *target, transport, source=source)
+            assert (answer.pod, answer.remote) == (pod.name, at(*target))

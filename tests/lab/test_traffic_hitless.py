@@ -1,0 +1,203 @@
+"""Agents that die, come back and are replaced while traffic flows, and that leave no trace.
+
+The load is of every kind: new connections and long streams, by packets and by sockets, from inside
+and from outside, and datagrams. Not one of them may fail.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import bpfsvc
+from bpfsvc.datapath.bpf import program_id
+from bpfsvc.datapath.compiler import SOCKET_PROGRAMS, TC_PROGRAMS
+from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.lab.cluster import wait
+from bpfsvc.lab.dial import ask, connect, tally
+from bpfsvc.lab.load import Kind, Load
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.node import Node
+from tests.lab.scene import ONE, WEB, Scene, built, objects
+
+OPTIONS = ("--max-node-addresses", "1000")
+"""Makes another build: its digest differs, and one map with it."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Scene]:
+    """A lab with one Service of all pods and one of a single pod."""
+    with built(layout="routed") as scene:
+        lab, cluster = scene
+        cluster.put("services", *objects(WEB, lab.pods), *objects(ONE[2], lab.pods[2:3]))
+        cluster.start()
+        yield scene
+
+
+@contextmanager
+def _load(scene: Scene, pause: float = 0.0) -> Iterator[list[Load]]:
+    """Keep up load of every kind; at the end, none may have failed.
+
+    ``pause``: seconds between two connections of the pod; the others take a little time anyway.
+    """
+    pods = tuple(pod.name for pod in scene.lab.pods)
+    pod, node, client = scene.pod, scene.node, scene.client
+    wanted: list[tuple[Namespace, Kind, str, int, dict[str, object]]] = [
+        (pod, "connect", WEB.vip(4), 80, {"interval": pause}),
+        (pod, "stream", WEB.vip(6), 80, {}),
+        (pod, "datagram", WEB.vip(4), 80, {}),
+        (pod, "datagram", WEB.vip(6), 80, {"fresh": False}),
+        (node, "connect", WEB.vip(6), 80, {"interval": 0.01}),
+        (node, "stream", WEB.vip(4), 80, {}),
+        (client, "connect", node.address(), WEB.node_port, {"interval": 0.01}),
+        (client, "stream", node.address(), WEB.node_port, {}),
+    ]
+    loads = [place.load(kind, address, number, **{"seconds": 60, "interval": 0.02,
+                                                  "expected": pods, **more})
+             for place, kind, address, number, more in wanted]
+    for load in loads:
+        load.more(20)
+    yield loads
+    for load in loads:
+        load.more(20)
+    for load in loads:
+        result = load.stop()
+        assert result.failures == {}, result.examples
+
+
+def _work_on(loads: list[Load]) -> None:
+    for load in loads:
+        load.more(20)
+
+
+def test_kill_and_restart_lose_nothing(running: Scene) -> None:
+    """Killed, the agent leaves its work behind; the next one adopts it, and so after a stop."""
+    node, cluster = running.node, running.cluster
+    for end in (cluster.kill, cluster.stop):
+        with _load(running) as loads:
+            end(node)
+            _work_on(loads)
+            cluster.start(node)
+    assert "replacing an older build" not in cluster.agents[node.name].log
+
+
+def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Scene) -> None:
+    """What changed meanwhile is found, and connections from before go on."""
+    node, cluster = running.node, running.cluster
+    with connect(running.pod, ONE[2].vip(4), 80) as conversation:
+        assert conversation.who().pod == running.lab.pods[2].name
+        cluster.kill(node)
+        cluster.put("services", *objects(WEB, running.lab.pods),
+                    *objects(ONE[2], running.lab.pods[3:]))
+        assert ask(running.pod, ONE[2].vip(4), 80).pod == running.lab.pods[2].name
+        cluster.start(node)
+        assert ask(running.pod, ONE[2].vip(4), 80).pod == running.lab.pods[3].name
+        assert conversation.echo(bytes(10_000))
+    cluster.apply("services", *objects(WEB, running.lab.pods),
+                  *objects(ONE[2], running.lab.pods[2:3]))
+
+
+def test_another_build_takes_over_under_load(running: Scene) -> None:
+    """New programs and a map of another size replace the old ones."""
+    _take_over(running, options=OPTIONS)
+
+
+def test_a_changed_layout_takes_over_under_load(running: Scene, tmp_path: Path) -> None:
+    """A newer version whose connections have one field more carries all of them over."""
+    shutil.copytree(Path(bpfsvc.__file__).parent, tmp_path / "bpfsvc",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    header = tmp_path / "bpfsvc" / "bpf" / "connections.h"
+    before = header.read_text()
+    after = before.replace("struct connection {\n", "struct connection {\n\t__u64 mark;\n", 1)
+    assert after != before
+    header.write_text(after)
+    _take_over(running, checkout=tmp_path)
+    pinned = Pinned(PinRoot(running.node.pin_root).current)
+    assert "mark" in pinned.layout.maps["connections"].value.names
+    pinned.close()
+
+
+def _take_over(scene: Scene, options: Sequence[str] = (), checkout: Path | None = None) -> None:
+    node, cluster = scene.node, scene.cluster
+    with _load(scene, pause=0.01) as loads:  # the compiler wants a core too
+        cluster.kill(node)
+        _work_on(loads)
+        cluster.start(node, options=options, cwd=checkout)
+    assert "replacing an older build" in cluster.agents[node.name].log
+
+
+# -- cleanup ---------------------------------------------------------------------------------------
+
+_RESERVED = "net.ipv4.ip_local_reserved_ports"
+
+
+def _traces(node: Node) -> dict[str, object]:
+    """Tell everything an agent could have changed on a node.
+
+    Qdiscs and filters of every interface, the sysctl, pins, and the programs of the cgroup, which
+    the kernel lists whoever attached them. (tcx links are not shown by every bpftool; that none is
+    left is proven by their programs, which they would keep loaded.)
+    """
+    found: dict[str, object] = {"reserved": node.sysctl(_RESERVED)}
+    for name in node.interfaces():
+        found[name] = [node.run(["tc", *words.split(), "dev", name, *hook]).stdout
+                       for words, hook in (("qdisc show", []), ("filter show", ["ingress"]),
+                                           ("filter show", ["egress"]))]
+    found["pins"] = sorted(str(path) for path in node.pin_root.rglob("*"))
+    found["cgroup"] = node.run(["bpftool", "cgroup", "show", str(node.cgroup)]).stdout
+    return found
+
+
+def _programs(node: Node) -> list[int]:
+    """Give the ids of all programs that an agent has pinned."""
+    pinned = Pinned(PinRoot(node.pin_root).current)
+    try:
+        return [program_id(pinned.program(name)) for name in (*TC_PROGRAMS, *SOCKET_PROGRAMS)]
+    finally:
+        pinned.close()
+
+
+def _is_loaded(program: int) -> bool:
+    words = ["bpftool", "prog", "show", "id", str(program)]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("layout", "way"), [("routed", "auto"), ("bridge", "clsact")])
+def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
+    """Afterwards everything is as it was, what others own included, and programs are unloaded."""
+    with built(layout=layout) as scene:
+        node, cluster = scene.node, scene.cluster
+        node.sysctl(_RESERVED, "8080,20000-20010")
+        node.run(["tc", "qdisc", "add", "dev", scene.pod.host_interface, "clsact"])
+        before = _traces(node)
+        cluster.put("services", *objects(WEB, scene.lab.pods))
+        cluster.start(options=["--attach", way])
+        ask(scene.pod, WEB.vip(4), 80)
+        during = _traces(node)
+        assert {"reserved", "pins", "cgroup"} <= {
+            name for name in before if before[name] != during[name]}
+        programs = _programs(node)
+        refused = cluster.command(node, "cleanup")
+        assert refused.returncode == 1
+        assert "another bpfsvc is running" in refused.stderr
+        assert tally(scene.pod, WEB.vip(4), 80, count=1) != {"timeout": 1}
+        cluster.stop(node)
+        done = cluster.command(node, "cleanup")
+        assert done.returncode == 0, done.stderr
+        assert "nothing of bpfsvc is left here" in done.stdout
+        node.pin_root.mkdir(exist_ok=True)
+        assert _traces(node) == before
+        wait(lambda: not any(map(_is_loaded, programs)), "programs are unloaded")
+        # The other node's agent noticed nothing.
+        assert set(tally(scene.lab.pods[2], WEB.vip(4), 80, count=20)) <= {
+            pod.name for pod in scene.lab.pods}
+        again = cluster.command(node, "cleanup")
+        assert (again.returncode, again.stderr) == (0, "")
+        node.pin_root.mkdir(exist_ok=True)
+        cluster.start(node)
+        assert ask(scene.pod, WEB.vip(4), 80).remote == "10.96.0.10:80"

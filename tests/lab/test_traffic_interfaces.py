@@ -1,0 +1,112 @@
+"""Pods that come and go, and several agents on one kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.lab.cluster import Cluster, wait
+from bpfsvc.lab.dial import ask, connect, tally
+from bpfsvc.lab.topology import Lab
+from tests.lab.scene import ONE, WEB, Scene, built, objects
+
+
+@pytest.fixture(scope="module", params=["routed", "bridge"])
+def living(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A lab with one Service of all pods."""
+    with built(layout=request.param) as scene:
+        scene.cluster.put("services", *objects(WEB, scene.lab.pods))
+        scene.cluster.start()
+        yield scene
+
+
+def test_a_new_pod_reaches_services_within_a_second(living: Scene, family: int) -> None:
+    """From the moment its interface exists; the agent says nothing and loses nothing."""
+    pod = living.node.add_pod()
+    began = time.monotonic()
+    try:
+        wait(lambda: bool(set(tally(pod, WEB.vip(family), 80, count=1, timeout=0.02)) - {
+            "timeout", "unreachable"}), "the new pod reaches a Service", timeout=5)
+        assert time.monotonic() - began < 1
+        assert set(tally(pod, WEB.vip(family), 80, count=40)) == {
+            each.name for each in living.lab.pods if each is not pod}
+    finally:
+        pod.remove()
+
+
+def test_a_new_pod_serves_as_a_backend(living: Scene, family: int) -> None:
+    """A pod comes, becomes the backend of a Service, and leaves while connections go on."""
+    pods = list(living.lab.pods)
+    new = living.lab.nodes[1].add_pod()
+    new.serve()
+    living.cluster.apply("one", *objects(ONE[0], [new]))
+    with connect(living.pod, WEB.vip(family), 80) as conversation:
+        conversation.who()
+        for place in (living.pod, living.node):
+            assert tally(place, ONE[0].vip(family), 80, count=20) == {new.name: 20}
+        living.cluster.apply("one", *objects(ONE[0], pods[3:]))
+        new.remove()
+        assert conversation.echo(b"none of my business")
+        assert ask(living.pod, ONE[0].vip(family), 80).pod == pods[3].name
+    for agent in living.cluster.agents.values():
+        assert agent.health().status == 200
+        assert "Traceback" not in agent.log
+
+
+def test_pods_that_vanish_while_being_attached_disturb_nobody(living: Scene) -> None:
+    """Interfaces come and go faster than they can be looked at."""
+    agent = living.cluster.agents[living.node.name]
+    for _ in range(10):
+        living.node.add_pod().remove()
+    last = living.node.add_pod()
+    try:
+        wait(lambda: "timeout" not in tally(last, WEB.vip(4), 80, count=1, timeout=0.02),
+             "the last pod reaches a Service", timeout=5)
+    finally:
+        last.remove()
+    assert agent.health().status == 200
+    assert "Traceback" not in agent.log
+    assert "is not attached" not in agent.log
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own cgroups", "one cgroup tree"])
+def test_two_agents_on_one_kernel_do_not_disturb_each_other(shared: bool) -> None:
+    """The same cluster IP means other backends to each of two agents, whatever they share.
+
+    Both stand in one kernel and may be attached to one cgroup: packets are told apart by the
+    interface they meet, sockets by their network namespace.
+    """
+    with Lab("routed") as lab:
+        lab.serve()
+        first, second = lab.nodes
+        root = first.cgroup.parent if shared and first.cgroup else None
+        with (Cluster(lab, nodes=[first], cgroup_root=root) as one,
+              Cluster(lab, nodes=[second], cgroup_root=root) as two):
+            for cluster, node in ((one, first), (two, second)):
+                cluster.put("services", *objects(WEB, list(node.pods.values())))
+                cluster.launch(node)
+            one.agents[first.name].ready()
+            two.agents[second.name].ready()
+
+            def check(*nodes_with_agents: object) -> None:
+                for node in lab.nodes:
+                    if node not in nodes_with_agents:
+                        continue
+                    own = {pod.name for pod in node.pods.values()}
+                    for place in (node, *node.pods.values()):
+                        assert set(tally(place, WEB.vip(4), 80, count=30)) == own
+                        assert set(tally(place, WEB.vip(6), 80, "udp", count=30)) == own
+                    for address in (node.address(), "127.0.0.1"):
+                        assert set(tally(node, address, WEB.node_port, count=30)) == own
+
+            check(first, second)
+            two.stop(second)
+            check(first, second)
+            assert two.command(second, "cleanup").returncode == 0
+            second.pin_root.mkdir(exist_ok=True)
+            check(first)
+            assert tally(second, WEB.vip(4), 80, count=1, timeout=0.1) == {"timeout": 1}
+            two.start(second)
+            check(first, second)
