@@ -111,7 +111,8 @@ static inline bool hold_back(const struct settings *settings, struct packet *pac
 
 	if (!settings->settling || packet->flow.protocol != PROTO_TCP)
 		return false;
-	if (endpoint_known(&packet->flow.source, packet->flow.source_port, PROTO_TCP))
+	if (endpoint_known(&packet->flow.source, packet->flow.source_port, PROTO_TCP) ||
+	    endpoint_known(&packet->flow.destination, packet->flow.destination_port, PROTO_TCP))
 		return true;
 	key.address = packet->flow.destination;
 	key.port = packet->flow.destination_port;

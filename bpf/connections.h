@@ -40,6 +40,9 @@ MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECT
 /* A flow that is not established and silent for so long keeps no port from others. */
 #define UNANSWERED_SECONDS 5
 
+/* And one that both sides have closed. */
+#define LINGER_SECONDS 2
+
 static inline bool connection_closed(const struct connection *connection)
 {
 	return connection->reset || (connection->fin_sent && connection->fin_received);

@@ -5,9 +5,11 @@
  * is set before its entry is written and stays set.
  */
 
+#define FILTER_PORTS 8192 /* ports as far apart share a byte; more would not stay in the cache */
+
 struct port_filter {
-	__u8 source[65536]; /* index: port in network order */
-	__u8 destination[65536];
+	__u8 source[FILTER_PORTS];
+	__u8 destination[FILTER_PORTS];
 };
 
 /* One for each hook and TCP, UDP. */
@@ -20,11 +22,17 @@ static inline struct port_filter *port_filter_get(__u8 hook, __u8 protocol)
 	return port_filters.lookup(&index);
 }
 
+static inline __u32 filter_place(__be16 port)
+{
+	return bpf_ntohs(port) % FILTER_PORTS;
+}
+
 static inline bool ports_may_be_known(__u8 hook, __u8 protocol, __be16 source, __be16 destination)
 {
 	struct port_filter *filter = port_filter_get(hook, protocol);
 
-	return filter && (filter->source[source] || filter->destination[destination]);
+	return filter && (filter->source[filter_place(source)] ||
+			  filter->destination[filter_place(destination)]);
 }
 
 static inline bool flow_may_be_known(const struct flow *flow)
@@ -36,11 +44,12 @@ static inline bool flow_may_be_known(const struct flow *flow)
 static inline void flow_note(const struct flow *flow, bool reply)
 {
 	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
+	__u8 *place;
 
 	if (!filter)
 		return;
-	if (reply && !filter->source[flow->source_port])
-		filter->source[flow->source_port] = 1;
-	if (!reply && !filter->destination[flow->destination_port])
-		filter->destination[flow->destination_port] = 1;
+	place = reply ? &filter->source[filter_place(flow->source_port)] :
+			&filter->destination[filter_place(flow->destination_port)];
+	if (!*place)
+		*place = 1;
 }

@@ -7,16 +7,36 @@
 #define SOURCE_PORT_TRIES 8
 #define MASQUERADE_PORT_TRIES 16
 
-static inline __u16 port_in_range(const struct settings *settings, __u32 number)
+/* Ports in use come in runs, so tries are strides apart; an odd stride leaves none out of 2^n. */
+struct port_search {
+	__u32 number;
+	__u32 stride;
+};
+
+static inline struct port_search port_search_begin(void)
 {
-	return settings->masquerade_first + number % settings->masquerade_ports;
+	struct port_search search = {
+		.number = bpf_get_prandom_u32(),
+		.stride = bpf_get_prandom_u32() | 1,
+	};
+
+	return search;
 }
 
+static inline __be16 port_search_next(struct port_search *search, const struct settings *settings)
+{
+	search->number += search->stride;
+	return bpf_htons(settings->masquerade_first + search->number % settings->masquerade_ports);
+}
+
+/* The last acknowledgement of a connection may still be on its way when both sides have closed. */
 static inline bool reply_abandoned(const struct connection *reply)
 {
-	return connection_closed(reply) ||
-	       (!reply->established && connection_idle(reply, bpf_ktime_get_coarse_ns()) >
-					   UNANSWERED_SECONDS * NS_PER_SECOND);
+	__s64 idle = connection_idle(reply, bpf_ktime_get_coarse_ns());
+
+	if (connection_closed(reply))
+		return idle > LINGER_SECONDS * NS_PER_SECOND;
+	return !reply->established && idle > UNANSWERED_SECONDS * NS_PER_SECOND;
 }
 
 /*
@@ -43,7 +63,7 @@ static inline bool reply_take(struct flow *key, struct connection *reply, bool r
 static inline bool routed_flow_take(const struct settings *settings, struct flow *routed,
 				    struct connection *reply)
 {
-	__u32 number = bpf_get_prandom_u32();
+	struct port_search search = port_search_begin();
 	struct flow key;
 
 #pragma clang loop unroll(disable)
@@ -54,7 +74,7 @@ static inline bool routed_flow_take(const struct settings *settings, struct flow
 				COUNT(source_ports_changed);
 			return true;
 		}
-		routed->source_port = bpf_htons(port_in_range(settings, number + i));
+		routed->source_port = port_search_next(&search, settings);
 	}
 	COUNT(dropped__source_ports_exhausted);
 	return false;
@@ -97,12 +117,12 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
 static inline bool masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
 					struct flow *wire, struct connection *reply)
 {
-	__u32 number = bpf_get_prandom_u32();
+	struct port_search search = port_search_begin();
 	struct flow key;
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 2 * MASQUERADE_PORT_TRIES; i++) {
-		wire->source_port = bpf_htons(port_in_range(settings, number + i));
+		wire->source_port = port_search_next(&search, settings);
 		flow_reverse(&key, wire, HOOK_INGRESS);
 		if (socket_expects(skb, &key))
 			continue;

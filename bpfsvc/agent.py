@@ -235,21 +235,29 @@ class Agent:
             self._write(self._books.plans_for_all())
 
     def _write(self, plans: Plans) -> None:
+        if self._execute(plans) and self._books.refused:
+            self._execute(self._books.plans(set(self._books.refused)))
+        self._report_refused()
+
+    def _execute(self, plans: Plans) -> bool:
+        """Write plans; tell whether there is more room afterwards."""
         gone: list[EndpointRow] = []
+        freed = False
         plan = next(plans, None)
         while plan is not None:
             try:
                 gone += self._tables.execute(plan)
+                freed |= plan.frees
                 plan = next(plans, None)
             except MapFull as error:
                 self._mend()
                 plan = _throw(plans, error)
         self._collector.forget_udp(gone)
-        self._report_refused()
+        return freed
 
     def _retry_refused(self) -> None:
         if self._books.refused:
-            self._sync(set(self._books.refused))
+            self._write(self._books.plans(set(self._books.refused)))
 
     def _report_refused(self) -> None:
         """Name every Service without room once, and count them in the health report."""
@@ -288,7 +296,12 @@ class Agent:
 
     def _mend(self) -> int:
         """Make the kernel's rows those of the ledger; return how many differed."""
-        plan, drift = repair(self._books.ledger, self._tables.frontends(), self._tables.backends())
+        plan, drift = repair(
+            self._books.ledger,
+            self._tables.names(),
+            self._tables.frontends(),
+            self._tables.backends(),
+        )
         self._tables.execute(plan)
         return drift + self._tables.set_endpoints(self._books.endpoints().items())
 

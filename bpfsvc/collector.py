@@ -70,8 +70,18 @@ class Collector:
             removed += self._offer(self._over(batch, crowded), crowded=crowded)
             if self._stop.wait(_PACE):
                 break
+        self._warn_if_crowded(rows)
         self.rows = rows
         return removed
+
+    def _warn_if_crowded(self, rows: int) -> None:
+        """Say so once when the table fills up, while there is still time."""
+        room = self._connections.max_entries
+        if self.rows <= _CROWDED * room < rows:
+            self._log(
+                f"map connections holds {rows} of {room} entries;"
+                " when it is full, new connections fail (enlarge it with --max-connections)"
+            )
 
     def forget_udp(self, gone: Iterable[EndpointRow]) -> int:
         """Remove the UDP connections to backends that serve no more.

@@ -85,6 +85,15 @@ class Plan:
     programmed: dict[ServicePort, Programmed | None] = field(default_factory=dict)
     """What the kernel holds of each service port once the plan is done; None when it is gone."""
 
+    @property
+    def frees(self) -> bool:
+        """Whether there is more room in the kernel once the plan is done."""
+        return (
+            len(self.names_deleted) > len(self.names_put)
+            or len(self.frontends_deleted) > len(self.frontends_put)
+            or len(self.backends_deleted) > len(self.backends_put)
+        )
+
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
         return any(getattr(self, name) for name in PHASES)

@@ -8,26 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan
+from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan, ServiceName
 from bpfsvc.programmed import Ledger, Programmed
 from bpfsvc.rows import Frontend
 
 
 def repair(
-    ledger: Ledger, frontends: Iterable[FrontendRow], backends: Iterable[BackendRow]
+    ledger: Ledger,
+    names: Iterable[ServiceName],
+    frontends: Iterable[FrontendRow],
+    backends: Iterable[BackendRow],
 ) -> tuple[Plan, int]:
     """Give the plan that mends the kernel's rows, and the number of rows that differ."""
     of_id = {one.service_id: one for one in ledger}
     plan = Plan()
+    _check_names(plan, of_id, names)
     _check_backends(plan, of_id, backends)
     _check_frontends(plan, of_id, frontends)
     drift = (
-        len(plan.backends_put)
+        len(plan.names_put)
+        + len(plan.names_deleted)
+        + len(plan.backends_put)
         + len(plan.frontends_put)
         + len(plan.frontends_deleted)
         + len(plan.backends_deleted)
     )
     return plan, drift
+
+
+def _check_names(plan: Plan, of_id: dict[int, Programmed], names: Iterable[ServiceName]) -> None:
+    missing = dict(of_id)
+    for name in names:
+        owner = of_id.get(name.service_id)
+        if owner is None:
+            plan.names_deleted.append(name.service_id)
+        elif (owner.port, owner.number) == (name.port, name.number):
+            del missing[name.service_id]
+    plan.names_put += (ServiceName(id_, one.port, one.number) for id_, one in missing.items())
 
 
 def _check_backends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[BackendRow]) -> None:

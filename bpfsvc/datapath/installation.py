@@ -27,7 +27,10 @@ _COMPILE_SECONDS = 120
 _MIGRATED_TYPES = ("hash", "lru_hash", "array", "percpu_array")
 _CONNECTIONS = ("connections", "new_connections")
 _FILTER = "port_filters"
-_REBUILT = ("layout", "packets", _FILTER)
+_TIMES = ("created", "seen")
+"""By which two states of one connection are told apart."""
+
+_REBUILT = ("layout", "packets", "direct_flows", _FILTER)
 """Maps whose content belongs to one build."""
 
 
@@ -137,7 +140,8 @@ def _last_line(text: str) -> str:
 def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
     """Copy the content of every map whose layout changed; return the number of rows.
 
-    Fields are matched by name; new ones start as zero. Rows already in the new map are kept.
+    Fields are matched by name; new ones start as zero. A row that is in the new map already stays,
+    unless the old one tells of a later packet.
     """
     if _brings_unnoted(old, new):
         _open_filter(new.map(_FILTER))
@@ -155,8 +159,8 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:
 def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
     """Whether the new programs find connections that are not in their filter.
 
-    A filter of unchanged layout is shared, and both builds note in it. Otherwise the old entries are
-    in no filter of ours; and as long as old programs write into a shared map, more of them follow.
+    A filter of unchanged layout is shared, and both builds note in it. Otherwise the old entries
+    are in no filter of ours, and old programs that write into a shared map add to them.
     """
     layout = new.layout.maps.get(_FILTER)
     if layout is None or old.layout.maps.get(_FILTER) == layout:
@@ -182,13 +186,19 @@ def _open_filter(found: bpf.Map) -> None:
 def _copy(source: bpf.Map, before: MapLayout, target: bpf.Map, layout: MapLayout) -> int:
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     fixed = layout.type.endswith("array")
+    times = layout.value.pick(*_TIMES) if set(_TIMES) <= set(layout.value.names) else None
     copied = 0
     for batch in source.batches():
         rows = ((keys(key), _per_cpu(values, value, source, target)) for key, value in batch)
         for key, value in rows:
             if fixed and int.from_bytes(key, sys.byteorder) >= target.max_entries:
                 continue
-            copied += target.update(key, value, bpf.ANY if fixed else bpf.NOEXIST)
+            written = target.update(key, value, bpf.ANY if fixed else bpf.NOEXIST)
+            if not written and times:
+                there = target.lookup(key)
+                if there is None or times.unpack(there) < times.unpack(value):
+                    written = target.update(key, value)
+            copied += written
     return copied
 
 

@@ -214,22 +214,3 @@ def _row(
 
 def _seconds(nanoseconds: int) -> float:
     return max(0.0, round(nanoseconds / 1e9, 1))
-
-
-def direct_flows(reader: Reader, now: int) -> Records:
-    """Give the remembered flows straight to backends; ``age`` is that of the first packet."""
-    layout = reader.layout.maps["direct_flows"]
-    key, value = chooser(layout.key, FLOW), chooser(layout.value, ("value",))
-    more = extras(layout, FLOW, ("value",))
-    found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.rows("direct_flows"))
-    rows: list[Row] = []
-    for (source, sport, destination, dport, protocol, _), raw_key, raw in found:
-        row: Row = (
-            protocol_text(protocol),
-            place_text(source, sport),
-            place_text(destination, dport),
-            _seconds(now - value(raw)[0]),
-        )
-        rows.append(row + more.values(raw_key, raw))
-    columns = ("protocol", "client", "endpoint", "age", *more.columns)
-    return Records("direct_flows", columns, rows, frozenset({"age"}))

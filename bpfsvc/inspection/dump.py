@@ -50,10 +50,6 @@ _VIEWS = {
         lambda reader: connections.connections(reader, time.monotonic_ns()),
         {**_NAMES, "connections": _ENTRY, "new_connections": _ENTRY},
     ),
-    "direct_flows": _View(
-        lambda reader: connections.direct_flows(reader, time.monotonic_ns()),
-        {"direct_flows": (connections.FLOW, _NUMBER)},
-    ),
     "node_addresses": _View(
         node.node_addresses, {"node_addresses": (("address",), ("nodeports",))}
     ),
@@ -66,8 +62,8 @@ _VIEWS = {
 _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends"}
 """Maps whose content another view shows; by their own name they are that view."""
 
-_INTERNAL = {"layout", "packets", "port_filters"}
-"""The description itself, and machinery of the programs: scratch space, and what spares lookups."""
+_INTERNAL = {"layout", "packets", "port_filters", "direct_flows"}
+"""The description itself, and machinery of the programs: scratch space, bytes, fingerprints."""
 
 _READABLE = {"hash", "lru_hash", "array", "percpu_array", "percpu_hash", "lru_percpu_hash"}
 """Types that can be read from end to end."""

@@ -91,7 +91,7 @@ def _reasons(facts: Facts) -> Iterator[str]:
     if facts.sockets and (facts.sockets < facts.all_sockets or facts.stale_sockets):
         yield "some socket hooks are not attached, or run another build"
     if facts.connections > CROWDED * facts.max_connections:
-        yield "the map of connections is nearly full"
+        yield "the map of connections is nearly full: enlarge it with --max-connections"
     if facts.same_namespace:
         for family in facts.families:
             if family not in facts.forwarding:

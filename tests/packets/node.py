@@ -97,6 +97,23 @@ class Node:
         for index in range(found.max_entries):
             found.update(struct.pack("=I", index), bytes([byte]) * found.value_size)
 
+    def filtered(self) -> set[tuple[str, str, str, int]]:
+        """Give what the filter says yes to: protocol, hook, which of the two ports, the port.
+
+        Ports as far apart as the filter is long share a byte, and the lowest is given.
+        """
+        found = self.pinned.map("port_filters")
+        length = found.value_size // 2
+        known = set()
+        for index in range(found.max_entries):
+            raw = found.lookup(struct.pack("=I", index)) or b""
+            for at in (at for at, byte in enumerate(raw) if byte):
+                which, port = divmod(at, length)
+                protocol, hook = divmod(index, 2)
+                place = (("TCP", "UDP")[protocol], ("ingress", "egress")[hook])
+                known.add((*place, ("source", "destination")[which], port))
+        return known
+
     def settings(self, first: int = 10000, ports: int = 20000, **seconds: int) -> None:
         """Set the pod ranges, the masquerade ports and lifetimes."""
         (v4, mask_v4), (v6, mask_v6) = (pack_network(one) for one in POD_RANGES)

@@ -79,6 +79,8 @@ def test_a_masqueraded_connection_is_one_record_from_its_first_packet_to_its_end
     us = f"192.168.50.11:{out.payload.sport}"
     assert (seen()["masquerade"], seen()["state"]) == (us, "SYN_SENT")
     node.forward(tcp(BACKEND, us, flags="SA"))
+    assert (seen()["masquerade"], seen()["state"]) == (us, "SYN_RECEIVED")
+    node.forward(tcp(STRANGER, VIP, flags="A"))
     assert (seen()["masquerade"], seen()["state"]) == (us, "ESTABLISHED")
     node.forward(tcp(STRANGER, VIP, flags="FA"))
     assert seen()["state"] == "FIN_WAIT"
@@ -92,20 +94,22 @@ def test_a_refused_connection_and_an_unanswered_datagram_have_their_states(node:
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(BACKEND, CLIENT, flags="RA"))
     node.forward(udp(CLIENT, "10.96.0.53:53"))
-    states = {
-        each["protocol"]: each["state"] for each in dumped(node, "connections")["connections"]
-    }
-    assert states == {"TCP": "RESET", "UDP": "UNREPLIED"}
+
+    def states() -> dict[str, str]:
+        found = dumped(node, "connections")["connections"]
+        return {each["protocol"]: each["state"] for each in found}
+
+    assert states() == {"TCP": "RESET", "UDP": "UNREPLIED"}
+    node.forward(udp("10.244.2.7:53", CLIENT))
+    assert states() == {"TCP": "RESET", "UDP": "ESTABLISHED"}
 
 
 def test_a_collision_shows_the_changed_source_port(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, BACKEND))
     out = node.forward(tcp(CLIENT, VIP))
-    found = dumped(node, "connections", "direct_flows")
-    (connection,), (direct,) = found["connections"], found["direct_flows"]
+    (connection,) = dumped(node, "connections")["connections"]
     assert connection["translation"] == ["destination", f"source-port={out.payload.sport}"]
-    assert (direct["client"], direct["endpoint"]) == (CLIENT, BACKEND)
 
 
 def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
@@ -153,6 +157,30 @@ def test_the_other_formats_say_the_same(node: Node, output: str) -> None:
         "192.168.50.11  yes",
         "fd50::11       yes",
     ]
+
+
+def test_the_machinery_of_the_programs_is_not_shown(node: Node) -> None:
+    """It means nothing to people: bytes by ports, fingerprints of flows, what a packet needs."""
+    web(node)
+    node.forward(tcp(CLIENT, VIP))
+    node.forward(tcp(STRANGER, BACKEND))
+    found = dumped(node)
+    for name in ("layout", "packets", "port_filters", "direct_flows"):
+        assert name in node.pinned.layout.maps
+        assert name not in found
+        assert bpfsvc(node, "maps", "dump", name).returncode == 2
+
+
+def test_sizes_are_those_of_the_maps_that_can_fill_up(node: Node) -> None:
+    web(node)
+    node.forward(tcp(CLIENT, VIP))
+    sizes = {each["map"]: each for each in dumped(node, "sizes")["sizes"]}
+    kinds = {name: each.type for name, each in node.pinned.layout.maps.items()}
+    assert set(sizes) == {name for name, kind in kinds.items() if kind in ("hash", "lru_hash")}
+    for name, each in sizes.items():
+        assert each["rows"] == node.count(name)
+        assert each["capacity"] == node.pinned.map(name).max_entries
+    assert sizes["new_connections"]["rows"] == 2
 
 
 def test_an_unknown_map_is_answered_with_the_names_of_all(node: Node) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.packets.node import Node, same, tcp
-from tests.packets.scene import Scene
+from tests.packets.scene import Scene, bare
 
 ENDINGS = pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])
+
+
+LINGERED = 3
+"""Seconds after which the last packets of a closed connection are no more expected."""
 
 
 def end(node: Node, scene: Scene, ending: str, client: str, seen: str) -> None:
@@ -90,6 +94,7 @@ def test_another_frontend_after_a_closed_connection_keeps_the_client_port(
     tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
     seen = tcp_scene.connect(node, client, vip, backend)
     end(node, tcp_scene, ending, client, seen)
+    node.age(LINGERED)
     assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client
 
 
@@ -102,4 +107,24 @@ def test_another_frontend_after_a_masqueraded_connection_is_not_masqueraded(
     tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
     seen = tcp_scene.connect(node, client, vip, backend)
     end(node, tcp_scene, ending, client, seen)
+    node.age(LINGERED)
     assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client
+
+
+@ENDINGS
+def test_another_frontend_right_after_a_closed_connection_leaves_its_last_packets_alone(
+    node: Node, tcp_scene: Scene, ending: str
+) -> None:
+    """The last acknowledgement may still be on its way: both would be one 5-tuple behind us."""
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
+    seen = tcp_scene.connect(node, client, vip, backend)
+    end(node, tcp_scene, ending, client, seen)
+    other = tcp_scene.connect(node, client, tcp_scene.other_vip, backend)
+    assert (bare(other), other != client) == (bare(client), True)
+    for flags in ("A", "R"):
+        assert same(node.forward(tcp(client, vip, flags)), tcp(client, backend, flags))
+        assert same(node.forward(tcp(backend, client, flags)), tcp(vip, client, flags))
+    out = node.forward(tcp(client, tcp_scene.other_vip, "PA"))
+    assert same(out, tcp(other, backend, "PA"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import SHOT, Node, same, tcp
 from tests.packets.scene import Scene
 
 
@@ -64,6 +64,8 @@ def test_the_port_of_a_closed_connection_is_used_again(node: Node, tcp_scene: Sc
     client, seen = next(iter(clients.items()))
     tcp_scene.close(node, client, vip, backend, seen)
     fifth = tcp_scene.at(tcp_scene.stranger, 5004)
+    assert node.drops("egress", node.ingress(tcp(fifth, vip))), "its last packets may still come"
+    node.age(3)
     assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
     assert same(node.forward(tcp(backend, seen, "SA")), tcp(vip, fifth, "SA"))
 
@@ -75,7 +77,72 @@ def test_the_port_of_a_refused_connection_is_used_again(node: Node, tcp_scene: S
     client, seen = next(iter(exhaust(node, tcp_scene).items()))
     assert same(node.forward(tcp(backend, seen, "RA")), tcp(vip, client, "RA"))
     fifth = tcp_scene.at(tcp_scene.stranger, 5004)
+    assert node.drops("egress", node.ingress(tcp(fifth, vip))), "its last packets may still come"
+    node.age(3)
     assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
+
+
+def half_open(node: Node, scene: Scene) -> dict[str, str]:
+    """Take all four ports by connections that are begun and not established."""
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    clients = exhaust(node, scene)
+    for client, seen in clients.items():
+        assert scene.begin(node, client, scene.vip, scene.backend) == seen
+    return clients
+
+
+def test_the_port_of_a_connection_that_was_never_established_is_used_again_after_5_seconds(
+    node: Node, scene: Scene
+) -> None:
+    clients = half_open(node, scene)
+    fifth = scene.at(scene.stranger, 5004)
+    node.age(4)
+    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    assert node.counter("dropped__masquerade_ports_exhausted") == 1
+    node.age(6)
+    assert scene.connect(node, fifth, scene.vip, scene.backend) in clients.values()
+    assert node.counter("dropped__masquerade_ports_exhausted") == 1
+
+
+def test_all_ports_of_an_abandoned_flood_are_used_again_each_by_one(
+    node: Node, scene: Scene
+) -> None:
+    clients = half_open(node, scene)
+    node.age(6)
+    later = [scene.at(scene.stranger, 6000 + number) for number in range(4)]
+    seen = {scene.connect(node, client, scene.vip, scene.backend): client for client in later}
+    assert set(seen) == set(clients.values())
+    for port, client in seen.items():
+        back = node.forward(scene.data(scene.backend, port))
+        assert same(back, scene.data(scene.vip, client))
+
+
+def test_who_comes_back_after_its_port_was_taken_does_not_speak_for_the_new_owner(
+    node: Node, scene: Scene
+) -> None:
+    clients = half_open(node, scene)
+    node.age(6)
+    fifth = scene.at(scene.stranger, 5004)
+    seen = scene.connect(node, fifth, scene.vip, scene.backend)
+    robbed = next(client for client, port in clients.items() if port == seen)
+    verdict, out = node.run("egress", node.ingress(scene.data(robbed, scene.vip)))
+    assert verdict == SHOT or scene.at(out.src, out.payload.sport) != seen
+    back = node.forward(scene.data(scene.backend, seen))
+    assert same(back, scene.data(scene.vip, fifth))
+
+
+def test_the_port_of_an_established_connection_is_kept_however_long_it_is_silent(
+    node: Node, scene: Scene
+) -> None:
+    scene.service(node, [scene.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    for port in range(5000, 5004):
+        scene.connect(node, scene.at(scene.stranger, port), scene.vip, scene.backend)
+    node.age(60)
+    fifth = scene.at(scene.stranger, 5004)
+    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    assert node.counter("dropped__masquerade_ports_exhausted") == 1
 
 
 def test_another_backend_has_all_ports_of_its_own(node: Node, scene: Scene) -> None:

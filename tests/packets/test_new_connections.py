@@ -106,7 +106,7 @@ def test_a_connection_that_is_broken_off_half_open_never_becomes_lasting(
 def small(request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node with room for two connections, or one masqueraded; or for half a one more."""
     sandbox.require()
-    sizes = Sizes(max_connections=request.param, max_new_connections=512, max_direct_flows=4096)
+    sizes = replace(SIZES, max_connections=request.param, max_new_connections=512)
     node = Node(sandbox.BPF_ROOT / f"small{request.param}", load(sizes))
     yield node
     node.pinned.close()

@@ -56,13 +56,16 @@ TRUNCATED = {
 }
 
 
-@pytest.fixture
-def web(node: Node) -> Node:
-    """A node with frontends of TCP, and a connection at work."""
+@pytest.fixture(params=[False, True], ids=["filtered", "looked up"])
+def web(request: pytest.FixtureRequest, node: Node) -> Node:
+    """A node with frontends of TCP, and a connection at work; what is not filtered is looked up."""
     node.service("web", [f"{BACKEND}:8080"], frontends=[f"{VIP}:80"], node_port=30080)
     node.service("web6", [f"[{BACKEND6}]:8080"], frontends=[f"[{VIP6}]:80"], family=6)
     node.forward(tcp(f"{POD}:41000", f"{VIP}:80"))
     node.forward(tcp(f"{BACKEND}:8080", f"{POD}:41000", "SA"))
+    node.forward(tcp(f"{POD}:41000", f"{VIP}:80", "A"))
+    if request.param:
+        node.fill_filter(1)
     return node
 
 

@@ -62,7 +62,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "connections": ("hash", _FLOW, _CONNECTION),
     "new_connections": ("lru_hash", _FLOW, _CONNECTION),
-    "direct_flows": ("lru_hash", _FLOW, (("value", "Q"),)),
+    "direct_flows": ("array", _NUMBER, _NUMBER),
     "node_addresses": ("hash", (("address", "16s"),), (("nodeports", "B"), ("zero", "3s"))),
     "interfaces": ("hash", _NUMBER, (("v4", "16s"), ("v6", "16s"))),
     "settings": (

@@ -11,7 +11,7 @@ import yaml
 
 from bpfsvc.address import pack, pack_network
 from bpfsvc.errors import UsageError
-from bpfsvc.inspection.connections import connections, direct_flows
+from bpfsvc.inspection.connections import connections
 from bpfsvc.inspection.documents import write_json, write_yaml
 from bpfsvc.inspection.dump import available, dump
 from bpfsvc.inspection.records import Records, Value
@@ -194,7 +194,7 @@ def one(maps: Maps) -> dict[str, Value]:
 def test_a_pair_of_entries_is_one_connection() -> None:
     maps = Maps()
     maps.service(1, "web", "http")
-    pair(maps, **OPEN)
+    pair(maps, replied=1, established=1)
     assert one(maps) == {
         "protocol": "TCP",
         "client": CLIENT,
@@ -211,7 +211,7 @@ def test_a_pair_of_entries_is_one_connection() -> None:
 
 def test_the_pair_around_the_wire_belongs_to_the_same_connection() -> None:
     maps = Maps()
-    pair(maps, **OPEN)
+    pair(maps, replied=1, established=1)
     maps.entry("connections", EGRESS, (CLIENT, BACKEND), (NODE, BACKEND), **OPEN)
     maps.entry("connections", INGRESS, (BACKEND, NODE), (BACKEND, CLIENT), reply=1, **OPEN)
     found = one(maps)
@@ -297,7 +297,7 @@ def test_one_entry_alone_still_tells_the_connection(lost: str) -> None:
 def test_a_connection_in_both_maps_while_it_moves_is_shown_once() -> None:
     maps = Maps()
     pair(maps, "new_connections", replied=1)
-    pair(maps, "connections", **OPEN)
+    pair(maps, replied=1, established=1)
     assert one(maps)["state"] == "ESTABLISHED"
 
 
@@ -328,18 +328,6 @@ def test_a_hundred_thousand_entries_take_little_memory() -> None:
     tracemalloc.stop()
     assert len(found.rows) == 25_000
     assert peak < 1200 * len(found.rows)
-
-
-def test_direct_flows_have_an_age() -> None:
-    maps = Maps()
-    (source, sport), (destination, dport) = place(CLIENT), place(BACKEND)
-    key: dict[str, int | bytes] = {"source": source, "source_port": sport}
-    key |= {"destination": destination, "destination_port": dport}
-    key |= {"protocol": 17, "hook": INGRESS}
-    maps.put("direct_flows", key, {"value": NOW - 5 * SECOND})
-    assert records(direct_flows(maps, NOW)) == [
-        {"protocol": "UDP", "client": CLIENT, "endpoint": BACKEND, "age": 5.0}
-    ]
 
 
 # -- the node --
@@ -456,7 +444,7 @@ def test_an_unknown_map_is_answered_with_the_maps_there_are() -> None:
         list(dump(Maps(), ["frontends", "fronted"]))
     assert caught.value.message == "there is no map 'fronted'"
     assert "frontends, services, backends" in caught.value.hint
-    for machinery in ("layout", "packets", "port_filters"):
+    for machinery in ("layout", "packets", "port_filters", "direct_flows"):
         assert machinery not in caught.value.hint
 
 
@@ -468,7 +456,6 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "backends",
         "endpoints",
         "connections",
-        "direct_flows",
         "node_addresses",
         "interfaces",
         "settings",

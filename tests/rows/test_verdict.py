@@ -72,7 +72,10 @@ def test_a_node_that_is_well_says_so_in_ten_lines() -> None:
         ),
         ({"sockets": 7}, "some socket hooks are not attached, or run another build"),
         ({"stale_sockets": 1}, "some socket hooks are not attached, or run another build"),
-        ({"connections": 950}, "the map of connections is nearly full"),
+        (
+            {"connections": 950},
+            "the map of connections is nearly full: enlarge it with --max-connections",
+        ),
         ({"families": (4, 6)}, "IPv6 is not forwarded"),
         ({"masquerade_reserved": False}, "the masquerade ports 10000-29999 are not reserved"),
         (
