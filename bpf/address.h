@@ -37,7 +37,8 @@ static inline bool address_is_v4(const struct address *address)
 
 static inline bool address_is_v4_loopback(const struct address *address)
 {
-	return address_is_v4(address) && (address->words[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return address_is_v4(address) &&
+	       (address->words[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
 static inline bool address_within(const struct address *address, const struct address *network,

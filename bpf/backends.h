@@ -35,7 +35,7 @@ static inline bool endpoint_known(const struct address *address, __be16 port, __
 	return endpoints.lookup(&key) != NULL;
 }
 
-#define VERDICT_NONE 0	 /* no frontend: none of our business */
+#define VERDICT_NONE 0 /* no frontend: none of our business */
 #define VERDICT_DNAT 1
 #define VERDICT_REJECT 2
 #define VERDICT_DROP 3
@@ -53,7 +53,8 @@ struct choice {
  * the frontend is read again after the backend was copied: only if it still names the same
  * generation was everything between the two reads in place.
  */
-static inline int choose_backend(struct frontend_key *frontend_key, int client, struct choice *choice)
+static inline int choose_backend(struct frontend_key *frontend_key, int client,
+				 struct choice *choice)
 {
 	struct frontend *frontend = frontend_find(frontend_key);
 

@@ -32,6 +32,8 @@ static inline void note_masquerade(const struct flow *after, const struct connec
 	if (connection_find(&routed))
 		return;
 	pending.counters = 0;
+	pending.replied = pending.established = 0;
+	pending.fin_sent = pending.fin_received = pending.reset = 0;
 	pending.masquerade_pending = 1;
 	connection_note(&routed, &pending);
 }
@@ -98,7 +100,7 @@ static inline int direct_flow(const struct settings *settings, struct packet *pa
 	choice.backend.address = packet->flow.destination;
 	choice.backend.port = packet->flow.destination_port;
 	return open_connection(settings, packet, &choice) == TC_ACT_SHOT ? VERDICT_DROP :
-										  VERDICT_DNAT;
+									   VERDICT_DNAT;
 }
 
 /*

@@ -18,12 +18,12 @@
 
 struct connection {
 	struct flow after;
-	__u64 created; /* ns, CLOCK_MONOTONIC */
-	__u64 seen;    /* the same, to about a second */
-	__u32 service; /* 0: none, a direct flow whose port had to change */
+	__u64 created;	/* ns, CLOCK_MONOTONIC */
+	__u64 seen;	/* the same, to about a second */
+	__u32 service;	/* 0: none, a direct flow whose port had to change */
 	__u32 counters; /* of the backend; 0: not counted by this entry */
 	__u8 reply;
-	__u8 replied;	/* the server has been heard */
+	__u8 replied; /* the server has been heard */
 	__u8 established;
 	__u8 fin_sent; /* by the sender of this direction */
 	__u8 fin_received;
@@ -183,6 +183,15 @@ static inline bool connection_progress(struct flow *flow, struct connection *con
 	if (tcp_flags & TCP_RST)
 		return true;
 	if (connection->reply) {
+		struct flow partner;
+
+		/* Without its other half the client's answer would not be understood: let it ask again. */
+		pair_of(&partner, flow, &connection->after);
+		if (!connection_find(&partner)) {
+			COUNT(dropped__evicted);
+			new_connections.delete(flow);
+			return false;
+		}
 		connection->replied = 1;
 		return true;
 	}

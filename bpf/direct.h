@@ -17,7 +17,8 @@ static inline __u64 flow_hash(const struct flow *flow)
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		hash = (hash ^ words[i]) * 0xff51afd7ed558ccdULL;
-	hash ^= ((__u64)flow->source_port << 32 | (__u64)flow->destination_port << 16 | flow->protocol);
+	hash ^= ((__u64)flow->source_port << 32 | (__u64)flow->destination_port << 16 |
+		 flow->protocol);
 	hash *= 0xc4ceb9fe1a85ec53ULL;
 	return hash ^ hash >> 33;
 }

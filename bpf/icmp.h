@@ -29,9 +29,11 @@ static inline int rewrite_quote(struct __sk_buff *skb, __u32 l3, __u32 l4, bool 
 						&after->source, checksum);
 	if (!address_equal(&before->destination, &after->destination))
 		error |= rewrite_quoted_address(skb, l3, v4, destination_offset(v4),
-						&before->destination, &after->destination, checksum);
+						&before->destination, &after->destination,
+						checksum);
 	if (before->source_port != after->source_port)
-		error |= rewrite_port(skb, l4, before->source_port, after->source_port, checksum, 0);
+		error |=
+			rewrite_port(skb, l4, before->source_port, after->source_port, checksum, 0);
 	if (before->destination_port != after->destination_port)
 		error |= rewrite_port(skb, l4 + 2, before->destination_port,
 				      after->destination_port, checksum, 0);
@@ -58,7 +60,8 @@ static inline int translate_icmp_error(struct __sk_buff *skb, struct packet *pac
 		return TC_ACT_UNSPEC;
 	flow_reverse(&after, &connection->after, 0);
 
-	error = rewrite_quote(skb, inner_l3, inner_l3 + header, packet->v4, &inner, &after, checksum);
+	error = rewrite_quote(skb, inner_l3, inner_l3 + header, packet->v4, &inner, &after,
+			      checksum);
 	if (packet->flow.hook == HOOK_INGRESS) {
 		error |= rewrite_address(skb, packet->l3, packet->v4,
 					 destination_offset(packet->v4), &packet->flow.destination,

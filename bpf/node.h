@@ -5,7 +5,8 @@ struct node_address {
 	__u8 zero[3];
 };
 
-MAP("hash", struct address, struct node_address, node_addresses, MAX_NODE_ADDRESSES, BPF_F_NO_PREALLOC);
+MAP("hash", struct address, struct node_address, node_addresses, MAX_NODE_ADDRESSES,
+    BPF_F_NO_PREALLOC);
 
 /* An interface we are attached to. */
 struct interface {

@@ -6,8 +6,8 @@
 struct packet {
 	struct flow flow;
 	struct flow after; /* what `flow` must become */
-	__u32 l3; /* offset of the IP header */
-	__u32 l4; /* offset of the transport header */
+	__u32 l3;	   /* offset of the IP header */
+	__u32 l4;	   /* offset of the transport header */
 	__u8 v4;
 	__u8 tcp_flags;
 	__u8 icmp_error;
@@ -135,8 +135,8 @@ static inline bool parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settli
 		if (ip.protocol == PROTO_TCP &&
 		    !read_bytes(skb, l4 + TCP_FLAGS_OFFSET, &tcp_flags, sizeof(tcp_flags)))
 			return false;
-		if (!settling && (hook == HOOK_EGRESS ||
-				  (ip.protocol == PROTO_TCP && !tcp_opens(tcp_flags))) &&
+		if (!settling &&
+		    (hook == HOOK_EGRESS || (ip.protocol == PROTO_TCP && !tcp_opens(tcp_flags))) &&
 		    !ports_may_be_known(hook, ip.protocol, ports.source, ports.destination))
 			return false;
 	} else {

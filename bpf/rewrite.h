@@ -86,7 +86,8 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 	struct ipv4_end end;
 	int error = 0;
 
-	if (!read_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end.checksum, sizeof(end.checksum)))
+	if (!read_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end.checksum,
+			sizeof(end.checksum)))
 		return -1;
 	end.checksum = ipv4_checksum(end.checksum, before, after);
 	end.source = after->source.words[3];
@@ -107,7 +108,8 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 		error |= bpf_l4_csum_replace(skb, checksum, before->destination_port,
 					     end.ports.destination, flags | 2);
 	return error ? error :
-		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end, sizeof(end), 0);
+		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end,
+					   sizeof(end), 0);
 }
 
 /* Make the packet's flow what it must become. */
@@ -126,8 +128,9 @@ static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 		error |= rewrite_address(skb, packet->l3, packet->v4, source_offset(packet->v4),
 					 &before->source, &after->source, checksum, flags);
 	if (!address_equal(&before->destination, &after->destination))
-		error |= rewrite_address(skb, packet->l3, packet->v4, destination_offset(packet->v4),
-					 &before->destination, &after->destination, checksum, flags);
+		error |= rewrite_address(skb, packet->l3, packet->v4,
+					 destination_offset(packet->v4), &before->destination,
+					 &after->destination, checksum, flags);
 	if (before->source_port != after->source_port)
 		error |= rewrite_port(skb, packet->l4, before->source_port, after->source_port,
 				      checksum, flags);

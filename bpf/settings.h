@@ -7,8 +7,8 @@ struct settings {
 	struct address pod_network_v6;
 	struct address pod_mask_v6;
 	__u16 masquerade_first; /* host order */
-	__u16 masquerade_ports;	     /* how many */
-	__u16 detect_pods_v4;	     /* 0: no pod range of this family is known */
+	__u16 masquerade_ports; /* how many */
+	__u16 detect_pods_v4;	/* 0: no pod range of this family is known */
 	__u16 detect_pods_v6;
 	__u32 tcp_established_seconds;
 	__u32 tcp_half_closed_seconds;

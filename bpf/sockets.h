@@ -65,7 +65,8 @@ static inline bool socket_backend(struct socket_translations *known, const struc
 	for (int i = 0; i < SOCKET_TRANSLATIONS; i++) {
 		struct socket_translation *row = &known->rows[i];
 
-		if (row->frontend_port == key->port && address_equal(&row->frontend, &key->address) &&
+		if (row->frontend_port == key->port &&
+		    address_equal(&row->frontend, &key->address) &&
 		    endpoint_known(&row->backend, row->backend_port, key->protocol)) {
 			backend->address = row->backend;
 			backend->port = row->backend_port;
@@ -75,8 +76,8 @@ static inline bool socket_backend(struct socket_translations *known, const struc
 	return false;
 }
 
-static inline void socket_remember(struct socket_translations *known, const struct frontend_key *key,
-				   const struct backend *backend)
+static inline void socket_remember(struct socket_translations *known,
+				   const struct frontend_key *key, const struct backend *backend)
 {
 	struct socket_translation *row = &known->rows[known->next % SOCKET_TRANSLATIONS];
 
@@ -104,7 +105,8 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	if (!connect) {
 		known = socket_translations.sk_storage_get(context->sk, 0, 0);
 		if (known && socket_backend(known, &asked, &choice.backend)) {
-			socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
+			socket_set_address(context, v4, &choice.backend.address,
+					   choice.backend.port);
 			return 1;
 		}
 	}

@@ -17,7 +17,11 @@ from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import sandbox
 
 SUITES: dict[str, Suite] = {
-    "latency": latency, "connect": connect, "change": change, "start": start, "flood": flood,
+    "latency": latency,
+    "connect": connect,
+    "change": change,
+    "start": start,
+    "flood": flood,
 }
 _ALL = ("latency", "change", "start", "flood")
 
@@ -39,14 +43,24 @@ def main(words: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m bpfsvc.bench", description="Measure bpfsvc, in labs of its own.")
+        "python -m bpfsvc.bench", description="Measure bpfsvc, in labs of its own."
+    )
     usual = Scale()
-    parser.add_argument("suites", metavar="SUITE", nargs="*", type=_suite,
-                        help=f"{', '.join(SUITES)}; all if none is given")
+    parser.add_argument(
+        "suites",
+        metavar="SUITE",
+        nargs="*",
+        type=_suite,
+        help=f"{', '.join(SUITES)}; all if none is given",
+    )
     parser.add_argument("--rounds", type=_positive, help=f"default {usual.rounds}")
-    parser.add_argument("--services", metavar="N[,N]", type=_numbers,
-                        help="sizes of cluster to measure, at least 2 each; default "
-                             f"{','.join(map(str, usual.services))}")
+    parser.add_argument(
+        "--services",
+        metavar="N[,N]",
+        type=_numbers,
+        help="sizes of cluster to measure, at least 2 each; default "
+        f"{','.join(map(str, usual.services))}",
+    )
     parser.add_argument("--changes", type=_positive, help=f"default {usual.changes}")
     parser.add_argument("--starts", type=_positive, help=f"default {usual.starts}")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

@@ -42,13 +42,30 @@ class Agent:
         self._node = node
         self._log = log
         cidrs = ",".join(str(CLUSTER_CIDRS[family]) for family in node.addresses)
-        words = [sys.executable, "-c", _CODE, "--manifests", str(manifests),
-                 "--pin-root", str(node.pin_root), "--cgroup-root", str(node.cgroup),
-                 "--hostname-override", node.name, "--cluster-cidr", cidrs]
+        words = [
+            sys.executable,
+            "-c",
+            _CODE,
+            "--manifests",
+            str(manifests),
+            "--pin-root",
+            str(node.pin_root),
+            "--cgroup-root",
+            str(node.cgroup),
+            "--hostname-override",
+            node.name,
+            "--cluster-cidr",
+            cidrs,
+        ]
         self.started = time.monotonic()
         with log.open("ab") as stream:
-            self._process = node.popen(words, stdin=subprocess.DEVNULL, stdout=stream,
-                                       stderr=stream, cwd=Path(__file__).parents[2])
+            self._process = node.popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                cwd=Path(__file__).parents[2],
+            )
         self.pid = self._process.pid
 
     def __enter__(self) -> Agent:
@@ -63,8 +80,10 @@ class Agent:
             if self._process.poll() is not None:
                 raise AgentFailed(f"the agent of {self._node.name} ended: {self._last_line()}")
             if time.monotonic() - self.started > _PATIENCE:
-                raise AgentFailed(f"the agent of {self._node.name} is not healthy after "
-                                  f"{_PATIENCE:.0f} s: {self._last_line()}")
+                raise AgentFailed(
+                    f"the agent of {self._node.name} is not healthy after "
+                    f"{_PATIENCE:.0f} s: {self._last_line()}"
+                )
             time.sleep(_POLL)
         return time.monotonic() - self.started
 
@@ -143,9 +162,12 @@ def _sizes(file: Path) -> dict[str, int]:
 
 def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
     """Start an agent on every node of a lab, to be ended with ``stack``; all are healthy then."""
-    agents = [stack.enter_context(
-        Agent(node, manifests, manifests.with_name(f"{manifests.name}-{node.name}.log")))
-        for node in lab.nodes]
+    agents = [
+        stack.enter_context(
+            Agent(node, manifests, manifests.with_name(f"{manifests.name}-{node.name}.log"))
+        )
+        for node in lab.nodes
+    ]
     for agent in agents:
         agent.healthy()
 

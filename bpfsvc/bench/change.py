@@ -40,7 +40,11 @@ def _measure(services: int, scale: Scale, say: Say) -> Row:
                 unanswered += heard.unanswered
     spread = Spread.of(times)
     return {
-        "services": services, "changes": len(times),
-        **spread.columns("ms"), "ms 90%": percentile(times, 90), "ms 99%": percentile(times, 99),
-        "questions": asked, "unanswered": unanswered,
+        "services": services,
+        "changes": len(times),
+        **spread.columns("ms"),
+        "ms 90%": percentile(times, 90),
+        "ms 99%": percentile(times, 99),
+        "questions": asked,
+        "unanswered": unanswered,
     }

@@ -59,13 +59,23 @@ class Spread(NamedTuple):
     def of(cls, values: Sequence[float]) -> Spread:
         """Sum up at least one value."""
         ordered = sorted(values)
-        return cls(statistics.median(ordered), ordered[0], percentile(ordered, 25),
-                   percentile(ordered, 75), ordered[-1])
+        return cls(
+            statistics.median(ordered),
+            ordered[0],
+            percentile(ordered, 25),
+            percentile(ordered, 75),
+            ordered[-1],
+        )
 
     def columns(self, name: str) -> Row:
         """Give the figures as columns, the median under the plain name."""
-        return {name: self.median, f"{name} min": self.low, f"{name} 25%": self.quarter,
-                f"{name} 75%": self.three_quarters, f"{name} max": self.high}
+        return {
+            name: self.median,
+            f"{name} min": self.low,
+            f"{name} 25%": self.quarter,
+            f"{name} 75%": self.three_quarters,
+            f"{name} max": self.high,
+        }
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

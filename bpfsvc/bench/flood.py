@@ -29,7 +29,7 @@ from bpfsvc.lab.topology import Lab
 
 _BACKEND_PORT = 8080
 _CONNECTIONS = 50
-_TABLES = ("new_connections", "connections", "direct_flows")
+_TABLES = ("new_connections", "connections")
 _CLOSED = [["192.168.50.11", 7], [MEASURED, 7]]
 _OPEN = [["192.168.50.11", NODE_PORT], [MEASURED, PORT]]
 
@@ -52,8 +52,9 @@ def flood(scale: Scale, say: Say) -> list[Row]:
     return rows
 
 
-def _measure(rate: int, name: str, targets: list[list[object]], scale: Scale,
-             say: Say) -> list[Row]:
+def _measure(
+    rate: int, name: str, targets: list[list[object]], scale: Scale, say: Say
+) -> list[Row]:
     with ExitStack() as stack:
         lab = stack.enter_context(Lab("routed", families=(4,), pods_per_node=1))
         backend = next(iter(lab.nodes[1].pods.values()))
@@ -86,8 +87,15 @@ def _establish(stack: ExitStack, lab: Lab) -> list[Conversation]:
 def _send(lab: Lab, targets: list[list[object]], rate: int, seconds: float) -> Process:
     core, _ = cores()
     client, uplink = lab.client, lab.nodes[0].uplink
-    words = [str(core), client.uplink.name, client.uplink.mac, uplink.mac, json.dumps(targets),
-             str(rate), str(seconds)]
+    words = [
+        str(core),
+        client.uplink.name,
+        client.uplink.mac,
+        uplink.mac,
+        json.dumps(targets),
+        str(rate),
+        str(seconds),
+    ]
     return client.popen(command("syns", *words), stdout=subprocess.PIPE)
 
 
@@ -120,16 +128,22 @@ def _observe(stand: _Stand, seconds: float) -> Row:
         time.sleep(0.005)
     result = new.result()
     return {
-        "established": len(stand.established), "failed": failed,
-        "us": percentile(times, 50), "us 99%": percentile(times, 99), "us max": max(times),
-        "new/s": result.rate, "new failed": result.failed,
-        "new us": result.latency.get("50", 0.0), "new us 99%": result.latency.get("99", 0.0),
+        "established": len(stand.established),
+        "failed": failed,
+        "us": percentile(times, 50),
+        "us 99%": percentile(times, 99),
+        "us max": max(times),
+        "new/s": result.rate,
+        "new failed": result.failed,
+        "new us": result.latency.get("50", 0.0),
+        "new us 99%": result.latency.get("99", 0.0),
     }
 
 
 def _tables(lab: Lab) -> Row:
     pinned = Pinned(PinRoot(lab.nodes[0].pin_root).current)
-    rows: Row = {table: sum(len(batch) for batch in pinned.map(table).batches())
-                 for table in _TABLES}
+    rows: Row = {
+        table: sum(len(batch) for batch in pinned.map(table).batches()) for table in _TABLES
+    }
     pinned.close()
     return rows

@@ -94,8 +94,10 @@ def _lab(stack: ExitStack) -> tuple[Lab, dict[str, Talker]]:
     backend = next(iter(far.pods.values()))
     process = server(backend, socket.SOCK_STREAM, _BACKEND_PORT, "transactions", "server", core)
     places = {"pod": next(iter(near.pods.values())), "node": near}
-    return lab, {name: Talker(place, "transactions", "client", str(core), str(process))
-                 for name, place in places.items()}
+    return lab, {
+        name: Talker(place, "transactions", "client", str(core), str(process))
+        for name, place in places.items()
+    }
 
 
 def _backend(lab: Lab) -> str:
@@ -123,7 +125,8 @@ def _figures(path: Path, bare: Path) -> Row:
     ratios = [here / there for here, there in zip(path.rates, bare.rates, strict=True)]
     cheap = [there / here for here, there in zip(path.costs, bare.costs, strict=True)]
     return {
-        "services": path.services, "variant": path.variant,
+        "services": path.services,
+        "variant": path.variant,
         **Spread.of(ratios).columns("ratio"),
         **Spread.of(cheap).columns("CPU ratio"),
         "per second": Spread.of(path.rates).median,

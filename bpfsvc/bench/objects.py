@@ -71,20 +71,31 @@ def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str
     }
 
 
-def write_cluster(directory: Path, services: int, backend: str, port: int,
-                  text: Format = "json") -> None:
+def write_cluster(
+    directory: Path, services: int, backend: str, port: int, text: Format = "json"
+) -> None:
     """Write ``services`` Services, two of them the special ones, which ``backend`` serves."""
     directory.mkdir(parents=True, exist_ok=True)
     special = (("measured", MEASURED, "TCP", NODE_PORT), ("moving", MOVING, "UDP", 0))
     for name, address, protocol, node_port in special:
-        _write(directory, name, text, service(name, address, protocol, node_port),
-               endpoint_slice(name, [backend], port, protocol))
+        _write(
+            directory,
+            name,
+            text,
+            service(name, address, protocol, node_port),
+            endpoint_slice(name, [backend], port, protocol),
+        )
     for number in range(services - len(special)):
         name = f"filler-{number}"
         first = _PODS + number * ENDPOINTS
         pods = [str(first + offset) for offset in range(ENDPOINTS)]
-        _write(directory, name, text, service(name, str(_VIPS + number), "TCP"),
-               endpoint_slice(name, pods, 8080, "TCP"))
+        _write(
+            directory,
+            name,
+            text,
+            service(name, str(_VIPS + number), "TCP"),
+            endpoint_slice(name, pods, 8080, "TCP"),
+        )
 
 
 def slice_file(directory: Path, name: str, text: Format = "json") -> Path:

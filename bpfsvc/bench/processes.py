@@ -32,8 +32,9 @@ class Talker:
     def __init__(self, place: Namespace, module: str, *words: str) -> None:
         self._name = f"{module} {' '.join(words)} in {place.name}"
         self._heard = b""
-        self._process = place.popen(command(module, *words), stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE)
+        self._process = place.popen(
+            command(module, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def ask(self, *words: object) -> Any:
         """Send a request and wait for its answer."""
@@ -64,13 +65,22 @@ class Talker:
 
 def command(module: str, *words: str) -> list[str]:
     """Give the command that runs ``main`` of a module of this package."""
-    code = f"import sys; sys.path.append({_ROOT!r}); from bpfsvc.bench.{module} import main; " \
-           "main(sys.argv[1:])"
+    code = (
+        f"import sys; sys.path.append({_ROOT!r}); from bpfsvc.bench.{module} import main; "
+        "main(sys.argv[1:])"
+    )
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
-def server(place: Namespace, kind: socket.SocketKind, port: int, module: str, role: str,
-           core: int, *words: str) -> int:
+def server(
+    place: Namespace,
+    kind: socket.SocketKind,
+    port: int,
+    module: str,
+    role: str,
+    core: int,
+    *words: str,
+) -> int:
     """Start a server on an IPv4 port of ``place``; give its process id.
 
     It is ready for clients when this returns, for the socket is.

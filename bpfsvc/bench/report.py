@@ -22,8 +22,13 @@ def machine() -> Row:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    return {"kernel": platform.release(), "architecture": platform.machine(), "processor": model,
-            "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+    return {
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
 
 
 def as_json(results: Mapping[str, Sequence[Row]], scale: Scale) -> str:
@@ -47,10 +52,17 @@ def _block(rows: Sequence[Row]) -> str:
     lines = [heads, *([_text(row[head]) for head in heads] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     numeric = [not isinstance(rows[0][head], str) for head in heads]
-    return "\n".join("  " + "  ".join(
-        cell.rjust(width) if right else cell.ljust(width)
-        for cell, width, right in zip(line, widths, numeric, strict=True)).rstrip()
-        for line in lines) + "\n"
+    return (
+        "\n".join(
+            "  "
+            + "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, numeric, strict=True)
+            ).rstrip()
+            for line in lines
+        )
+        + "\n"
+    )
 
 
 def _text(value: Value) -> str:

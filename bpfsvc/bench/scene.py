@@ -54,8 +54,12 @@ class Scene:
         write_cluster(self._manifests, self._services, self._backends[0], _BACKEND_PORT, self._text)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._lab.__exit__(kind, error, trace)
         shutil.rmtree(self._directory)
 

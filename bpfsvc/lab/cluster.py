@@ -90,6 +90,7 @@ class Agent:
 
     def ready(self, timeout: float = 30.0) -> None:
         """Wait until it is healthy; ``LabError`` with the log when it ends instead."""
+
         def healthy() -> bool:
             if self.process.poll() is not None:
                 raise LabError(f"the agent of {self.node.name} ended:\n{self.log}")
@@ -109,8 +110,14 @@ class Cluster:
     ``nodes``: those that get agents (default all); ``options``: flags for every agent.
     """
 
-    def __init__(self, lab: Lab, *, nodes: Sequence[Node] | None = None,
-                 options: Sequence[str] = (), cgroup_root: Path | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        nodes: Sequence[Node] | None = None,
+        options: Sequence[str] = (),
+        cgroup_root: Path | None = None,
+    ) -> None:
         self.lab = lab
         self.nodes = list(lab.nodes if nodes is None else nodes)
         self.options = tuple(options)
@@ -125,8 +132,12 @@ class Cluster:
         self.manifests.mkdir()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for agent in self.agents.values():
             if agent.process.poll() is None:
                 agent.process.terminate()
@@ -184,19 +195,26 @@ class Cluster:
     def launch(self, node: Node, *, options: Sequence[str] = (), **process: Any) -> Agent:
         """Start an agent without waiting for it."""
         self._runs += 1
-        agent = Agent(node, [*COMMAND, "run", *self.flags(node),
-                             "--pin-root", str(node.pin_root), *options],
-                      self.place / f"{node.name}-{self._runs}.log", **process)
+        agent = Agent(
+            node,
+            [*COMMAND, "run", *self.flags(node), "--pin-root", str(node.pin_root), *options],
+            self.place / f"{node.name}-{self._runs}.log",
+            **process,
+        )
         self.agents[node.name] = agent
         return agent
 
     def flags(self, node: Node) -> list[str]:
         """Give the flags of a node's agent, but for ``--pin-root``."""
         return [
-            "--manifests", str(self.manifests),
-            "--cgroup-root", str(self._cgroup_root or node.cgroup),
-            "--hostname-override", node.name,
-            "--cluster-cidr", ",".join(str(cidr) for cidr in self.lab.cluster_cidrs.values()),
+            "--manifests",
+            str(self.manifests),
+            "--cgroup-root",
+            str(self._cgroup_root or node.cgroup),
+            "--hostname-override",
+            node.name,
+            "--cluster-cidr",
+            ",".join(str(cidr) for cidr in self.lab.cluster_cidrs.values()),
             *self.options,
         ]
 
@@ -212,15 +230,25 @@ class Cluster:
 
     # -- what came of it --------------------------------------------------------------------------
 
-    def command(self, node: Node, *words: str, before: Sequence[str] = (),
-                pin_root: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    def command(
+        self,
+        node: Node,
+        *words: str,
+        before: Sequence[str] = (),
+        pin_root: Path | None = None,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[str]:
         """Run a ``bpfsvc`` command with the node's ``--pin-root`` to its end, whatever its status.
 
         ``before``: a command that runs it; ``options`` are those of ``subprocess.Popen``.
         """
         process = node.popen(
             [*before, *COMMAND, *words, "--pin-root", str(pin_root or node.pin_root)],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
         try:
             output, errors = process.communicate(timeout=30)
         except subprocess.TimeoutExpired as error:
@@ -228,11 +256,21 @@ class Cluster:
             raise LabError(f"{' '.join(words)} goes on and on on {node.name}") from error
         return subprocess.CompletedProcess(words, process.returncode, str(output), str(errors))
 
-    def arrived(self, node: Node, ip: str, number: int, *, not_row: bytes | None = None,
-                timeout: float = 10.0) -> None:
+    def arrived(
+        self,
+        node: Node,
+        ip: str,
+        number: int,
+        *,
+        not_row: bytes | None = None,
+        timeout: float = 10.0,
+    ) -> None:
         """Wait until a frontend has a row other than ``not_row`` in the kernel of a node."""
-        wait(lambda: self.row(node, ip, number) not in (None, not_row),
-             f"{ip}:{number} in the kernel of {node.name}", timeout)
+        wait(
+            lambda: self.row(node, ip, number) not in (None, not_row),
+            f"{ip}:{number} in the kernel of {node.name}",
+            timeout,
+        )
 
     def left(self, node: Node, ip: str, number: int) -> None:
         """Wait until a frontend has no row in the kernel of a node."""
@@ -245,8 +283,9 @@ class Cluster:
         except NotLoaded:
             return None
         try:
-            key = pinned.layout.maps["frontends"].key.pack({
-                "address": address.pack(ip), "port": number, "protocol": protocol})
+            key = pinned.layout.maps["frontends"].key.pack(
+                {"address": address.pack(ip), "port": number, "protocol": protocol}
+            )
             return pinned.map("frontends").lookup(key)
         finally:
             pinned.close()

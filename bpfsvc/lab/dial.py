@@ -48,8 +48,12 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -102,8 +106,15 @@ class Conversation:
         return data
 
 
-def connect(place: Namespace, address: str, port: int, *, source: tuple[str, int] | None = None,
-            options: Iterable[Option] = (), timeout: float = 2.0) -> Conversation:
+def connect(
+    place: Namespace,
+    address: str,
+    port: int,
+    *,
+    source: tuple[str, int] | None = None,
+    options: Iterable[Option] = (),
+    timeout: float = 2.0,
+) -> Conversation:
     """Open a TCP connection from a namespace; ``OSError`` if that fails.
 
     ``source``: the (address, port) to bind to, with SO_REUSEADDR; "" and 0 mean any.
@@ -118,9 +129,17 @@ def connect(place: Namespace, address: str, port: int, *, source: tuple[str, int
     return Conversation(made)
 
 
-def ask(place: Namespace, address: str, port: int, protocol: Protocol = "tcp", *,
-        source: tuple[str, int] | None = None, options: Iterable[Option] = (),
-        timeout: float = 2.0, connected: bool = True) -> Answer:
+def ask(
+    place: Namespace,
+    address: str,
+    port: int,
+    protocol: Protocol = "tcp",
+    *,
+    source: tuple[str, int] | None = None,
+    options: Iterable[Option] = (),
+    timeout: float = 2.0,
+    connected: bool = True,
+) -> Answer:
     """Ask who answers at an address; ``OSError`` if nobody does.
 
     ``connected=False`` (UDP): by sendto and recvfrom on a socket that is not connected.
@@ -130,8 +149,16 @@ def ask(place: Namespace, address: str, port: int, protocol: Protocol = "tcp", *
         return _ask(made, (address, port), connected or protocol == "tcp")
 
 
-def tally(place: Namespace, address: str, port: int, protocol: Protocol = "tcp", *,
-          count: int = 100, timeout: float = 2.0, connected: bool = True) -> Counter[str]:
+def tally(
+    place: Namespace,
+    address: str,
+    port: int,
+    protocol: Protocol = "tcp",
+    *,
+    count: int = 100,
+    timeout: float = 2.0,
+    connected: bool = True,
+) -> Counter[str]:
     """Ask ``count`` times, each on a socket of its own, and count the answers by pod.
 
     What failed is counted as ``refused``, ``reset``, ``timeout``, ``unreachable`` or the name of
@@ -193,8 +220,9 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _prepare(made: socket.socket, source: tuple[str, int] | None, options: Iterable[Option],
-             timeout: float) -> None:
+def _prepare(
+    made: socket.socket, source: tuple[str, int] | None, options: Iterable[Option], timeout: float
+) -> None:
     made.settimeout(timeout)
     for level, name, value in options:
         made.setsockopt(level, name, value)

@@ -34,11 +34,17 @@ class End:
         self.namespace.netlink.link("set", index=self.index, **attributes)
 
 
-def cable(left: Namespace, left_name: str, right: Namespace, right_name: str,
-          mtu: int = 1500) -> tuple[End, End]:
+def cable(
+    left: Namespace, left_name: str, right: Namespace, right_name: str, mtu: int = 1500
+) -> tuple[End, End]:
     """Lay a veth between two namespaces; both ends are up."""
-    left.netlink.link("add", ifname=left_name, kind="veth", mtu=mtu,
-                      peer={"ifname": right_name, "net_ns_fd": right.fd, "mtu": mtu})
+    left.netlink.link(
+        "add",
+        ifname=left_name,
+        kind="veth",
+        mtu=mtu,
+        peer={"ifname": right_name, "net_ns_fd": right.fd, "mtu": mtu},
+    )
     ends = (_end(left, left_name), _end(right, right_name))
     for end in ends:
         end.set(state="up")
@@ -47,8 +53,9 @@ def cable(left: Namespace, left_name: str, right: Namespace, right_name: str,
 
 def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
     """Make a bridge that forwards from its first moment."""
-    where.netlink.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0,
-                       br_mcast_snooping=0)
+    where.netlink.link(
+        "add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
+    )
     end = _end(where, name)
     # Left to itself, a bridge takes the lowest address of its ports, and changes it as they come.
     end.set(state="up", mtu=mtu, address=end.mac)
@@ -58,9 +65,18 @@ def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
 def vxlan(where: Namespace, name: str, *, local: Address, over: End, mac: str, mtu: int) -> End:
     """Make a VXLAN device without learning, as Flannel does (network 1, UDP port 8472)."""
     key = "vxlan_local" if local.version == 4 else "vxlan_local6"
-    where.netlink.link("add", ifname=name, kind="vxlan", address=mac, mtu=mtu, vxlan_id=1,
-                       vxlan_link=over.index, vxlan_port=8472, vxlan_learning=0,
-                       **{key: str(local)})
+    where.netlink.link(
+        "add",
+        ifname=name,
+        kind="vxlan",
+        address=mac,
+        mtu=mtu,
+        vxlan_id=1,
+        vxlan_link=over.index,
+        vxlan_port=8472,
+        vxlan_learning=0,
+        **{key: str(local)},
+    )
     end = _end(where, name)
     end.set(state="up")
     return end
@@ -74,8 +90,13 @@ def tunnel_peer(device: End, mac: str, at: Address) -> None:
 def add_address(end: End, address: Address, length: int | None = None) -> None:
     """Give an interface an address, usable at once; ``length`` defaults to a host's."""
     flags = {"flags": _NODAD} if address.version == 6 else {}
-    end.namespace.netlink.addr("add", index=end.index, address=str(address),
-                               prefixlen=length or address.max_prefixlen, **flags)
+    end.namespace.netlink.addr(
+        "add",
+        index=end.index,
+        address=str(address),
+        prefixlen=length or address.max_prefixlen,
+        **flags,
+    )
 
 
 def add_route(where: Namespace, to: Network, end: End, via: Address | None = None) -> None:
@@ -100,8 +121,9 @@ def delete_route(where: Namespace, to: Network) -> None:
 def add_neighbour(end: End, address: Address, mac: str) -> None:
     """Say for good which hardware address an address has."""
     family = AF_INET if address.version == 4 else AF_INET6
-    end.namespace.netlink.neigh("replace", ifindex=end.index, dst=str(address), lladdr=mac,
-                                state=_PERMANENT, family=family)
+    end.namespace.netlink.neigh(
+        "replace", ifindex=end.index, dst=str(address), lladdr=mac, state=_PERMANENT, family=family
+    )
 
 
 def host_route(address: Address) -> Network:

@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["connect", "stream", "datagram"]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What to do. Times in seconds; ``expected`` names the pods that may answer (empty: any)."""

@@ -123,13 +123,13 @@ class Namespace:
 
     # -- sockets and processes ----------------------------------------------------------------
 
-    def socket(self, family: int, kind: int = STREAM,
-               protocol: int = 0) -> Socket:
+    def socket(self, family: int, kind: int = STREAM, protocol: int = 0) -> Socket:
         """Create a socket in the namespace (and cgroup)."""
         return self.sockets(1, family, kind, protocol)[0]
 
-    def sockets(self, count: int, family: int, kind: int = STREAM,
-                protocol: int = 0) -> list[Socket]:
+    def sockets(
+        self, count: int, family: int, kind: int = STREAM, protocol: int = 0
+    ) -> list[Socket]:
         """Create many sockets at once; cheaper than one by one where there is a cgroup."""
         if self.cgroup is None:
             with self.entered():
@@ -168,12 +168,19 @@ class Namespace:
     def run(self, command: Command, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command to its end and give its output as text; ``LabError`` if it fails."""
         with self.entered():
-            done = subprocess.run(command, preexec_fn=self._preparation(), text=True,
-                                  capture_output=True, check=False, **options)
+            done = subprocess.run(
+                command,
+                preexec_fn=self._preparation(),
+                text=True,
+                capture_output=True,
+                check=False,
+                **options,
+            )
         if done.returncode != 0:
             words = " ".join(str(word) for word in command)
-            raise LabError(f"{self.name}: {words} ended with {done.returncode}: "
-                           f"{done.stderr.strip()}")
+            raise LabError(
+                f"{self.name}: {words} ended with {done.returncode}: {done.stderr.strip()}"
+            )
         return done
 
     def _preparation(self) -> Callable[[], None]:
@@ -257,8 +264,10 @@ def script(module: str, *words: str) -> list[str]:
     It starts in 20 ms, where the packages of a virtual environment would double that.
     """
     root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.append({root!r}); from bpfsvc.lab.{module} import main; " \
-           "main(sys.argv[1:])"
+    code = (
+        f"import sys; sys.path.append({root!r}); from bpfsvc.lab.{module} import main; "
+        "main(sys.argv[1:])"
+    )
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 

@@ -27,8 +27,16 @@ _FIRST_POD = 11
 class Node(Namespace):
     """A node with an uplink; ``Lab`` makes them and tells them of each other."""
 
-    def __init__(self, number: int, *, prefix: str, families: Sequence[int], cgroup: Path,
-                 pin_root: Path, holds_pods: bool) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        prefix: str,
+        families: Sequence[int],
+        cgroup: Path,
+        pin_root: Path,
+        holds_pods: bool,
+    ) -> None:
         super().__init__(f"node-{number}", prefix=prefix, cgroup=cgroup)
         self.number = number
         self.holds_pods = holds_pods
@@ -70,8 +78,9 @@ class Node(Namespace):
         """Make ``flannel.1`` with the first address of the pods' range."""
         local = next(iter(self.addresses.values()))
         mtu = 1500 - VXLAN_OVERHEAD[local.version]
-        self.tunnel = links.vxlan(self, "flannel.1", local=local, over=self.uplink,
-                                  mac=self.tunnel_mac, mtu=mtu)
+        self.tunnel = links.vxlan(
+            self, "flannel.1", local=local, over=self.uplink, mac=self.tunnel_mac, mtu=mtu
+        )
         for network in self.pod_cidrs.values():
             links.add_address(self.tunnel, network.network_address)
 
@@ -102,10 +111,12 @@ class Node(Namespace):
         rules = "\n".join(
             f"{'ip' if cidr.version == 4 else 'ip6'} saddr {cidr} "
             f"{'ip' if cidr.version == 4 else 'ip6'} daddr != {cidr} counter masquerade"
-            for cidr in cluster_cidrs)
+            for cidr in cluster_cidrs
+        )
         chain = f"type nat hook postrouting priority srcnat; policy accept;\n{rules}\n"
-        self.run(["nft", "-f", "-"],
-                 input=f"table inet cni {{\nchain postrouting {{\n{chain}}}\n}}\n")
+        self.run(
+            ["nft", "-f", "-"], input=f"table inet cni {{\nchain postrouting {{\n{chain}}}\n}}\n"
+        )
 
     # -- pods come and go -------------------------------------------------------------------------
 
@@ -133,8 +144,11 @@ class Node(Namespace):
         return pod
 
     def _foreign(self, pod: Pod) -> list[Network]:
-        return [links.host_route(address) for family, address in pod.addresses.items()
-                if address not in self.pod_cidrs[family]]
+        return [
+            links.host_route(address)
+            for family, address in pod.addresses.items()
+            if address not in self.pod_cidrs[family]
+        ]
 
     def forget(self, pod: Pod) -> None:
         """Drop what the nodes know of a pod that goes away."""

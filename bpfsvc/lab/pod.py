@@ -30,8 +30,9 @@ _SHARED_GATEWAY: dict[int, Address] = {
 class Pod(Namespace):
     """A pod: a namespace with ``eth0`` and a veth on its node, ``host_end``."""
 
-    def __init__(self, node: Node, name: str, host_interface: str,
-                 addresses: dict[int, Address]) -> None:
+    def __init__(
+        self, node: Node, name: str, host_interface: str, addresses: dict[int, Address]
+    ) -> None:
         cgroup = node.cgroup / "pods" / name if node.cgroup and node.holds_pods else None
         super().__init__(name, prefix=node.prefix, cgroup=cgroup)
         self.node = node

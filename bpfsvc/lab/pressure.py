@@ -49,8 +49,10 @@ class Board:
     def sums(self) -> dict[str, int]:
         """Give the counters so far."""
         places = range(1, 1 + 2 * self.workers, 2)
-        return {"ok": sum(self.counts[at] for at in places),
-                "failed": sum(self.counts[at + 1] for at in places)}
+        return {
+            "ok": sum(self.counts[at] for at in places),
+            "failed": sum(self.counts[at + 1] for at in places),
+        }
 
 
 @dataclass(slots=True)
@@ -75,8 +77,12 @@ class Worker:
             self._keep_streams()
         else:
             self._send_datagrams()
-        return {"failures": self.failures, "pods": self.pods, "buckets": self.buckets,
-                "examples": self.examples}
+        return {
+            "failures": self.failures,
+            "pods": self.pods,
+            "buckets": self.buckets,
+            "examples": self.examples,
+        }
 
     def _turns(self) -> Iterator[None]:
         """Give one turn after the other until it is time to end."""
@@ -84,8 +90,12 @@ class Worker:
         deadline = self.start + self.spec.seconds
         limit = self.spec.count or 1 << 62
         # A worker whose parent was killed must not go on for ever.
-        while (not counts[0] and time.monotonic() < deadline
-               and counts[place] + counts[place + 1] < limit and os.getppid() == self.parent):
+        while (
+            not counts[0]
+            and time.monotonic() < deadline
+            and counts[place] + counts[place + 1] < limit
+            and os.getppid() == self.parent
+        ):
             yield
             if self.spec.interval and self.spec.kind != "stream":
                 time.sleep(self.spec.interval)
@@ -279,6 +289,7 @@ def main(words: Sequence[str]) -> None:
         pods.update(said["pods"])
         buckets.update({int(bucket): number for bucket, number in said["buckets"].items()})
         examples += said["examples"]
-    result = Result(seconds, board.sums()["ok"], failures, pods, _latency(buckets),
-                    examples[:_EXAMPLES])
+    result = Result(
+        seconds, board.sums()["ok"], failures, pods, _latency(buckets), examples[:_EXAMPLES]
+    )
     print(json.dumps(result._asdict()), flush=True)

@@ -105,8 +105,9 @@ def _private_mounts() -> Path:
     for directory, filesystem in ((BPF_ROOT, "bpf"), (CGROUP_ROOT, "cgroup2")):
         directory.mkdir()
         syscalls.mount(filesystem, str(directory), filesystem)
-    line = next(row for row in Path("/proc/self/cgroup").read_text().splitlines()
-                if row.startswith("0::"))
+    line = next(
+        row for row in Path("/proc/self/cgroup").read_text().splitlines() if row.startswith("0::")
+    )
     parent = CGROUP_ROOT / line.removeprefix("0::/")
     _sweep(parent)
     cgroup = parent / f"bpfsvc-lab-{os.getpid()}"

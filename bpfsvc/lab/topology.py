@@ -67,15 +67,26 @@ class Lab:
     tunnel, and its replies come through it.
     """
 
-    def __init__(self, layout: Literal["routed", "bridge"] = "routed",
-                 overlay: Literal["vxlan"] | None = None, *, families: Sequence[int] = (4, 6),
-                 nodes: int = 2, pods_per_node: int = 2, cni_masquerade: bool = False,
-                 holds_pods: bool = False, pod_mtu: int | None = None,
-                 far_mtu: int | None = None, rp_filter: int | None = None) -> None:
+    def __init__(
+        self,
+        layout: Literal["routed", "bridge"] = "routed",
+        overlay: Literal["vxlan"] | None = None,
+        *,
+        families: Sequence[int] = (4, 6),
+        nodes: int = 2,
+        pods_per_node: int = 2,
+        cni_masquerade: bool = False,
+        holds_pods: bool = False,
+        pod_mtu: int | None = None,
+        far_mtu: int | None = None,
+        rp_filter: int | None = None,
+    ) -> None:
         sandbox.require()
         if layout not in ("routed", "bridge") or overlay not in (None, "vxlan"):
-            raise LabError(f"no such network: layout {layout!r}, overlay {overlay!r}",
-                           "layout is 'routed' or 'bridge', overlay None or 'vxlan'")
+            raise LabError(
+                f"no such network: layout {layout!r}, overlay {overlay!r}",
+                "layout is 'routed' or 'bridge', overlay None or 'vxlan'",
+            )
         if not families or not set(families) <= {4, 6}:
             raise LabError(f"families {families!r} are not some of 4 and 6")
         self.layout, self.overlay, self.families = layout, overlay, tuple(sorted(families))
@@ -117,8 +128,12 @@ class Lab:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     def _build(self) -> None:
@@ -135,10 +150,16 @@ class Lab:
         self.client.uplink = self._plug(lan, self.client, _CLIENT)
         self.client.addresses = self._hosts(_LAN, _CLIENT)
         for number in range(1, self._counts[0] + 1):
-            node = self._open(Node(
-                number, prefix=prefix, families=self.families, holds_pods=self._holds_pods,
-                cgroup=sandbox.CGROUP_ROOT / name / f"node-{number}",
-                pin_root=sandbox.BPF_ROOT / name / f"node-{number}"))
+            node = self._open(
+                Node(
+                    number,
+                    prefix=prefix,
+                    families=self.families,
+                    holds_pods=self._holds_pods,
+                    cgroup=sandbox.CGROUP_ROOT / name / f"node-{number}",
+                    pin_root=sandbox.BPF_ROOT / name / f"node-{number}",
+                )
+            )
             self.nodes.append(node)
             self._equip(node, lan)
         for node, peer in itertools.permutations(self.nodes, 2):

@@ -70,13 +70,21 @@ def at(address: str, number: int) -> str:
     return f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
 
 
-def objects(of: Named, backends: Sequence[Place], ports: Sequence[Object] = SLICE_PORTS,
-            families: Sequence[int] = FAMILIES, **spec: Any) -> list[Object]:
+def objects(
+    of: Named,
+    backends: Sequence[Place],
+    ports: Sequence[Object] = SLICE_PORTS,
+    families: Sequence[int] = FAMILIES,
+    **spec: Any,
+) -> list[Object]:
     """Give a Service of the scene and its slices."""
     made = service(
-        of.name, [of.vip(family) for family in families],
-        [port(80, "web", nodePort=of.node_port),
-         port(80, "dns", "UDP", nodePort=of.node_port)], type="NodePort", **spec)
+        of.name,
+        [of.vip(family) for family in families],
+        [port(80, "web", nodePort=of.node_port), port(80, "dns", "UDP", nodePort=of.node_port)],
+        type="NodePort",
+        **spec,
+    )
     return [made, *slices(of.name, backends, ports)]
 
 
@@ -109,8 +117,9 @@ class Scene(NamedTuple):
         """
         if backend.node is not node:
             tunnelled = node.tunnel is not None
-            return str(node.pod_cidrs[family].network_address if tunnelled
-                       else node.addresses[family])
+            return str(
+                node.pod_cidrs[family].network_address if tunnelled else node.addresses[family]
+            )
         return str(node.gateways[family] if node.bridge is not None else node.addresses[family])
 
 
@@ -132,8 +141,9 @@ def standing(**network: Any) -> Iterator[Scene]:
             node.serve(6443)
         local = list(lab.nodes[0].pods.values())
         every = {
-            WEB: objects(WEB, lab.pods, externalIPs=list(EXTERNAL.values()),
-                         ingress=list(INGRESS.values())),
+            WEB: objects(
+                WEB, lab.pods, externalIPs=list(EXTERNAL.values()), ingress=list(INGRESS.values())
+            ),
             LOCAL: objects(LOCAL, local, externalTrafficPolicy="Local"),
             EMPTY: objects(EMPTY, []),
             API: objects(API, lab.nodes, API_PORTS),

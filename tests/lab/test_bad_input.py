@@ -38,18 +38,31 @@ def complaint(done: Done, status: int) -> str:
     return first
 
 
-def run(scene: Scene, *options: str, before: Sequence[str] = (),
-        environment: dict[str, str] | None = None) -> Done:
+def run(
+    scene: Scene,
+    *options: str,
+    before: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+) -> Done:
     """Try to run an agent whose options come after the usual ones."""
-    return scene.cluster.command(scene.node, "run", *scene.cluster.flags(scene.node), *options,
-                                 before=before, env={**os.environ, **(environment or {})})
+    return scene.cluster.command(
+        scene.node,
+        "run",
+        *scene.cluster.flags(scene.node),
+        *options,
+        before=before,
+        env={**os.environ, **(environment or {})},
+    )
 
 
 def still_works(scene: Scene) -> bool:
     """Whether what the first agent left serves all kinds of clients."""
     names = {pod.name for pod in scene.lab.pods}
-    return all(set(tally(place, WEB.vip(family), 80, count=30)) == names
-               for place in (scene.pod, scene.node) for family in (4, 6))
+    return all(
+        set(tally(place, WEB.vip(family), 80, count=30)) == names
+        for place in (scene.pod, scene.node)
+        for family in (4, 6)
+    )
 
 
 WRONG = [
@@ -125,7 +138,8 @@ def test_missing_bcc_is_said_with_the_package(served: Scene, without_bcc: dict[s
 
 
 def test_missing_bcc_does_not_matter_to_what_is_loaded(
-        served: Scene, without_bcc: dict[str, str]) -> None:
+    served: Scene, without_bcc: dict[str, str]
+) -> None:
     """The same build is adopted, and nothing is compiled."""
     served.cluster.start(served.node, env={**os.environ, **without_bcc})
     assert still_works(served)
@@ -146,7 +160,7 @@ def test_no_cgroup2_is_said(served: Scene) -> None:
     hide = ["unshare", "-m", "sh", "-c", 'umount -l -a -t cgroup2; exec "$@"', "-"]
     words = served.cluster.flags(served.node)
     at = words.index("--cgroup-root")
-    del words[at:at + 2]
+    del words[at : at + 2]
     done = served.cluster.command(served.node, "run", *words, before=hide)
     assert "no cgroup2 file system is mounted" in complaint(done, 1)
     assert "--cgroup-root none" in done.stderr
@@ -173,16 +187,21 @@ def test_a_taken_health_port_is_named(served: Scene) -> None:
 
 
 def test_programs_the_kernel_refuses_leave_the_old_ones_in_force(
-        served: Scene, tmp_path: Path) -> None:
+    served: Scene, tmp_path: Path
+) -> None:
     """As on a kernel that lacks a feature: its last words are shown, and traffic goes on."""
-    shutil.copytree(Path(bpfsvc.__file__).parent, tmp_path / "bpfsvc",
-                    ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(bpfsvc.__file__).parent,
+        tmp_path / "bpfsvc",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     source = tmp_path / "bpfsvc" / "bpf" / "collect.h"
     text = source.read_text()
     broken = text.replace("return removed;", "return *(volatile int *)8;")
     assert broken != text
     source.write_text(broken)
-    done = served.cluster.command(served.node, "run", *served.cluster.flags(served.node),
-                                  cwd=tmp_path)
+    done = served.cluster.command(
+        served.node, "run", *served.cluster.flags(served.node), cwd=tmp_path
+    )
     assert "refuse" in complaint(done, 1)
     assert still_works(served)

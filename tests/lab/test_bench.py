@@ -14,8 +14,16 @@ from bpfsvc.bench.flood import flood
 from bpfsvc.bench.latency import latency
 from bpfsvc.bench.start import start
 
-TINY = Scale(services=(3,), rounds=1, slices=1, slice_seconds=0.02, changes=3, starts=1,
-             flood_seconds=0.3, flood_rates=(1000,))
+TINY = Scale(
+    services=(3,),
+    rounds=1,
+    slices=1,
+    slice_seconds=0.02,
+    changes=3,
+    starts=1,
+    flood_seconds=0.3,
+    flood_rates=(1000,),
+)
 
 
 def _number(row: Row, column: str) -> float:
@@ -32,9 +40,12 @@ def test_latency_compares_every_way_from_both_places() -> None:
     """A pod and the node, both kinds of transaction, three ways each, against none."""
     rows = latency(TINY, _say)
     ways = {(row["from"], row["transaction"], row["variant"]) for row in rows}
-    assert ways == {(place, kind, variant) for place in ("pod", "node")
-                    for kind in ("connect", "request")
-                    for variant in ("control", "direct", "cluster IP")}
+    assert ways == {
+        (place, kind, variant)
+        for place in ("pod", "node")
+        for kind in ("connect", "request")
+        for variant in ("control", "direct", "cluster IP")
+    }
     for row in rows:
         assert 0 < _number(row, "ratio min") <= _number(row, "ratio") <= _number(row, "ratio max")
         assert 0 < _number(row, "CPU us") < 1e5
@@ -57,8 +68,12 @@ def test_start_times_and_weighs_the_agent() -> None:
     weights = [row for row in rows if "memory" in row]
     assert {row["format"] for row in times} == {"json", "yaml"}
     assert {row["seconds"] for row in times} == {
-        "until healthy, cold", "until the first packet, cold", "until healthy, warm",
-        "of CPU until healthy, cold", "of CPU until healthy, warm"}
+        "until healthy, cold",
+        "until the first packet, cold",
+        "until healthy, warm",
+        "of CPU until healthy, cold",
+        "of CPU until healthy, warm",
+    }
     assert all(0 < _number(row, "s") < 60 for row in times)
     assert all(5 < _number(row, "RSS MB") < 1000 for row in weights)
 
@@ -67,15 +82,19 @@ def test_a_flood_is_sent_and_leaves_established_connections_alone() -> None:
     """Three phases for each target; first packets are noticed where there is a Service."""
     rows = flood(TINY, _say)
     assert [(row["to"], row["phase"]) for row in rows] == [
-        (target, phase) for target in ("closed port", "Service")
-        for phase in ("before", "during", "after")]
+        (target, phase)
+        for target in ("closed port", "Service")
+        for phase in ("before", "during", "after")
+    ]
     for row in rows:
         assert (_number(row, "SYNs sent") > 0) == (row["phase"] == "during")
         assert row["failed"] == 0
         assert _number(row, "established") > 0
     before, during = (rows[at] for at in (3, 4))
-    held = [sum(_number(row, table) for table in ("new_connections", "connections"))
-            for row in (before, during)]
+    held = [
+        sum(_number(row, table) for table in ("new_connections", "connections"))
+        for row in (before, during)
+    ]
     assert held[1] > held[0]
 
 
@@ -102,4 +121,11 @@ def test_report_is_the_same_in_both_forms() -> None:
     assert read["suites"]["change"] == rows
     assert {"kernel", "cores"} <= set(read["machine"])
     assert report.as_table("change", rows).split() == [
-        "change:", "services", "ms", "2", "1.500", "10000", "1.750"]
+        "change:",
+        "services",
+        "ms",
+        "2",
+        "1.500",
+        "10000",
+        "1.750",
+    ]

@@ -34,8 +34,9 @@ TRANSPORTS = ("tcp", "udp")
 
 
 def _words(network: dict[str, Any]) -> str:
-    return "-".join(str(value) if name != "cni_masquerade" else "masquerade"
-                    for name, value in network.items())
+    return "-".join(
+        str(value) if name != "cni_masquerade" else "masquerade" for name, value in network.items()
+    )
 
 
 @pytest.fixture(scope="module", params=NETWORKS, ids=_words)
@@ -159,8 +160,10 @@ def test_pods_learn_the_path_mtu(family: int) -> None:
     with Lab("routed", "vxlan", pod_mtu=1500) as lab:
         lab.serve()
         pod, other = lab.pods[0], lab.pods[2]
-        with (Capture(pod, "eth0") as capture,
-              connect(pod, other.address(family), 8080) as conversation):
+        with (
+            Capture(pod, "eth0") as capture,
+            connect(pod, other.address(family), 8080) as conversation,
+        ):
             assert conversation.deliver(100_000)
             capture.wait(lambda frame: _is_too_big(frame, family))
 
@@ -171,8 +174,10 @@ def test_far_client_has_a_narrow_link(family: int) -> None:
     with Lab("routed", far_mtu=1300) as lab:
         node = lab.nodes[0]
         node.serve(9090)
-        with (Capture(node, "eth0") as capture,
-              connect(lab.far, node.address(family), 9090) as conversation):
+        with (
+            Capture(node, "eth0") as capture,
+            connect(lab.far, node.address(family), 9090) as conversation,
+        ):
             assert conversation.fetch(100_000)
             capture.wait(lambda frame: _is_too_big(frame, family))
 
@@ -180,10 +185,16 @@ def test_far_client_has_a_narrow_link(family: int) -> None:
 def _is_too_big(frame: Frame, family: int) -> bool:
     """Whether it is "fragmentation needed" (ICMP 3/4) or "packet too big" (ICMPv6 2/0)."""
     if family == 4:
-        return frame.data[12:14] == b"\x08\x00" and frame.data[23] == 1 \
+        return (
+            frame.data[12:14] == b"\x08\x00"
+            and frame.data[23] == 1
             and frame.data[34:36] == b"\x03\x04"
-    return frame.data[12:14] == b"\x86\xdd" and frame.data[20] == 58 \
+        )
+    return (
+        frame.data[12:14] == b"\x86\xdd"
+        and frame.data[20] == 58
         and frame.data[54:56] == b"\x02\x00"
+    )
 
 
 def test_capture_sees_both_directions(routed: Lab) -> None:
@@ -202,8 +213,9 @@ def test_capture_is_of_one_interface(routed: Lab) -> None:
     with Capture(routed.nodes[0], pod.host_interface) as capture:
         ask(other, third.address(), 8080)
         ask(pod, third.address(), 8080)
-    assert not [frame for frame in capture.frames()
-                if socket.inet_aton(other.address()) in frame.data]
+    assert not [
+        frame for frame in capture.frames() if socket.inet_aton(other.address()) in frame.data
+    ]
 
 
 def test_outcomes_have_names(routed: Lab) -> None:
@@ -274,8 +286,9 @@ def test_sockets_belong_to_the_cgroup_of_their_node(holds_pods: bool) -> None:
 def test_load_counts_successes(routed: Lab, kind: Any, family: int) -> None:
     """A load counts what went well, by pod, and can be watched and stopped."""
     pod, other = routed.pods[0], routed.pods[2]
-    load = pod.load(kind, other.address(family), seconds=30, workers=2, connections=2,
-                    expected=(other.name,))
+    load = pod.load(
+        kind, other.address(family), seconds=30, workers=2, connections=2, expected=(other.name,)
+    )
     load.more(200)
     result = load.stop()
     assert result.ok >= 200
@@ -292,8 +305,14 @@ def test_load_counts_failures() -> None:
         streams = pod.load("stream", other.address(), seconds=30, connections=3, interval=0.01)
         streams.more(20)
         other.end(server)
-        assert sum(streams.result().failures[kind] for kind in ("reset", "closed")
-                   if kind in streams.result().failures) == 3
+        assert (
+            sum(
+                streams.result().failures[kind]
+                for kind in ("reset", "closed")
+                if kind in streams.result().failures
+            )
+            == 3
+        )
         refused = pod.load("connect", other.address(), count=20)
         assert refused.result().failures == {"refused": 20}
         other.serve()
@@ -303,9 +322,15 @@ def test_load_counts_failures() -> None:
 
 def test_lab_leaves_nothing_behind() -> None:
     """Afterwards there is no process, no named namespace, no cgroup and no pin of the lab."""
+
     def traces() -> list[Path]:
-        return sorted([*sandbox.NETNS_ROOT.iterdir(), *sandbox.CGROUP_ROOT.glob("*/"),
-                       *sandbox.BPF_ROOT.glob("lab*")])
+        return sorted(
+            [
+                *sandbox.NETNS_ROOT.iterdir(),
+                *sandbox.CGROUP_ROOT.glob("*/"),
+                *sandbox.BPF_ROOT.glob("lab*"),
+            ]
+        )
 
     before, descriptors = traces(), len(list(Path("/proc/self/fd").iterdir()))
     with Lab("bridge", "vxlan", cni_masquerade=True) as lab:
@@ -347,7 +372,8 @@ def test_sandbox_ends_what_its_command_left_running() -> None:
     with Lab(nodes=1, pods_per_node=1) as lab:
         command = "sleep 60 & echo $!; ls /run/netns | wc -l; exit 7"
         process = lab.client.popen(
-            [sys.executable, "-m", "bpfsvc.lab.sandbox", "--", "sh", "-c", command], stdout=-1)
+            [sys.executable, "-m", "bpfsvc.lab.sandbox", "--", "sh", "-c", command], stdout=-1
+        )
         output, _ = process.communicate(timeout=10)
     left, named = output.split()
     assert process.returncode == 7

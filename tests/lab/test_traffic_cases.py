@@ -15,7 +15,8 @@ OTHERS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other nod
 
 @OTHERS
 def test_pod_is_seen_by_the_backend_with_its_own_address(
-        scene: Scene, family: int, transport: Protocol, backend: int) -> None:
+    scene: Scene, family: int, transport: Protocol, backend: int
+) -> None:
     """Case 1: from a pod, the backend sees the pod; the pod sees the frontend."""
     target = scene.lab.pods[backend]
     answer = ask(scene.pod, ONE[backend].vip(family), 80, transport)
@@ -33,7 +34,8 @@ def test_pod_reaches_all_backends(scene: Scene, family: int, transport: Protocol
 
 
 def test_pod_reaches_itself_by_way_of_its_node(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Case 2, hairpin: the pod sees an address of its node, and its answers come back to it."""
     answer = ask(scene.pod, ONE[0].vip(family), 80, transport)
     assert answer.pod == scene.pod.name
@@ -41,8 +43,7 @@ def test_pod_reaches_itself_by_way_of_its_node(
     assert answer.remote == at(ONE[0].vip(family), 80)
 
 
-def test_pod_without_a_connected_socket_hears_from_the_frontend(
-        scene: Scene, family: int) -> None:
+def test_pod_without_a_connected_socket_hears_from_the_frontend(scene: Scene, family: int) -> None:
     """Case 1: recvfrom gives the frontend's address to an unconnected UDP socket of a pod."""
     answer = ask(scene.pod, ONE[2].vip(family), 80, "udp", connected=False)
     assert answer.remote == at(ONE[2].vip(family), 80)
@@ -50,7 +51,8 @@ def test_pod_without_a_connected_socket_hears_from_the_frontend(
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["own node", "other node"])
 def test_process_of_the_node_reaches_a_cluster_ip(
-        scene: Scene, family: int, transport: Protocol, backend: int) -> None:
+    scene: Scene, family: int, transport: Protocol, backend: int
+) -> None:
     """Case 3: a process of the node reaches a ClusterIP; getpeername says what it asked for."""
     target = scene.lab.pods[backend]
     answer = ask(scene.node, ONE[backend].vip(family), 80, transport)
@@ -61,7 +63,8 @@ def test_process_of_the_node_reaches_a_cluster_ip(
 
 
 def test_process_of_the_node_reaches_a_node_port(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Case 3: on the node's own address and on that of the other node."""
     for node in scene.lab.nodes:
         answer = ask(scene.node, node.address(family), ONE[2].node_port, transport)
@@ -71,7 +74,8 @@ def test_process_of_the_node_reaches_a_node_port(
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1"])
 def test_process_of_the_node_reaches_a_node_port_on_loopback(
-        scene: Scene, transport: Protocol, address: str) -> None:
+    scene: Scene, transport: Protocol, address: str
+) -> None:
     """Case 3: 127.0.0.1:nodePort, and any other address of 127/8."""
     counts = tally(scene.node, address, WEB.node_port, transport, count=60)
     assert set(counts) == {pod.name for pod in scene.lab.pods}
@@ -111,7 +115,8 @@ def test_unconnected_socket_of_the_node_with_a_mapped_address(scene: Scene) -> N
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])
 def test_client_of_a_node_port_is_masqueraded(
-        scene: Scene, family: int, transport: Protocol, backend: int) -> None:
+    scene: Scene, family: int, transport: Protocol, backend: int
+) -> None:
     """Case 4: the backend sees the address of the interface by which the node sends to it."""
     target = scene.lab.pods[backend]
     answer = ask(scene.client, scene.node.address(family), ONE[backend].node_port, transport)
@@ -122,7 +127,8 @@ def test_client_of_a_node_port_is_masqueraded(
 
 
 def test_client_of_a_node_port_reaches_all_backends(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Case 4: through either node."""
     for node in scene.lab.nodes:
         counts = tally(scene.client, node.address(family), WEB.node_port, transport, count=80)
@@ -130,7 +136,8 @@ def test_client_of_a_node_port_reaches_all_backends(
 
 
 def test_client_keeps_its_address_with_the_local_policy(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Case 5: only backends of the node asked, and they see the client."""
     counts = tally(scene.client, scene.node.address(family), LOCAL.node_port, transport, count=60)
     assert set(counts) == {pod.name for pod in scene.node.pods.values()}
@@ -140,15 +147,23 @@ def test_client_keeps_its_address_with_the_local_policy(
 
 
 def test_node_without_a_local_backend_is_silent(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Case 5: a node that has no backend drops what comes from outside."""
-    counts = tally(scene.client, scene.lab.nodes[1].address(family), LOCAL.node_port, transport,
-                   count=2, timeout=0.1)
+    counts = tally(
+        scene.client,
+        scene.lab.nodes[1].address(family),
+        LOCAL.node_port,
+        transport,
+        count=2,
+        timeout=0.1,
+    )
     assert counts == {"timeout": 2}
 
 
 def test_pod_reaches_its_own_nodes_node_port(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """A pod asks its own node; under the Cluster policy it is masqueraded like anybody."""
     answer = ask(scene.pod, scene.node.address(family), ONE[2].node_port, transport)
     assert answer.pod == scene.lab.pods[2].name
@@ -156,7 +171,8 @@ def test_pod_reaches_its_own_nodes_node_port(
 
 
 def test_pod_finds_local_services_on_every_node(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """The Local policy binds strangers: the node's pods reach any backend, with their address."""
     for pod in (scene.lab.pods[1], scene.lab.pods[2]):
         counts = tally(pod, pod.node.address(family), LOCAL.node_port, transport, count=40)
@@ -167,7 +183,8 @@ def test_pod_finds_local_services_on_every_node(
 
 @pytest.mark.parametrize("addresses", [EXTERNAL, INGRESS], ids=["externalIP", "ingress"])
 def test_outer_addresses_work_from_everywhere(
-        scene: Scene, family: int, transport: Protocol, addresses: dict[int, str]) -> None:
+    scene: Scene, family: int, transport: Protocol, addresses: dict[int, str]
+) -> None:
     """Case 6: from a pod, from a process of the node and from outside."""
     everyone = {pod.name for pod in scene.lab.pods}
     for place in (scene.pod, scene.node, scene.client):
@@ -178,7 +195,8 @@ def test_outer_addresses_work_from_everywhere(
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])
 def test_stranger_to_a_cluster_ip_is_masqueraded(
-        scene: Scene, family: int, transport: Protocol, backend: int) -> None:
+    scene: Scene, family: int, transport: Protocol, backend: int
+) -> None:
     """Case 7: a source outside the cluster CIDR."""
     target = scene.lab.pods[backend]
     answer = ask(scene.client, ONE[backend].vip(family), 80, transport)
@@ -188,7 +206,8 @@ def test_stranger_to_a_cluster_ip_is_masqueraded(
 
 
 def test_nobody_home_refuses_the_nodes_processes_at_once(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Without endpoints ECONNREFUSED comes from the socket call itself."""
     began = time.monotonic()
     for address, number in ((EMPTY.vip(family), 80), (scene.node.address(family), EMPTY.node_port)):
@@ -201,7 +220,8 @@ def test_nobody_home_refuses_the_nodes_processes_at_once(
 
 
 def test_pod_reaches_the_nodes_behind_a_service(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Backends are node addresses, as of default/kubernetes; a CNI may masquerade on the way."""
     counts = tally(scene.pod, API.vip(family), 80, transport, count=60)
     assert set(counts) == {node.name for node in scene.lab.nodes}

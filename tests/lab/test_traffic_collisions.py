@@ -60,7 +60,8 @@ def both_flow(one: Conversation, two: Conversation) -> bool:
 @BACKENDS
 @pytest.mark.parametrize("first", ["frontend first", "direct first"])
 def test_one_port_serves_a_frontend_and_its_backend(
-        scene: Scene, talks: Talks, family: int, backend: int, first: str) -> None:
+    scene: Scene, talks: Talks, family: int, backend: int, first: str
+) -> None:
     """A pod's port serves the VIP and, directly, the backend that the VIP chose."""
     pod = scene.lab.pods[backend]
     targets = [(ONE[backend].vip(family), 80), (pod.address(family), 8080)]
@@ -79,7 +80,8 @@ def test_one_port_serves_a_frontend_and_its_backend(
 
 @BACKENDS
 def test_one_port_serves_two_frontends_with_the_same_backend(
-        scene: Scene, talks: Talks, family: int, backend: int) -> None:
+    scene: Scene, talks: Talks, family: int, backend: int
+) -> None:
     """Two VIPs that chose the same backend."""
     vips = (ONE[backend].vip(family), scene.node.address(family))
     numbers = (80, ONE[backend].node_port)
@@ -99,7 +101,8 @@ def test_one_port_serves_two_frontends_with_the_same_backend(
 @pytest.mark.parametrize("ending", ["close", "reset"])
 @pytest.mark.parametrize("first", ["frontend first", "direct first"])
 def test_leftovers_of_a_closed_connection_translate_nothing(
-        scene: Scene, talks: Talks, family: int, ending: str, first: str) -> None:
+    scene: Scene, talks: Talks, family: int, ending: str, first: str
+) -> None:
     """A port whose connection has ended goes the other way next, and data comes back."""
     pod = scene.lab.pods[2]
     targets = [(ONE[2].vip(family), 80), (pod.address(family), 8080)]
@@ -126,7 +129,8 @@ def test_a_reused_port_gets_a_new_choice(scene: Scene, talks: Talks, family: int
 
 
 def test_clients_with_one_port_share_a_masqueraded_backend(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Client, pod and node use the same source port to one backend through the same node."""
     source = next(_ports)
     address, number = scene.node.address(family), ONE[2].node_port
@@ -155,7 +159,8 @@ def test_datagrams_of_one_socket_to_frontend_and_backend(scene: Scene, family: i
 
 
 def test_answers_still_come_when_the_direct_port_is_asked_again(
-        scene: Scene, family: int, transport: Protocol) -> None:
+    scene: Scene, family: int, transport: Protocol
+) -> None:
     """Many ports in a row, each to the frontend and to the backend."""
     pod = scene.lab.pods[2]
     for _ in range(20):

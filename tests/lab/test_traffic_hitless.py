@@ -57,9 +57,12 @@ def _load(scene: Scene, pause: float = 0.0) -> Iterator[list[Load]]:
         (client, "connect", node.address(), WEB.node_port, {"interval": 0.01}),
         (client, "stream", node.address(), WEB.node_port, {}),
     ]
-    loads = [place.load(kind, address, number, **{"seconds": 60, "interval": 0.02,
-                                                  "expected": pods, **more})
-             for place, kind, address, number, more in wanted]
+    loads = [
+        place.load(
+            kind, address, number, **{"seconds": 60, "interval": 0.02, "expected": pods, **more}
+        )
+        for place, kind, address, number, more in wanted
+    ]
     for load in loads:
         load.more(20)
     yield loads
@@ -92,14 +95,16 @@ def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Scene) -
     with connect(running.pod, ONE[2].vip(4), 80) as conversation:
         assert conversation.who().pod == running.lab.pods[2].name
         cluster.kill(node)
-        cluster.put("services", *objects(WEB, running.lab.pods),
-                    *objects(ONE[2], running.lab.pods[3:]))
+        cluster.put(
+            "services", *objects(WEB, running.lab.pods), *objects(ONE[2], running.lab.pods[3:])
+        )
         assert ask(running.pod, ONE[2].vip(4), 80).pod == running.lab.pods[2].name
         cluster.start(node)
         assert ask(running.pod, ONE[2].vip(4), 80).pod == running.lab.pods[3].name
         assert conversation.echo(bytes(10_000))
-    cluster.apply("services", *objects(WEB, running.lab.pods),
-                  *objects(ONE[2], running.lab.pods[2:3]))
+    cluster.apply(
+        "services", *objects(WEB, running.lab.pods), *objects(ONE[2], running.lab.pods[2:3])
+    )
 
 
 def test_another_build_takes_over_under_load(running: Scene) -> None:
@@ -109,8 +114,11 @@ def test_another_build_takes_over_under_load(running: Scene) -> None:
 
 def test_a_changed_layout_takes_over_under_load(running: Scene, tmp_path: Path) -> None:
     """A newer version whose connections have one field more carries all of them over."""
-    shutil.copytree(Path(bpfsvc.__file__).parent, tmp_path / "bpfsvc",
-                    ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(bpfsvc.__file__).parent,
+        tmp_path / "bpfsvc",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     header = tmp_path / "bpfsvc" / "bpf" / "connections.h"
     before = header.read_text()
     after = before.replace("struct connection {\n", "struct connection {\n\t__u64 mark;\n", 1)
@@ -145,9 +153,14 @@ def _traces(node: Node) -> dict[str, object]:
     """
     found: dict[str, object] = {"reserved": node.sysctl(_RESERVED)}
     for name in node.interfaces():
-        found[name] = [node.run(["tc", *words.split(), "dev", name, *hook]).stdout
-                       for words, hook in (("qdisc show", []), ("filter show", ["ingress"]),
-                                           ("filter show", ["egress"]))]
+        found[name] = [
+            node.run(["tc", *words.split(), "dev", name, *hook]).stdout
+            for words, hook in (
+                ("qdisc show", []),
+                ("filter show", ["ingress"]),
+                ("filter show", ["egress"]),
+            )
+        ]
     found["pins"] = sorted(str(path) for path in node.pin_root.rglob("*"))
     found["cgroup"] = node.run(["bpftool", "cgroup", "show", str(node.cgroup)]).stdout
     return found
@@ -180,7 +193,8 @@ def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
         ask(scene.pod, WEB.vip(4), 80)
         during = _traces(node)
         assert {"reserved", "pins", "cgroup"} <= {
-            name for name in before if before[name] != during[name]}
+            name for name in before if before[name] != during[name]
+        }
         programs = _programs(node)
         refused = cluster.command(node, "cleanup")
         assert refused.returncode == 1
@@ -195,7 +209,8 @@ def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
         wait(lambda: not any(map(_is_loaded, programs)), "programs are unloaded")
         # The other node's agent noticed nothing.
         assert set(tally(scene.lab.pods[2], WEB.vip(4), 80, count=20)) <= {
-            pod.name for pod in scene.lab.pods}
+            pod.name for pod in scene.lab.pods
+        }
         again = cluster.command(node, "cleanup")
         assert (again.returncode, again.stderr) == (0, "")
         node.pin_root.mkdir(exist_ok=True)

@@ -27,11 +27,18 @@ def test_a_new_pod_reaches_services_within_a_second(living: Scene, family: int) 
     pod = living.node.add_pod()
     began = time.monotonic()
     try:
-        wait(lambda: bool(set(tally(pod, WEB.vip(family), 80, count=1, timeout=0.02)) - {
-            "timeout", "unreachable"}), "the new pod reaches a Service", timeout=5)
+        wait(
+            lambda: bool(
+                set(tally(pod, WEB.vip(family), 80, count=1, timeout=0.02))
+                - {"timeout", "unreachable"}
+            ),
+            "the new pod reaches a Service",
+            timeout=5,
+        )
         assert time.monotonic() - began < 1
         assert set(tally(pod, WEB.vip(family), 80, count=40)) == {
-            each.name for each in living.lab.pods if each is not pod}
+            each.name for each in living.lab.pods if each is not pod
+        }
     finally:
         pod.remove()
 
@@ -62,8 +69,11 @@ def test_pods_that_vanish_while_being_attached_disturb_nobody(living: Scene) -> 
         living.node.add_pod().remove()
     last = living.node.add_pod()
     try:
-        wait(lambda: "timeout" not in tally(last, WEB.vip(4), 80, count=1, timeout=0.02),
-             "the last pod reaches a Service", timeout=5)
+        wait(
+            lambda: "timeout" not in tally(last, WEB.vip(4), 80, count=1, timeout=0.02),
+            "the last pod reaches a Service",
+            timeout=5,
+        )
     finally:
         last.remove()
     assert agent.health().status == 200
@@ -82,8 +92,10 @@ def test_two_agents_on_one_kernel_do_not_disturb_each_other(shared: bool) -> Non
         lab.serve()
         first, second = lab.nodes
         root = first.cgroup.parent if shared and first.cgroup else None
-        with (Cluster(lab, nodes=[first], cgroup_root=root) as one,
-              Cluster(lab, nodes=[second], cgroup_root=root) as two):
+        with (
+            Cluster(lab, nodes=[first], cgroup_root=root) as one,
+            Cluster(lab, nodes=[second], cgroup_root=root) as two,
+        ):
             for cluster, node in ((one, first), (two, second)):
                 cluster.put("services", *objects(WEB, list(node.pods.values())))
                 cluster.launch(node)

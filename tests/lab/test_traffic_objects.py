@@ -57,7 +57,6 @@ spec: {type: ExternalName, externalName: my.database.example.com, ports: [{port:
 """
 
 
-
 @pytest.fixture(scope="module")
 def classic() -> Iterator[Scene]:
     """A bridged lab with the pods these objects are about, and the objects."""
@@ -68,8 +67,12 @@ def classic() -> Iterator[Scene]:
             node.add_pod(f"hostnames-{node.number}").serve(9376)
         lab.nodes[1].add_pod("pod-a", ["101.76.9.141"]).serve(80)
         lab.client.route("80.11.12.10", via=lab.nodes[0])
-        for name, text in (("nginx", NGINX), ("svc-a", SVC_A), ("hostnames", HOSTNAMES),
-                           ("outer", OUTER)):
+        for name, text in (
+            ("nginx", NGINX),
+            ("svc-a", SVC_A),
+            ("hostnames", HOSTNAMES),
+            ("outer", OUTER),
+        ):
             cluster.put_text(f"{name}.yaml", text)
         named = {pod.name: pod for pod in lab.pods}
         http = [port(9376, "http")]
@@ -77,7 +80,8 @@ def classic() -> Iterator[Scene]:
             "slices",
             *slices("nginx-service", [named["nginx-1"], named["nginx-2"]], [port(80)]),
             *slices("hostnames", [named["hostnames-1"], named["hostnames-2"]], http),
-            *slices("my-service", [named["hostnames-1"], named["hostnames-2"]], http))
+            *slices("my-service", [named["hostnames-1"], named["hostnames-2"]], http),
+        )
         cluster.start()
         yield scene
 
@@ -108,10 +112,12 @@ def test_hostnames_keep_the_client_with_local_and_mask_it_without(classic: Scene
     client = classic.lab.client.address()
     for node in classic.lab.nodes:
         assert tally(classic.client, node.address(), 30000, count=30) == {
-            f"hostnames-{node.number}": 30}
+            f"hostnames-{node.number}": 30
+        }
         assert host(ask(classic.client, node.address(), 30000).peer) == client
-    classic.cluster.put_text("hostnames.yaml",
-                             HOSTNAMES.replace("externalTrafficPolicy: Local, ", ""))
+    classic.cluster.put_text(
+        "hostnames.yaml", HOSTNAMES.replace("externalTrafficPolicy: Local, ", "")
+    )
     classic.cluster.settle()
     try:
         for node in classic.lab.nodes:
@@ -126,8 +132,12 @@ def test_hostnames_keep_the_client_with_local_and_mask_it_without(classic: Scene
 
 def test_my_service_answers_on_its_external_ip(classic: Scene) -> None:
     """80.11.12.10:80 and 10.96.14.2:80 reach port 9376 of the pods, from pods and from outside."""
-    for place, address in ((classic.pod, "10.96.14.2"), (classic.pod, "80.11.12.10"),
-                           (classic.node, "80.11.12.10"), (classic.client, "80.11.12.10")):
+    for place, address in (
+        (classic.pod, "10.96.14.2"),
+        (classic.pod, "80.11.12.10"),
+        (classic.node, "80.11.12.10"),
+        (classic.client, "80.11.12.10"),
+    ):
         assert set(tally(place, address, 80, count=40)) == {"hostnames-1", "hostnames-2"}
 
 

@@ -33,10 +33,18 @@ _CHI_SQUARE = {1: 23.9, 2: 27.6, 3: 30.7, 4: 33.4, 5: 35.9}
 def rolling() -> Iterator[Scene]:
     """Two nodes with three pods each, and a Service whose backends the tests choose."""
     with built(layout="routed", pods_per_node=3) as scene:
-        scene.cluster.put("service", service(
-            ROLLED.name, [ROLLED.vip(4), ROLLED.vip(6)],
-            [port(NUMBER, "web", nodePort=ROLLED.node_port),
-             port(NUMBER, "dns", "UDP", nodePort=ROLLED.node_port)], type="NodePort"))
+        scene.cluster.put(
+            "service",
+            service(
+                ROLLED.name,
+                [ROLLED.vip(4), ROLLED.vip(6)],
+                [
+                    port(NUMBER, "web", nodePort=ROLLED.node_port),
+                    port(NUMBER, "dns", "UDP", nodePort=ROLLED.node_port),
+                ],
+                type="NodePort",
+            ),
+        )
         _write(scene, scene.lab.pods)
         scene.cluster.start()
         yield scene
@@ -60,25 +68,32 @@ def _unfairness(counts: Counter[str]) -> float:
 
 @pytest.mark.parametrize("origin", ["pod", "node", "client"])
 def test_new_connections_spread_uniformly(
-        rolling: Scene, origin: str, family: int, transport: Protocol) -> None:
+    rolling: Scene, origin: str, family: int, transport: Protocol
+) -> None:
     """By packets and by sockets, over all six backends."""
     _roll(rolling, rolling.lab.pods)
     place = getattr(rolling, origin)
-    address, number = (ROLLED.vip(family), NUMBER) if origin != "client" else (
-        rolling.node.address(family), ROLLED.node_port)
+    address, number = (
+        (ROLLED.vip(family), NUMBER)
+        if origin != "client"
+        else (rolling.node.address(family), ROLLED.node_port)
+    )
     counts = tally(place, address, number, transport, count=600)
     assert set(counts) == {pod.name for pod in rolling.lab.pods}
     assert _unfairness(counts) < _CHI_SQUARE[len(counts) - 1]
 
 
 def test_connections_keep_their_backend_while_others_come_and_go(
-        rolling: Scene, family: int) -> None:
+    rolling: Scene, family: int
+) -> None:
     """Established connections outlive four changes, the loss of their backend's place included."""
     pods = rolling.lab.pods
     _roll(rolling, pods[:3])
     with ExitStack() as stack:
-        held = [stack.enter_context(connect(place, ROLLED.vip(family), NUMBER))
-                for place in [rolling.lab.pods[1], rolling.node] * 12]
+        held = [
+            stack.enter_context(connect(place, ROLLED.vip(family), NUMBER))
+            for place in [rolling.lab.pods[1], rolling.node] * 12
+        ]
         chosen = [conversation.who().pod for conversation in held]
         assert set(chosen) == {pod.name for pod in pods[:3]}
         for backends in (pods, pods[3:], pods[2:4], pods[:1]):
@@ -96,11 +111,15 @@ def test_datagrams_leave_a_backend_that_serves_no_more(rolling: Scene, family: i
     for place in (rolling.lab.pods[4], rolling.node):
         _roll(rolling, pods[:1])
         source = ("", 41000 + family)
-        assert ask(place, ROLLED.vip(family), NUMBER, "udp", source=source,
-                   connected=False).pod == pods[0].name
+        assert (
+            ask(place, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
+            == pods[0].name
+        )
         _roll(rolling, pods[1:2])
-        assert ask(place, ROLLED.vip(family), NUMBER, "udp", source=source,
-                   connected=False).pod == pods[1].name
+        assert (
+            ask(place, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
+            == pods[1].name
+        )
 
 
 class Era(NamedTuple):
@@ -161,8 +180,9 @@ def _allowed(eras: list[Era], began: float, ended: float) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("times", [
-    pytest.param(100, id="100"), pytest.param(1000, id="1000", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "times", [pytest.param(100, id="100"), pytest.param(1000, id="1000", marks=pytest.mark.slow)]
+)
 def test_rollouts_under_load_lose_nothing(rolling: Scene, times: int) -> None:
     """Consecutive rollouts at full rate: nothing refused, lost, reset, or sent where it never was.
 
@@ -188,8 +208,11 @@ def test_rollouts_under_load_lose_nothing(rolling: Scene, times: int) -> None:
         result = load.stop()
         assert result.failures == {}, result.examples
     assert not observer.errors
-    wrong = [(began, pod) for began, ended, pod in observer.seen
-             if pod not in _allowed(eras, began, ended)]
+    wrong = [
+        (began, pod)
+        for began, ended, pod in observer.seen
+        if pod not in _allowed(eras, began, ended)
+    ]
     assert not wrong
     assert len(observer.seen) > times
 
@@ -199,8 +222,15 @@ def _loads(scene: Scene, names: tuple[str, ...], seconds: float) -> list[Load]:
     node, client = scene.node, scene.client
     return [
         scene.pod.load("connect", ROLLED.vip(4), NUMBER, seconds=seconds, expected=names),
-        scene.pod.load("stream", ROLLED.vip(6), NUMBER, seconds=seconds, connections=20,
-                       interval=0.05, expected=names),
+        scene.pod.load(
+            "stream",
+            ROLLED.vip(6),
+            NUMBER,
+            seconds=seconds,
+            connections=20,
+            interval=0.05,
+            expected=names,
+        ),
         node.load("connect", ROLLED.vip(6), NUMBER, seconds=seconds, expected=names),
         client.load("connect", node.address(), ROLLED.node_port, seconds=seconds, expected=names),
     ]
@@ -211,8 +241,12 @@ def test_masqueraded_connections_survive_rollouts(rolling: Scene, family: int) -
     pods = rolling.lab.pods
     _roll(rolling, pods)
     with ExitStack() as stack:
-        held = [stack.enter_context(connect(rolling.client, rolling.node.address(family),
-                                            ROLLED.node_port)) for _ in range(12)]
+        held = [
+            stack.enter_context(
+                connect(rolling.client, rolling.node.address(family), ROLLED.node_port)
+            )
+            for _ in range(12)
+        ]
         seen = [conversation.who() for conversation in held]
         assert rolling.lab.client.address(family) not in {host(answer.peer) for answer in seen}
         _roll(rolling, pods[:1])

@@ -38,8 +38,9 @@ def test_pod_moves_large_data(scene: Scene, family: int, backend: int) -> None:
 def test_client_moves_large_data(scene: Scene, family: int, backend: int) -> None:
     """The same when both addresses and both ports are rewritten."""
     for verb in ("fetch", "deliver"):
-        with connect(scene.client, scene.node.address(family),
-                     ONE[backend].node_port) as conversation:
+        with connect(
+            scene.client, scene.node.address(family), ONE[backend].node_port
+        ) as conversation:
             assert getattr(conversation, verb)(_BIG)
 
 
@@ -97,8 +98,9 @@ def narrow(request: pytest.FixtureRequest) -> Iterator[Scene]:
         lab, cluster = scene
         places: list[list[Place]] = [[pod] for pod in lab.pods]
         services = [objects(one, place) for one, place in zip(ONE, places, strict=True)]
-        services += [objects(LOCAL, list(lab.nodes[0].pods.values())[:1],
-                             externalTrafficPolicy="Local")]
+        services += [
+            objects(LOCAL, list(lab.nodes[0].pods.values())[:1], externalTrafficPolicy="Local")
+        ]
         cluster.put("services", *(each for service in services for each in service))
         cluster.start()
         yield scene
@@ -117,8 +119,10 @@ def _route_mtu(place: Namespace, to: str) -> str:
 
 def test_pod_learns_the_path_mtu_behind_a_frontend(narrow: Scene, family: int) -> None:
     """A pod sends to a VIP whose backend is beyond a tunnel; its own node says what fits."""
-    with (Capture(narrow.pod, "eth0") as capture,
-          connect(narrow.pod, ONE[2].vip(family), 80) as conversation):
+    with (
+        Capture(narrow.pod, "eth0") as capture,
+        connect(narrow.pod, ONE[2].vip(family), 80) as conversation,
+    ):
         assert conversation.socket.getsockopt(*_MTU[family]) == 1500
         assert conversation.deliver(_BIG)
         error = capture.wait(_is_too_big)
@@ -127,7 +131,7 @@ def test_pod_learns_the_path_mtu_behind_a_frontend(narrow: Scene, family: int) -
     quote = 42 if family == 4 else 62
     at_destination = quote + (16 if family == 4 else 24)
     vip = socket.inet_pton(socket.AF_INET if family == 4 else socket.AF_INET6, ONE[2].vip(family))
-    assert error.data[at_destination:at_destination + len(vip)] == vip
+    assert error.data[at_destination : at_destination + len(vip)] == vip
     assert "mtu 1450" in _route_mtu(narrow.pod, ONE[2].vip(family))
 
 
@@ -140,11 +144,13 @@ def test_backend_learns_the_path_mtu_to_a_client_it_sees(narrow: Scene, family: 
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])
 def test_backend_learns_the_path_mtu_behind_a_masquerade(
-        narrow: Scene, family: int, backend: int) -> None:
+    narrow: Scene, family: int, backend: int
+) -> None:
     """The same when the backend sees an address of the node: two translations to undo."""
     pod: Pod = narrow.lab.pods[backend]
-    with connect(narrow.lab.far, narrow.node.address(family),
-                 ONE[backend].node_port) as conversation:
+    with connect(
+        narrow.lab.far, narrow.node.address(family), ONE[backend].node_port
+    ) as conversation:
         assert conversation.fetch(_BIG)
     seen = narrow.leaving(pod, narrow.node, family)
     assert "mtu 1300" in _route_mtu(pod, seen)

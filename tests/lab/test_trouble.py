@@ -17,8 +17,16 @@ from bpfsvc.lab.topology import Lab
 from tests.lab.scene import WEB, Scene, built, objects
 
 CONNECTIONS = 400
-OTHERS = ("--max-frontends", "16", "--max-services", "8", "--max-backends", "16",
-          "--max-connections", str(CONNECTIONS))
+OTHERS = (
+    "--max-frontends",
+    "16",
+    "--max-services",
+    "8",
+    "--max-backends",
+    "16",
+    "--max-connections",
+    str(CONNECTIONS),
+)
 SLOTS = ("--max-backend-slots", "12")
 """Room for little more than the Services of the scene: one map is full before the others."""
 
@@ -27,8 +35,9 @@ OTHER = "10.96.7.2"
 HTTP = [port(8080, "http")]
 
 
-def simple(name: str, address: str, backends: Any, ports: list[Object] | None = None,
-           **spec: Any) -> list[Object]:
+def simple(
+    name: str, address: str, backends: Any, ports: list[Object] | None = None, **spec: Any
+) -> list[Object]:
     """Give a ClusterIP Service for TCP and its slices."""
     wanted = ports or [port(80, "http")]
     serving = [port(8080, each["name"]) for each in wanted]
@@ -38,15 +47,19 @@ def simple(name: str, address: str, backends: Any, ports: list[Object] | None = 
 def strangers(count: int, first: int = 1) -> list[Any]:
     """Give places that exist nowhere, to fill maps with."""
     node = SimpleNamespace(name="node-9")
-    return [SimpleNamespace(addresses={4: f"10.244.9.{number}"}, node=node)
-            for number in range(first, first + count)]
+    return [
+        SimpleNamespace(addresses={4: f"10.244.9.{number}"}, node=node)
+        for number in range(first, first + count)
+    ]
 
 
 @pytest.fixture(scope="module")
 def small(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """One node with one Service of one pod, and an agent with small maps."""
-    with (Lab("routed", nodes=1, families=(4,)) as lab,
-          Cluster(lab, options=getattr(request, "param", OTHERS)) as cluster):
+    with (
+        Lab("routed", nodes=1, families=(4,)) as lab,
+        Cluster(lab, options=getattr(request, "param", OTHERS)) as cluster,
+    ):
         lab.serve()
         cluster.put("works", *simple("works", VIP, lab.pods[1:]))
         cluster.start()
@@ -61,8 +74,9 @@ def agent_of(scene: Scene) -> Agent:
 def serves(scene: Scene, address: str, number: int = 80) -> bool:
     """Whether pods and processes of the node are answered."""
     name = scene.lab.pods[1].name
-    return all(tally(place, address, number, count=5) == {name: 5}
-               for place in (scene.pod, scene.node))
+    return all(
+        tally(place, address, number, count=5) == {name: 5} for place in (scene.pod, scene.node)
+    )
 
 
 def _crowd(flag: str, backends: Any) -> list[Object]:
@@ -71,17 +85,23 @@ def _crowd(flag: str, backends: Any) -> list[Object]:
         many = [f"80.11.12.{number}" for number in range(1, 21)]
         return simple("crowd", "10.96.7.9", backends, externalIPs=many)
     if flag == "--max-services":
-        return simple("crowd", "10.96.7.9", backends,
-                      [port(number, f"p{number}") for number in range(81, 91)])
+        return simple(
+            "crowd", "10.96.7.9", backends, [port(number, f"p{number}") for number in range(81, 91)]
+        )
     return simple("crowd", "10.96.7.9", strangers(20))
 
 
-FLAGS = [(OTHERS, "--max-frontends"), (OTHERS, "--max-backends"), (OTHERS, "--max-services"),
-         (SLOTS, "--max-backend-slots")]
+FLAGS = [
+    (OTHERS, "--max-frontends"),
+    (OTHERS, "--max-backends"),
+    (OTHERS, "--max-services"),
+    (SLOTS, "--max-backend-slots"),
+]
 
 
-@pytest.mark.parametrize(("small", "flag"), FLAGS, indirect=["small"],
-                         ids=[flag for _, flag in FLAGS])
+@pytest.mark.parametrize(
+    ("small", "flag"), FLAGS, indirect=["small"], ids=[flag for _, flag in FLAGS]
+)
 def test_a_full_map_is_named_and_stops_nobody_else(small: Scene, flag: str) -> None:
     """The log names map and flag, /healthz says 503 and why; others work, change and come.
 
@@ -140,8 +160,11 @@ def test_a_full_table_of_connections_harms_no_connection(small: Scene) -> None:
             assert conversation.echo(b"still there?")
         assert serves_node(small)
         shown = small.cluster.command(small.node, "status").stdout
-    wait(lambda: tally(small.pod, VIP, 80, count=1, timeout=0.2) == {small.lab.pods[1].name: 1},
-         "there is room again", timeout=20)
+    wait(
+        lambda: tally(small.pod, VIP, 80, count=1, timeout=0.2) == {small.lab.pods[1].name: 1},
+        "there is room again",
+        timeout=20,
+    )
     assert "connections full" in shown
     assert "--max-connections" in shown
 
@@ -174,13 +197,32 @@ def test_foreign_programs_are_told_of_and_left_alone(plain: Scene) -> None:
     device = plain.lab.pods[1].host_interface
     first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
     for hook, priority in (("ingress", "1"), ("egress", "60000")):
-        first.run(["tc", "filter", "add", "dev", device, hook, "prio", priority, "handle", "7",
-                   "bpf", "direct-action", "object-pinned", str(program)])
+        first.run(
+            [
+                "tc",
+                "filter",
+                "add",
+                "dev",
+                device,
+                hook,
+                "prio",
+                priority,
+                "handle",
+                "7",
+                "bpf",
+                "direct-action",
+                "object-pinned",
+                str(program),
+            ]
+        )
 
     def foreign() -> list[str]:
-        return [line for hook in ("ingress", "egress") for line in
-                first.run(["tc", "filter", "show", "dev", device, hook]).stdout.splitlines()
-                if "handle 0x7 " in line]
+        return [
+            line
+            for hook in ("ingress", "egress")
+            for line in first.run(["tc", "filter", "show", "dev", device, hook]).stdout.splitlines()
+            if "handle 0x7 " in line
+        ]
 
     before = foreign()
     assert len(before) == 2
@@ -205,9 +247,24 @@ def test_a_place_taken_by_another_program_is_named_and_others_are_attached(plain
     device = plain.lab.pods[1].host_interface
     words = first_filter(second, plain.lab.pods[2].host_interface)
     first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
-    first.run(["tc", "filter", "add", "dev", device, "ingress", "prio", words["priority"],
-               "handle", words["handle"], "bpf", "direct-action", "object-pinned",
-               str(second.pin_root / "current" / "programs" / "ingress")])
+    first.run(
+        [
+            "tc",
+            "filter",
+            "add",
+            "dev",
+            device,
+            "ingress",
+            "prio",
+            words["priority"],
+            "handle",
+            words["handle"],
+            "bpf",
+            "direct-action",
+            "object-pinned",
+            str(second.pin_root / "current" / "programs" / "ingress"),
+        ]
+    )
     plain.cluster.start(first)
     log = plain.cluster.agents[first.name].log
     assert f"{device} is not attached" in log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfsvc.address import unpack
-from tests.packets.node import Node, same, udp
+from tests.packets.node import Node, same, tcp, udp
 from tests.packets.scene import Scene, bare
 
 NOTHING = unpack(bytes(16))
@@ -121,3 +121,20 @@ def test_a_reopened_connection_is_masqueraded_though_the_client_never_saw_the_re
     node.ingress(reset)
     verdict, out = node.run("egress", node.ingress(tcp_scene.opening(stranger, vip)))
     assert out.src != bare(stranger) or verdict == 2
+
+
+def test_a_masquerade_that_was_lost_and_came_back_is_established_again(
+    node: Node, tcp_scene: Scene
+) -> None:
+    """Else it stays where the kernel evicts, and its port is anyone's after 5 s of silence."""
+    stranger, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=True)
+    tcp_scene.connect(node, stranger, vip, backend)
+    around_the_wire = node.flow("egress", tcp(stranger, backend))
+    assert node.collect(around_the_wire, force=True) == 1
+    out = node.forward(tcp_scene.data(stranger, vip))
+    seen = tcp_scene.at(out.src, out.payload.sport)
+    back = node.forward(tcp_scene.data(backend, seen))
+    assert same(back, tcp_scene.data(vip, stranger))
+    node.forward(tcp_scene.data(stranger, vip))
+    assert (node.count("new_connections"), node.count("connections")) == (0, 4)

@@ -249,3 +249,16 @@ def test_a_masqueraded_connection_that_fits_by_half_is_dropped_and_later_establi
     assert same(small_node.forward(comes), goes)
     assert counts(small_node) == (0, 4)
     assert works(small_node, scene, stranger, seen)
+
+
+def test_an_answer_to_a_connection_whose_first_entry_was_evicted_is_dropped_and_counted(
+    node: Node, tcp_scene: Scene
+) -> None:
+    """The client would believe it is connected; so it sends its SYN again."""
+    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend])
+    node.forward(tcp(client, vip))
+    node.pinned.map("new_connections").delete(node.flow("ingress", tcp(client, vip)))
+    assert node.drops("egress", tcp(backend, client, "SA"))
+    assert node.counter("dropped__evicted") == 1
+    tcp_scene.connect(node, client, vip, backend)
