@@ -19,7 +19,8 @@ from bpfsvc.lab.dial import Conversation, Protocol, ask
 from bpfsvc.lab.namespace import Namespace
 from tests.lab.scene import ONE, TWIN, WEB, Scene, at
 
-_ports = itertools.count(40000)
+# Beyond the ports that the kernel gives out by itself: another test's may still be in TIME_WAIT.
+_ports = itertools.count(61000)
 DATA = b"echo " + bytes(range(256)) * 4  # to both kinds of server "send this back"
 
 BACKENDS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
