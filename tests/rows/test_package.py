@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,8 @@ import bpfsvc
 from bpfsvc.datapath.source import MAIN, Sizes, load
 
 ROOT = Path(bpfsvc.__file__).parents[1]
+
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
 def test_the_c_sources_stand_in_the_package() -> None:
@@ -44,7 +47,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "bpf", "bpfsvc"):
         (place / name).symlink_to(ROOT / name)
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", ".", "-w", "dist", at=place)
+    # The run has no way out: what builds and what is needed are those of this environment.
+    _run(*PIP, "wheel", "--no-build-isolation", "--no-deps", ".", "-w", "dist", at=place)
     (built,) = (place / "dist").glob("bpfsvc-*.whl")
     return built
 
@@ -65,20 +69,24 @@ def test_a_wheel_carries_every_file_that_is_compiled(wheel: Path) -> None:
 def test_an_installed_package_runs_and_finds_its_sources_without_the_checkout(
     wheel: Path, tmp_path: Path
 ) -> None:
-    _run(sys.executable, "-m", "venv", "--system-site-packages", "installed", at=tmp_path)
-    python = tmp_path / "installed" / "bin" / "python"
-    _run(python, "-m", "pip", "install", "--quiet", wheel, at=tmp_path)
+    _run(*PIP, "install", "--no-deps", "--target", "installed", wheel, at=tmp_path)
     command = tmp_path / "installed" / "bin" / "bpfsvc"
     find = "from bpfsvc.datapath.source import *; print(load(Sizes()).digest, directory())"
 
     assert bpfsvc.__version__ in _run(command, "--version", at=tmp_path)
-    digest, place = _run(python, "-c", find, at=tmp_path).split()
+    digest, place = _run(sys.executable, "-c", find, at=tmp_path).split()
     assert digest == load(Sizes()).digest
     assert Path(place).is_relative_to(tmp_path)
 
 
 def _run(*command: str | Path, at: Path) -> str:
-    """Run a command in a directory and give its output; show its errors if it fails."""
-    done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False)
+    """Run a command in a directory and give its output; show its errors if it fails.
+
+    What is installed below that directory comes before the checkout.
+    """
+    environment = os.environ | {"PYTHONPATH": str(at / "installed")}
+    done = subprocess.run(
+        command, cwd=at, capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
