@@ -115,7 +115,7 @@ def _load(module: Any, name: str, kind: int, attach_type: int) -> int:
     except Exception as error:  # bcc raises nothing narrower
         raise SystemUnfit(
             f"this kernel ({os.uname().release}) refuses the program {name}: {error}",
-            "bpfsvc needs Linux 6.1 or later, and root or CAP_BPF and CAP_NET_ADMIN",
+            "bpfsvc is tested on Linux 6.18; it also needs root, or CAP_BPF and CAP_NET_ADMIN",
         ) from error
     return int(function.fd)
 
