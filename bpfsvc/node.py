@@ -103,10 +103,6 @@ class Node:
         if self._config.cgroup_root:
             sockets.attach(self._installation.root, self._pinned, self._config.cgroup_root)
 
-    def forget_attachments(self) -> None:
-        """Attach everything again at the next :meth:`follow`, with the programs of this build."""
-        self._attached.clear()
-
     @property
     def attached(self) -> list[str]:
         """Names of the interfaces our programs are on."""
