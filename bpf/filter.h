@@ -24,7 +24,11 @@ static inline struct port_filter *port_filter_get(__u8 hook, __u8 protocol)
 
 static inline __u32 filter_place(__be16 port)
 {
-	return bpf_ntohs(port) % FILTER_PORTS;
+	__u32 number = bpf_ntohs(port);
+
+	/* Masked after the swap, not before: Linux 6.1 knows no bounds of a swapped number. */
+	asm volatile("" : "+r"(number));
+	return number % FILTER_PORTS;
 }
 
 static inline bool ports_may_be_known(__u8 hook, __u8 protocol, __be16 source, __be16 destination)
