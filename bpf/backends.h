@@ -58,7 +58,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, int client,
 {
 	struct frontend *frontend = frontend_find(frontend_key);
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 4; attempt++) {
 		struct backend_key key = {};
 		struct policy policy;

@@ -17,30 +17,43 @@
 #include "direct.h"
 #include "ports.h"
 #include "packet.h"
+#include "steps.h"
 #include "rewrite.h"
 #include "icmp.h"
 #include "sockets.h"
 #include "collect.h"
 
-/* See to it that the packets of `entry`, a forward entry, are masqueraded when they leave. */
-static inline void note_masquerade(const struct flow *after, const struct connection *entry)
+/*
+ * See to it that the packets of `entry`, a forward entry, are masqueraded when they leave. False when
+ * there is no room to say so.
+ */
+static inline bool note_masquerade(const struct flow *after, const struct connection *entry)
 {
 	struct connection pending = *entry;
 	struct flow routed = *after;
 
 	routed.hook = HOOK_EGRESS;
 	if (connection_find(&routed))
-		return;
+		return true;
 	pending.counters = 0;
 	pending.replied = pending.established = 0;
 	pending.fin_sent = pending.fin_received = pending.reset = 0;
 	pending.masquerade_pending = 1;
-	connection_note(&routed, &pending);
+	pending.held = half_open_take();
+	if (!connection_note(&routed, &pending))
+		return true;
+	if (pending.held)
+		half_open_release();
+	COUNT(dropped__connections_full);
+	return false;
 }
 
-/* The first packet through a frontend: write both directions, and what the way out has to do. */
-static inline int open_connection(const struct settings *settings, struct packet *packet,
-				  const struct choice *choice)
+/*
+ * The first packet through a frontend: write both directions, and what the way out has to do. False
+ * when the packet must not pass.
+ */
+static inline bool open_connection(const struct settings *settings, struct packet *packet,
+				   const struct choice *choice)
 {
 	struct flow *after = &packet->after;
 	struct connection entry = {};
@@ -55,22 +68,29 @@ static inline int open_connection(const struct settings *settings, struct packet
 	entry.service = choice->service;
 	entry.counters = choice->backend.counters;
 	entry.reply = 1;
+	entry.held = half_open_take();
 	flow_reverse(&entry.after, &packet->flow, 0);
-	if (!routed_flow_take(settings, after, &entry))
-		return TC_ACT_SHOT;
+	if (!routed_flow_take(settings, after, &entry)) {
+		if (entry.held)
+			half_open_release();
+		return false;
+	}
 
 	entry.reply = 0;
 	entry.after = *after;
 	entry.masquerade = choice->masquerade ||
 			   address_equal(&packet->flow.source, &choice->backend.address);
-	connection_note(&packet->flow, &entry);
-
+	/* What stands without its other half is given back to whoever asks next. */
+	if (connection_note(&packet->flow, &entry)) {
+		COUNT(dropped__connections_full);
+		return false;
+	}
 	masquerade_forget(after);
-	if (entry.masquerade)
-		note_masquerade(after, &entry);
+	if (entry.masquerade && !note_masquerade(after, &entry))
+		return false;
 	if (choice->backend.counters)
 		count_choice(choice->backend.counters);
-	return TC_ACT_UNSPEC;
+	return true;
 }
 
 /*
@@ -99,8 +119,7 @@ static inline int direct_flow(const struct settings *settings, struct packet *pa
 	}
 	choice.backend.address = packet->flow.destination;
 	choice.backend.port = packet->flow.destination_port;
-	return open_connection(settings, packet, &choice) == TC_ACT_SHOT ? VERDICT_DROP :
-									   VERDICT_DNAT;
+	return open_connection(settings, packet, &choice) ? VERDICT_DNAT : VERDICT_DROP;
 }
 
 /*
@@ -130,12 +149,9 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	struct choice choice = {};
 	int verdict;
 
-	if (address_is_v4_loopback(&packet->flow.destination))
-		return VERDICT_NONE;
-	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
-	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))
+	if (packet->flow.hook == HOOK_EGRESS ||
+	    (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags)))
 		return hold_back(settings, packet) ? VERDICT_DROP : VERDICT_NONE;
-
 	key.address = packet->flow.destination;
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
@@ -146,7 +162,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		COUNT(rejected__no_endpoints);
 	} else if (verdict == VERDICT_DROP) {
 		COUNT(dropped__no_endpoints);
-	} else if (open_connection(settings, packet, &choice) == TC_ACT_SHOT) {
+	} else if (!open_connection(settings, packet, &choice)) {
 		return VERDICT_DROP;
 	} else {
 		count_packet(choice.backend.counters, false, skb->len);
@@ -173,6 +189,7 @@ static inline bool masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.seen = pending->seen;
 	entry.service = pending->service;
 	entry.reply = 1;
+	entry.held = pending->held;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!masquerade_port_take(skb, settings, &wire, &entry))
 		return false;
@@ -181,40 +198,68 @@ static inline bool masquerade(struct __sk_buff *skb, struct packet *packet,
 	return true;
 }
 
-/* A packet of a known connection: bring its state forward and say what it must become. */
-static inline bool next_packet(struct __sk_buff *skb, struct packet *packet,
-			       struct connection *connection)
+static inline int finish(struct __sk_buff *skb, struct packet *packet)
 {
-	if (connection->masquerade_pending && !masquerade(skb, packet, connection))
-		return false;
+	if (!rewrite(skb, packet))
+		return TC_ACT_UNSPEC;
+	COUNT(dropped__rewrite_failed);
+	return TC_ACT_SHOT;
+}
+
+/* A packet of a known connection: bring its state forward and make it what it must become. */
+static inline int next_packet(struct __sk_buff *skb, struct packet *packet,
+			      struct connection *connection)
+{
 	packet->after = connection->after;
-	/* What it needs on the way out may have been evicted, or collected a moment ago. */
-	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade)
-		note_masquerade(&packet->after, connection);
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);
 	connection_track(&packet->flow, connection, packet->tcp_flags);
-	return connection->established ||
-	       connection_progress(&packet->flow, connection, packet->tcp_flags);
+	if (!connection->established &&
+	    !connection_progress(&packet->flow, connection, packet->tcp_flags))
+		return TC_ACT_SHOT;
+	return finish(skb, packet);
+}
+
+/*
+ * Whether there is more to do than next_packet(): a port to choose, a pair to move, or, for the first
+ * packet after a pause, to see whether what it needs on the way out was collected meanwhile.
+ */
+static inline bool needs_care(const struct connection *connection, __u8 hook)
+{
+	if (!connection->established && (!connection->held || connection->masquerade_pending))
+		return true;
+	return hook == HOOK_INGRESS && connection->masquerade &&
+	       connection_idle(connection, bpf_ktime_get_coarse_ns()) > NS_PER_SECOND;
 }
 
 /*
  * A SYN on a closed connection. From the client it is a new one, with a choice of its own, made as
  * it enters; on its way out it goes on as it was translated there. From the backend it is nothing
- * that a frontend knows of.
+ * that a frontend knows of. Either way the leftover goes.
  */
-static inline struct connection *reuse(struct packet *packet, struct connection *connection)
+static inline void clear_for_reuse(struct packet *packet)
 {
-	if (packet->flow.hook == HOOK_EGRESS && !connection->reply) {
-		connection_reopen(&packet->flow, connection);
-		return connection;
-	}
+	struct connection *connection = connection_find(&packet->flow);
+
+	if (!connection)
+		return;
 	COUNT(connections_reopened);
 	packet->after = connection->after;
 	connection_remove(&packet->flow, connection);
 	if (packet->flow.hook == HOOK_INGRESS)
 		masquerade_forget(&packet->after);
-	return NULL;
+}
+
+/* Whether there is anything to do for a packet of no known connection. */
+static inline bool unknown_matters(const struct settings *settings, const struct packet *packet,
+				   __u8 hook)
+{
+	if (packet->reuse || settings->settling)
+		return true;
+	if (hook == HOOK_EGRESS || address_is_v4_loopback(&packet->flow.destination))
+		return false;
+	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
+	return packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags);
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
@@ -226,31 +271,24 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	if (!settings || !packet || !parse(skb, l2, hook, settings->settling, packet))
 		return TC_ACT_UNSPEC;
 	if (packet->icmp_error)
-		return translate_icmp_error(skb, packet);
+		return step(skb, STEP_ICMP);
 
 	connection = connection_find(&packet->flow);
-	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection))
-		connection = reuse(packet, connection);
-
-	if (connection) {
-		if (!next_packet(skb, packet, connection))
-			return TC_ACT_SHOT;
-	} else if (hook == HOOK_INGRESS) {
-		int verdict = first_packet(skb, settings, packet);
-
-		if (verdict == VERDICT_NONE)
-			return TC_ACT_UNSPEC;
-		if (verdict != VERDICT_DNAT)
-			return TC_ACT_SHOT;
-	} else {
-		return hold_back(settings, packet) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {
+		if (hook == HOOK_EGRESS && !connection->reply) {
+			connection_reopen(&packet->flow, connection);
+		} else {
+			packet->reuse = 1;
+			connection = NULL;
+		}
 	}
-
-	if (rewrite(skb, packet)) {
-		COUNT(dropped__rewrite_failed);
-		return TC_ACT_SHOT;
-	}
-	return TC_ACT_UNSPEC;
+	if (!connection)
+		return unknown_matters(settings, packet, hook) ? step(skb, STEP_FIRST) :
+								 TC_ACT_UNSPEC;
+	/* Devices without a link layer header are few: theirs need no copy of what comes now. */
+	if (!l2 || needs_care(connection, hook))
+		return step(skb, STEP_CAREFUL);
+	return next_packet(skb, packet, connection);
 }
 
 int ingress(struct __sk_buff *skb)
@@ -272,6 +310,48 @@ int ingress_l3(struct __sk_buff *skb)
 int egress_l3(struct __sk_buff *skb)
 {
 	return walk(skb, 0, HOOK_EGRESS);
+}
+
+int step_first(struct __sk_buff *skb)
+{
+	struct settings *settings = settings_get();
+	struct packet *packet = packet_get();
+	int verdict;
+
+	if (!settings || !packet)
+		return TC_ACT_SHOT;
+	if (packet->reuse)
+		clear_for_reuse(packet);
+	verdict = first_packet(skb, settings, packet);
+	if (verdict == VERDICT_NONE)
+		return TC_ACT_UNSPEC;
+	return verdict == VERDICT_DNAT ? finish(skb, packet) : TC_ACT_SHOT;
+}
+
+int step_careful(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+	struct connection *connection;
+
+	if (!packet)
+		return TC_ACT_SHOT;
+	connection = connection_find(&packet->flow);
+	/* Evicted or collected this instant: the client will ask again. */
+	if (!connection)
+		return TC_ACT_SHOT;
+	if (connection->masquerade_pending && !masquerade(skb, packet, connection))
+		return TC_ACT_SHOT;
+	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
+	    !note_masquerade(&connection->after, connection))
+		return TC_ACT_SHOT;
+	return next_packet(skb, packet, connection);
+}
+
+int step_icmp(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? translate_icmp_error(skb, packet) : TC_ACT_SHOT;
 }
 
 int collect(struct __sk_buff *skb)

@@ -10,7 +10,7 @@ struct collect_header {
 	__u8 ethernet[ETH_HLEN];
 	__u8 flows;
 	__u8 force;   /* remove whatever state they are in */
-	__u8 crowded; /* closed connections have lived long enough */
+	__u8 crowded; /* closed and half-open connections go early */
 	__u8 zero;
 };
 
@@ -20,13 +20,15 @@ static inline __s64 connection_lifetime(const struct settings *settings,
 {
 	__u32 seconds = settings->udp_seconds;
 
-	if (protocol == PROTO_TCP) {
+	/* Closed: its last acknowledgement may still be on its way, whatever the crowd. */
+	if (protocol == PROTO_TCP && connection_closed(connection))
+		seconds = crowded ? LINGER_SECONDS : settings->tcp_closed_seconds;
+	else if (!connection->established)
+		seconds = crowded ? UNANSWERED_SECONDS : settings->half_open_seconds;
+	else if (protocol == PROTO_TCP && (connection->fin_sent || connection->fin_received))
+		seconds = settings->tcp_half_closed_seconds;
+	else if (protocol == PROTO_TCP)
 		seconds = settings->tcp_established_seconds;
-		if (connection_closed(connection))
-			seconds = crowded ? 0 : settings->tcp_closed_seconds;
-		else if (connection->fin_sent || connection->fin_received)
-			seconds = settings->tcp_half_closed_seconds;
-	}
 	return seconds * NS_PER_SECOND;
 }
 

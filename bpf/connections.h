@@ -10,10 +10,12 @@
  *	egress   client -> backend             becomes  node -> backend
  *	ingress  backend -> node               becomes  backend -> client
  *
- * A flow lives in `new_connections`, from which the kernel evicts, until both sides have answered
- * each other: TCP until the client acknowledges the server's SYN, UDP until the first reply. Then it
- * moves to `connections`, where nothing is evicted. A flood of first packets, though every one be
- * answered, can so push out other first packets, but never a connection that works.
+ * A flow is established when both sides have answered each other: TCP when the client acknowledges
+ * the server's SYN, UDP with the first reply. Nothing is evicted from `connections`. While flows that
+ * are not established are few, they are held there too, which costs them least. Those beyond that
+ * live in `new_connections`, from which the kernel evicts, until they are established and move. A
+ * flood of first packets, though every one be answered, can so push out other first packets, but
+ * never a connection that works.
  */
 
 struct connection {
@@ -30,10 +32,17 @@ struct connection {
 	__u8 reset;
 	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
+	__u8 held;		 /* in `connections` though not established, and counted as such */
+	__u8 zero[7];
 };
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
 MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECTIONS, 0);
+
+/* Pairs that are held. The agent counts again now and then: racing packets may count one twice. */
+MAP("array", __u32, __s64, half_open, 1, 0);
+
+#define MAX_HALF_OPEN (MAX_CONNECTIONS / 32)
 
 #define NS_PER_SECOND 1000000000LL
 
@@ -42,6 +51,32 @@ MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECT
 
 /* And one that both sides have closed. */
 #define LINGER_SECONDS 2
+
+static inline __s64 *half_open_get(void)
+{
+	__u32 only = 0;
+
+	return half_open.lookup(&only);
+}
+
+/* Whether one more pair may be held; it is counted then. */
+static inline bool half_open_take(void)
+{
+	__s64 *pairs = half_open_get();
+
+	if (!pairs || *pairs >= MAX_HALF_OPEN)
+		return false;
+	__sync_fetch_and_add(pairs, 1);
+	return true;
+}
+
+static inline void half_open_release(void)
+{
+	__s64 *pairs = half_open_get();
+
+	if (pairs)
+		__sync_fetch_and_add(pairs, -1);
+}
 
 static inline bool connection_closed(const struct connection *connection)
 {
@@ -64,11 +99,20 @@ static inline struct connection *connection_find(struct flow *flow)
 	return connection ? connection : new_connections.lookup(flow);
 }
 
-/* Write an entry of a flow that is not answered yet. */
-static inline void connection_note(struct flow *flow, struct connection *connection)
+/* Write an entry of a flow that is not established. An error is a full table's, or a lack of memory. */
+static inline int connection_note(struct flow *flow, struct connection *connection)
 {
 	flow_note(flow, connection->reply);
-	new_connections.update(flow, connection);
+	return connection->held ? connections.update(flow, connection) :
+				  new_connections.update(flow, connection);
+}
+
+/* The same for a key that must be nobody's: inserting decides who gets it. */
+static inline int connection_take(struct flow *flow, struct connection *connection)
+{
+	flow_note(flow, connection->reply);
+	return connection->held ? connections.insert(flow, connection) :
+				  new_connections.insert(flow, connection);
 }
 
 static inline void pair_of(struct flow *partner, const struct flow *flow, const struct flow *after)
@@ -82,6 +126,8 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 	struct flow partner;
 
 	pair_of(&partner, flow, &connection->after);
+	if (connection->held)
+		half_open_release();
 	connections.delete(flow);
 	new_connections.delete(flow);
 	connections.delete(&partner);
@@ -138,9 +184,34 @@ static inline void connection_track(const struct flow *flow, struct connection *
 		other->fin_received = 1;
 }
 
+/* Without its other half a flow would not be understood: forget it, and let the client ask again. */
+static inline void connection_forget_half(struct flow *flow, struct connection *connection)
+{
+	COUNT(dropped__evicted);
+	if (connection->held)
+		half_open_release();
+	connections.delete(flow);
+	new_connections.delete(flow);
+}
+
+/* Move a pair to where nothing is evicted; false when there is no room. */
+static inline bool connection_move(struct flow *flow, struct connection *connection,
+				   struct flow *partner, struct connection *other)
+{
+	if (connections.update(partner, other) || connections.update(flow, connection)) {
+		/* As if the packet had not come: it may come again, and find room. */
+		connections.delete(partner);
+		COUNT(dropped__connections_full);
+		return false;
+	}
+	new_connections.delete(partner);
+	new_connections.delete(flow);
+	return true;
+}
+
 /*
- * Both sides have been heard: move the pair of `flow` to where nothing is evicted. False when that is
- * not possible; the packet must then not pass, for nothing would translate the rest of its flow.
+ * Both sides have been heard. False when the pair is not whole or cannot be kept; the packet must
+ * then not pass, for nothing would translate the rest of its flow.
  */
 static inline bool connection_establish(struct flow *flow, struct connection *connection)
 {
@@ -148,10 +219,9 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 	struct flow partner;
 
 	pair_of(&partner, flow, &connection->after);
-	other = new_connections.lookup(&partner);
+	other = connection_find(&partner);
 	if (!other) {
-		COUNT(dropped__evicted);
-		new_connections.delete(flow);
+		connection_forget_half(flow, connection);
 		return false;
 	}
 	/* An acknowledgement of nothing: the server has not been heard. */
@@ -159,16 +229,15 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 		return true;
 	connection->replied = other->replied = 1;
 	connection->established = other->established = 1;
-	if (connections.update(&partner, other) || connections.update(flow, connection)) {
-		/* As if it had not come: it may come again, and find room. */
-		connections.delete(&partner);
-		connection->established = other->established = 0;
-		COUNT(dropped__connections_full);
-		return false;
+	if (connection->held) {
+		connection->held = other->held = 0;
+		half_open_release();
+		return true;
 	}
-	new_connections.delete(&partner);
-	new_connections.delete(flow);
-	return true;
+	if (connection_move(flow, connection, &partner, other))
+		return true;
+	connection->established = other->established = 0;
+	return false;
 }
 
 /*
@@ -185,12 +254,12 @@ static inline bool connection_progress(struct flow *flow, struct connection *con
 	if (connection->reply) {
 		struct flow partner;
 
-		/* Without its other half the client's answer would not be understood: let it ask again. */
-		pair_of(&partner, flow, &connection->after);
-		if (!connection_find(&partner)) {
-			COUNT(dropped__evicted);
-			new_connections.delete(flow);
-			return false;
+		if (!connection->held) {
+			pair_of(&partner, flow, &connection->after);
+			if (!connection_find(&partner)) {
+				connection_forget_half(flow, connection);
+				return false;
+			}
 		}
 		connection->replied = 1;
 		return true;

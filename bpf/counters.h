@@ -12,6 +12,7 @@ struct counters {
 	__u64 dropped__connections_full;
 	__u64 dropped__evicted;
 	__u64 dropped__rewrite_failed;
+	__u64 dropped__step_missing;
 	__u64 source_ports_changed;
 	__u64 connections_reopened;
 	__u64 direct_flows_noticed;

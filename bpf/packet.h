@@ -11,7 +11,8 @@ struct packet {
 	__u8 v4;
 	__u8 tcp_flags;
 	__u8 icmp_error;
-	__u8 zero[5];
+	__u8 reuse; /* the flow's connection is closed, and this opens another */
+	__u8 zero[4];
 };
 
 MAP("percpu_array", __u32, struct packet, packets, 1, 0);
@@ -159,5 +160,6 @@ static inline bool parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settli
 	packet->v4 = v4;
 	packet->tcp_flags = tcp_flags;
 	packet->icmp_error = icmp_error;
+	packet->reuse = 0;
 	return parse_addresses(skb, l2, v4, &packet->flow);
 }

@@ -3,6 +3,8 @@
  * sockets and NodePorts, and one is taken when the reply's entry is: inserting decides.
  */
 
+#define EEXIST 17
+
 /* The verifier walks every try: its patience, not the packet's, sets these. */
 #define SOURCE_PORT_TRIES 8
 #define MASQUERADE_PORT_TRIES 16
@@ -41,19 +43,19 @@ static inline bool reply_abandoned(const struct connection *reply)
 
 /*
  * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
- * whose peer may still be in TIME_WAIT, and from one that was never established.
+ * whose peer may still be in TIME_WAIT, and from one that was never established. Else -EEXIST, or
+ * another error when there is no room for it.
  */
-static inline bool reply_take(struct flow *key, struct connection *reply, bool reopen)
+static inline int reply_take(struct flow *key, struct connection *reply, bool reopen)
 {
 	struct connection *existing = connection_find(key);
 
 	if (existing) {
 		if (!reopen || !reply_abandoned(existing))
-			return false;
+			return -EEXIST;
 		connection_remove(key, existing);
 	}
-	flow_note(key, true);
-	return new_connections.insert(key, reply) == 0;
+	return connection_take(key, reply);
 }
 
 /*
@@ -68,11 +70,19 @@ static inline bool routed_flow_take(const struct settings *settings, struct flow
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
+		int error = -EEXIST;
+
 		flow_reverse(&key, routed, HOOK_EGRESS);
-		if (!direct_flow_exists(routed) && reply_take(&key, reply, true)) {
+		if (!direct_flow_exists(routed))
+			error = reply_take(&key, reply, true);
+		if (!error) {
 			if (i)
 				COUNT(source_ports_changed);
 			return true;
+		}
+		if (error != -EEXIST) {
+			COUNT(dropped__connections_full);
+			return false;
 		}
 		routed->source_port = port_search_next(&search, settings);
 	}
@@ -122,12 +132,19 @@ static inline bool masquerade_port_take(struct __sk_buff *skb, const struct sett
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 2 * MASQUERADE_PORT_TRIES; i++) {
+		int error;
+
 		wire->source_port = port_search_next(&search, settings);
 		flow_reverse(&key, wire, HOOK_INGRESS);
 		if (socket_expects(skb, &key))
 			continue;
-		if (reply_take(&key, reply, i >= MASQUERADE_PORT_TRIES))
+		error = reply_take(&key, reply, i >= MASQUERADE_PORT_TRIES);
+		if (!error)
 			return true;
+		if (error != -EEXIST) {
+			COUNT(dropped__connections_full);
+			return false;
+		}
 	}
 	COUNT(dropped__masquerade_ports_exhausted);
 	return false;

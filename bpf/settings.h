@@ -14,8 +14,8 @@ struct settings {
 	__u32 tcp_half_closed_seconds;
 	__u32 tcp_closed_seconds;
 	__u32 udp_seconds;
-	__u32 settling; /* connections of an older build are still being carried over */
-	__u32 zero;
+	__u32 half_open_seconds;  /* what is not established */
+	__u32 settling;		  /* connections of an older build are still being carried over */
 	char reserved_ports[256]; /* what of ip_local_reserved_ports is ours to give back */
 };
 

@@ -23,6 +23,7 @@ class Lifetimes:
     tcp_half_closed: int = 3600
     tcp_closed: int = 10
     udp: int = 120
+    half_open: int = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

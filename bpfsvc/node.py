@@ -67,6 +67,7 @@ class Node:
             "tcp_established_seconds": keep.tcp_established,
             "tcp_half_closed_seconds": keep.tcp_half_closed,
             "tcp_closed_seconds": keep.tcp_closed,
+            "half_open_seconds": keep.half_open,
             "udp_seconds": keep.udp,
             "reserved_ports": reserved.encode(),
         }

@@ -28,7 +28,14 @@ LINK_CREATE, LINK_UPDATE, LINK_DETACH = 28, 29, 34
 ANY, NOEXIST = 0, 1
 PER_CPU_TYPES = {5, 6, 10}
 """BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH."""
-TYPE_NAMES = {1: "hash", 2: "array", 6: "percpu_array", 9: "lru_hash", 24: "sk_storage"}
+TYPE_NAMES = {
+    1: "hash",
+    2: "array",
+    3: "prog_array",
+    6: "percpu_array",
+    9: "lru_hash",
+    24: "sk_storage",
+}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -246,7 +253,7 @@ class Map:
             # The kernel stops at a key that is gone; go on behind it.
             done += _batch_count(attributes) + 1
 
-    def batches(self, size: int = 4096) -> Iterator[list[tuple[bytes, bytes]]]:
+    def batches(self, size: int = 1024) -> Iterator[list[tuple[bytes, bytes]]]:
         """Read the whole map, at most ``size`` rows at a time.
 
         Rows written meanwhile may or may not be seen; none is seen twice unless it moved.

@@ -26,7 +26,10 @@ BCC_MISSING = SystemUnfit(
     "apt-get install python3-bpfcc (the PyPI package named bcc is another thing)",
 )
 
-TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "collect")
+STEPS = ("step_first", "step_careful", "step_icmp")
+"""Programs that others jump to, by their index in the map ``steps``."""
+
+TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "collect", *STEPS)
 
 SOCKET_PROGRAMS = {
     "connect4": 10,
@@ -41,6 +44,9 @@ SOCKET_PROGRAMS = {
 """Socket programs and their attach types (``enum bpf_attach_type``)."""
 
 _SCHED_CLS, _SOCK_ADDR = 3, 18
+
+OWN_MAPS = ("layout", "steps")
+"""Maps that no two builds share."""
 
 _UNPINNED = """
 #define MAP(type, key, leaf, name, max, flags) BPF_F_TABLE(type, key, leaf, name, max, flags)
@@ -88,7 +94,9 @@ def compile_and_pin(request: Request) -> None:
         loaded = pool.map(lambda name: _load(module, name, *wanted[name]), wanted)
         for name, program in zip(wanted, loaded, strict=True):
             bpf.pin(program, programs / name)
-    _write_layout(layout, maps)
+            if name in STEPS:
+                _write(maps / "steps", STEPS.index(name), program.to_bytes(4, sys.byteorder))
+    _write(maps / "layout", 0, layout.to_json().encode())
 
 
 def _compile(request: Request, prelude: str, *flags: str) -> Any:
@@ -115,7 +123,7 @@ def _load(module: Any, name: str, kind: int, attach_type: int) -> int:
     except Exception as error:  # bcc raises nothing narrower
         raise SystemUnfit(
             f"this kernel ({os.uname().release}) refuses the program {name}: {error}",
-            "bpfsvc is tested on Linux 6.18; it also needs root, or CAP_BPF and CAP_NET_ADMIN",
+            "bpfsvc is tested on Linux 6.1 and 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
         ) from error
     return int(function.fd)
 
@@ -173,16 +181,17 @@ def _flatten(kind: Any, name: str, offset: int, end: int, fields: list[Field]) -
 def _take_over(layout: Layout, previous: Path, maps: Path) -> None:
     old = read_layout(previous)
     for name, wanted in layout.maps.items():
-        if name != "layout" and old.maps.get(name) == wanted:
+        if name not in OWN_MAPS and old.maps.get(name) == wanted:
             fd = bpf.get(previous / name)
             bpf.pin(fd, maps / name)
             os.close(fd)
 
 
-def _write_layout(layout: Layout, maps: Path) -> None:
-    found = bpf.Map.pinned(maps / "layout")
+def _write(pin: Path, index: int, value: bytes) -> None:
+    found = bpf.Map.pinned(pin)
     try:
-        found.update(bytes(4), layout.to_json().encode().ljust(found.value_size, b"\0"))
+        key = index.to_bytes(found.key_size, sys.byteorder)
+        found.update(key, value.ljust(found.value_size, b"\0"))
     finally:
         found.close()
 

@@ -36,7 +36,7 @@ CONNECTION = (
     "reset",
     "masquerade_pending",
 )
-_KNOWN = (*CONNECTION, "after.protocol", "after.hook", "counters", "masquerade")
+_KNOWN = (*CONNECTION, "after.protocol", "after.hook", "counters", "masquerade", "held")
 """What a record says of an entry, or leaves out on purpose."""
 
 _INGRESS = 1

@@ -62,8 +62,8 @@ _VIEWS = {
 _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends"}
 """Maps whose content another view shows; by their own name they are that view."""
 
-_INTERNAL = {"layout", "packets", "port_filters", "direct_flows"}
-"""The description itself, and machinery of the programs: scratch space, bytes, fingerprints."""
+_INTERNAL = {"layout", "steps", "packets", "port_filters", "direct_flows", "half_open"}
+"""The description itself, and machinery of the programs: scratch space, bytes, counts."""
 
 _READABLE = {"hash", "lru_hash", "array", "percpu_array", "percpu_hash", "lru_percpu_hash"}
 """Types that can be read from end to end."""

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 
@@ -50,7 +51,7 @@ def look(root: PinRoot, healthz: tuple[str, int] | None) -> Facts:
             frontends=reader.count("frontends"),
             backends=reader.count("endpoints"),
             connections=reader.count("connections"),
-            new_connections=reader.count("new_connections"),
+            new_connections=reader.count("new_connections") + 2 * _held(reader),
             max_connections=layout.maps["connections"].max_entries,
             drops=_drops(reader),
             families=families,
@@ -58,6 +59,14 @@ def look(root: PinRoot, healthz: tuple[str, int] | None) -> Facts:
             masquerade_ports=str(ports or ""),
             masquerade_reserved=ports is not None and _is_reserved(ports),
         )
+
+
+def _held(reader: Reader) -> int:
+    """Count the pairs among the connections that are not established."""
+    if "half_open" not in reader.layout.maps:
+        return 0
+    raw = reader.row("half_open", bytes(4)) or b""
+    return max(0, int.from_bytes(raw, sys.byteorder, signed=True))
 
 
 def is_running(root: PinRoot) -> bool:

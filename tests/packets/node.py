@@ -86,10 +86,19 @@ class Node:
         counters = self.pinned.map("counters")
         counters.update(bytes(4), bytes(counters.value_size))
         self.fill_filter(0)
+        self.half_open(0)
         self.ids = Ids(65536)
         self.ledger = Ledger()
         self.settings()
         self.masquerade_address("192.168.50.11", "fd50::11")
+
+    def half_open(self, pairs: int) -> None:
+        """Set how many pairs the programs believe to hold that are not established."""
+        self.pinned.map("half_open").update(bytes(4), struct.pack("=q", pairs))
+
+    def held(self) -> int:
+        """Give how many they believe to hold."""
+        return int(struct.unpack("=q", self.pinned.map("half_open").lookup(bytes(4)) or b"")[0])
 
     def fill_filter(self, byte: int) -> None:
         """Let the filter of ports say no (0) or yes (1) to every packet."""
@@ -130,6 +139,7 @@ class Node:
             "tcp_half_closed_seconds": 3600,
             "tcp_closed_seconds": 10,
             "udp_seconds": 120,
+            "half_open_seconds": 60,
             **seconds,
         }
         record = self.pinned.layout.maps["settings"].value
@@ -223,6 +233,16 @@ class Node:
     def count(self, name: str) -> int:
         """Count the rows of a map."""
         return sum(1 for _ in self.pinned.map(name).items())
+
+    def states(self) -> tuple[int, int]:
+        """Count the entries that are not established, and those that are."""
+        rows = [
+            self.pinned.layout.maps[name].value.unpack(value)
+            for name in ("connections", "new_connections")
+            for _, value in self.pinned.map(name).items()
+        ]
+        established = sum(int(row["established"]) for row in rows)
+        return len(rows) - established, established
 
     def age(self, seconds: float) -> None:
         """Make every connection one that was last seen so long ago."""

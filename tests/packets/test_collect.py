@@ -81,10 +81,30 @@ def test_a_closed_connection_is_kept_for_a_while(node: Node, tcp_scene: Scene, e
     assert node.count("connections") == 0
 
 
-def test_a_closed_connection_goes_at_once_when_it_is_crowded(node: Node, tcp_scene: Scene) -> None:
+def test_a_closed_connection_goes_early_when_it_is_crowded(node: Node, tcp_scene: Scene) -> None:
+    """Not at once: its last acknowledgement may still be on its way."""
     flow = established(node, tcp_scene)
+    node.settings(tcp_closed_seconds=4)
     tcp_scene.close(node, tcp_scene.client, tcp_scene.vip, tcp_scene.backend, tcp_scene.client)
+    node.age(1)
+    assert node.collect(flow, crowded=True) == 0
+    node.age(3)
+    assert node.collect(flow) == 0
     assert node.collect(flow, crowded=True) == 1
+
+
+def test_what_is_not_established_has_a_lifetime_of_its_own(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend])
+    node.settings(half_open_seconds=7, udp_seconds=60)
+    node.ingress(scene.opening(scene.client, scene.vip))
+    flow = node.flow("ingress", scene.opening(scene.client, scene.vip))
+    node.age(6)
+    assert node.collect(flow) == 0
+    assert node.collect(flow, crowded=True) == 1
+    node.ingress(scene.opening(scene.client, scene.vip))
+    node.age(8)
+    assert node.collect(flow) == 1
+    assert node.states() == (0, 0)
 
 
 def test_a_half_closed_connection_is_kept_longer(node: Node, tcp_scene: Scene) -> None:
@@ -114,7 +134,7 @@ def test_force_removes_whatever_the_state(node: Node, scene: Scene) -> None:
     assert node.count("connections") == 0
     node.ingress(scene.opening(scene.client, scene.vip))
     assert node.collect(flow, force=True) == 1
-    assert node.count("new_connections") == 0
+    assert node.states() == (0, 0)
 
 
 def test_unknown_flows_do_not_matter(node: Node, scene: Scene) -> None:

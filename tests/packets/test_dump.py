@@ -180,7 +180,7 @@ def test_sizes_are_those_of_the_maps_that_can_fill_up(node: Node) -> None:
     for name, each in sizes.items():
         assert each["rows"] == node.count(name)
         assert each["capacity"] == node.pinned.map(name).max_entries
-    assert sizes["new_connections"]["rows"] == 2
+    assert sizes["connections"]["rows"] == 2
 
 
 def test_an_unknown_map_is_answered_with_the_names_of_all(node: Node) -> None:

@@ -98,6 +98,7 @@ def test_connections_of_another_layout_are_taken_over_and_all_else_is_shared(
 ) -> None:
     node = start(load(SIZES))
     seen = connect_all(node)
+    node.half_open(1 << 20)
     begun = {scene: scene.at(scene.stranger, 41000) for scene in SCENES}
     begun_as = {
         scene: scene.begin(node, client, scene.vip, scene.backend)
@@ -114,7 +115,7 @@ def test_connections_of_another_layout_are_taken_over_and_all_else_is_shared(
     assert node.installation.settling
     for name, rows in old.items():
         assert states(node.pinned, name) == {key: {**row, "mark": 0} for key, row in rows.items()}
-    own = {"connections", "new_connections", "layout"}
+    own = {"connections", "new_connections", "layout", "steps"}
     for name in node.pinned.layout.maps:
         shared = map_id(node.pinned, name) == map_id(before, name)
         assert shared == (name not in own), name
@@ -200,6 +201,7 @@ def test_a_build_that_has_no_filter_at_all_is_treated_the_same(
     if filled == "connections":
         tcp_scene.connect(node, tcp_scene.client, tcp_scene.vip, tcp_scene.backend)
     else:
+        node.half_open(1 << 20)
         tcp_scene.begin(node, tcp_scene.client, tcp_scene.vip, tcp_scene.backend)
     assert node.count(filled) == 2
     migrate(old, node.pinned, only=("connections", "new_connections"))

@@ -16,14 +16,18 @@ from bpfsvc.lab import sandbox
 from tests.packets.node import LINK, SIZES, UNSPEC, Node, same, tcp
 from tests.packets.scene import Scene, bare
 
+MANY = 1 << 20
+
 ROWS = pytest.mark.parametrize(
     ("masquerade", "rows"), [(False, 2), (True, 4)], ids=["plain", "masqueraded"]
 )
 
 
-def counts(node: Node) -> tuple[int, int]:
-    """Count the entries of new connections, and of established ones."""
-    return node.count("new_connections"), node.count("connections")
+@pytest.fixture(autouse=True, params=["few", "many"])
+def half_open(request: pytest.FixtureRequest, node: Node) -> str:
+    """Whether few connections are not established, or so many that the kernel may evict them."""
+    node.half_open(MANY if request.param == "many" else 0)
+    return str(request.param)
 
 
 @ROWS
@@ -34,11 +38,11 @@ def test_a_connection_is_new_until_both_sides_have_been_heard(
     scene.service(node, [backend], masquerade=masquerade)
     for _ in range(2):
         seen = scene.begin(node, client, vip, backend)
-        assert counts(node) == (rows, 0)
+        assert node.states() == (rows, 0)
     comes, goes = scene.proof(client, vip, backend, seen)
     for _ in range(2):
         assert same(node.forward(comes), goes)
-        assert counts(node) == (0, rows)
+        assert node.states() == (0, rows)
 
 
 @ROWS
@@ -51,7 +55,7 @@ def test_whatever_acknowledges_first_establishes(
     tcp_scene.service(node, [backend], masquerade=masquerade)
     seen = tcp_scene.begin(node, client, vip, backend)
     assert same(node.forward(tcp(client, vip, flags)), tcp(seen, backend, flags))
-    assert counts(node) == (0, rows)
+    assert node.states() == (0, rows)
 
 
 @ROWS
@@ -65,7 +69,7 @@ def test_an_acknowledgement_of_nothing_does_not_establish(
     seen = tcp_scene.at(out.src, out.payload.sport)
     for flags in ("A", "PA", "FA"):
         assert same(node.forward(tcp(client, vip, flags)), tcp(seen, backend, flags))
-        assert counts(node) == (rows, 0)
+        assert node.states() == (rows, 0)
 
 
 @ROWS
@@ -77,7 +81,7 @@ def test_nothing_that_the_server_says_establishes(
     seen = tcp_scene.begin(node, client, vip, backend)
     for flags in ("SA", "A", "PA", "FA"):
         assert same(node.forward(tcp(backend, seen, flags)), tcp(vip, client, flags))
-        assert counts(node) == (rows, 0)
+        assert node.states() == (rows, 0)
 
 
 def test_a_refused_connection_never_becomes_lasting(node: Node, tcp_scene: Scene) -> None:
@@ -85,7 +89,7 @@ def test_a_refused_connection_never_becomes_lasting(node: Node, tcp_scene: Scene
     tcp_scene.service(node, [backend])
     node.forward(tcp(client, vip))
     assert same(node.forward(tcp(backend, client, "RA")), tcp(vip, client, "RA"))
-    assert node.count("connections") == 0
+    assert node.states()[1] == 0
 
 
 @pytest.mark.parametrize("by", ["client", "backend"])
@@ -99,7 +103,7 @@ def test_a_connection_that_is_broken_off_half_open_never_becomes_lasting(
         assert same(node.forward(tcp(client, vip, "R")), tcp(client, backend, "R"))
     else:
         assert same(node.forward(tcp(backend, client, "R")), tcp(vip, client, "R"))
-    assert node.count("connections") == 0
+    assert node.states()[1] == 0
 
 
 @pytest.fixture(scope="module", params=[4, 5], ids=["room for 4", "room for 5"])
@@ -226,7 +230,7 @@ def test_when_there_is_room_again_what_is_repeated_establishes_the_connection(
     assert small_node.collect(established, force=True) == 1
     comes, goes = scene.proof(third, scene.vip, scene.backend, third)
     assert same(small_node.forward(comes), goes)
-    assert counts(small_node) == (0, 4)
+    assert small_node.states() == (0, 4)
     assert works(small_node, scene, third, third)
 
 
@@ -243,11 +247,11 @@ def test_a_masqueraded_connection_that_fits_by_half_is_dropped_and_later_establi
     for times in (1, 2):
         assert small_node.drops("egress", small_node.ingress(comes))
         assert small_node.counter("dropped__connections_full") == times
-        assert counts(small_node) == (2, 4)
+        assert small_node.states() == (2, 4)
     established = scene.opening(scene.client, scene.other_vip)
     assert small_node.collect(small_node.flow("ingress", established), force=True) == 1
     assert same(small_node.forward(comes), goes)
-    assert counts(small_node) == (0, 4)
+    assert small_node.states() == (0, 4)
     assert works(small_node, scene, stranger, seen)
 
 
@@ -257,8 +261,75 @@ def test_an_answer_to_a_connection_whose_first_entry_was_evicted_is_dropped_and_
     """The client would believe it is connected; so it sends its SYN again."""
     client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
     tcp_scene.service(node, [backend])
+    node.half_open(MANY)
     node.forward(tcp(client, vip))
     node.pinned.map("new_connections").delete(node.flow("ingress", tcp(client, vip)))
     assert node.drops("egress", tcp(backend, client, "SA"))
     assert node.counter("dropped__evicted") == 1
     tcp_scene.connect(node, client, vip, backend)
+
+
+@ROWS
+def test_few_that_are_not_established_are_held_where_nothing_is_evicted(
+    node: Node, scene: Scene, half_open: str, masquerade: bool, rows: int
+) -> None:
+    client, vip, backend = scene.stranger, scene.vip, scene.backend
+    scene.service(node, [backend], masquerade=masquerade)
+    seen = scene.begin(node, client, vip, backend)
+    assert node.count("connections" if half_open == "few" else "new_connections") == rows
+    comes, goes = scene.proof(client, vip, backend, seen)
+    assert same(node.forward(comes), goes)
+    assert (node.count("connections"), node.count("new_connections")) == (rows, 0)
+
+
+@ROWS
+@pytest.mark.parametrize("ending", ["established", "collected", "reused"])
+def test_what_is_held_is_counted_until_it_is_established_or_removed(
+    node: Node, tcp_scene: Scene, masquerade: bool, rows: int, ending: str
+) -> None:
+    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
+    tcp_scene.service(node, [backend], masquerade=masquerade)
+    node.half_open(0)
+    seen = tcp_scene.begin(node, client, vip, backend)
+    assert node.held() == rows // 2
+    if ending == "established":
+        node.forward(tcp_scene.proof(client, vip, backend, seen)[0])
+    elif ending == "collected":
+        flows = [node.flow("ingress", tcp(client, vip)), node.flow("egress", tcp(client, backend))]
+        assert node.collect(*flows, force=True) == rows // 2
+    else:
+        node.forward(tcp(backend, seen, "RA"))
+        tcp_scene.connect(node, client, vip, backend)
+    assert node.held() == 0
+
+
+def test_beyond_a_share_of_the_table_the_kernel_may_evict_them(node: Node, scene: Scene) -> None:
+    scene.service(node, [scene.backend])
+    node.half_open(0)
+    flood(node, scene, 200)
+    assert node.held() == SIZES.max_connections // 32
+    assert node.count("connections") == 2 * node.held()
+    assert node.count("new_connections") == 2 * (200 - node.held())
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Node]:
+    """A node with room for 32 connections, two of which may be half-open."""
+    sandbox.require()
+    node = Node(sandbox.BPF_ROOT / "narrow", load(replace(SIZES, max_connections=64)))
+    yield node
+    node.pinned.close()
+
+
+def test_when_the_table_is_full_a_first_packet_is_dropped_and_counted_and_others_go_on(
+    narrow: Node, scene: Scene
+) -> None:
+    narrow.reset()
+    scene.service(narrow, [scene.backend])
+    clients = [scene.at(scene.client, 5000 + number) for number in range(33)]
+    for client in clients[:32]:
+        scene.connect(narrow, client, scene.vip, scene.backend)
+    assert narrow.drops("ingress", scene.opening(clients[32], scene.vip))
+    assert narrow.counter("dropped__connections_full") == 1
+    assert narrow.held() == 0
+    assert works(narrow, scene, clients[0], clients[0])

@@ -1,0 +1,19 @@
+/*
+ * What few packets need is not part of the programs that every packet runs: they jump there, with
+ * what they know lying in `packets`. The programs of a build stand in its own `steps`.
+ */
+
+#define STEP_FIRST 0   /* a packet of no known connection, or a SYN on a closed one */
+#define STEP_CAREFUL 1 /* a packet of a connection whose entries need more than a look */
+#define STEP_ICMP 2    /* an ICMP error */
+#define STEPS 3
+
+MAP("prog", __u32, __u32, steps, STEPS, 0);
+
+/* Jump to a step. If it is not there, nothing that it might have translated may pass. */
+static inline int step(struct __sk_buff *skb, __u32 number)
+{
+	steps.call(skb, number);
+	COUNT(dropped__step_missing);
+	return TC_ACT_SHOT;
+}
