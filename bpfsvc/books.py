@@ -12,8 +12,7 @@ leave behind a heap several times the size of what is kept, so plans come in par
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 
 from bpfsvc.adoption import adopt
 from bpfsvc.claims import Claims
@@ -73,7 +72,7 @@ class Books:
         """Plan for the Services touched, and for those that a change of claims drags in."""
         left = set(touched)
         for key in tuple(left):
-            left |= self.claims.update(key, self._desired(key))
+            left |= self._claim(key)
         single: set[ServiceKey] = set()
         while left or single:
             alone = not left
@@ -93,12 +92,11 @@ class Books:
             self.ledger.settle(whole.programmed)
             self._ids.free_counters(whole.counters_freed)
 
-    def endpoints(self) -> Counter[EndpointRow]:
-        """Count, for each backend in the ledger, the service ports that use it."""
-        uses: Counter[EndpointRow] = Counter()
+    def endpoints(self) -> Iterator[EndpointRow]:
+        """Name each backend in the ledger, once for every service port that uses it."""
         for one in self.ledger:
-            uses.update(EndpointRow(*backend, one.port.protocol) for backend in one.counters())
-        return uses
+            for backend in one.counters():
+                yield EndpointRow(*backend, one.port.protocol)
 
     def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
         """Take Services out of ``left`` for one plan, each with those who take over from it."""
@@ -122,6 +120,11 @@ class Books:
     def _is_booked_for_owner(self, frontend: Frontend) -> bool:
         owner = self.claims.owner(frontend)
         return owner is not None and frontend in self.ledger.frontends(owner)
+
+    def _claim(self, key: ServiceKey) -> set[ServiceKey]:
+        service = self.cluster.lookup(key).service
+        cluster_ips = service.cluster_ips if service else ()
+        return self.claims.update(key, self._desired(key), cluster_ips)
 
     def _desired(self, key: ServiceKey) -> ServiceRows:
         node = self.cluster.node

@@ -1,18 +1,26 @@
 """Who answers on a frontend that several Services name.
 
-Nothing keeps two Services from listing one external IP and port. The Service that sorts first by
-namespace and name has it, whatever the order of events, and the next takes over when it lets go,
-so every node and every restart decide alike. Beside one owner per frontend only conflicts cost
-memory. A change of owner concerns a Service that did not change itself; :meth:`Claims.update`
-names it, so that both are written in one go.
+A cluster IP is given to one Service by the API server; external IPs and load-balancer addresses
+are whatever somebody wrote. So a Service's own cluster IP always wins: otherwise anyone who may
+create a Service could take over another's traffic. Between equals the Service that sorts first by
+namespace and name has the frontend. The order of events does not matter, and the next takes over
+when one lets go, so every node and every restart decide alike.
+
+Beside one owner per frontend only conflicts and outside frontends cost memory. A change of owner
+concerns a Service that did not change itself; :meth:`Claims.update` names it, so that both are
+written in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import TypeVar
 
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.rows import Frontend, ServiceRows
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class Claims:
@@ -22,18 +30,28 @@ class Claims:
         self._owner: dict[Frontend, ServiceKey] = {}
         self._waiting: dict[Frontend, set[ServiceKey]] = {}
         self._claimed: dict[ServiceKey, tuple[Frontend, ...]] = {}
+        self._foreign: dict[ServiceKey, tuple[Frontend, ...]] = {}
+        """What a Service claims at addresses that are not its own cluster IPs, if there is any."""
 
-    def update(self, key: ServiceKey, wanted: ServiceRows) -> set[ServiceKey]:
-        """Note what a Service claims now; give the other Services whose share changed by it."""
+    def update(
+        self, key: ServiceKey, wanted: ServiceRows, cluster_ips: Collection[bytes]
+    ) -> set[ServiceKey]:
+        """Note what a Service claims now; give the other Services whose share changed by it.
+
+        ``cluster_ips`` are the addresses that are the Service's own.
+        """
         before = self._claimed.get(key, ())
         after = tuple(frontend for rows in wanted.values() for frontend in rows.frontends)
-        if before == after:
+        foreign = tuple(one for one in after if one.address not in cluster_ips)
+        if before == after and self._foreign.get(key, ()) == foreign:
             return set()
-        if after:
-            self._claimed[key] = after
-        else:
-            del self._claimed[key]
-        return self._leave(key, set(before) - set(after)) | self._enter(key, set(after))
+        _keep(self._claimed, key, after)
+        _keep(self._foreign, key, foreign)
+        claimed = set(after)
+        changed: set[ServiceKey] = set()
+        for frontend in claimed.union(before):
+            changed |= self._settle(frontend, key, claims=frontend in claimed)
+        return changed - {key}
 
     def won(self, key: ServiceKey, wanted: ServiceRows) -> ServiceRows:
         """Keep the frontends that are this Service's to answer on; ``update`` comes first."""
@@ -60,31 +78,28 @@ class Claims:
             one: (self._owner[one], tuple(sorted(rivals))) for one, rivals in self._waiting.items()
         }
 
-    def _enter(self, key: ServiceKey, frontends: Iterable[Frontend]) -> set[ServiceKey]:
-        displaced = set()
-        for frontend in frontends:
-            owner = self._owner.setdefault(frontend, key)
-            if owner == key:
-                continue
-            first, second = sorted((owner, key))
-            self._owner[frontend] = first
-            self._waiting.setdefault(frontend, set()).add(second)
-            if second == owner:
-                displaced.add(owner)
-        return displaced
+    def _settle(self, frontend: Frontend, key: ServiceKey, *, claims: bool) -> set[ServiceKey]:
+        """Decide anew, now that a Service claims a frontend or not; give old and new owner."""
+        before = self._owner.get(frontend)
+        claimants = {*self._waiting.get(frontend, ())}
+        if before:
+            claimants.add(before)
+        if claims:
+            claimants.add(key)
+        else:
+            claimants.discard(key)
+        after = min(claimants, key=lambda one: self._rank(one, frontend), default=None)
+        _keep(self._owner, frontend, after)
+        _keep(self._waiting, frontend, claimants - {after})
+        return {one for one in (before, after) if one} if before != after else set()
 
-    def _leave(self, key: ServiceKey, frontends: Iterable[Frontend]) -> set[ServiceKey]:
-        promoted = set()
-        for frontend in frontends:
-            waiting = self._waiting.get(frontend, set())
-            waiting.discard(key)
-            if self._owner[frontend] == key:
-                del self._owner[frontend]
-                if waiting:
-                    heir = min(waiting)
-                    waiting.discard(heir)
-                    self._owner[frontend] = heir
-                    promoted.add(heir)
-            if not waiting:
-                self._waiting.pop(frontend, None)
-        return promoted
+    def _rank(self, key: ServiceKey, frontend: Frontend) -> tuple[bool, ServiceKey]:
+        return frontend in self._foreign.get(key, ()), key
+
+
+def _keep(held: dict[_K, _V], key: _K, value: _V | None) -> None:
+    """Hold what is worth holding: nothing empty."""
+    if value:
+        held[key] = value
+    else:
+        held.pop(key, None)

@@ -49,6 +49,16 @@ def test_a_frontend_passes_from_owner_to_owner_without_a_gap() -> None:
     assert cluster.owner(SHARED) == "b"
 
 
+def test_a_cluster_ip_passes_from_who_names_it_to_whose_it_is_and_back_without_a_gap() -> None:
+    cluster, home = Cluster(at_once=1), frontend("10.96.0.1 80")
+    cluster.apply(service("alien", clusterIP="10.96.0.9", externalIPs=["10.96.0.1"]))
+    assert cluster.owner(home) == "alien"
+    cluster.apply(service("home", clusterIP="10.96.0.1"))
+    assert cluster.owner(home) == "home"
+    cluster.apply(gone=("home",))
+    assert cluster.owner(home) == "alien"
+
+
 def test_a_service_without_room_stays_as_it_was_and_others_go_on() -> None:
     cluster = Cluster(max_backends=2)
     cluster.apply(service("a"), endpoint_slice(ONE, of="a"))

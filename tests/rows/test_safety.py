@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfsvc.books import Books
-from bpfsvc.model import ModelObject, ObjectKey, read_object
+from bpfsvc.model import ModelObject, ObjectKey, Service, read_object
 from bpfsvc.plan import EndpointRow
-from bpfsvc.rows import ServicePort
+from bpfsvc.rows import Frontend, ServicePort
 from tests.rows.kernel import Kernel, adopt_from, new_books
 from tests.rows.objects import HTTP, raw_service, raw_slice
 
@@ -123,6 +123,17 @@ def afresh(objects: list[ModelObject], random: Random) -> Kernel:
     return kernel
 
 
+def homes(objects: list[ModelObject]) -> dict[Frontend, str]:
+    """Give the frontends at cluster IPs, and the name of the Service whose cluster IP it is."""
+    return {
+        Frontend(address, port.number, port.protocol): one.name
+        for one in objects
+        if isinstance(one, Service)
+        for address in one.cluster_ips
+        for port in one.ports
+    }
+
+
 @settings(max_examples=200, deadline=None)
 @given(batches=BATCHES, at_once=AT_ONCE, random=RANDOM)
 def test_step_by_step_ends_like_starting_afresh(
@@ -130,7 +141,10 @@ def test_step_by_step_ends_like_starting_afresh(
 ) -> None:
     kernel, books = Kernel(), new_books(at_once=at_once)
     follow(books, batches, random, kernel)
-    assert kernel.meaning() == afresh(fold(batches), random).meaning()
+    left = fold(batches)
+    assert kernel.meaning() == afresh(left, random).meaning()
+    for frontend, name in homes(left).items():
+        assert kernel.names[kernel.frontends[frontend].service_id].port.name == name
     assert set(kernel.backends) == {
         (one.service_id, one.generation, slot) for one in books.ledger for slot in range(one.size)
     }
