@@ -5,19 +5,23 @@ a service port is adopted with the newest generation its frontends refer to, if 
 generation are there. Everything else is a stray. Strays still carry traffic, so they are not
 deleted here but made into a plan, to be merged with the plan of the first complete sync: its
 order then puts the new rows before the strays go, and spares the frontends that are still wanted.
+
+The rows come in any order, and all must be known before the first is judged. An object for each
+would more than double what the agent holds, in holes that it never gets rid of; so until then they
+are records in two runs of bytes (see :class:`_Chains`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from bpfsvc.ids import Ids
 from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan, ServiceName
 from bpfsvc.programmed import Programmed, programmed
-from bpfsvc.rows import Backend, Policies
+from bpfsvc.rows import Backend, Frontend, Policies
 
 
 class Adopted(NamedTuple):
@@ -34,75 +38,113 @@ def adopt(
     ids: Ids,
 ) -> Adopted:
     """Sort the kernel's rows into service ports and strays, and let ``ids`` go on behind them."""
-    found = _Found(list(names), _by_service(frontends), _by_generation(backends))
-    taken = _without_shared_counters(_candidates(found))
+    found = _Found(list(names), _Frontends(frontends), _Backends(backends))
+    taken = _without_shared_counters(_candidates(found), ids.max_backends)
     ids.adopt(
-        {
-            *(one.service_id for one in found.names),
-            *found.frontends,
-            *(id_ for id_, _ in found.slots),
-        },
-        {
-            *(row.generation for rows in found.frontends.values() for row in rows),
-            *(generation for _, generation in found.slots),
-        },
-        {counter for one in taken for counter in one.counters().values()},
+        max(_service_ids(found), default=0),
+        max(found.frontends.newest, found.backends.newest),
+        _counters(taken, ids.max_backends),
     )
     return Adopted(taken, _strays(taken, found))
 
 
-_SLOT = struct.Struct("=I16sHI")
-"""Slot, address, port, counter id."""
+class _Chains:
+    """Records of one size, end to end; each knows the one before it of the same service id."""
+
+    def __init__(self, fields: str) -> None:
+        self._record = struct.Struct("=i" + fields)
+        self._run = bytearray()
+        self._last: dict[int, int] = {}
+
+    def add(self, service_id: int, *fields: Any) -> None:
+        here = len(self._run)
+        self._run += self._record.pack(self._last.get(service_id, -1), *fields)
+        self._last[service_id] = here
+
+    def of(self, service_id: int) -> Iterator[list[Any]]:
+        """Go over the records of a service id, the last added first."""
+        at = self._last.get(service_id, -1)
+        while at >= 0:
+            at, *fields = self._record.unpack_from(self._run, at)
+            yield fields
+
+    def service_ids(self) -> Iterable[int]:
+        return self._last.keys()
+
+
+class _Frontends:
+    """Rows of map frontends. ``newest`` is the highest generation among all."""
+
+    def __init__(self, rows: Iterable[FrontendRow]) -> None:
+        self._chains = _Chains("II16sHB")
+        self._policies: list[Policies] = []
+        self.newest = 0
+        numbers: dict[Policies, int] = {}
+        for frontend, service_id, generation, policies in rows:
+            number = numbers.setdefault(policies, len(numbers))
+            if number == len(self._policies):
+                self._policies.append(policies)
+            self._chains.add(service_id, generation, number, *frontend)
+            self.newest = max(self.newest, generation)
+
+    def of(self, service_id: int) -> Iterator[FrontendRow]:
+        for generation, number, *frontend in self._chains.of(service_id):
+            yield FrontendRow(Frontend(*frontend), service_id, generation, self._policies[number])
+
+    def service_ids(self) -> Iterable[int]:
+        return self._chains.service_ids()
+
+
+class _Backends:
+    """Rows of map backends. ``newest`` is the highest generation among all."""
+
+    def __init__(self, rows: Iterable[BackendRow]) -> None:
+        self._chains = _Chains("II16sHI")
+        self.newest = 0
+        for service_id, generation, *rest in rows:
+            self._chains.add(service_id, generation, *rest)
+            self.newest = max(self.newest, generation)
+
+    def of(self, service_id: int) -> Iterator[BackendRow]:
+        for fields in self._chains.of(service_id):
+            yield BackendRow(service_id, *fields)
+
+    def service_ids(self) -> Iterable[int]:
+        return self._chains.service_ids()
 
 
 class _Found(NamedTuple):
-    """The kernel's rows in little room: backends as one run of bytes per generation."""
+    """The kernel's rows."""
 
     names: list[ServiceName]
-    frontends: dict[int, list[FrontendRow]]
-    slots: dict[tuple[int, int], bytearray]
+    frontends: _Frontends
+    backends: _Backends
 
 
-def _by_service(rows: Iterable[FrontendRow]) -> dict[int, list[FrontendRow]]:
-    found: dict[int, list[FrontendRow]] = {}
-    for row in rows:
-        found.setdefault(row.service_id, []).append(row)
-    return found
-
-
-def _by_generation(rows: Iterable[BackendRow]) -> dict[tuple[int, int], bytearray]:
-    found: dict[tuple[int, int], bytearray] = {}
-    for row in rows:
-        packed = _SLOT.pack(row.slot, row.address, row.port, row.counter)
-        found.setdefault((row.service_id, row.generation), bytearray()).extend(packed)
-    return found
+def _service_ids(found: _Found) -> Iterator[int]:
+    yield from (name.service_id for name in found.names)
+    yield from found.frontends.service_ids()
+    yield from found.backends.service_ids()
 
 
 def _candidates(found: _Found) -> list[Programmed]:
     """Put together each service port whose rows are complete."""
-    newest: dict[int, int] = {}
-    for service_id, generation in found.slots:
-        newest[service_id] = max(generation, newest.get(service_id, 0))
     holders = Counter(name.port for name in found.names)
-    assembled = (
-        _assemble(name, found, newest.get(name.service_id, 0))
-        for name in found.names
-        if holders[name.port] == 1
-    )
+    assembled = (_assemble(name, found) for name in found.names if holders[name.port] == 1)
     return [one for one in assembled if one is not None]
 
 
-def _assemble(name: ServiceName, found: _Found, newest: int) -> Programmed | None:
-    frontends = found.frontends.get(name.service_id, ())
-    generation = max((row.generation for row in frontends), default=newest)
+def _assemble(name: ServiceName, found: _Found) -> Programmed | None:
+    frontends = list(found.frontends.of(name.service_id))
+    backends = list(found.backends.of(name.service_id))
+    generation = max((row.generation for row in frontends or backends), default=0)
     current = {row.frontend: row.policies for row in frontends if row.generation == generation}
-    packed = found.slots.get((name.service_id, generation), b"")
-    slots = sorted(_SLOT.iter_unpack(packed))
-    if [slot for slot, *_ in slots] != list(range(len(slots))):
+    slots = sorted(row for row in backends if row.generation == generation)
+    if [row.slot for row in slots] != list(range(len(slots))):
         return None
     if _reach(current.values()) > len(slots):
         return None
-    pairs = [(Backend(address, port), counter) for _, address, port, counter in slots]
+    pairs = [(Backend(row.address, row.port), row.counter) for row in slots]
     return programmed(name.port, name.number, name.service_id, generation, pairs, current)
 
 
@@ -111,12 +153,25 @@ def _reach(policies: Iterable[Policies]) -> int:
     return max((one.first + one.size for three in policies for one in three), default=0)
 
 
-def _without_shared_counters(candidates: list[Programmed]) -> tuple[Programmed, ...]:
+def _without_shared_counters(
+    candidates: list[Programmed], max_backends: int
+) -> tuple[Programmed, ...]:
     """Drop every service port that shares the counters of a backend with another backend."""
-    users = Counter(counter for one in candidates for counter in one.counters().values())
+    # A byte for each id of counters: it holds for any number of backends what a dict would not.
+    users = bytearray(max_backends + 1)
+    for counter in _counters(candidates, max_backends):
+        users[counter] = min(users[counter] + 1, 2)
     return tuple(
-        one for one in candidates if all(users[counter] == 1 for counter in one.counters().values())
+        one
+        for one in candidates
+        if all(users[counter] == 1 for counter in _counters([one], max_backends))
     )
+
+
+def _counters(candidates: Iterable[Programmed], max_backends: int) -> Iterator[int]:
+    """Go over the ids of counters, once for each backend; those beyond the array count nothing."""
+    for one in candidates:
+        yield from (counter for counter in one.counters().values() if counter <= max_backends)
 
 
 def _strays(taken: Iterable[Programmed], found: _Found) -> Plan:
@@ -124,15 +179,15 @@ def _strays(taken: Iterable[Programmed], found: _Found) -> Plan:
     return Plan(
         frontends_deleted=[
             row.frontend
-            for service_id, rows in found.frontends.items()
-            for row in rows
+            for service_id in found.frontends.service_ids()
+            for row in found.frontends.of(service_id)
             if generation_of.get(service_id) != row.generation
         ],
         backends_deleted=[
-            BackendSlot(service_id, generation, slot)
-            for (service_id, generation), packed in found.slots.items()
-            if generation_of.get(service_id) != generation
-            for slot, *_ in _SLOT.iter_unpack(packed)
+            BackendSlot(service_id, row.generation, row.slot)
+            for service_id in found.backends.service_ids()
+            for row in found.backends.of(service_id)
+            if generation_of.get(service_id) != row.generation
         ],
         names_deleted=[
             name.service_id for name in found.names if name.service_id not in generation_of

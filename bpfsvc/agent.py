@@ -129,8 +129,8 @@ class Agent:
 
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
-        self._books.adopt(self._tables.names(), self._tables.frontends(), self._tables.backends())
         self._take_first()
+        self._books.adopt(self._tables.names(), self._tables.frontends(), self._tables.backends())
         self._first_sync()
         self._node.write_settings(settling=installation.settling)
         self._network = monitor.start()
@@ -293,6 +293,7 @@ class Agent:
         if drift:
             _log.warning("%d rows in the kernel were not as written; mended", drift)
         self._node.follow(self._network)
+        memory.trim()
 
     def _mend(self) -> int:
         """Make the kernel's rows those of the ledger; return how many differed."""
@@ -303,7 +304,7 @@ class Agent:
             self._tables.backends(),
         )
         self._tables.execute(plan)
-        return drift + self._tables.set_endpoints(self._books.endpoints().items())
+        return drift + self._tables.set_endpoints(self._books.endpoints)
 
 
 def _throw(plans: Plans, error: MapFull) -> Plan | None:

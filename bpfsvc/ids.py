@@ -19,7 +19,7 @@ class Ids:
     """Gives out ids. ``max_backends`` is the size of map backend_counters."""
 
     def __init__(self, max_backends: int) -> None:
-        self._max_backends = max_backends
+        self.max_backends = max_backends
         self._last_service = 0
         self._last_generation = 0
         self._next_counter = 1
@@ -42,9 +42,9 @@ class Ids:
         """
         if self._free_counters:
             return self._free_counters.popleft()
-        if self._next_counter > self._max_backends:
+        if self._next_counter > self.max_backends:
             raise MapFull(
-                f"map backend_counters is full: it has room for {self._max_backends} backends",
+                f"map backend_counters is full: it has room for {self.max_backends} backends",
                 "raise --max-backends",
             )
         self._next_counter += 1
@@ -52,11 +52,14 @@ class Ids:
 
     def free_counters(self, counters: Iterable[int]) -> None:
         """Take ids back, once no row in the kernel names them."""
-        self._free_counters.extend(counters)
+        self._free_counters.extend(one for one in counters if 0 < one <= self.max_backends)
 
-    def adopt(self, services: Iterable[int], generations: Iterable[int], used: set[int]) -> None:
+    def adopt(self, last_service: int, last_generation: int, used: Iterable[int]) -> None:
         """Go on behind what a former agent gave out; ``used`` are the ids of counters in use."""
-        self._last_service = max(services, default=self._last_service)
-        self._last_generation = max(generations, default=self._last_generation)
-        self._next_counter = max(used, default=0) + 1
-        self._free_counters = deque(one for one in range(1, self._next_counter) if one not in used)
+        self._last_service = last_service
+        self._last_generation = last_generation
+        is_used = bytearray(self.max_backends + 1)
+        for one in used:
+            is_used[one] = 1
+        self._next_counter = is_used.rfind(1, 1) + 1 or 1
+        self._free_counters = deque(one for one in range(1, self._next_counter) if not is_used[one])

@@ -12,8 +12,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Of ``mallopt`` in glibc's malloc.h."""
+
+_LARGE = 128 * 1024
+"""Bytes from which on a block is mapped by itself."""
 
 
 @contextmanager
@@ -30,19 +33,27 @@ def without(module: str) -> Iterator[None]:
 
 
 def share_one_heap() -> None:
-    """Let all threads allocate from one heap, instead of each from one of its own.
+    """Let all threads allocate from one heap, and give large blocks back when they are freed.
 
+    By default every thread has a heap of its own, and after the first large block is freed, others
+    of its size come from the heap, where they leave holes.
     To be called before the first thread starts. Without glibc it does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def settle() -> None:
     """After the start: give back what it needed, and leave what stays out of later collections."""
     gc.collect()
     gc.freeze()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
+    trim()
+
+
+def trim() -> None:
+    """Give back what large work has left unused. Without glibc it does nothing."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim:
+        malloc_trim(0)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan, ServiceName
+from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan, ServiceName, spare_frontends
 from bpfsvc.programmed import Ledger, Programmed
-from bpfsvc.rows import Frontend
 
 
 def repair(
@@ -62,19 +61,21 @@ def _check_backends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[Bac
 
 
 def _check_frontends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[FrontendRow]) -> None:
-    right: set[Frontend] = set()
+    right: dict[int, int] = dict.fromkeys(of_id, 0)
+    """A bit for each frontend of a service port, in the order the ledger has them."""
     for row in rows:
         owner = of_id.get(row.service_id)
-        wanted = owner.frontends().get(row.frontend) if owner else None
+        frontends = owner.frontends() if owner else {}
+        wanted = frontends.get(row.frontend)
         if owner and wanted == row.policies and owner.generation == row.generation:
-            right.add(row.frontend)
+            right[row.service_id] |= 1 << list(frontends).index(row.frontend)
         elif wanted is None:
             plan.frontends_deleted.append(row.frontend)
-    for owner in of_id.values():
+    for service_id, bits in right.items():
+        owner = of_id[service_id]
         plan.frontends_put += (
-            FrontendRow(frontend, owner.service_id, owner.generation, policies)
-            for frontend, policies in owner.frontends().items()
-            if frontend not in right
+            FrontendRow(frontend, service_id, owner.generation, policies)
+            for bit, (frontend, policies) in enumerate(owner.frontends().items())
+            if not bits >> bit & 1
         )
-    kept = {row.frontend for row in plan.frontends_put}
-    plan.frontends_deleted = [one for one in plan.frontends_deleted if one not in kept]
+    spare_frontends(plan)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from sys import intern
 
 from bpfsvc.datapath.bpf import NOEXIST, Map
 from bpfsvc.datapath.pins import Pinned
@@ -83,16 +84,23 @@ class Tables:
             self._backends.delete_many([self._backend_row(row)[0] for row in rows])
             raise
 
-    def set_endpoints(self, wanted: Iterable[tuple[EndpointRow, int]]) -> int:
-        """Make the endpoints exactly these, with their counts of uses; return the differences."""
-        missing = {self._endpoint_key(row): uses for row, uses in wanted}
+    def set_endpoints(self, uses: Callable[[], Iterable[EndpointRow]]) -> int:
+        """Make the endpoints exactly these, with their counts of uses; return the differences.
+
+        ``uses()`` names an endpoint as often as it is used, in any order; it may be called twice.
+        """
+        # Nearly always nothing differs. Equal sums of hashes say so without a copy of either side.
+        held = sum(hash(key) * _ID.unpack(count)[0] for key, count in self._endpoints.items())
+        if held == sum(hash(self._endpoint_key(row)) for row in uses()):
+            return 0
+        missing = Counter(self._endpoint_key(row) for row in uses())
         gone = []
-        for key, uses in self._endpoints.items():
+        for key, count in self._endpoints.items():
             if key not in missing:
                 gone.append(key)
-            elif missing[key] == _ID.unpack(uses)[0]:
+            elif missing[key] == _ID.unpack(count)[0]:
                 del missing[key]
-        self._endpoints.update_many((key, _ID.pack(uses)) for key, uses in missing.items())
+        self._endpoints.update_many((key, _ID.pack(count)) for key, count in missing.items())
         self._endpoints.delete_many(gone)
         return len(missing) + len(gone)
 
@@ -192,4 +200,4 @@ def _policy(first: int, size: int, masquerade: int, reject: int) -> Policy:
 
 
 def _text(field: bytes) -> str:
-    return field.rstrip(b"\0").decode(errors="replace")
+    return intern(field.rstrip(b"\0").decode(errors="replace"))

@@ -75,8 +75,8 @@ class Shelf:
             if stamps.get(name) != stamp or not stamp
         }
         under_unreadable = tuple(problem.file.removeprefix("./") for problem in tree.problems)
-        for name in stamps.keys() - tree.files.keys():
-            if not name.startswith(under_unreadable):
+        for name in stamps:
+            if name not in tree.files and not name.startswith(under_unreadable):
                 changes[name] = "absent"
         return self.take(changes | self.due())
 

@@ -66,12 +66,15 @@ def walk(root: Path) -> Tree:
 
 
 class _Walk:
+    """One walk. It comes back every half minute, so what it holds of each file is little."""
+
     def __init__(self) -> None:
         self.files: dict[str, int] = {}
         self.directories: dict[str, Identity] = {}
         self.walked: dict[str, str] = {}
         self.problems: list[Problem] = []
-        self._seen: set[Identity] = set()
+        self._seen: dict[int, set[int]] = {}
+        """Inodes by device."""
 
     def run(self, root: str) -> Tree:
         here = identity(root)
@@ -80,13 +83,11 @@ class _Walk:
         return Tree(self.files, self.directories, self.walked, tuple(self.problems))
 
     def _directory(self, path: str, prefix: str, here: Identity) -> None:
-        if here in self._seen:
+        if not self._is_new(here):
             return
-        self._seen.add(here)
         self.walked[path] = prefix
         try:
-            with os.scandir(path) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+            entries = _list(path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -94,31 +95,60 @@ class _Walk:
             self.problems.append(Problem(prefix or "./", 0, reason))
             return
         self.directories.setdefault(path, here)
-        for entry in entries:
-            if is_private(entry.name):
-                continue
-            if _leads_to_directory(entry):
-                below = identity(entry.path)
-                if below:
-                    self._directory(entry.path, f"{prefix}{entry.name}/", below)
-            elif entry.name.endswith(SUFFIXES):
-                self._file(entry, prefix + entry.name)
+        for name in entries.names:
+            below = f"{path}/{name}"
+            if name in entries.directories:
+                there = identity(below)
+                if there:
+                    self._directory(below, f"{prefix}{name}/", there)
+            elif name.endswith(SUFFIXES):
+                self._file(below, prefix + name, is_link=name in entries.links)
 
-    def _file(self, entry: os.DirEntry[str], name: str) -> None:
+    def _file(self, path: str, name: str, *, is_link: bool) -> None:
         try:
-            if entry.is_symlink():
-                home = os.path.dirname(os.path.realpath(entry.path))  # noqa: PTH120
+            if is_link:
+                home = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
                 there = identity(home)
                 if there and there not in self.directories.values():
                     self.directories[home] = there
-            status = entry.stat()
+            status = os.stat(path)  # noqa: PTH116 - of twenty thousand files
         except OSError:
             self.files[name] = 0
             return
-        this = (status.st_dev, status.st_ino)
-        if this not in self._seen:
-            self._seen.add(this)
+        if self._is_new((status.st_dev, status.st_ino)):
             self.files[name] = stamp(status)
+
+    def _is_new(self, this: Identity) -> bool:
+        device, inode = this
+        seen = self._seen.setdefault(device, set())
+        if inode in seen:
+            return False
+        seen.add(inode)
+        return True
+
+
+class _Entries(NamedTuple):
+    """What is in a directory: all names in order, and which of them are not plain files."""
+
+    names: list[str]
+    directories: set[str]
+    links: set[str]
+
+
+def _list(path: str) -> _Entries:
+    # An entry of scandir keeps its path and, once asked for, its status: ten times its name.
+    found = _Entries([], set(), set())
+    with os.scandir(path) as listing:
+        for entry in listing:
+            if is_private(entry.name):
+                continue
+            found.names.append(entry.name)
+            if entry.is_symlink():
+                found.links.add(entry.name)
+            if _leads_to_directory(entry):
+                found.directories.add(entry.name)
+    found.names.sort()
+    return found
 
 
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:

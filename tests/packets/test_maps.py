@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.plan import EndpointRow
 from tests.packets.node import Node
 
 
@@ -14,3 +15,27 @@ def test_every_row_that_is_to_be_deleted_is_deleted(node: Node, count: int) -> N
     found.update_many((key, b"\1\0\0\0") for key in keys)
     found.delete_many(keys)
     assert [key for key in keys if found.lookup(key)] == []
+
+
+ONE, TWO, THREE = (EndpointRow(number.to_bytes(16, "big"), 80, 6) for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("held", "differences"),
+    [
+        pytest.param([ONE, TWO, TWO], 0, id="as they should be"),
+        pytest.param([TWO, ONE, TWO], 0, id="in another order"),
+        pytest.param([ONE, TWO], 1, id="one is used more often"),
+        pytest.param([ONE, ONE, TWO], 2, id="another one is used twice"),
+        pytest.param([TWO, TWO], 1, id="one is missing"),
+        pytest.param([ONE, TWO, TWO, THREE], 1, id="one is too many"),
+        pytest.param([], 2, id="all are missing"),
+    ],
+)
+def test_endpoints_become_what_they_should_be(
+    node: Node, held: list[EndpointRow], differences: int
+) -> None:
+    node.tables.set_endpoints(lambda: held)
+    assert node.tables.set_endpoints(lambda: [ONE, TWO, TWO]) == differences
+    rows = dict(node.pinned.map("endpoints").items())
+    assert sorted((key[15], uses[0]) for key, uses in rows.items()) == [(1, 1), (2, 2)]

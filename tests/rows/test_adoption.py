@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bpfsvc.adoption import Adopted, adopt
+from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
 from bpfsvc.plan import BackendRow, FrontendRow, ServiceName
 from bpfsvc.rows import Policies, Policy, ServicePort
+from tests.rows import crowd
 from tests.rows.objects import frontend
 
 WEB = ServicePort("default", "web", "http", 6, 4)
@@ -106,3 +110,28 @@ def test_an_empty_kernel_gives_nothing() -> None:
     adopted, ids = adopt_rows([], [], [])
     assert (adopted.programmed, bool(adopted.strays)) == ((), False)
     assert (ids.new_service(), ids.new_generation(), ids.take_counter()) == (1, 1, 1)
+
+
+def test_counters_beyond_a_smaller_map_are_never_given_out() -> None:
+    """``--max-backends`` was lowered; what is in the kernel serves on, but counts no more."""
+    ids = Ids(2)
+    adopted = adopt(
+        [ServiceName(1, WEB, 80)],
+        [FrontendRow(WEB_ADDRESS, 1, 5, anyone(2))],
+        [BackendRow(1, 5, 0, ONE, 8080, 1), BackendRow(1, 5, 1, TWO, 8080, 9)],
+        ids,
+    )
+    (one,) = adopted.programmed
+    ids.free_counters(one.counters().values())
+    assert [ids.take_counter(), ids.take_counter()] == [1, 2]
+    with pytest.raises(MapFull):
+        ids.take_counter()
+
+
+def test_adoption_needs_little_room_beside_what_it_keeps() -> None:
+    """The rows of ten thousand Services come at once, and holes in the heap stay for good."""
+    adopted, kept, peak = crowd.weighed(
+        lambda: adopt(crowd.names(), crowd.frontends(), crowd.backends(), Ids(2000))
+    )
+    assert len(adopted.programmed) == len(crowd.IDS)
+    assert peak < 2.2 * kept
