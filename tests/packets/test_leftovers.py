@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from tests.packets.endings import ENDINGS, end
 from tests.packets.node import Node, same, tcp
 from tests.packets.scene import Scene, bare
-
-ENDINGS = pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])
-
 
 LINGERED = 3
 """Seconds after which the last packets of a closed connection are no more expected."""
 
 
-def end(node: Node, scene: Scene, ending: str, client: str, seen: str) -> None:
-    if ending == "FIN both ways":
-        scene.close(node, client, scene.vip, scene.backend, seen)
-    elif ending == "RST by client":
-        node.forward(tcp(client, scene.vip, "R"))
-    else:
-        node.forward(tcp(scene.backend, seen, "R"))
+def leave(node: Node, scene: Scene, ending: str, client: str, *, masquerade: bool = False) -> None:
+    """Let a connection to a backend behind two frontends, through the first of them, end."""
+    scene.service(node, [scene.backend], masquerade=masquerade)
+    scene.service(node, [scene.backend], "other", frontends=[scene.other_vip])
+    end(node, scene, ending, client, scene.connect(node, client, scene.vip, scene.backend))
 
 
 def untouched_both_ways(node: Node, client: str, backend: str) -> bool:
@@ -89,11 +85,8 @@ def test_a_direct_connection_beside_an_open_one_to_a_backend_that_serves_no_more
 def test_another_frontend_after_a_closed_connection_keeps_the_client_port(
     node: Node, tcp_scene: Scene, ending: str
 ) -> None:
-    client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(node, [backend])
-    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
-    seen = tcp_scene.connect(node, client, vip, backend)
-    end(node, tcp_scene, ending, client, seen)
+    client, backend = tcp_scene.client, tcp_scene.backend
+    leave(node, tcp_scene, ending, client)
     node.age(LINGERED)
     assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client
 
@@ -102,11 +95,8 @@ def test_another_frontend_after_a_closed_connection_keeps_the_client_port(
 def test_another_frontend_after_a_masqueraded_connection_is_not_masqueraded(
     node: Node, tcp_scene: Scene, ending: str
 ) -> None:
-    client, vip, backend = tcp_scene.stranger, tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(node, [backend], masquerade=True)
-    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
-    seen = tcp_scene.connect(node, client, vip, backend)
-    end(node, tcp_scene, ending, client, seen)
+    client, backend = tcp_scene.stranger, tcp_scene.backend
+    leave(node, tcp_scene, ending, client, masquerade=True)
     node.age(LINGERED)
     assert tcp_scene.connect(node, client, tcp_scene.other_vip, backend) == client
 
@@ -117,10 +107,7 @@ def test_another_frontend_right_after_a_closed_connection_leaves_its_last_packet
 ) -> None:
     """The last acknowledgement may still be on its way: both would be one 5-tuple behind us."""
     client, vip, backend = tcp_scene.client, tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(node, [backend])
-    tcp_scene.service(node, [backend], "other", frontends=[tcp_scene.other_vip])
-    seen = tcp_scene.connect(node, client, vip, backend)
-    end(node, tcp_scene, ending, client, seen)
+    leave(node, tcp_scene, ending, client)
     other = tcp_scene.connect(node, client, tcp_scene.other_vip, backend)
     assert (bare(other), other != client) == (bare(client), True)
     for flags in ("A", "R"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.packets.endings import ENDINGS, end
 from tests.packets.node import Node, same, tcp
 from tests.packets.scene import Scene
 
@@ -16,7 +17,7 @@ def moved(node: Node, scene: Scene, masquerade: bool) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])
+@ENDINGS
 def test_a_syn_on_a_closed_connection_makes_a_new_choice(
     node: Node, tcp_scene: Scene, masquerade: bool, ending: str
 ) -> None:
@@ -25,12 +26,7 @@ def test_a_syn_on_a_closed_connection_makes_a_new_choice(
     seen = tcp_scene.connect(node, client, vip, backend)
     moved(node, tcp_scene, masquerade)
     assert same(node.forward(tcp(client, vip, "PA")), tcp(seen, backend, "PA"))
-    if ending == "FIN both ways":
-        tcp_scene.close(node, client, vip, backend, seen)
-    elif ending == "RST by client":
-        node.forward(tcp(client, vip, "R"))
-    else:
-        node.forward(tcp(backend, seen, "R"))
+    end(node, tcp_scene, ending, client, seen)
     assert tcp_scene.connect(node, client, vip, tcp_scene.other_backend)
     assert node.counter("connections_reopened") >= 1
     out = node.forward(tcp(client, vip, "PA", b"hi"))

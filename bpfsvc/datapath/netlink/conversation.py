@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import struct
-from types import TracebackType
 from typing import Any
 
 from bpfsvc.datapath.netlink import messages as wire
@@ -50,12 +49,7 @@ class Conversation:
     def __enter__(self) -> Conversation:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
