@@ -13,9 +13,9 @@ from bpfsvc.demo.cases import Check
 from bpfsvc.demo.objects import NGINX, Target
 from bpfsvc.demo.stage import Stage
 from bpfsvc.lab import dial
-from bpfsvc.lab.cluster import wait
 from bpfsvc.lab.load import Load, Result
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.pod import Pod
 
 ROLLS = 3
@@ -36,9 +36,9 @@ class Pressure:
     def __init__(self, place: Namespace, target: Target) -> None:
         address, port, _ = target
         self._place, self._target = place, target
-        self._connects: Load = place.load("connect", address, port, seconds=_LIMIT)
+        self._connects: Load = place.load("connect", address, port, seconds=stretched(_LIMIT))
         self._streams: Load = place.load(
-            "stream", address, port, seconds=_LIMIT, connections=_STREAMS, interval=0.02
+            "stream", address, port, seconds=stretched(_LIMIT), connections=_STREAMS, interval=0.02
         )
         self.results: list[Result] = []
         self.step()

@@ -9,6 +9,7 @@ The parts, from the outside in::
     server, dial what pods answer, and how a test asks
     load         steady pressure, counted (by the processes of pressure)
     capture      the frames seen on one interface
+    patience     how long to wait for anything, in one place
     objects      Kubernetes objects as plain dictionaries
     cluster      agents on the nodes, and the manifests they read
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import stretched
 
 _ETH_P_ALL = 3
 _PACKET_OUTGOING = 4
@@ -83,7 +84,7 @@ class Capture:
 
     def wait(self, wanted: Callable[[Frame], bool], timeout: float = 2.0) -> Frame:
         """Give the first frame that is ``wanted``; ``TimeoutError`` if there is none in time."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + stretched(timeout)
         while True:
             for frame in self.frames():
                 if wanted(frame):

@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
@@ -27,12 +26,12 @@ from bpfsvc.lab import sandbox
 from bpfsvc.lab.namespace import LabError, Process
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.objects import manifest, port, service
+from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import Lab
 
 COMMAND = (sys.executable, "-m", "bpfsvc")
 HEALTH_PORT = 10256
 
-_PAUSE = 0.002  # seconds between two looks
 _MARK = "10.96.255.254"  # the cluster IP of a Service that only tells how far an agent has come
 
 
@@ -41,15 +40,6 @@ class Health(NamedTuple):
 
     status: int
     body: dict[str, Any]
-
-
-def wait(condition: Callable[[], bool], about: str, timeout: float = 10.0) -> None:
-    """Wait until ``condition`` holds; ``TimeoutError`` naming ``about`` if it does not in time."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{about}: not within {timeout:g} s")
-        time.sleep(_PAUSE)
 
 
 class Agent:
@@ -78,7 +68,7 @@ class Agent:
         talk = HTTPConnection("127.0.0.1", HEALTH_PORT)
         talk.sock = self.node.socket(socket.AF_INET)
         try:
-            talk.sock.settimeout(2)
+            talk.sock.settimeout(stretched(2))
             talk.sock.connect(("127.0.0.1", HEALTH_PORT))
             talk.request("GET", "/healthz")
             answer = talk.getresponse()
@@ -101,7 +91,7 @@ class Agent:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait for the end and give the status."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=stretched(10))
 
 
 class Cluster:
@@ -142,7 +132,7 @@ class Cluster:
             if agent.process.poll() is None:
                 agent.process.terminate()
         for agent in self.agents.values():
-            agent.process.wait(timeout=10)
+            agent.process.wait(timeout=stretched(10))
         shutil.rmtree(self.place)
 
     # -- manifests --------------------------------------------------------------------------------
@@ -250,7 +240,7 @@ class Cluster:
             **options,
         )
         try:
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=stretched(30))
         except subprocess.TimeoutExpired as error:
             node.end(process)
             raise LabError(f"{' '.join(words)} goes on and on on {node.name}") from error

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from bpfsvc.lab.namespace import LabError, Namespace
+from bpfsvc.lab.patience import stretched
 from bpfsvc.lab.server import PATTERN, endpoint_text
 
 Protocol = Literal["tcp", "udp"]
@@ -169,7 +170,7 @@ def tally(
         batch = place.sockets(min(_BATCH, count - start), _family(address), _KINDS[protocol])
         for made in batch:
             with made:
-                made.settimeout(timeout)
+                made.settimeout(stretched(timeout))
                 counts[_outcome(made, (address, port), connected or protocol == "tcp")] += 1
     return counts
 
@@ -223,7 +224,7 @@ def _family(address: str) -> int:
 def _prepare(
     made: socket.socket, source: tuple[str, int] | None, options: Iterable[Option], timeout: float
 ) -> None:
-    made.settimeout(timeout)
+    made.settimeout(stretched(timeout))
     for level, name, value in options:
         made.setsockopt(level, name, value)
     if source is not None:

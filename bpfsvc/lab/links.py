@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from socket import AF_INET, AF_INET6
 
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import wait
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NODAD = 0x02
 _PERMANENT = 0x80
+_LOCAL = 2  # RTN_LOCAL
 _ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
 
 
@@ -97,6 +99,22 @@ def add_address(end: End, address: Address, length: int | None = None) -> None:
         prefixlen=length or address.max_prefixlen,
         **flags,
     )
+
+
+def await_address(end: End, address: Address) -> None:
+    """Wait until an interface receives what is sent to its address.
+
+    IPv6 adds the local route of an address from a work queue, when the link has carrier: until then
+    the interface asks for its neighbours with that address and ignores their answers, and what was
+    sent meanwhile waits for the second question, one second later.
+    """
+    family = AF_INET if address.version == 4 else AF_INET6
+
+    def received() -> bool:
+        (route,) = end.namespace.netlink.route("get", dst=str(address), family=family)
+        return bool(route["type"] == _LOCAL)
+
+    wait(received, f"{address} is an address of {end.namespace.name}")
 
 
 def add_route(where: Namespace, to: Network, end: End, via: Address | None = None) -> None:

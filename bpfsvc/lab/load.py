@@ -24,6 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from bpfsvc.lab.patience import stretched
+
 Kind = Literal["connect", "stream", "datagram"]
 
 
@@ -86,7 +88,7 @@ class Load:
 
         ``TimeoutError`` if it does not in time, or if the load ends before it does.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + stretched(timeout)
         while not condition(self):
             if not self._read(deadline - time.monotonic()):
                 raise TimeoutError(f"after {self.ok} successes and {self.failed} failures")
@@ -104,7 +106,7 @@ class Load:
 
     def result(self, timeout: float = 60.0) -> Result:
         """Wait for the end and give the result; ``TimeoutError`` if it does not come in time."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + stretched(timeout)
         while self._result is None:
             if not self._read(deadline - time.monotonic()):
                 raise TimeoutError("the load gave no result")

@@ -28,6 +28,7 @@ from pyroute2 import IPRoute
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import sandbox, syscalls, worker
 from bpfsvc.lab.load import Kind, Load, Spec
+from bpfsvc.lab.patience import stretched
 
 _OWN = "/proc/thread-self/ns/net"
 _PROC_SYS = Path("/proc/sys")
@@ -225,6 +226,7 @@ class Namespace:
     def load(self, kind: Kind, address: str, port: int = 8080, **spec: Any) -> Load:
         """Start a load (see ``load``) from here; ``spec`` are further fields of ``load.Spec``."""
         wanted = Spec(kind=kind, address=address, port=port, **spec)
+        wanted = dataclasses.replace(wanted, timeout=stretched(wanted.timeout))
         command = script("pressure", json.dumps(dataclasses.asdict(wanted)))
         return Load(self.popen(command, stdout=subprocess.PIPE))
 

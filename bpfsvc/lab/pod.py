@@ -41,6 +41,8 @@ class Pod(Namespace):
         attach = _attach_bridged if node.bridge is not None else _attach_routed
         for address in addresses.values():
             attach(self, address)
+        for address in addresses.values():
+            links.await_address(self.uplink, address)
 
     @property
     def host_interface(self) -> str:
@@ -81,3 +83,5 @@ def _attach_bridged(pod: Pod, address: Address) -> None:
         links.add_address(pod.uplink, address)
         links.add_route(node, links.host_route(address), node.bridge)
     links.add_route(pod, links.default_route(address.version), pod.uplink, gateway)
+    # With its first port a bridge gets carrier, and so its addresses begin to work.
+    links.await_address(node.bridge, gateway)

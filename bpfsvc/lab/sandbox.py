@@ -31,6 +31,7 @@ from typing import NoReturn
 
 from bpfsvc.errors import SystemUnfit, UsageError
 from bpfsvc.lab import syscalls
+from bpfsvc.lab.patience import stretched
 
 ROOT = Path("/run/bpfsvc-lab")
 BPF_ROOT = ROOT / "bpf"
@@ -183,7 +184,7 @@ def members(cgroup: Path) -> Iterator[int]:
 
 def end_members(cgroup: Path) -> None:
     """Kill, one by one, what still runs in ``cgroup``; ``OSError`` if something will not end."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + stretched(_PATIENCE)
     while left := list(members(cgroup)):
         if time.monotonic() > deadline:
             raise OSError(f"processes {left} do not end")

@@ -16,7 +16,6 @@ import ipaddress
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from bpfsvc.lab import links, sandbox
@@ -128,12 +127,7 @@ class Lab:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _build(self) -> None:

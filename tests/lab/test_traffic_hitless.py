@@ -18,11 +18,11 @@ import bpfsvc
 from bpfsvc.datapath.bpf import program_id
 from bpfsvc.datapath.compiler import SOCKET_PROGRAMS, TC_PROGRAMS
 from bpfsvc.datapath.pins import Pinned, PinRoot
-from bpfsvc.lab.cluster import wait
 from bpfsvc.lab.dial import ask, connect, tally
 from bpfsvc.lab.load import Kind, Load
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
+from bpfsvc.lab.patience import wait
 from tests.lab.scene import ONE, WEB, Scene, built, objects
 
 OPTIONS = ("--max-node-addresses", "1000")

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.cluster import Agent, Cluster, wait
+from bpfsvc.lab.cluster import Agent, Cluster
 from bpfsvc.lab.dial import Conversation, ask, connect, tally
 from bpfsvc.lab.objects import Object, port, service, slices
+from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import Lab
 from tests.lab.scene import WEB, Scene, built, objects
 
@@ -151,12 +152,12 @@ def test_a_full_table_of_connections_harms_no_connection(small: Scene) -> None:
         held: list[Conversation] = []
         with suppress(TimeoutError):
             while len(held) < CONNECTIONS:
-                held.append(stack.enter_context(connect(small.pod, VIP, 80, timeout=0.5)))
+                held.append(stack.enter_context(connect(small.pod, VIP, 80)))
                 held[-1].who()
         # Two entries for each; the last of them found no room.
         assert 0 < len(held) <= CONNECTIONS // 2 + 1
         for conversation in held[:-1]:
-            conversation.socket.settimeout(2)
+            conversation.socket.settimeout(stretched(2))
             assert conversation.echo(b"still there?")
         assert serves_node(small)
         shown = small.cluster.command(small.node, "status").stdout
