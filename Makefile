@@ -13,18 +13,23 @@ PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
 
 # What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables clang-format
-MISSING = $(shell for package in $(PACKAGES); do \
+# What another kernel needs to be tried.
+EMULATOR := qemu-system-x86 kmod
+missing = $(strip $(shell for package in $(1); do \
 	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
-	done)
+	done))
+
+KERNEL := build/kernels/debian-12
 
 C_SOURCES := $(wildcard bpf/*.c bpf/*.h)
 
-.PHONY: help demo test slow bench lint format clean packages
+.PHONY: help demo test slow kernels bench lint format clean packages emulator
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
 	@echo 'make test    lint, then all tests but the slow ones'
-	@echo 'make slow    the slow tests'
+	@echo 'make slow    the slow tests, those of "make kernels" among them'
+	@echo 'make kernels Linux 6.1 in an emulated machine: the demo, and tests of packets and of the lab'
 	@echo 'make bench   the figures: rates, change, start, memory, flood'
 	@echo 'make lint    ruff, mypy, import-linter, clang-format'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
@@ -34,10 +39,13 @@ demo: $(VENV)/installed-demo
 	@$(PYTHON) -m bpfsvc.demo $(ARGS)
 
 test: lint
-	@$(PYTEST) -m 'not slow' tests/rows tests/packets tests/lab $(ARGS)
+	@$(PYTEST) -m 'not slow' tests/rows tests/specification tests/packets tests/lab $(ARGS)
 
-slow: $(VENV)/installed-test
-	@$(PYTEST) -m slow tests/rows tests/packets tests/lab $(ARGS)
+slow: $(VENV)/installed-test $(KERNEL)/version
+	@$(PYTEST) -m slow tests/rows tests/specification tests/packets tests/lab tests/kernels $(ARGS)
+
+kernels: $(VENV)/installed-test $(KERNEL)/version
+	@$(PYTEST) tests/kernels $(ARGS)
 
 bench: $(VENV)/installed-demo
 	@$(PYTHON) -m bpfsvc.bench $(ARGS)
@@ -60,8 +68,11 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian packages: looked for every time, for the checkout may have moved to another machine.
-packages:
-	@missing='$(strip $(MISSING))'; \
+packages: ; @$(call install,$(call missing,$(PACKAGES)))
+emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
+
+define install
+	missing='$(1)'; \
 	if [ -n "$$missing" ]; then \
 		if [ "$$(id -u)" != 0 ]; then \
 			echo "missing Debian packages: $$missing (run make as root, or install them)" >&2; exit 1; \
@@ -70,6 +81,11 @@ packages:
 		apt-get -qq update; \
 		apt-get -qq install --no-install-recommends $$missing; \
 	fi
+endef
+
+# Debian 12's own kernel, unpacked here; nothing of it is installed.
+$(KERNEL)/version: tests/kernels/fetch.sh tests/kernels/init.sh | emulator
+	tests/kernels/fetch.sh $(@D)
 
 $(PYTHON): | packages
 	$(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)

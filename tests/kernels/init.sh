@@ -1,0 +1,42 @@
+#!/bin/busybox sh
+# The first process of the emulated machine. The host's files become its root, as they are but for a
+# layer in memory that takes what is written; then guest.sh runs in it. Whatever happens, the machine
+# is off at the end: a panic ends it, too.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+option() { sed -n "s|.* $1=\([^ ]*\).*|\1|p" /proc/cmdline; }
+checkout=$(option checkout)
+kernel=$(option kernel)
+python=$(option python)
+
+while read -r file; do
+	insmod "/modules/$file"
+done </modules/order
+# Nobody changes the host's files meanwhile, so that they may be kept in memory.
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro host /host
+mount -t tmpfs -o size=100% layer /layer
+mkdir /layer/upper /layer/work
+mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work root /root
+
+for place in proc sys dev; do
+	mkdir -p "/root/$place"
+	mount --move "/$place" "/root/$place"
+done
+mkdir -p /root/dev/pts /root/dev/shm /root/run /root/lib/modules
+mount -t devpts devpts /root/dev/pts
+for place in dev/shm run; do
+	mount -t tmpfs "$place" "/root/$place"
+done
+mount -t cgroup2 cgroup2 /root/sys/fs/cgroup
+mount -t bpf bpf /root/sys/fs/bpf
+mount -t tmpfs modules /root/lib/modules
+ln -s "$kernel/lib/modules/$(uname -r)" "/root/lib/modules/$(uname -r)"
+mkdir -p /root/run/results
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 results /root/run/results
+ip link set lo up
+
+# The kernel looks for modprobe below the root of this very process.
+work="/bin/bash $checkout/tests/kernels/guest.sh $checkout $python /run/results"
+exec chroot /root /bin/sh -c "$work; sync; echo o >/proc/sysrq-trigger; while :; do :; done"

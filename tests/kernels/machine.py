@@ -1,0 +1,108 @@
+"""An emulated machine that runs ``guest.sh`` on a kernel of our choice, with this machine's files.
+
+Nothing but qemu and what ``fetch.sh`` has unpacked: the processor is emulated, for few machines
+that run tests may virtualise, so that everything takes some fifteen times as long. The guest sees
+the files of the host and writes none of them; what comes of it is in a directory of results that
+both see. It has no network.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bpfsvc.lab import syscalls
+
+CHECKOUT = Path(__file__).parents[2]
+UNPACKED = CHECKOUT / "build" / "kernels" / "debian-12"
+
+_UP = 180.0  # seconds until the first suite starts; 10 are usual
+_END = 15.0  # for qemu to end
+_LINES = 60
+_PAUSE = 0.2
+
+
+class MachineFailed(Exception):
+    """The machine did not start, stopped or went on and on; the message has its last words."""
+
+
+class Machine:
+    """A machine that has been switched on. ``results``: the directory the guest writes to."""
+
+    def __init__(self, unpacked: Path, results: Path) -> None:
+        self.results = results
+        with (results / "console.log").open("wb") as console:
+            self.process = subprocess.Popen(
+                _command(unpacked, results),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                preexec_fn=lambda: syscalls.die_with_parent(signal.SIGKILL),
+            )
+        self._on = time.monotonic()
+
+    def file(self, name: str, seconds: float) -> str:
+        """Wait until the guest has written a file of the results; give its text, stripped.
+
+        ``MachineFailed`` if it is not there so many seconds after the machine was switched on, or
+        if the machine is off before.
+        """
+        file = self.results / name
+        while True:
+            ended = self.process.poll() is not None
+            if file.exists() and (text := file.read_text()).endswith("\n"):
+                return text.strip()
+            if ended:
+                raise MachineFailed(f"the machine went off before {name}:\n{self.tail('console')}")
+            if time.monotonic() > self._on + seconds:
+                logs = "\n".join(self.tail(log.stem) for log in self.results.glob("*.log"))
+                raise MachineFailed(f"no {name} within {seconds:.0f} s:\n{logs}")
+            time.sleep(_PAUSE)
+
+    def tail(self, log: str) -> str:
+        """Give the last lines of a log, ``console`` among them."""
+        file = self.results / f"{log}.log"
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else ["(none)"]
+        return "\n".join([f"--- the end of {file}", *lines[-_LINES:]])
+
+
+@contextmanager
+def switched_on(results: Path, unpacked: Path = UNPACKED) -> Iterator[Machine]:
+    """Boot the kernel that was unpacked; within, ``guest.sh`` has begun. Off at the end."""
+    if not (unpacked / "version").exists():
+        raise MachineFailed(f"there is no kernel in {unpacked}: run 'make kernels'")
+    machine = Machine(unpacked, results)
+    try:
+        machine.file("kernel", _UP)
+        yield machine
+    finally:
+        machine.process.terminate()
+        try:
+            machine.process.wait(_END)
+        except subprocess.TimeoutExpired:
+            machine.process.kill()
+            machine.process.wait()
+
+
+def _command(unpacked: Path, results: Path) -> list[str]:
+    options = f"checkout={CHECKOUT} kernel={unpacked} python={sys.executable}"
+    return [
+        "qemu-system-x86_64",
+        *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
+        *("-smp", "2", "-m", "2G", "-nodefaults", "-no-user-config", "-display", "none"),
+        *("-no-reboot", "-serial", "stdio"),
+        *("-kernel", str(unpacked / "vmlinuz"), "-initrd", str(unpacked / "initramfs")),
+        *("-append", f"console=ttyS0 quiet panic=-1 rdinit=/init {options}"),
+        *_shared("host", Path("/"), ",readonly=on"),
+        *_shared("results", results),
+    ]
+
+
+def _shared(tag: str, directory: Path, more: str = "") -> list[str]:
+    export = f"local,id={tag},path={directory},security_model=none,multidevs=remap{more}"
+    return ["-fsdev", export, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
