@@ -25,8 +25,9 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from bpfsvc import syscalls
 from bpfsvc.errors import BpfsvcError
-from bpfsvc.lab import sandbox, syscalls, worker
+from bpfsvc.lab import sandbox, worker
 from bpfsvc.lab.load import Kind, Load, Spec
 from bpfsvc.lab.patience import stretched
 

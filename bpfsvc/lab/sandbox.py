@@ -29,8 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from bpfsvc import syscalls
 from bpfsvc.errors import SystemUnfit, UsageError
-from bpfsvc.lab import syscalls
 from bpfsvc.lab.patience import stretched
 
 ROOT = Path("/run/bpfsvc-lab")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bpfsvc.lab import syscalls
+from bpfsvc import syscalls
 
 CHECKOUT = Path(__file__).parents[2]
 UNPACKED = CHECKOUT / "build" / "kernels" / "debian-12"
