@@ -12,16 +12,26 @@
 #include "names.h"
 #include "node.h"
 #include "frontends.h"
+#include "sources.h"
 #include "backends.h"
+#include "affinity.h"
+#include "choice.h"
 #include "connections.h"
 #include "direct.h"
 #include "ports.h"
 #include "packet.h"
+#include "fragments.h"
+#include "unusual.h"
 #include "steps.h"
+#include "crc32c.h"
 #include "rewrite.h"
+#include "quotes.h"
+#include "reset.h"
+#include "reject.h"
 #include "icmp.h"
 #include "sockets.h"
 #include "collect.h"
+#include "decide.h"
 
 /*
  * See to it that the packets of `entry`, a forward entry, are masqueraded when they leave. False when
@@ -79,7 +89,8 @@ static inline bool open_connection(const struct settings *settings, struct packe
 	entry.reply = 0;
 	entry.after = *after;
 	entry.masquerade = choice->masquerade ||
-			   address_equal(&packet->flow.source, &choice->backend.address);
+			   (choice->backend.hairpin &&
+			    address_equal(&packet->flow.source, &choice->backend.address));
 	/* What stands without its other half is given back to whoever asks next. */
 	if (connection_note(&packet->flow, &entry)) {
 		COUNT(dropped__connections_full);
@@ -88,8 +99,6 @@ static inline bool open_connection(const struct settings *settings, struct packe
 	masquerade_forget(after);
 	if (entry.masquerade && !note_masquerade(after, &entry))
 		return false;
-	if (choice->backend.counters)
-		count_choice(choice->backend.counters);
 	return true;
 }
 
@@ -97,9 +106,8 @@ static inline bool open_connection(const struct settings *settings, struct packe
  * A first packet to a backend's own address. It stays as it is, unless a connection through a
  * frontend already owns its 5-tuple; then it gets another source port.
  */
-static inline int direct_flow(const struct settings *settings, struct packet *packet)
+static inline int direct_flow(struct packet *packet)
 {
-	struct choice choice = {};
 	struct connection *owner;
 	struct flow reply;
 
@@ -117,9 +125,10 @@ static inline int direct_flow(const struct settings *settings, struct packet *pa
 			direct_flow_note(&packet->flow);
 		return VERDICT_NONE;
 	}
-	choice.backend.address = packet->flow.destination;
-	choice.backend.port = packet->flow.destination_port;
-	return open_connection(settings, packet, &choice) ? VERDICT_DNAT : VERDICT_DROP;
+	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	packet->choice.backend.address = packet->flow.destination;
+	packet->choice.backend.port = packet->flow.destination_port;
+	return VERDICT_DNAT;
 }
 
 /*
@@ -146,44 +155,45 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 			       struct packet *packet)
 {
 	struct frontend_key key = {};
-	struct choice choice = {};
 	int verdict;
 
+	if (packet->echo) {
+		verdict = guard(&packet->flow.destination);
+		count_refusal(verdict);
+		return verdict;
+	}
 	if (packet->flow.hook == HOOK_EGRESS ||
 	    (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags)))
 		return hold_back(settings, packet) ? VERDICT_DROP : VERDICT_NONE;
+	if (packet->flow.protocol == PROTO_SCTP && !sctp_opens(skb, packet->l4))
+		return VERDICT_NONE;
+	packet->client.address = packet->flow.source;
+	packet->client.class = client_class(settings, skb->ifindex, &packet->client.address);
 	key.address = packet->flow.destination;
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
-	verdict = choose_backend(&key, client_class(settings, &packet->flow.source), &choice);
-	if (verdict == VERDICT_NONE)
-		return direct_flow(settings, packet);
-	if (verdict == VERDICT_REJECT) {
-		COUNT(rejected__no_endpoints);
-	} else if (verdict == VERDICT_DROP) {
-		COUNT(dropped__no_endpoints);
-	} else if (!open_connection(settings, packet, &choice)) {
-		return VERDICT_DROP;
-	} else {
-		count_packet(choice.backend.counters, false, skb->len);
-	}
-	return verdict;
+	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	verdict = choose_backend(&key, &packet->client, &packet->choice);
+	count_refusal(verdict);
+	return verdict == VERDICT_NONE ? direct_flow(packet) : verdict;
 }
 
 /* The first packet of a masqueraded connection leaves: by which interface is known only now. */
-static inline bool masquerade(struct __sk_buff *skb, struct packet *packet,
-			      struct connection *pending)
+static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
+			     struct connection *pending)
 {
 	struct settings *settings = settings_get();
 	struct flow wire = packet->flow;
 	struct connection entry = {};
 
+	int error;
+
 	wire.hook = 0;
 	if (!settings)
-		return false;
+		return -1;
 	if (!masquerade_address(skb->ifindex, packet->v4, &wire.source)) {
 		COUNT(dropped__no_masquerade_address);
-		return false;
+		return -1;
 	}
 	entry.created = pending->created;
 	entry.seen = pending->seen;
@@ -191,19 +201,27 @@ static inline bool masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.reply = 1;
 	entry.held = pending->held;
 	flow_reverse(&entry.after, &packet->flow, 0);
-	if (!masquerade_port_take(skb, settings, &wire, &entry))
-		return false;
+	error = masquerade_port_take(skb, settings, &packet->search, &wire, &entry);
+	if (error)
+		return error;
 	pending->after = wire;
 	pending->masquerade_pending = 0;
-	return true;
+	return 0;
+}
+
+static inline int rewritten(int error)
+{
+	if (!error)
+		return TC_ACT_UNSPEC;
+	COUNT(dropped__rewrite_failed);
+	return TC_ACT_SHOT;
 }
 
 static inline int finish(struct __sk_buff *skb, struct packet *packet)
 {
-	if (!rewrite(skb, packet))
-		return TC_ACT_UNSPEC;
-	COUNT(dropped__rewrite_failed);
-	return TC_ACT_SHOT;
+	if (packet->fragment || packet->flow.protocol == PROTO_SCTP)
+		return step(skb, STEP_REWRITE);
+	return rewritten(rewrite(skb, packet));
 }
 
 /* A packet of a known connection: bring its state forward and make it what it must become. */
@@ -213,6 +231,8 @@ static inline int next_packet(struct __sk_buff *skb, struct packet *packet,
 	packet->after = connection->after;
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);
+	if (packet->fragment == FRAGMENT_LATER)
+		return finish(skb, packet);
 	connection_track(&packet->flow, connection, packet->tcp_flags);
 	if (!connection->established &&
 	    !connection_progress(&packet->flow, connection, packet->tcp_flags))
@@ -254,24 +274,26 @@ static inline void clear_for_reuse(struct packet *packet)
 static inline bool unknown_matters(const struct settings *settings, const struct packet *packet,
 				   __u8 hook)
 {
+	if (packet->fragment == FRAGMENT_LATER || address_is_v4_loopback(&packet->flow.destination))
+		return false;
 	if (packet->reuse || settings->settling)
 		return true;
-	if (hook == HOOK_EGRESS || address_is_v4_loopback(&packet->flow.destination))
+	if (hook == HOOK_EGRESS)
 		return false;
 	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
 	return packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags);
 }
 
-static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
+/* What is parsed: to its connection, or to where one begins. `inlined`: known packets end here. */
+static inline int lead(struct __sk_buff *skb, const struct settings *settings,
+		       struct packet *packet, __u8 hook, bool inlined)
 {
-	struct settings *settings = settings_get();
-	struct packet *packet = packet_get();
 	struct connection *connection;
 
-	if (!settings || !packet || !parse(skb, l2, hook, settings->settling, packet))
-		return TC_ACT_UNSPEC;
 	if (packet->icmp_error)
 		return step(skb, STEP_ICMP);
+	if (packet->echo)
+		return step(skb, STEP_FIRST);
 
 	connection = connection_find(&packet->flow);
 	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {
@@ -285,10 +307,27 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	if (!connection)
 		return unknown_matters(settings, packet, hook) ? step(skb, STEP_FIRST) :
 								 TC_ACT_UNSPEC;
-	/* Devices without a link layer header are few: theirs need no copy of what comes now. */
-	if (!l2 || needs_care(connection, hook))
+	if (!inlined || needs_care(connection, hook))
 		return step(skb, STEP_CAREFUL);
 	return next_packet(skb, packet, connection);
+}
+
+static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
+{
+	struct settings *settings = settings_get();
+	struct packet *packet = packet_get();
+
+	if (!settings || !packet)
+		return TC_ACT_UNSPEC;
+	switch (parse(skb, l2, hook, settings->settling, packet)) {
+	case PARSED:
+		/* Devices without a link layer header are few: no copy for them of what comes then. */
+		return lead(skb, settings, packet, hook, l2 != 0);
+	case PARSED_UNUSUAL:
+		return step(skb, STEP_UNUSUAL);
+	default:
+		return TC_ACT_UNSPEC;
+	}
 }
 
 int ingress(struct __sk_buff *skb)
@@ -325,7 +364,24 @@ int step_first(struct __sk_buff *skb)
 	verdict = first_packet(skb, settings, packet);
 	if (verdict == VERDICT_NONE)
 		return TC_ACT_UNSPEC;
-	return verdict == VERDICT_DNAT ? finish(skb, packet) : TC_ACT_SHOT;
+	if (verdict == VERDICT_REJECT)
+		return step(skb, STEP_REJECT);
+	return verdict == VERDICT_DNAT ? step(skb, STEP_OPEN) : TC_ACT_SHOT;
+}
+
+int step_open(struct __sk_buff *skb)
+{
+	struct settings *settings = settings_get();
+	struct packet *packet = packet_get();
+
+	if (!settings || !packet || !open_connection(settings, packet, &packet->choice))
+		return TC_ACT_SHOT;
+	/* A direct flow whose port had to change is none of a service's. */
+	if (packet->choice.service) {
+		choice_made(&packet->choice, &packet->client);
+		count_packet(packet->choice.backend.counters, false, skb->len);
+	}
+	return finish(skb, packet);
 }
 
 int step_careful(struct __sk_buff *skb)
@@ -339,12 +395,32 @@ int step_careful(struct __sk_buff *skb)
 	/* Evicted or collected this instant: the client will ask again. */
 	if (!connection)
 		return TC_ACT_SHOT;
-	if (connection->masquerade_pending && !masquerade(skb, packet, connection))
-		return TC_ACT_SHOT;
+	if (connection->masquerade_pending)
+		return step(skb, STEP_MASQUERADE);
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
 	    !note_masquerade(&connection->after, connection))
 		return TC_ACT_SHOT;
 	return next_packet(skb, packet, connection);
+}
+
+int step_masquerade(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+	struct connection *connection;
+
+	if (!packet)
+		return TC_ACT_SHOT;
+	connection = connection_find(&packet->flow);
+	if (!connection || !connection->masquerade_pending)
+		return TC_ACT_SHOT;
+	switch (masquerade(skb, packet, connection)) {
+	case 0:
+		return step(skb, STEP_CAREFUL);
+	case -EAGAIN:
+		return step(skb, STEP_MASQUERADE);
+	default:
+		return TC_ACT_SHOT;
+	}
 }
 
 int step_icmp(struct __sk_buff *skb)
@@ -354,9 +430,49 @@ int step_icmp(struct __sk_buff *skb)
 	return packet ? translate_icmp_error(skb, packet) : TC_ACT_SHOT;
 }
 
+int step_unusual(struct __sk_buff *skb)
+{
+	struct settings *settings = settings_get();
+	struct packet *packet = packet_get();
+
+	if (!settings || !packet || !parse_unusual(skb, packet))
+		return TC_ACT_UNSPEC;
+	return lead(skb, settings, packet, packet->flow.hook, false);
+}
+
+int step_rewrite(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+	int verdict;
+
+	if (!packet)
+		return TC_ACT_SHOT;
+	if (packet->fragment == FRAGMENT_LATER)
+		return rewritten(rewrite_addresses(skb, packet));
+	if (packet->flow.protocol == PROTO_SCTP)
+		verdict = rewritten(rewrite_sctp(skb, packet));
+	else
+		verdict = rewritten(rewrite(skb, packet));
+	if (packet->fragment == FRAGMENT_FIRST && verdict == TC_ACT_UNSPEC)
+		fragment_note(packet);
+	return verdict;
+}
+
+int step_reject(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? reject(skb, packet) : TC_ACT_SHOT;
+}
+
 int collect(struct __sk_buff *skb)
 {
 	return collect_flows(skb);
+}
+
+int decide(struct __sk_buff *skb)
+{
+	return decide_question(skb);
 }
 
 int connect4(struct bpf_sock_addr *context)

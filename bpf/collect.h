@@ -3,7 +3,7 @@
  * really over is decided here, next to the deletion, on what the entries say at that moment.
  */
 
-#define COLLECT_FLOWS 64
+#define COLLECT_FLOWS 16
 
 /* What the agent sends as a test packet: this header, then up to COLLECT_FLOWS flows. */
 struct collect_header {
@@ -18,7 +18,7 @@ static inline __s64 connection_lifetime(const struct settings *settings,
 					const struct connection *connection, __u8 protocol,
 					bool crowded)
 {
-	__u32 seconds = settings->udp_seconds;
+	__u32 seconds = protocol == PROTO_SCTP ? settings->sctp_seconds : settings->udp_seconds;
 
 	/* Closed: its last acknowledgement may still be on its way, whatever the crowd. */
 	if (protocol == PROTO_TCP && connection_closed(connection))

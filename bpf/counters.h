@@ -6,6 +6,7 @@
 struct counters {
 	__u64 rejected__no_endpoints;
 	__u64 dropped__no_endpoints;
+	__u64 dropped__source_range;
 	__u64 dropped__masquerade_ports_exhausted;
 	__u64 dropped__no_masquerade_address;
 	__u64 dropped__source_ports_exhausted;
@@ -13,6 +14,7 @@ struct counters {
 	__u64 dropped__evicted;
 	__u64 dropped__rewrite_failed;
 	__u64 dropped__step_missing;
+	__u64 dropped__reject_failed;
 	__u64 source_ports_changed;
 	__u64 connections_reopened;
 	__u64 direct_flows_noticed;

@@ -12,12 +12,13 @@ struct port_filter {
 	__u8 destination[FILTER_PORTS];
 };
 
-/* One for each hook and TCP, UDP. */
-MAP("array", __u32, struct port_filter, port_filters, 4, 0);
+/* One for each hook and TCP, UDP, SCTP. */
+MAP("array", __u32, struct port_filter, port_filters, 6, 0);
 
 static inline struct port_filter *port_filter_get(__u8 hook, __u8 protocol)
 {
-	__u32 index = (hook == HOOK_EGRESS) + 2 * (protocol == PROTO_UDP);
+	__u32 index =
+		(hook == HOOK_EGRESS) + 2 * (protocol == PROTO_UDP) + 4 * (protocol == PROTO_SCTP);
 
 	return port_filters.lookup(&index);
 }

@@ -1,7 +1,8 @@
 /*
  * Frontends: where clients send to. A row says which slots of which generation of a service's
  * backends serve each class of client; it changes in one step, so a Service is never seen half
- * written. NodePorts stand under the wildcard address of their family.
+ * written. NodePorts stand under the wildcard address of their family. Port 0 of protocol 0 stands for
+ * all of an address that the other rows leave.
  */
 
 struct policy {
@@ -25,6 +26,9 @@ struct frontend {
 	struct policy pod;
 	struct policy node;
 	struct policy other;
+	__u32 affinity_seconds; /* 0: every connection makes a choice of its own */
+	__u8 restricted;	/* clients must stand in source_ranges */
+	__u8 zero[3];
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

@@ -3,16 +3,19 @@
  * sockets and NodePorts, and one is taken when the reply's entry is: inserting decides.
  */
 
+#define EAGAIN 11
 #define EEXIST 17
 
 /* The verifier walks every try: its patience, not the packet's, sets these. */
 #define SOURCE_PORT_TRIES 8
-#define MASQUERADE_PORT_TRIES 16
+#define MASQUERADE_PORT_TRIES 4
+#define MASQUERADE_ROUNDS 8 /* of so many tries */
 
 /* Ports in use come in runs, so tries are strides apart; an odd stride leaves none out of 2^n. */
 struct port_search {
 	__u32 number;
 	__u32 stride;
+	__u32 round;
 };
 
 static inline struct port_search port_search_begin(void)
@@ -112,8 +115,10 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
 	}
 	if (reply->protocol == PROTO_TCP)
 		socket = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else
+	else if (reply->protocol == PROTO_UDP)
 		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return false; /* no helper knows its sockets */
 	if (!socket)
 		return false;
 	bpf_sk_release(socket);
@@ -122,30 +127,33 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
 
 /*
  * Give `wire` (node -> backend) a source port that is unique for its addresses, and take the key of
- * its replies. Ports of closed connections are a second choice.
+ * its replies. Ports of closed connections are a second choice. -EAGAIN: none was free in this round.
  */
-static inline bool masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
-					struct flow *wire, struct connection *reply)
+static inline int masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
+				       struct port_search *search, struct flow *wire,
+				       struct connection *reply)
 {
-	struct port_search search = port_search_begin();
 	struct flow key;
 
+	if (!search->round)
+		*search = port_search_begin();
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < 2 * MASQUERADE_PORT_TRIES; i++) {
+	for (int i = 0; i < MASQUERADE_PORT_TRIES; i++) {
 		int error;
 
-		wire->source_port = port_search_next(&search, settings);
+		wire->source_port = port_search_next(search, settings);
 		flow_reverse(&key, wire, HOOK_INGRESS);
 		if (socket_expects(skb, &key))
 			continue;
-		error = reply_take(&key, reply, i >= MASQUERADE_PORT_TRIES);
-		if (!error)
-			return true;
+		error = reply_take(&key, reply, search->round >= MASQUERADE_ROUNDS / 2);
 		if (error != -EEXIST) {
-			COUNT(dropped__connections_full);
-			return false;
+			if (error)
+				COUNT(dropped__connections_full);
+			return error;
 		}
 	}
+	if (++search->round < MASQUERADE_ROUNDS)
+		return -EAGAIN;
 	COUNT(dropped__masquerade_ports_exhausted);
-	return false;
+	return -EEXIST;
 }

@@ -11,8 +11,17 @@
 #define PROTO_TCP 6
 #define PROTO_UDP 17
 #define PROTO_ICMPV6 58
+#define PROTO_SCTP 132
+
+/* IPv6 extension headers (RFC 8200; RFC 4302 for the last) that may stand before a transport. */
+#define IPV6_HOP_BY_HOP 0
+#define IPV6_ROUTING 43
+#define IPV6_FRAGMENT 44
+#define IPV6_DESTINATION 60
+#define IPV6_AUTHENTICATION 51
 
 #define IPV4_FRAGMENT_OFFSET 0x1fff
+#define IPV4_MORE_FRAGMENTS 0x2000
 
 #define IPV4_CHECKSUM_OFFSET 10
 #define IPV4_SOURCE_OFFSET 12
@@ -52,6 +61,9 @@ struct ports {
 #define TCP_HEADER_LENGTH 20
 #define UDP_CHECKSUM_OFFSET 6
 #define UDP_HEADER_LENGTH 8
+#define SCTP_CHECKSUM_OFFSET 8
+#define SCTP_CHUNK_OFFSET 12
+#define SCTP_INIT 1
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -67,6 +79,9 @@ struct icmp_header {
 };
 
 #define ICMP_CHECKSUM_OFFSET 2
+
+#define ICMP_ECHO_REQUEST 8
+#define ICMPV6_ECHO_REQUEST 128
 
 /* RFC 792: unreachable, source quench, time exceeded, parameter problem. */
 static inline bool icmp_is_error(__u8 type)

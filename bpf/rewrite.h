@@ -112,6 +112,67 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 					   sizeof(end), 0);
 }
 
+/* The addresses alone, which no checksum of the transport covers or which it is not in. */
+static inline int rewrite_addresses(struct __sk_buff *skb, struct packet *packet)
+{
+	struct flow *before = &packet->flow, *after = &packet->after;
+	int error = 0;
+
+	if (!address_equal(&before->source, &after->source))
+		error |= rewrite_address(skb, packet->l3, packet->v4, source_offset(packet->v4),
+					 &before->source, &after->source, 0, 0);
+	if (!address_equal(&before->destination, &after->destination))
+		error |= rewrite_address(skb, packet->l3, packet->v4,
+					 destination_offset(packet->v4), &before->destination,
+					 &after->destination, 0, 0);
+	return error;
+}
+
+/* Bytes of the transport: up to the end of what the IP header says, whatever padding follows. */
+static inline int transport_size(struct __sk_buff *skb, const struct packet *packet, __u32 *size)
+{
+	if (packet->v4) {
+		struct ipv4_start ip;
+
+		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
+			return -1;
+		*size = packet->l3 + bpf_ntohs(ip.total_length) - packet->l4;
+	} else {
+		struct ipv6_start ip;
+
+		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
+			return -1;
+		*size = packet->l3 + IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length) - packet->l4;
+	}
+	return 0;
+}
+
+/*
+ * SCTP. A checksum of zero is one that is not computed yet: whoever computes it will find the new
+ * ports. That of a fragmented packet would need its full length, which no fragment tells.
+ */
+static inline int rewrite_sctp(struct __sk_buff *skb, struct packet *packet)
+{
+	struct ports before = {packet->flow.source_port, packet->flow.destination_port};
+	struct ports after = {packet->after.source_port, packet->after.destination_port};
+	__u32 delta = (before.source ^ after.source) |
+		      (__u32)(before.destination ^ after.destination) << 16;
+	int error = rewrite_addresses(skb, packet);
+	__u32 checksum, size;
+
+	if (error || !delta)
+		return error;
+	if (packet->fragment || transport_size(skb, packet, &size) ||
+	    bpf_skb_load_bytes(skb, packet->l4 + SCTP_CHECKSUM_OFFSET, &checksum, sizeof(checksum)))
+		return -1;
+	if (checksum) {
+		checksum ^= crc32c_advance(delta, size);
+		error = bpf_skb_store_bytes(skb, packet->l4 + SCTP_CHECKSUM_OFFSET, &checksum,
+					    sizeof(checksum), 0);
+	}
+	return error ? error : bpf_skb_store_bytes(skb, packet->l4, &after, sizeof(after), 0);
+}
+
 /* Make the packet's flow what it must become. */
 static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 {

@@ -14,8 +14,12 @@ struct settings {
 	__u32 tcp_half_closed_seconds;
 	__u32 tcp_closed_seconds;
 	__u32 udp_seconds;
-	__u32 half_open_seconds;  /* what is not established */
-	__u32 settling;		  /* connections of an older build are still being carried over */
+	__u32 sctp_seconds;
+	__u32 half_open_seconds; /* what is not established */
+	__u32 detect_interfaces; /* pods come by marked interfaces, whatever their addresses */
+	__u32 settling;		 /* connections of an older build are still being carried over */
+	struct address node_v4;	 /* what this node's own sockets come from, unless bound */
+	struct address node_v6;
 	char reserved_ports[256]; /* what of ip_local_reserved_ports is ours to give back */
 };
 

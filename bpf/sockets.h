@@ -24,6 +24,15 @@ struct socket_translations {
 
 SOCKET_STORAGE(struct socket_translations, socket_translations);
 
+/*
+ * Connected UDP sockets, by their cookie: of which service. They are never asked again, so that the
+ * agent closes those whose backend ceases to serve.
+ */
+MAP("lru_hash", __u64, __u32, udp_sockets, 65536, 0);
+
+/* bcc declares the helper's result as 32 bits. */
+static __u64 (*socket_cookie)(void *context) = (void *)BPF_FUNC_get_socket_cookie;
+
 static inline bool socket_is_ours(struct bpf_sock_addr *context)
 {
 	struct settings *settings = settings_get();
@@ -88,12 +97,49 @@ static inline void socket_remember(struct socket_translations *known,
 	known->next++;
 }
 
+static inline bool address_is_zero(const struct address *address)
+{
+	return !(address->words[0] | address->words[1] | address->words[2] | address->words[3]);
+}
+
+/* What the socket is bound to or, while it has no address, what this node is known by. */
+static inline void socket_client(struct bpf_sock_addr *context, bool v4, bool connect,
+				 struct client *client)
+{
+	struct settings *settings = settings_get();
+	struct address *address = &client->address;
+
+	client->class = CLIENT_NODE;
+	if (v4) {
+		__be32 bound = connect ? context->sk->src_ip4 : context->msg_src_ip4;
+
+		address_from_v4(address, bound);
+		if (!bound && settings)
+			*address = settings->node_v4;
+		return;
+	}
+	if (connect) {
+		address->words[0] = context->sk->src_ip6[0];
+		address->words[1] = context->sk->src_ip6[1];
+		address->words[2] = context->sk->src_ip6[2];
+		address->words[3] = context->sk->src_ip6[3];
+	} else {
+		address->words[0] = context->msg_src_ip6[0];
+		address->words[1] = context->msg_src_ip6[1];
+		address->words[2] = context->msg_src_ip6[2];
+		address->words[3] = context->msg_src_ip6[3];
+	}
+	if (address_is_zero(address) && settings)
+		*address = settings->node_v6;
+}
+
 /* connect and sendmsg: send to a backend what was meant for a frontend. */
 static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool connect)
 {
 	struct socket_translations *known;
 	struct frontend_key asked = {}, key;
 	struct choice choice = {};
+	struct client client;
 	int verdict;
 
 	if (!socket_is_ours(context))
@@ -111,24 +157,25 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		}
 	}
 	key = asked;
-	/* Every address of 127/8 is this node: one row stands for all of them. */
-	if (address_is_v4_loopback(&key.address))
-		key.address.words[3] = bpf_htonl(0x7f000001);
-	verdict = choose_backend(&key, CLIENT_NODE, &choice);
+	loopback_normalize(&key.address);
+	socket_client(context, v4, connect, &client);
+	verdict = choose_backend(&key, &client, &choice);
 	if (verdict == VERDICT_NONE)
 		return 1;
+	count_refusal(verdict);
 	if (verdict != VERDICT_DNAT) {
-		if (verdict == VERDICT_REJECT)
-			COUNT(rejected__no_endpoints);
-		else
-			COUNT(dropped__no_endpoints);
 		bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH);
 		return 0;
 	}
 	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (known)
 		socket_remember(known, &asked, &choice.backend);
-	count_choice(choice.backend.counters);
+	choice_made(&choice, &client);
+	if (connect && asked.protocol == PROTO_UDP) {
+		__u64 cookie = socket_cookie(context);
+
+		udp_sockets.update(&cookie, &choice.service);
+	}
 	socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
 	return 1;
 }

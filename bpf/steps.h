@@ -6,7 +6,12 @@
 #define STEP_FIRST 0   /* a packet of no known connection, or a SYN on a closed one */
 #define STEP_CAREFUL 1 /* a packet of a connection whose entries need more than a look */
 #define STEP_ICMP 2    /* an ICMP error */
-#define STEPS 3
+#define STEP_UNUSUAL 3 /* fragments, IPv6 extension headers */
+#define STEP_REWRITE 4 /* what is rewritten in unusual ways */
+#define STEP_OPEN 5    /* a first packet whose backend is chosen */
+#define STEP_REJECT 6
+#define STEP_MASQUERADE 7 /* the first packet of a masqueraded connection leaves */
+#define STEPS 8
 
 MAP("prog", __u32, __u32, steps, STEPS, 0);
 

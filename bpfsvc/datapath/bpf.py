@@ -34,6 +34,7 @@ TYPE_NAMES = {
     3: "prog_array",
     6: "percpu_array",
     9: "lru_hash",
+    11: "lpm_trie",
     24: "sk_storage",
 }
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.datapath import bpf
+from bpfsvc.datapath import bpf, crc32c
 from bpfsvc.datapath.layout import Field, Layout, MapLayout, Record, read_layout
 from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
 
@@ -26,10 +26,19 @@ BCC_MISSING = SystemUnfit(
     "apt-get install python3-bpfcc (the PyPI package named bcc is another thing)",
 )
 
-STEPS = ("step_first", "step_careful", "step_icmp")
+STEPS = (
+    "step_first",
+    "step_careful",
+    "step_icmp",
+    "step_unusual",
+    "step_rewrite",
+    "step_open",
+    "step_reject",
+    "step_masquerade",
+)
 """Programs that others jump to, by their index in the map ``steps``."""
 
-TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "collect", *STEPS)
+TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "collect", "decide", *STEPS)
 
 SOCKET_PROGRAMS = {
     "connect4": 10,
@@ -96,6 +105,8 @@ def compile_and_pin(request: Request) -> None:
             bpf.pin(program, programs / name)
             if name in STEPS:
                 _write(maps / "steps", STEPS.index(name), program.to_bytes(4, sys.byteorder))
+    for n, row in enumerate(crc32c.steps()):
+        _write(maps / "crc32c_steps", n, row)
     _write(maps / "layout", 0, layout.to_json().encode())
 
 

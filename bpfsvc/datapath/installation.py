@@ -24,7 +24,7 @@ from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
 
 _COMPILE_SECONDS = 600  # 4 are usual; an emulated or throttled processor needs a hundred
 
-_MIGRATED_TYPES = ("hash", "lru_hash", "array", "percpu_array")
+_MIGRATED_TYPES = ("hash", "lru_hash", "lpm_trie", "array", "percpu_array")
 _CONNECTIONS = ("connections", "new_connections")
 _FILTER = "port_filters"
 _TIMES = ("created", "seen")

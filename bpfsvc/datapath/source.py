@@ -33,6 +33,8 @@ class Sizes:
     max_direct_flows: int = 262144
     max_node_addresses: int = 4096
     max_interfaces: int = 16384
+    max_source_ranges: int = 65536
+    max_affinities: int = 65536
 
     def defines(self) -> dict[str, int]:
         """Give them as the C sources know them."""
@@ -50,6 +52,9 @@ MAP_FLAGS = {
     "direct_flows": "--max-direct-flows",
     "node_addresses": "--max-node-addresses",
     "interfaces": "--max-interfaces",
+    "positions": "--max-backends",
+    "source_ranges": "--max-source-ranges",
+    "affinities": "--max-affinities",
 }
 """The option that enlarges each map."""
 

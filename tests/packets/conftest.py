@@ -9,7 +9,7 @@ import pytest
 
 from bpfsvc.lab import sandbox
 from tests.packets.node import Node
-from tests.packets.scene import TCP_SCENES, UDP_SCENES, Scene
+from tests.packets.scene import SCENES, SCTP_SCENES, TCP_SCENES, UDP_SCENES, Scene
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +27,21 @@ def node(loaded: Node) -> Node:
     return loaded
 
 
-@pytest.fixture(params=TCP_SCENES + UDP_SCENES, ids=str)
+@pytest.fixture(params=SCENES, ids=str)
 def scene(request: pytest.FixtureRequest) -> Scene:
-    """Both protocols over both families."""
+    """All protocols over both families."""
+    return cast(Scene, request.param)
+
+
+@pytest.fixture(params=[one for one in SCENES if one.family == 4], ids=str)
+def ipv4_scene(request: pytest.FixtureRequest) -> Scene:
+    """All protocols over IPv4."""
+    return cast(Scene, request.param)
+
+
+@pytest.fixture(params=[one for one in SCENES if one.family == 6], ids=str)
+def ipv6_scene(request: pytest.FixtureRequest) -> Scene:
+    """All protocols over IPv6."""
     return cast(Scene, request.param)
 
 
@@ -42,4 +54,10 @@ def tcp_scene(request: pytest.FixtureRequest) -> Scene:
 @pytest.fixture(params=UDP_SCENES, ids=str)
 def udp_scene(request: pytest.FixtureRequest) -> Scene:
     """UDP over both families."""
+    return cast(Scene, request.param)
+
+
+@pytest.fixture(params=SCTP_SCENES, ids=str)
+def sctp_scene(request: pytest.FixtureRequest) -> Scene:
+    """SCTP over both families."""
     return cast(Scene, request.param)

@@ -16,6 +16,7 @@ from typing import cast
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
+from scapy.layers.sctp import SCTP, SCTPChunkData, SCTPChunkInit, SCTPChunkInitAck
 from scapy.packet import Packet
 
 from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
@@ -24,22 +25,28 @@ from bpfsvc.datapath.installation import install
 from bpfsvc.datapath.pins import Pinned, PinRoot
 from bpfsvc.datapath.source import Sizes, Source, load
 from bpfsvc.datapath.tables import Tables
+from bpfsvc.desired import GUARD
 from bpfsvc.diff import plan
 from bpfsvc.ids import Ids
+from bpfsvc.networks import bits_of
 from bpfsvc.programmed import Ledger
 from bpfsvc.rows import (
     PROTOCOLS,
     Backend,
     Frontend,
+    Network,
     Policies,
     Policy,
     PortRows,
     ServicePort,
+    ServiceRows,
 )
 
 UNSPEC = 0xFFFFFFFF
 """TC_ACT_UNSPEC, -1: no verdict."""
 SHOT = 2
+REDIRECT = 7
+"""TC_ACT_REDIRECT: sent out again, by an interface that no test run tells."""
 
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
@@ -77,6 +84,9 @@ class Node:
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
         for name in ("frontends", "backends", "endpoints", "services", "interfaces"):
+            found = self.pinned.map(name)
+            found.delete_many([key for key, _ in found.items()])
+        for name in ("positions", "affinities", "source_ranges", "service_networks", "fragments"):
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
         fingerprints = self.pinned.map("direct_flows")
@@ -119,12 +129,12 @@ class Node:
             for at in (at for at, byte in enumerate(raw) if byte):
                 which, port = divmod(at, length)
                 protocol, hook = divmod(index, 2)
-                place = (("TCP", "UDP")[protocol], ("ingress", "egress")[hook])
+                place = (("TCP", "UDP", "SCTP")[protocol], ("ingress", "egress")[hook])
                 known.add((*place, ("source", "destination")[which], port))
         return known
 
-    def settings(self, first: int = 10000, ports: int = 20000, **seconds: int) -> None:
-        """Set the pod ranges, the masquerade ports and lifetimes."""
+    def settings(self, first: int = 10000, ports: int = 20000, **others: int) -> None:
+        """Set the pod ranges, the masquerade ports and lifetimes; ``others`` by their names."""
         (v4, mask_v4), (v6, mask_v6) = (pack_network(one) for one in POD_RANGES)
         values: dict[str, int | bytes] = {
             "pod_network_v4": v4,
@@ -139,16 +149,20 @@ class Node:
             "tcp_half_closed_seconds": 3600,
             "tcp_closed_seconds": 10,
             "udp_seconds": 120,
+            "sctp_seconds": 120,
             "half_open_seconds": 60,
-            **seconds,
+            **others,
         }
         record = self.pinned.layout.maps["settings"].value
         self.pinned.map("settings").update(bytes(4), record.pack(values))
 
-    def masquerade_address(self, v4: str, v6: str) -> None:
-        """Give the interface that packets leave by its addresses; they are the node's own."""
+    def masquerade_address(self, v4: str, v6: str, *, pods: bool = False) -> None:
+        """Give the interface that packets come and leave by its addresses; they are the node's own.
+
+        ``pods``: its other end is a pod.
+        """
         record = self.pinned.layout.maps["interfaces"].value
-        row = record.pack({"v4": pack(v4), "v6": pack(v6)})
+        row = record.pack({"v4": pack(v4), "v6": pack(v6), "pods": pods})
         self.pinned.map("interfaces").update(struct.pack("=I", self.interface), row)
         for address in (v4, v6):
             self.node_address(address, nodeports=True)
@@ -159,6 +173,10 @@ class Node:
         row = record.pack({"nodeports": nodeports})
         self.pinned.map("node_addresses").update(pack(address), row)
 
+    def service_networks(self, *networks: str) -> None:
+        """Set the networks that cluster IPs are taken from."""
+        self.tables.set_service_networks(_network(one) for one in networks)
+
     def service(
         self,
         name: str,
@@ -168,25 +186,42 @@ class Node:
         node_port: int = 0,
         protocol: str = "TCP",
         masquerade: bool = False,
+        hairpin: bool = False,
         policies: Policies | None = None,
+        affinity: int = 0,
+        ranges: Sequence[str] | None = None,
+        guarded: bool = False,
         family: int = 4,
     ) -> None:
         """Program a Service: frontends and backends as ``address:port`` texts.
 
-        Without ``policies`` all clients meet all backends, and ``masquerade`` is for all but pods.
+        * Without ``policies`` all clients meet all backends, and ``masquerade`` is for all but
+          pods.
+        * ``affinity`` is in seconds.
+        * ``ranges``: networks from which alone clients may come.
+        * ``guarded``: the addresses of ``frontends`` are cluster IPs, whose other ports refuse.
         """
-        places = tuple(Backend(*_place(text)) for text in backends)
+        places = tuple(Backend(*_place(text), hairpin) for text in backends)
         if policies is None:
             policy = Policy(0, len(places), masquerade, not places)
             policies = Policies(policy._replace(masquerade=False), policy, policy)
+        policies = policies._replace(affinity_seconds=affinity, restricted=ranges is not None)
         number = PROTOCOLS[protocol]
         keys = [Frontend(*_place(text), number) for text in frontends]
         if node_port:
             wildcard = ANY_NODE_ADDRESS_V4 if family == 4 else ANY_NODE_ADDRESS_V6
             keys.append(Frontend(wildcard, node_port, number))
         port = ServicePort("default", name, "", number, family)
-        rows = {port: PortRows(80, places, dict.fromkeys(keys, policies))}
-        steps = plan(self.ledger.of(("default", name)), rows, self.ids)
+        entrances = dict.fromkeys(keys, policies)
+        if guarded:
+            entrances |= {Frontend.rest(key.address): GUARD for key in keys}
+        networks = tuple(sorted(map(_network, ranges or ())))
+        self.program({port: PortRows(80, places, entrances, networks)})
+
+    def program(self, rows: ServiceRows) -> None:
+        """Program a Service by its rows."""
+        ((namespace, name),) = {port[:2] for port in rows}
+        steps = plan(self.ledger.of((namespace, name)), rows, self.ids)
         self.tables.execute(steps)
         self.ledger.settle(steps.programmed)
 
@@ -246,9 +281,16 @@ class Node:
 
     def age(self, seconds: float) -> None:
         """Make every connection one that was last seen so long ago."""
-        record = self.pinned.layout.maps["connections"].value
+        self._age(seconds, "connections", "new_connections")
+
+    def age_affinities(self, seconds: float) -> None:
+        """Make every client one that last opened a connection so long ago."""
+        self._age(seconds, "affinities")
+
+    def _age(self, seconds: float, *names: str) -> None:
         seen = time.monotonic_ns() - int(seconds * 1e9)
-        for name in ("connections", "new_connections"):
+        for name in names:
+            record = self.pinned.layout.maps[name].value
             found = self.pinned.map(name)
             for key, value in list(found.items()):
                 found.update(key, record.pack({**record.unpack(value), "seen": seen}))
@@ -273,6 +315,11 @@ class Node:
         return bpf.program_test_run(self.pinned.program("collect"), request)[0]
 
 
+def _network(text: str) -> Network:
+    address, mask = pack_network(text)
+    return Network(address, bits_of(mask))
+
+
 def _place(text: str) -> tuple[bytes, int]:
     address, _, port = text.rpartition(":")
     return pack(address.strip("[]")), int(port)
@@ -294,6 +341,23 @@ def udp(client: str, server: str, payload: bytes = b"x") -> Packet:
     """Make a UDP packet from one ``address:port`` to another."""
     (source, sport), (destination, dport) = _texts(client), _texts(server)
     return ip(source, destination) / UDP(sport=sport, dport=dport) / payload
+
+
+def sctp(client: str, server: str, chunk: Packet | None = None, payload: bytes = b"x") -> Packet:
+    """Make an SCTP packet from one ``address:port`` to another: ``chunk``, or else data."""
+    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    chunk = SCTPChunkData(data=payload) if chunk is None else chunk
+    return ip(source, destination) / SCTP(sport=sport, dport=dport, tag=0x0BADCAFE) / chunk
+
+
+def sctp_init(client: str, server: str) -> Packet:
+    """Make the first packet of an SCTP association."""
+    return sctp(client, server, SCTPChunkInit(init_tag=7, a_rwnd=65536))
+
+
+def sctp_init_ack(server: str, client: str) -> Packet:
+    """Make the answer to it."""
+    return sctp(server, client, SCTPChunkInitAck(init_tag=9, a_rwnd=65536))
 
 
 def _texts(place: str) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Who talks to whom in a packet test, once per family and protocol.
 
-A test written against a scene says what happens to a connection and holds for TCP and UDP, IPv4 and
-IPv6 alike; what only one of them has is tested with that one.
+A test written against a scene says what happens to a connection and holds for TCP, UDP and SCTP,
+IPv4 and IPv6 alike; what only one of them has is tested with that one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from scapy.packet import Packet
 
-from tests.packets.node import Node, tcp, udp
+from tests.packets.node import Node, sctp, sctp_init, sctp_init_ack, tcp, udp
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Scene:
     def proof(self, client: str, frontend: str, backend: str, seen: str) -> tuple[Packet, Packet]:
         """Make the packet that establishes a connection, as it comes and as it must go on.
 
-        Of TCP that is the client's acknowledgement, of UDP the first reply. ``seen`` is the client
-        as the backend sees it.
+        Of TCP that is the client's acknowledgement, of the others the first reply. ``seen`` is the
+        client as the backend sees it.
         """
         if self.protocol == "TCP":
             return tcp(client, frontend, "A"), tcp(seen, backend, "A")
@@ -58,6 +58,10 @@ class Scene:
     def _packet(self, source: str, destination: str, flags: str, payload: bytes = b"") -> Packet:
         if self.protocol == "TCP":
             return tcp(source, destination, flags, payload)
+        if self.protocol == "SCTP":
+            if flags != "PA":
+                return (sctp_init if flags == "S" else sctp_init_ack)(source, destination)
+            return sctp(source, destination, payload=payload)
         return udp(source, destination, payload or b"x")
 
     def service(self, node: Node, backends: Sequence[str], name: str = "web", **how: Any) -> None:
@@ -110,7 +114,7 @@ def bare(place: str) -> str:
 
 
 def scene(protocol: str, family: int) -> Scene:
-    """Set up one of the four scenes."""
+    """Set up one of the six scenes."""
     if family == 4:
         return Scene(
             family=4,
@@ -140,3 +144,5 @@ def scene(protocol: str, family: int) -> Scene:
 
 TCP_SCENES = [scene("TCP", 4), scene("TCP", 6)]
 UDP_SCENES = [scene("UDP", 4), scene("UDP", 6)]
+SCTP_SCENES = [scene("SCTP", 4), scene("SCTP", 6)]
+SCENES = TCP_SCENES + UDP_SCENES + SCTP_SCENES

@@ -12,8 +12,12 @@ LIFETIMES = {
     "tcp_half_closed_seconds": 4,
     "tcp_closed_seconds": 2,
     "udp_seconds": 6,
+    "sctp_seconds": 6,
 }
 """Short, because the clock of a machine that has just started is, too."""
+
+BATCH = 16
+"""COLLECT_FLOWS of the C sources."""
 
 
 def established(node: Node, scene: Scene) -> bytes:
@@ -47,7 +51,7 @@ def test_lifetimes_are_those_of_the_settings(node: Node, scene: Scene) -> None:
     flow = established(node, scene)
     node.age(5)
     assert node.collect(flow) == 0
-    node.settings(tcp_established_seconds=4, udp_seconds=4)
+    node.settings(tcp_established_seconds=4, udp_seconds=4, sctp_seconds=4)
     assert node.collect(flow) == 1
 
 
@@ -107,6 +111,16 @@ def test_what_is_not_established_has_a_lifetime_of_its_own(node: Node, scene: Sc
     assert node.states() == (0, 0)
 
 
+def test_each_protocol_has_a_lifetime_of_its_own(node: Node, scene: Scene) -> None:
+    flow = established(node, scene)
+    names = {"TCP": "tcp_established_seconds", "UDP": "udp_seconds", "SCTP": "sctp_seconds"}
+    for name in names.values():
+        longer = {other: 60 for other in names.values() if other != name}
+        node.settings(**LIFETIMES | longer)
+        node.age(8)
+        assert node.collect(flow) == (names[scene.protocol] == name)
+
+
 def test_a_half_closed_connection_is_kept_longer(node: Node, tcp_scene: Scene) -> None:
     flow = established(node, tcp_scene)
     node.forward(tcp(tcp_scene.client, tcp_scene.vip, "FA"))
@@ -146,7 +160,7 @@ def test_unknown_flows_do_not_matter(node: Node, scene: Scene) -> None:
 def test_a_whole_batch_is_judged_one_by_one(node: Node, scene: Scene) -> None:
     node.settings(**LIFETIMES)
     scene.service(node, [scene.backend])
-    clients = [scene.at(scene.client, 5000 + number) for number in range(64)]
+    clients = [scene.at(scene.client, 5000 + number) for number in range(BATCH)]
     flows = []
     for client in clients:
         scene.connect(node, client, scene.vip, scene.backend)
@@ -154,5 +168,5 @@ def test_a_whole_batch_is_judged_one_by_one(node: Node, scene: Scene) -> None:
     node.age(7)
     alive = scene.data(clients[-1], scene.vip)
     node.forward(alive)
-    assert node.collect(*flows) == 63
+    assert node.collect(*flows) == BATCH - 1
     assert same(node.forward(alive), scene.data(clients[-1], scene.backend))

@@ -18,6 +18,14 @@ from tests.packets.node import Node, tcp, udp
 CLIENT, VIP, BACKEND = "10.244.1.5:40000", "10.96.0.10:80", "10.244.2.7:8080"
 STRANGER = "192.168.50.9:40000"
 
+FRONTENDS_HEAD = "FRONTEND            SERVICE         CLIENTS     ACTION      BACKENDS       "
+FRONTENDS = (
+    "nodeport:30007/TCP  default/web:80  pod         forward     10.244.2.7:8080",
+    "nodeport:30007/TCP  default/web:80  node,other  masquerade  10.244.2.7:8080",
+    "10.96.0.10:80/TCP   default/web:80  pod         forward     10.244.2.7:8080",
+    "10.96.0.10:80/TCP   default/web:80  node,other  masquerade  10.244.2.7:8080",
+)
+
 
 def bpfsvc(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command on the pins of the node, in a process of its own."""
@@ -147,11 +155,8 @@ def test_the_other_formats_say_the_same(node: Node, output: str) -> None:
         return
     assert found.stdout.splitlines() == [
         "frontends (4)",
-        "FRONTEND            SERVICE         CLIENTS     ACTION      BACKENDS",
-        "nodeport:30007/TCP  default/web:80  pod         forward     10.244.2.7:8080",
-        "nodeport:30007/TCP  default/web:80  node,other  masquerade  10.244.2.7:8080",
-        "10.96.0.10:80/TCP   default/web:80  pod         forward     10.244.2.7:8080",
-        "10.96.0.10:80/TCP   default/web:80  node,other  masquerade  10.244.2.7:8080",
+        f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED",
+        *(f"{row}         0  no" for row in FRONTENDS),
         "",
         "node_addresses (2)",
         "ADDRESS        NODEPORTS",
@@ -166,7 +171,7 @@ def test_the_machinery_of_the_programs_is_not_shown(node: Node) -> None:
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(STRANGER, BACKEND))
     found = dumped(node)
-    for name in ("layout", "packets", "port_filters", "direct_flows"):
+    for name in ("layout", "packets", "quotes", "port_filters", "crc32c_steps", "direct_flows"):
         assert name in node.pinned.layout.maps
         assert name not in found
         assert bpfsvc(node, "maps", "dump", name).returncode == 2
@@ -177,7 +182,8 @@ def test_sizes_are_those_of_the_maps_that_can_fill_up(node: Node) -> None:
     node.forward(tcp(CLIENT, VIP))
     sizes = {each["map"]: each for each in dumped(node, "sizes")["sizes"]}
     kinds = {name: each.type for name, each in node.pinned.layout.maps.items()}
-    assert set(sizes) == {name for name, kind in kinds.items() if kind in ("hash", "lru_hash")}
+    filling = ("hash", "lru_hash", "lpm_trie")
+    assert set(sizes) == {name for name, kind in kinds.items() if kind in filling}
     for name, each in sizes.items():
         assert each["rows"] == node.count(name)
         assert each["capacity"] == node.pinned.map(name).max_entries

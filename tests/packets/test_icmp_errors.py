@@ -146,6 +146,30 @@ def test_the_quoted_packet_may_have_ip_options(node: Node) -> None:
     assert same(node.forward(quoting("10.244.2.7", 8080)), quoting("10.96.0.10", 80))
 
 
+def test_the_quoted_packet_may_be_the_first_of_its_fragments(node: Node, ipv4_scene: Scene) -> None:
+    scene = ipv4_scene
+    scene.service(node, [scene.backend])
+    scene.connect(node, scene.client, scene.vip, scene.backend)
+
+    def quoting(destination: str) -> Packet:
+        about = scene.data(scene.client, destination)
+        about.flags = "MF"
+        return error(scene.router, bare(scene.client), about)
+
+    assert same(node.forward(quoting(scene.backend)), quoting(scene.vip))
+
+
+def test_about_a_later_fragment_is_left_alone(node: Node, ipv4_scene: Scene) -> None:
+    """What is quoted of it are no ports."""
+    scene = ipv4_scene
+    scene.service(node, [scene.backend])
+    scene.connect(node, scene.client, scene.vip, scene.backend)
+    about = scene.data(scene.client, scene.backend)
+    about.frag = 100
+    arrived = error(scene.router, bare(scene.client), about)
+    assert same(node.forward(arrived), arrived)
+
+
 def test_a_first_packet_that_waits_for_its_masquerade_has_no_errors_yet(
     node: Node, scene: Scene
 ) -> None:

@@ -38,7 +38,7 @@ def test_a_retransmitted_first_packet_keeps_its_port(node: Node, scene: Scene) -
 def test_a_pod_that_reaches_itself_is_masqueraded(node: Node, scene: Scene) -> None:
     """Hairpin: the pod would otherwise answer itself, and not know the frontend's address."""
     itself = scene.at(scene.client, 8080)
-    scene.service(node, [itself])
+    scene.service(node, [itself], hairpin=True)
     out = node.forward(scene.opening(scene.client, scene.vip))
     seen = scene.node_place(out.payload.sport)
     assert same(out, scene.opening(seen, itself))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from tests.packets.node import SHOT, Node, same, tcp
-from tests.packets.scene import Scene
+from tests.packets.scene import TCP_SCENES, UDP_SCENES, Scene
 
 
 def test_many_clients_get_ports_of_their_own_within_the_range(node: Node, scene: Scene) -> None:
@@ -173,7 +175,9 @@ def test_another_protocol_has_all_ports_of_its_own(node: Node, udp_scene: Scene)
     assert node.forward(tcp(udp_scene.stranger, udp_scene.vip)).payload.sport in range(20000, 20004)
 
 
+@pytest.mark.parametrize("scene", TCP_SCENES + UDP_SCENES, ids=str)
 def test_a_port_on_which_the_node_itself_listens_is_not_taken(node: Node, scene: Scene) -> None:
+    """Of SCTP's sockets no helper of the kernel knows."""
     family = socket.AF_INET6 if scene.family == 6 else socket.AF_INET
     kind = socket.SOCK_STREAM if scene.protocol == "TCP" else socket.SOCK_DGRAM
     scene.service(node, [scene.backend], masquerade=True)

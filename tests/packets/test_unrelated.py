@@ -26,14 +26,16 @@ FRAMES = {
     "ARP": LINK / ARP(psrc=POD, pdst=VIP),
     "an unknown EtherType": Ether(bytes(LINK)[:12] + b"\x88\xb5") / Raw(b"x" * 50),
     "neighbour discovery": LINK / IPv6(src=POD6, dst=VIP6) / ICMPv6ND_NS(tgt=VIP6),
-    "SCTP": LINK / IP(src=POD, dst=VIP) / SCTP(sport=40000, dport=80),
+    "SCTP to a TCP frontend": LINK / IP(src=POD, dst=VIP) / SCTP(sport=40000, dport=80),
     "GRE to a frontend's address": LINK / IP(src=POD, dst=VIP, proto=47) / Raw(b"x" * 20),
     "ICMP echo": LINK / IP(src=POD, dst=VIP) / ICMP() / b"ping",
     "ICMPv6 echo": LINK / IPv6(src=POD6, dst=VIP6) / ICMPv6EchoRequest(data=b"ping"),
     "a VLAN frame": LINK / Dot1Q(vlan=7) / IP(src=POD, dst=VIP) / SYN,
     "a TCP fragment after the first": LINK / IP(src=POD, dst=VIP, frag=100, proto=6) / bytes(SYN),
     "an IPv6 fragment": LINK / IPv6(src=POD6, dst=VIP6) / IPv6ExtHdrFragment(offset=9) / SYN,
-    "IPv6 options before TCP": LINK / IPv6(src=POD6, dst=VIP6) / IPv6ExtHdrHopByHop() / SYN,
+    "IPv6 options before TCP to another address": (
+        LINK / IPv6(src=POD6, dst="fd96::11") / IPv6ExtHdrHopByHop() / SYN
+    ),
     "TCP to another port": LINK / tcp(f"{POD}:40000", f"{VIP}:81"),
     "TCP to another address": LINK / tcp(f"{POD}:40000", "10.96.0.11:80"),
     "UDP to a TCP frontend": LINK / udp(f"{POD}:40000", f"{VIP}:80"),
@@ -101,7 +103,9 @@ def test_packets_to_loopback_addresses_from_outside_are_never_translated(
     if scene.family == 4:
         scene.service(node, [scene.backend], "exact", frontends=[scene.at(loopback, 30080)])
     packet = scene.opening(scene.stranger, scene.at(loopback, 30080))
-    assert same(node.forward(packet), packet)
+    for settling in (0, 1):
+        node.settings(settling=settling)
+        assert same(node.forward(packet), packet)
 
 
 def test_ip_options_do_not_hide_a_connection(node: Node) -> None:

@@ -1,0 +1,166 @@
+/*
+ * Telling a client that nobody is home: the packet becomes an ICMP error about itself, port
+ * unreachable, and goes back by the interface it came from.
+ */
+
+#define ICMP_UNREACHABLE 3
+#define ICMP_PORT_UNREACHABLE 3
+#define ICMPV6_UNREACHABLE 1
+#define ICMPV6_PORT_UNREACHABLE 4
+
+struct ipv4_error {
+	struct ipv4_start ip;
+	__be32 source;
+	__be32 destination;
+	struct icmp_header icmp;
+} __attribute__((packed));
+
+struct ipv6_error {
+	struct ipv6_start ip;
+	struct address source;
+	struct address destination;
+	struct icmp_header icmp;
+} __attribute__((packed));
+
+/* What the checksum of ICMPv6 covers beside the message (RFC 8200, 8.1). */
+struct ipv6_pseudo_header {
+	struct address source;
+	struct address destination;
+	__be32 length;
+	__be32 next_header;
+};
+
+static inline __sum16 checksum_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static inline int write_ipv4_error(struct __sk_buff *skb, const struct packet *packet, __u32 quoted,
+				   __u64 sum)
+{
+	struct ipv4_error error = {};
+
+	error.ip.version_and_length = 0x45;
+	error.ip.total_length = bpf_htons(sizeof(error) + quoted);
+	error.ip.ttl = REJECT_TTL;
+	error.ip.protocol = PROTO_ICMP;
+	error.source = packet->flow.destination.words[3];
+	error.destination = packet->flow.source.words[3];
+	error.ip.checksum =
+		checksum_fold(bpf_csum_diff(0, 0, (__be32 *)&error, IPV4_HEADER_LENGTH, 0));
+	error.icmp.type = ICMP_UNREACHABLE;
+	error.icmp.code = ICMP_PORT_UNREACHABLE;
+	error.icmp.checksum =
+		checksum_fold(bpf_csum_diff(0, 0, (__be32 *)&error.icmp, sizeof(error.icmp), sum));
+	return bpf_skb_store_bytes(skb, packet->l3, &error, sizeof(error), 0);
+}
+
+static inline int write_ipv6_error(struct __sk_buff *skb, const struct packet *packet, __u32 quoted,
+				   __u64 sum)
+{
+	struct ipv6_pseudo_header pseudo = {};
+	struct ipv6_error error = {};
+
+	error.ip.version_and_flow = bpf_htonl(0x60000000);
+	error.ip.payload_length = bpf_htons(sizeof(error.icmp) + quoted);
+	error.ip.next_header = PROTO_ICMPV6;
+	error.ip.hop_limit = REJECT_TTL;
+	error.source = packet->flow.destination;
+	error.destination = packet->flow.source;
+	error.icmp.type = ICMPV6_UNREACHABLE;
+	error.icmp.code = ICMPV6_PORT_UNREACHABLE;
+	pseudo.source = error.source;
+	pseudo.destination = error.destination;
+	pseudo.length = bpf_htonl(sizeof(error.icmp) + quoted);
+	pseudo.next_header = bpf_htonl(PROTO_ICMPV6);
+	sum = bpf_csum_diff(0, 0, (__be32 *)&pseudo, sizeof(pseudo), sum);
+	error.icmp.checksum =
+		checksum_fold(bpf_csum_diff(0, 0, (__be32 *)&error.icmp, sizeof(error.icmp), sum));
+	return bpf_skb_store_bytes(skb, packet->l3, &error, sizeof(error), 0);
+}
+
+static inline int swap_link_addresses(struct __sk_buff *skb)
+{
+	__u8 was[12], now[12];
+
+	if (bpf_skb_load_bytes(skb, 0, was, sizeof(was)))
+		return -1;
+	__builtin_memcpy(now, was + 6, 6);
+	__builtin_memcpy(now + 6, was, 6);
+	return bpf_skb_store_bytes(skb, 0, now, sizeof(now), 0);
+}
+
+/* Nobody is told who sends from an address that cannot be answered (RFC 1122, 3.2.2). */
+static inline bool can_be_told(const struct packet *packet)
+{
+	const struct address *source = &packet->flow.source;
+
+	if (packet->fragment == FRAGMENT_LATER)
+		return false;
+	if (packet->v4)
+		return (source->words[3] & bpf_htonl(0xff000000)) &&
+		       (source->words[3] & bpf_htonl(0xff000000)) != bpf_htonl(0x7f000000) &&
+		       (source->words[3] & bpf_htonl(0xe0000000)) != bpf_htonl(0xe0000000);
+	return (source->words[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
+	       (source->words[0] | source->words[1] | source->words[2]);
+}
+
+/* Whole words, for bpf_csum_diff() sums no others, of the packet without what pads its frame. */
+static inline __u32 quote_size(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 size;
+
+	if (transport_size(skb, packet, &size))
+		return 0;
+	size += packet->l4 - packet->l3;
+	if (size > skb->len - packet->l3)
+		size = skb->len - packet->l3;
+	if (size > QUOTE_BYTES)
+		size = QUOTE_BYTES;
+	return size & (QUOTE_BYTES | (QUOTE_BYTES - 4));
+}
+
+/* Make the error of the packet; nonzero if that fails, and the packet is then of no use. */
+static inline int make_error(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 room = packet->v4 ? sizeof(struct ipv4_error) : sizeof(struct ipv6_error);
+	__u32 only = 0, l3 = packet->l3, size = quote_size(skb, packet);
+	struct quote *quote = quotes.lookup(&only);
+	__s64 sum;
+
+	if (!quote)
+		return -1;
+	if (size < IPV4_HEADER_LENGTH || bpf_skb_load_bytes(skb, l3, quote->bytes, size))
+		return -1;
+	sum = bpf_csum_diff(0, 0, (__be32 *)quote->bytes, size, 0);
+	if (sum < 0 || bpf_skb_change_tail(skb, l3 + size, 0) ||
+	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return -1;
+	return packet->v4 ? write_ipv4_error(skb, packet, size, sum) :
+			    write_ipv6_error(skb, packet, size, sum);
+}
+
+/* A SYN over IPv6 is answered as reset.h says, all else by an ICMP error. */
+static inline int make_refusal(struct __sk_buff *skb, const struct packet *packet)
+{
+	int error = -1;
+
+	if (!packet->v4 && packet->flow.protocol == PROTO_TCP && !packet->fragment)
+		error = make_reset(skb, packet);
+	return error < 0 ? make_error(skb, packet) : error;
+}
+
+static inline int reject(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (!can_be_told(packet))
+		return TC_ACT_SHOT;
+	if (make_refusal(skb, packet) || (packet->l3 && swap_link_addresses(skb))) {
+		COUNT(dropped__reject_failed);
+		return TC_ACT_SHOT;
+	}
+	return bpf_redirect(skb->ifindex, 0);
+}

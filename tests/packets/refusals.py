@@ -1,0 +1,56 @@
+"""What a client is told when nobody is home."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.inet6 import ICMPv6DestUnreach, IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from tests.packets.headers import with_headers
+from tests.packets.node import LINK, REDIRECT, Node
+
+QUOTED = 128
+"""Bytes of a refused packet that are quoted at most; of a shorter one all whole words of 4."""
+
+
+def unreachable(about: Packet) -> Packet:
+    """Make the error that goes back: port unreachable, as from the address that was asked."""
+    whole = bytes(about)
+    quote = Raw(whole[: min(QUOTED, len(whole) // 4 * 4)])
+    if about.version == 4:
+        error: Packet = IP(src=about.dst, dst=about.src, id=0) / ICMP(type=3, code=3)
+    else:
+        error = IPv6(src=about.dst, dst=about.src) / ICMPv6DestUnreach(code=4)
+    return error / quote
+
+
+def reset(about: Packet) -> Packet:
+    """Make the answer of a SYN (RFC 9293, 3.10.7.1)."""
+    (sport, dport), data = (about.payload.sport, about.payload.dport), about.payload.payload
+    acknowledged = about.payload.seq + 1 + len(bytes(data)) & 0xFFFFFFFF
+    answer = TCP(sport=dport, dport=sport, seq=0, ack=acknowledged, flags="RA", window=0)
+    return IPv6(src=about.dst, dst=about.src) / answer
+
+
+def is_reset(about: Packet) -> bool:
+    """Whether a packet is refused by a reset: a SYN over IPv6 with little more than a header."""
+    if not (about.version == 6 and isinstance(about.payload, TCP)):
+        return False
+    more = len(bytes(about.payload)) - 20
+    return more <= 40 and more % 4 == 0
+
+
+def refused(node: Node, packet: Packet, *headers: Packet, trailer: bytes = b"") -> bool:
+    """Whether a packet that comes in is refused, with extension headers and padding of its frame.
+
+    Every address and checksum of the frame that goes back is compared, and the link's addresses.
+    """
+    about = with_headers(packet, *headers) if headers else packet
+    if is_reset(packet):
+        answer = reset(packet)
+        answer = with_headers(answer, *headers) if headers else answer
+    else:
+        answer = unreachable(about)
+    wanted = bytes(Ether(src=LINK.dst, dst=LINK.src) / answer)
+    return node.run_frame("ingress", bytes(LINK / about) + trailer) == (REDIRECT, wanted)

@@ -1,0 +1,189 @@
+"""SCTP: what it has of its own, above all a checksum that is not a sum.
+
+Ordinary connections are tested with the others: every scene is played over SCTP too. The wanted
+checksums are scapy's, which computes them over whole packets.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from scapy.layers.inet import IPOption_NOP
+from scapy.layers.inet6 import IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop
+from scapy.layers.sctp import (
+    SCTPChunkCookieEcho,
+    SCTPChunkData,
+    SCTPChunkHeartbeatReq,
+    SCTPChunkSACK,
+    crc32c,
+)
+from scapy.packet import Packet, Raw
+
+from bpfsvc.datapath import crc32c as tables
+from tests.packets.headers import with_headers
+from tests.packets.node import LINK, UNSPEC, Node, same, sctp, sctp_init
+from tests.packets.scene import Scene
+
+CASES = 60
+
+
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_payloads_of_any_size_keep_a_right_checksum(
+    node: Node, sctp_scene: Scene, masquerade: bool
+) -> None:
+    dice = random.Random(132)
+    client, vip, backend = sctp_scene.stranger, sctp_scene.vip, sctp_scene.backend
+    sctp_scene.service(node, [backend], masquerade=masquerade)
+    seen = sctp_scene.connect(node, client, vip, backend)
+    for _ in range(CASES):
+        payload = dice.randbytes(dice.randrange(1401))
+        out = node.forward(sctp(client, vip, payload=payload))
+        assert same(out, sctp(seen, backend, payload=payload))
+        back = node.forward(sctp(backend, seen, payload=payload))
+        assert same(back, sctp(vip, client, payload=payload))
+
+
+def test_any_ports_keep_a_right_checksum(node: Node, sctp_scene: Scene) -> None:
+    dice = random.Random(9260)
+    for _ in range(CASES):
+        client = sctp_scene.at(sctp_scene.client, dice.randrange(1, 65536))
+        vip = sctp_scene.at(sctp_scene.vip, dice.randrange(1, 65536))
+        backend = sctp_scene.at(sctp_scene.backend, dice.randrange(1, 65536))
+        sctp_scene.service(node, [backend], frontends=[vip])
+        out = node.forward(sctp_scene.opening(client, vip))
+        assert same(out, sctp_scene.opening(client, backend))
+
+
+CHUNKS = {
+    "a heartbeat": SCTPChunkHeartbeatReq(),
+    "a cookie": SCTPChunkCookieEcho(cookie=b"c" * 99),
+    "an acknowledgement and data": SCTPChunkSACK(cumul_tsn_ack=5) / SCTPChunkData(data=b"d" * 7),
+    "data several times": SCTPChunkData(data=b"d") / SCTPChunkData(data=b"ata") / SCTPChunkData(),
+    "a length that is no multiple of 4": Raw(b"\0\3\0\7abc"),
+    "no chunk at all": Raw(b""),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_whatever_a_packet_carries_passes_both_ways(
+    node: Node, sctp_scene: Scene, name: str
+) -> None:
+    client, vip, backend = sctp_scene.stranger, sctp_scene.vip, sctp_scene.backend
+    sctp_scene.service(node, [backend], masquerade=True)
+    seen = sctp_scene.connect(node, client, vip, backend)
+    chunk = CHUNKS[name]
+    assert same(node.forward(sctp(client, vip, chunk)), sctp(seen, backend, chunk))
+    assert same(node.forward(sctp(backend, seen, chunk)), sctp(vip, client, chunk))
+
+
+def with_checksum(packet: Packet, checksum: int) -> Packet:
+    packet.payload.chksum = checksum
+    return packet
+
+
+def test_a_checksum_that_is_not_computed_yet_is_left_to_who_will(
+    node: Node, sctp_scene: Scene
+) -> None:
+    """A sender whose interface computes it leaves zero."""
+    client, vip, backend = sctp_scene.stranger, sctp_scene.vip, sctp_scene.backend
+    sctp_scene.service(node, [backend], masquerade=True)
+    seen = sctp_scene.connect(node, client, vip, backend)
+    out = node.forward(with_checksum(sctp(client, vip), 0))
+    assert same(out, with_checksum(sctp(seen, backend), 0))
+    back = node.forward(with_checksum(sctp(backend, seen), 0))
+    assert same(back, with_checksum(sctp(vip, client), 0))
+
+
+def checksum(packet: Packet) -> int:
+    return int(type(packet)(bytes(packet)).payload.chksum)
+
+
+def test_a_wrong_checksum_stays_as_wrong_as_it_was(node: Node, sctp_scene: Scene) -> None:
+    """The receiver shall notice; a checksum made anew would hide what happened on the way."""
+    client, vip, backend = sctp_scene.client, sctp_scene.vip, sctp_scene.backend
+    sctp_scene.service(node, [backend])
+    arrived = sctp_scene.opening(client, vip)
+    out = node.forward(with_checksum(arrived, checksum(arrived) ^ 0x00100401))
+    assert checksum(out) ^ 0x00100401 == checksum(sctp_scene.opening(client, backend))
+
+
+def test_without_a_change_of_ports_the_checksum_stays(node: Node, sctp_scene: Scene) -> None:
+    """It does not cover addresses."""
+    client, backend = sctp_scene.client, sctp_scene.at(sctp_scene.backend, 80)
+    sctp_scene.service(node, [backend])
+    for wrong in (0, 0x12345678):
+        out = node.forward(with_checksum(sctp_init(client, sctp_scene.vip), wrong))
+        assert same(out, with_checksum(sctp_init(client, backend), wrong))
+
+
+@pytest.mark.parametrize("padding", [1, 2, 3, 10, 100])
+def test_what_pads_the_frame_is_no_part_of_the_packet(
+    node: Node, sctp_scene: Scene, padding: int
+) -> None:
+    client, vip, backend = sctp_scene.client, sctp_scene.vip, sctp_scene.backend
+    sctp_scene.service(node, [backend])
+    trailer = b"\xa5" * padding
+    verdict, frame = node.run_frame("ingress", bytes(LINK / sctp_init(client, vip)) + trailer)
+    assert (verdict, frame) == (UNSPEC, bytes(LINK / sctp_init(client, backend)) + trailer)
+
+
+def test_data_of_an_association_that_was_never_seen_is_left_to_whoever_carries_it(
+    node: Node, sctp_scene: Scene
+) -> None:
+    """As for TCP: kube-proxy's go on untouched when bpfsvc takes over."""
+    sctp_scene.service(node, [sctp_scene.backend])
+    packet = sctp(sctp_scene.client, sctp_scene.vip)
+    assert same(node.forward(packet), packet)
+    assert node.states() == (0, 0)
+
+
+def test_what_stands_before_it_is_not_covered_by_its_checksum(
+    node: Node, sctp_scene: Scene
+) -> None:
+    client, vip, backend = sctp_scene.client, sctp_scene.vip, sctp_scene.backend
+
+    def longer(packet: Packet) -> Packet:
+        if sctp_scene.family == 6:
+            return with_headers(packet, IPv6ExtHdrHopByHop(), IPv6ExtHdrDestOpt())
+        packet.options = [IPOption_NOP()] * 20
+        return packet
+
+    sctp_scene.service(node, [backend])
+    out = node.forward(longer(sctp_scene.opening(client, vip)))
+    assert same(out, longer(sctp_scene.opening(client, backend)))
+
+
+def test_a_packet_with_less_than_a_header_is_dropped_and_not_half_changed(
+    node: Node, sctp_scene: Scene
+) -> None:
+    sctp_scene.service(node, [sctp_scene.backend])
+    sctp_scene.connect(node, sctp_scene.client, sctp_scene.vip, sctp_scene.backend)
+    frame = bytes(LINK / sctp(sctp_scene.client, sctp_scene.vip))
+    header = 14 + (40 if sctp_scene.family == 6 else 20)
+    verdict, _ = node.run_frame("ingress", frame[: header + 8])
+    assert verdict == 2
+    assert node.counter("dropped__rewrite_failed") == 1
+
+
+def advanced(crc: int, size: int) -> int:
+    """Advance a CRC over zero bytes by the agent's tables, as the programs do."""
+    rows = tables.steps()
+    for n in (n for n in range(len(rows)) if size >> n & 1):
+        columns = struct.unpack("=32I", rows[n])
+        product = 0
+        for bit in range(32):
+            product ^= columns[bit] * (crc >> bit & 1)
+        crc = product
+    return crc
+
+
+@pytest.mark.parametrize("size", [4, 5, 12, 1500, 9000, 65535])
+def test_the_tables_reach_as_far_as_the_longest_packet(size: int) -> None:
+    """The difference of two packets is the CRC of what differs and of the zeros behind it."""
+    difference = bytes.fromhex("8badf00d")
+    zeros = bytes(size)
+    there: int = crc32c(zeros) ^ crc32c(difference + zeros[4:])  # type: ignore[no-untyped-call]
+    found = advanced(int.from_bytes(difference, "little"), size)
+    assert found.to_bytes(4, "little") == there.to_bytes(4, "big")
