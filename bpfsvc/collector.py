@@ -11,16 +11,16 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from bpfsvc.config import Lifetimes
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import BpfsvcError
-from bpfsvc.plan import EndpointRow
+from bpfsvc.rows import Place
 
-_BATCH = 64
+_BATCH = 16
 """COLLECT_FLOWS of the C sources."""
 
 _HEADER = struct.Struct("=14xBBBx")
@@ -50,6 +50,7 @@ class Collector:
         self._origin = layout.key.pick("source", "source_port", "protocol")
         self._state = layout.value.pick("seen", "established", "fin_sent", "fin_received", "reset")
         self._pair = layout.value.pick("held", "reply")
+        self._owner = layout.value.pick("service", "reply")
         self._half_open = pinned.map("half_open")
         self._lifetimes = lifetimes
         self._seconds = seconds
@@ -105,25 +106,31 @@ class Collector:
                 " when it is full, new connections fail (enlarge it with --max-connections)"
             )
 
-    def forget_udp(self, gone: Iterable[EndpointRow]) -> int:
-        """Remove the UDP connections to backends that serve no more.
+    def forget_udp(self, serving: Mapping[int, frozenset[Place]]) -> int:
+        """Remove the UDP connections of services to whoever does not serve them any more.
 
-        Established TCP stays with its backend; a UDP client would go on talking to nobody.
+        ``serving`` gives, for each service id that is looked at, those who do. Established TCP
+        stays with its backend; a UDP client would go on talking to nobody.
         """
-        places = {
-            (row.address, socket.htons(row.port), IPPROTO_UDP)
-            for row in gone
-            if row.protocol == IPPROTO_UDP
-        }
-        if not places:
+        if not serving:
             return 0
         removed = 0
         for table in (self._connections, self._new_connections):
             for batch in table.batches():
-                # Replies come from the backend, and each connection has an entry for them.
-                found = [key for key, _ in batch if self._origin.unpack(key) in places]
+                found = [key for key, value in batch if self._leads_astray(key, value, serving)]
                 removed += self._offer(found, force=True)
         return removed
+
+    def _leads_astray(
+        self, key: bytes, value: bytes, serving: Mapping[int, frozenset[Place]]
+    ) -> bool:
+        """Whether this is the entry of replies from a backend that does not serve."""
+        service, reply = self._owner.unpack(value)
+        if not reply or service not in serving:
+            return False
+        address, port, protocol = self._origin.unpack(key)
+        place = (address, socket.ntohs(port))
+        return protocol == IPPROTO_UDP and place not in serving[service]
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
