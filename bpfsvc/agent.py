@@ -15,8 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable
 
-from bpfsvc import memory
-from bpfsvc.address import family, pack_network
+from bpfsvc import memory, rows
 from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
 from bpfsvc.collector import Collector
@@ -25,14 +24,18 @@ from bpfsvc.datapath.installation import Installation, install
 from bpfsvc.datapath.netlink.devices import Network
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.pins import PinRoot
+from bpfsvc.datapath.sockdiag import destroy_udp
 from bpfsvc.datapath.source import load
 from bpfsvc.datapath.tables import Tables
-from bpfsvc.desired import ServiceConfig
 from bpfsvc.errors import BpfsvcError, MapFull
 from bpfsvc.health import Health, HealthServer
-from bpfsvc.node import Node
-from bpfsvc.plan import EndpointRow, Plan
+from bpfsvc.healthcheck import HealthChecks
+from bpfsvc.localhealth import checks
+from bpfsvc.model import Node as Identity
+from bpfsvc.node import Node, addresses
+from bpfsvc.plan import Plan
 from bpfsvc.reconciler import repair
+from bpfsvc.serving import Serving
 from bpfsvc.sources import Batch, Source
 
 _log = logging.getLogger("bpfsvc")
@@ -62,14 +65,17 @@ class Agent:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._health = Health()
+        self._health_checks = HealthChecks(lambda: self._health.report()[0], _log.error)
         self._books = Books(
             Cluster(config.node_name),
-            _service_config(config),
+            config.services(Identity(config.node_name)),
             max_backends=config.sizes.max_backends,
         )
         self._refused: dict[ServiceKey, str] = {}
         self._waiting: set[ServiceKey] = set()
+        self._serving = Serving()
         self._problems: set[str] = set()
+        self._service_networks: set[rows.Network] = set()
         self._tables: Tables
         self._node: Node
         self._collector: Collector
@@ -92,12 +98,14 @@ class Agent:
             self._open(installation)
             self._begin(monitor, installation)
             self._collector.start(_log.warning)
+            self._health_checks.start()
             self._report_ready(time.monotonic() - began)
             self._loop()
         except _Stopped:
             return
         finally:
             self._stop.set()
+            self._health_checks.stop()
             monitor.stop()
             if hasattr(self, "_collector"):
                 self._collector.stop()
@@ -130,11 +138,17 @@ class Agent:
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
         self._take_first()
-        self._books.adopt(self._tables.names(), self._tables.frontends(), self._tables.backends())
+        self._know_node()
+        self._books.adopt(
+            self._tables.names(),
+            self._tables.frontends(),
+            self._tables.backends(),
+            self._tables.positions(),
+            self._tables.ranges(),
+        )
         self._first_sync()
         self._node.write_settings(settling=installation.settling)
-        self._network = monitor.start()
-        self._node.follow(self._network)
+        self._follow(monitor.start())
         self._node.attach_sockets()
         if installation.settling:
             installation.complete()
@@ -193,14 +207,47 @@ class Agent:
             if isinstance(event, BpfsvcError):
                 raise event
             if isinstance(event, Network):
-                self._network = event
-                self._node.follow(event)
+                self._follow(event)
             else:
+                before = self._books.cluster.node
                 touched |= self._books.cluster.apply(event.puts, event.gone)
                 self._note_problems(event)
+                if self._books.cluster.node != before:
+                    touched |= self._know_node()
+                    self._follow(self._network)
         if touched or (self._waiting and not self._problems):
             self._sync(touched)
+        self._tell_service_networks()
         return True
+
+    def _know_node(self) -> set[ServiceKey]:
+        """Take in what the Node object says; give the Services whose rows depend on it."""
+        identity = self._books.cluster.node
+        self._node.know(identity)
+        config = self._config.services(identity)
+        if not (config.detector_v4 or config.detector_v6):
+            mode = self._config.detection.mode
+            _log.warning("no range of pods is known (%s): pods are taken for strangers", mode)
+        if config == self._books.config:
+            return set()
+        self._books.config = config
+        return set(self._books.cluster.service_keys())
+
+    def _follow(self, network: Network) -> None:
+        self._network = network
+        self._node.follow(network)
+        own = addresses(network)
+        nodeports = self._node.nodeports
+        self._health_checks.listen_on(
+            place for each in (4, 6) for place in nodeports.listening(own, each)
+        )
+
+    def _tell_service_networks(self) -> None:
+        """Make known what addresses are nobody's but Services'; their own rows come first."""
+        now = self._books.service_networks()
+        if now != self._service_networks:
+            self._tables.set_service_networks(now)
+            self._service_networks = now
 
     def _drain(self, seconds: float) -> list[Event]:
         """Wait for an event, and take all that are there."""
@@ -220,19 +267,56 @@ class Agent:
         While a file is broken, nobody knows what it held. What an earlier agent programmed then
         stays as it is, until the file is mended or something about that Service changes.
         """
-        if not self._problems:
+        if self._problems:
+            self._waiting = set(self._books.ledger.keys())
+            self._sync(set(self._books.cluster.service_keys()) - self._waiting)
+        else:
             self._write(self._books.plans_for_all())
-            return
-        self._waiting = set(self._books.ledger.keys())
-        self._sync(set(self._books.cluster.service_keys()) - self._waiting)
+            self._check(self._books.cluster.service_keys())
+            self._forget_stale(self._books.cluster.service_keys())
+        self._service_networks = self._books.service_networks()
+        self._tables.set_service_networks(self._service_networks)
 
     def _sync(self, touched: set[ServiceKey]) -> None:
         """Bring Services into the kernel."""
         self._waiting -= touched
         self._write(self._books.plans(touched))
+        self._check(touched)
+        self._forget_stale(touched)
         if self._waiting and not self._problems:
             self._waiting.clear()
             self._write(self._books.plans_for_all())
+
+    def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:
+        """Let UDP clients go whose backends ceased to serve; see :mod:`bpfsvc.serving`."""
+        changes = [
+            change
+            for key in touched
+            for change in self._serving.changes(key, *self._books.cluster.lookup(key))
+        ]
+        ids = {
+            port: one.service_id
+            for change in changes
+            for port, one in self._books.ledger.of(change.port[:2]).items()
+        }
+        self._collector.forget_udp(
+            {ids[each.port]: each.serving for each in changes if each.port in ids}
+        )
+        gone = {
+            (place, ids[change.port])
+            for change in changes
+            if change.port in ids
+            for place in change.gone
+        }
+        if gone and self._config.cgroup_root:
+            destroy_udp(lambda place, cookie: (place, self._tables.socket_service(cookie)) in gone)
+
+    def _check(self, touched: Iterable[ServiceKey]) -> None:
+        """Let load balancers know how many endpoints Services have here."""
+        cluster = self._books.cluster
+        self._health_checks.update(
+            (key, checks(*cluster.lookup(key), cluster.node.name)) for key in touched
+        )
 
     def _write(self, plans: Plans) -> None:
         if self._execute(plans) and self._books.refused:
@@ -241,18 +325,16 @@ class Agent:
 
     def _execute(self, plans: Plans) -> bool:
         """Write plans; tell whether there is more room afterwards."""
-        gone: list[EndpointRow] = []
         freed = False
         plan = next(plans, None)
         while plan is not None:
             try:
-                gone += self._tables.execute(plan)
+                self._tables.execute(plan)
                 freed |= plan.frees
                 plan = next(plans, None)
             except MapFull as error:
                 self._mend()
                 plan = _throw(plans, error)
-        self._collector.forget_udp(gone)
         return freed
 
     def _retry_refused(self) -> None:
@@ -285,14 +367,14 @@ class Agent:
         lost = self._node.check_attachments()
         if lost:
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
-            self._node.follow(self._network)
+            self._follow(self._network)
 
     def _reconcile(self) -> None:
         """Compare the kernel with what was written, and mend what somebody else changed."""
         drift = self._mend()
         if drift:
             _log.warning("%d rows in the kernel were not as written; mended", drift)
-        self._node.follow(self._network)
+        self._follow(self._network)
         memory.trim()
 
     def _mend(self) -> int:
@@ -302,8 +384,11 @@ class Agent:
             self._tables.names(),
             self._tables.frontends(),
             self._tables.backends(),
+            self._tables.positions(),
+            self._tables.ranges(),
         )
         self._tables.execute(plan)
+        drift += self._tables.set_service_networks(self._service_networks)
         return drift + self._tables.set_endpoints(self._books.endpoints)
 
 
@@ -313,12 +398,3 @@ def _throw(plans: Plans, error: MapFull) -> Plan | None:
         return plans.throw(error)
     except StopIteration:
         return None
-
-
-def _service_config(config: Config) -> ServiceConfig:
-    families = {family(pack_network(cidr)[0]) for cidr in config.cluster_cidrs}
-    return ServiceConfig(
-        detector_v4=4 in families,
-        detector_v6=6 in families,
-        masquerade_all=config.masquerade_all,
-    )

@@ -14,16 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 
+from bpfsvc.address import ANY_NODE_ADDRESS_V4, family
 from bpfsvc.adoption import adopt
 from bpfsvc.claims import Claims
 from bpfsvc.cluster import Cluster, ServiceKey
-from bpfsvc.desired import NodeContext, ServiceConfig, desired
+from bpfsvc.desired import desired
 from bpfsvc.diff import plan
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
-from bpfsvc.plan import BackendRow, EndpointRow, FrontendRow, Plan, ServiceName, merge
+from bpfsvc.networks import bits_of, contains
+from bpfsvc.plan import (
+    BackendRow,
+    EndpointRow,
+    FrontendRow,
+    Plan,
+    PositionRow,
+    RangeRow,
+    ServiceName,
+    merge,
+)
 from bpfsvc.programmed import Ledger
-from bpfsvc.rows import Frontend, PortRows, ServiceRows
+from bpfsvc.rows import Frontend, Network, PortRows, ServiceRows
+from bpfsvc.surroundings import NodeContext, ServiceConfig
+
+_SOME_V4 = ANY_NODE_ADDRESS_V4
+"""Any IPv4 address: those of one kind share the first 96 bits."""
 
 
 class Books:
@@ -44,7 +59,8 @@ class Books:
         self.claims = Claims()
         self.refused: dict[ServiceKey, MapFull] = {}
         """Services that found no room, in their last good state until they are planned again."""
-        self._config = config
+        self.config = config
+        """Settings of rows; who changes them asks for :meth:`plans_for_all` next."""
         self._ids = Ids(max_backends)
         self._at_once = at_once
         self._strays = Plan()
@@ -54,9 +70,13 @@ class Books:
         names: Iterable[ServiceName],
         frontends: Iterable[FrontendRow],
         backends: Iterable[BackendRow],
+        positions: Iterable[PositionRow] = (),
+        ranges: Iterable[RangeRow] = (),
     ) -> None:
         """Begin from what the kernel holds. :meth:`plans_for_all` must be next."""
-        adopted = adopt(names, frontends, backends, self._ids)
+        known = (self.cluster.lookup(key).service for key in self.cluster.service_keys())
+        shared = {address: address for one in known if one for address in one.cluster_ips}
+        adopted = adopt(names, frontends, backends, self._ids, positions, ranges, shared)
         self.ledger = Ledger()
         self.ledger.settle({one.port: one for one in adopted.programmed})
         self._strays = adopted.strays
@@ -92,11 +112,16 @@ class Books:
             self.ledger.settle(whole.programmed)
             self._ids.free_counters(whole.counters_freed)
 
+    def service_networks(self) -> set[Network]:
+        """Give the networks that cluster IPs are taken from, but those that hold all of IPv4."""
+        found = (Network(net, bits_of(mask)) for net, mask in self.cluster.service_networks())
+        return {one for one in found if family(one.address) == 4 or not contains(one, _SOME_V4)}
+
     def endpoints(self) -> Iterator[EndpointRow]:
         """Name each backend in the ledger, once for every service port that uses it."""
         for one in self.ledger:
-            for backend in one.counters():
-                yield EndpointRow(*backend, one.port.protocol)
+            for place in one.counters():
+                yield EndpointRow(*place, one.port.protocol)
 
     def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
         """Take Services out of ``left`` for one plan, each with those who take over from it."""
@@ -124,23 +149,26 @@ class Books:
     def _claim(self, key: ServiceKey) -> set[ServiceKey]:
         service = self.cluster.lookup(key).service
         cluster_ips = service.cluster_ips if service else ()
-        return self.claims.update(key, self._desired(key), cluster_ips)
+        held = {one: one for one in self.ledger.frontends(key)}
+        return self.claims.update(key, self._desired(key), cluster_ips, held)
 
     def _desired(self, key: ServiceKey) -> ServiceRows:
         node = self.cluster.node
+        context = NodeContext(node.name, node.zone, node.addresses)
         service, slices = self.cluster.lookup(key)
-        return desired(service, slices, NodeContext(node.name, node.zone), self._config)
+        return desired(service, slices, context, self.config)
 
     def _plan(self, key: ServiceKey) -> Plan:
         now = self.ledger.of(key)
+        wanted = self.claims.won(key, self._desired(key))
         try:
-            steps = plan(now, self.claims.won(key, self._desired(key)), self._ids)
+            steps = plan(now, wanted, self._ids)
         except MapFull as error:
             # It stays as it is, but for the frontends that others answer on from now on: one
             # still booked here would be deleted later, under the new owner.
             self.refused[key] = error
             kept = {
-                port: PortRows(was.number, was.backends(), was.frontends())
+                port: PortRows(was.number, was.backends(), was.frontends(), was.ranges)
                 for port, was in now.items()
             }
             return plan(now, self.claims.won(key, kept), self._ids)

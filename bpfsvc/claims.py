@@ -13,7 +13,7 @@ written in one go.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from bpfsvc.cluster import ServiceKey
@@ -21,6 +21,8 @@ from bpfsvc.rows import Frontend, ServiceRows
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+_NOTHING_HELD: Mapping[Frontend, Frontend] = {}
 
 
 class Claims:
@@ -34,14 +36,19 @@ class Claims:
         """What a Service claims at addresses that are not its own cluster IPs, if there is any."""
 
     def update(
-        self, key: ServiceKey, wanted: ServiceRows, cluster_ips: Collection[bytes]
+        self,
+        key: ServiceKey,
+        wanted: ServiceRows,
+        cluster_ips: Collection[bytes],
+        held: Mapping[Frontend, Frontend] = _NOTHING_HELD,
     ) -> set[ServiceKey]:
         """Note what a Service claims now; give the other Services whose share changed by it.
 
-        ``cluster_ips`` are the addresses that are the Service's own.
+        ``cluster_ips`` are the addresses that are the Service's own; ``held`` are the objects that
+        others keep of its frontends, so that no copies are.
         """
         before = self._claimed.get(key, ())
-        after = tuple(frontend for rows in wanted.values() for frontend in rows.frontends)
+        after = tuple(held.get(one, one) for rows in wanted.values() for one in rows.frontends)
         foreign = tuple(one for one in after if one.address not in cluster_ips)
         if before == after and self._foreign.get(key, ()) == foreign:
             return set()
@@ -54,13 +61,16 @@ class Claims:
         return changed - {key}
 
     def won(self, key: ServiceKey, wanted: ServiceRows) -> ServiceRows:
-        """Keep the frontends that are this Service's to answer on; ``update`` comes first."""
-        if all(self._owner.get(one) == key for rows in wanted.values() for one in rows.frontends):
-            return wanted
+        """Keep the frontends that are this Service's to answer on; ``update`` comes first.
+
+        The frontends given are the very objects kept here: whoever keeps them as well keeps no
+        copies.
+        """
+        ours = {one: one for one in self._claimed.get(key, ())}
         return {
             port: rows._replace(
                 frontends={
-                    one: policies
+                    ours.get(one, one): policies
                     for one, policies in rows.frontends.items()
                     if self._owner.get(one) == key
                 }

@@ -1,4 +1,4 @@
-"""The cluster as this node knows it: Services, the slices of each, and the node itself.
+"""The cluster as this node knows it: Services, the slices of each, their networks, and the node.
 
 A change is answered with the Services it touches, so the work it causes does not grow with the
 cluster. Labels and headless Services are filtered when rows are made, not here: an object that
@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from bpfsvc.model import EndpointSlice, ModelObject, Node, ObjectKey, Service
+from bpfsvc.model import (
+    EndpointSlice,
+    ModelObject,
+    Network,
+    Node,
+    ObjectKey,
+    Service,
+    ServiceCIDR,
+)
 
 ServiceKey: TypeAlias = tuple[str, str]
 """Namespace and name of a Service."""
@@ -36,6 +44,7 @@ class Cluster:
     def __init__(self, node_name: str) -> None:
         self.node = Node(node_name)
         """This node; without address or zone until its object is seen, the last one seen after."""
+        self._service_cidrs: dict[str, tuple[Network, ...]] = {}
         self._known: dict[ServiceKey, Known] = {}
         self._service_of: dict[tuple[str, str], dict[str, str]] = {}
         """(kind, namespace) -> name of a slice -> name of its Service."""
@@ -61,10 +70,16 @@ class Cluster:
         """Give the keys of all Services there are."""
         return [key for key, known in self._known.items() if known.service]
 
+    def service_networks(self) -> set[Network]:
+        """Give all networks that cluster IPs are taken from, as (network, mask)."""
+        return {network for cidrs in self._service_cidrs.values() for network in cidrs}
+
     def _remove(self, key: ObjectKey) -> set[ServiceKey]:
         if key.kind == "Service":
             return self._set_service((key.namespace, key.name), None)
-        if key.kind != "Node":
+        if key.kind == "ServiceCIDR":
+            self._service_cidrs.pop(key.name, None)
+        elif key.kind != "Node":
             return self._remove_slice(key)
         return set()
 
@@ -73,12 +88,15 @@ class Cluster:
             return self._put_slice(thing)
         if isinstance(thing, Service):
             return self._set_service((thing.namespace, thing.name), thing)
+        if isinstance(thing, ServiceCIDR):
+            self._service_cidrs[thing.name] = thing.cidrs
+            return set()
         return self._put_node(thing)
 
     def _put_node(self, node: Node) -> set[ServiceKey]:
         if node.name != self.node.name:
             return set()
-        moved = node.zone != self.node.zone
+        moved = (node.zone, node.addresses) != (self.node.zone, self.node.addresses)
         self.node = node
         return set(self.service_keys()) if moved else set()
 

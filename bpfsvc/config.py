@@ -8,7 +8,11 @@ from pathlib import Path
 from bpfsvc.datapath.attachment import Way
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
-from bpfsvc.datapath.sysctls import PortRange
+from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange
+from bpfsvc.detection import Detection
+from bpfsvc.model import Node
+from bpfsvc.nodeports import PRIMARY
+from bpfsvc.surroundings import ServiceConfig
 
 DEFAULT_PIN_ROOT = Path("/sys/fs/bpf/bpfsvc")
 DEFAULT_HEALTHZ = "0.0.0.0:10256"
@@ -23,6 +27,7 @@ class Lifetimes:
     tcp_half_closed: int = 3600
     tcp_closed: int = 10
     udp: int = 120
+    sctp: int = 210
     half_open: int = 60
 
 
@@ -30,16 +35,23 @@ class Lifetimes:
 class Config:
     """Settings of one agent.
 
-    * ``cluster_cidrs``: the pod ranges, at most one per family; without one of a family, pods of
-      that family cannot be told from strangers.
+    * ``detection``: how pods of this node are told from strangers.
+    * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
+    * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone.
+    * ``localhost_nodeports``: on IPv4 loopback as well, unless the list excludes it.
+    * ``node_ports``: the API server's range of NodePorts.
     * ``cgroup_root``: the cgroup2 directory whose processes' sockets are translated; None: none.
     * ``devices``: patterns that choose interfaces; empty: all that carry pod or outside traffic.
     """
 
     manifests: Path
     node_name: str
-    cluster_cidrs: tuple[str, ...] = ()
+    detection: Detection = field(default_factory=Detection)
     masquerade_all: bool = False
+    source_ranges_for_all: bool = False
+    nodeport_addresses: tuple[str, ...] = (PRIMARY,)
+    localhost_nodeports: bool = True
+    node_ports: PortRange = NODE_PORTS
     pin_root: Path = DEFAULT_PIN_ROOT
     cgroup_root: Path | None = None
     devices: tuple[str, ...] = ()
@@ -51,3 +63,13 @@ class Config:
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     collect_seconds: float = 5.0
     reconcile_seconds: float = 600.0
+
+    def services(self, node: Node) -> ServiceConfig:
+        """Give the settings of rows, of which some depend on what the Node object says."""
+        families = self.detection.families(node)
+        return ServiceConfig(
+            detector_v4=4 in families,
+            detector_v6=6 in families,
+            masquerade_all=self.masquerade_all,
+            source_ranges_for_all=self.source_ranges_for_all,
+        )

@@ -1,10 +1,11 @@
 """Every Kubernetes rule: one Service, its endpoints, this node -> the rows the kernel should hold.
 
 A pure function, so that a rule can be read, and tested, without a kernel. It goes in three steps:
-which endpoints count (:func:`_eligible`), which addresses and ports the Service answers on
+which endpoints count (:mod:`bpfsvc.eligibility`), which addresses and ports the Service answers on
 (:func:`_frontends`), and what each class of clients meets there (:func:`_internal_policies`,
-:func:`_external_policies`). All frontends are alike after the second step but for one question,
-inside or outside: node ports, external IPs and load-balancer addresses follow the same rules.
+:func:`_external_policies`). All frontends are alike after the second step but for two questions:
+inside or outside, as node ports, external IPs and load-balancer addresses follow the same rules;
+and whether it is for clients of certain ranges only (:mod:`bpfsvc.clientranges`).
 
 The rules are kube-proxy's. C, L and H in the comments are its sets: all usable endpoints (after
 topology), those on this node, and whether anything is usable anywhere.
@@ -13,40 +14,17 @@ topology), those on this node, and whether anything is usable anywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text, family
-from bpfsvc.model import EndpointSlice, Port, Service, Traits
+from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
+from bpfsvc.clientranges import client_ranges
+from bpfsvc.eligibility import Eligible, eligible, in_order, merged
+from bpfsvc.model import EndpointSlice, Port, Service
 from bpfsvc.rows import Backend, Frontend, Policies, Policy, PortRows, ServicePort, ServiceRows
+from bpfsvc.surroundings import NodeContext, ServiceConfig
 
-
-@dataclass(frozen=True, slots=True)
-class NodeContext:
-    """What endpoints are compared with. ``zone`` is empty when the node names none."""
-
-    name: str
-    zone: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceConfig:
-    """Settings that change rows.
-
-    * ``detector_v4``, ``detector_v6``: whether clients can be told to be pods of this node.
-    * ``masquerade_all``: masquerade everything that goes to a cluster IP.
-    * ``allow_external_ips``: answer on ``spec.externalIPs``.
-    """
-
-    detector_v4: bool = True
-    detector_v6: bool = True
-    masquerade_all: bool = False
-    allow_external_ips: bool = True
-
-    def has_detector(self, of_family: int) -> bool:
-        """Whether pods can be recognised in family 4 or 6."""
-        return self.detector_v4 if of_family == 4 else self.detector_v6
+__all__ = ["NodeContext", "ServiceConfig", "desired"]
 
 
 def desired(
@@ -59,11 +37,12 @@ def desired(
 
     A family without a cluster IP gets nothing at all, not even a node port. A frontend named
     twice inside the Service belongs to the first: cluster IP, external IP, load balancer, node
-    port, in the order of ``spec.ports``.
+    port, in the order of ``spec.ports``. The first service port of a cluster IP also guards what
+    no service port takes of that address.
     """
     if service is None or not service.is_proxied:
         return {}
-    slices = sorted((one for one in slices if one.is_proxied), key=_slice_order)
+    slices = in_order(slices)
     taken: set[Frontend] = set()
     rows: ServiceRows = {}
     for cluster_ip in service.cluster_ips:
@@ -76,93 +55,35 @@ def desired(
     return rows
 
 
-# -- which endpoints count --
-
-
-class Eligible(NamedTuple):
-    """C and L, each sorted by its text. C is empty only if nothing is usable anywhere (not H)."""
-
-    cluster: list[Backend]
-    local: list[Backend]
-
-
-def _eligible(endpoints: dict[Backend, Traits], node: NodeContext) -> Eligible:
-    ready = [(backend, traits) for backend, traits in endpoints.items() if traits.ready]
-    usable = ready or [(one, traits) for one, traits in endpoints.items() if traits.draining]
-    near = _by_hints(ready, node) if ready else usable
-    return Eligible(_sorted(near), _sorted(_local(endpoints, ready, node)))
-
-
-def _slice_order(one: EndpointSlice) -> tuple[str, str]:
-    """Slices may contradict each other; in order of name they do so alike on every node."""
-    return one.name, one.kind
-
-
-def _merged(slices: Iterable[EndpointSlice], port: Port, of_family: int) -> dict[Backend, Traits]:
-    """Unite the slices. Of two records of one endpoint, the one that stays beats the leaver."""
-    endpoints: dict[Backend, Traits] = {}
-    for one in slices:
-        if one.family != of_family:
-            continue
-        for name, protocol, number in one.ports:
-            if name != port.name or protocol != port.protocol:
-                continue
-            for address, traits in one.endpoints():
-                backend = Backend(address, number)
-                if not traits.terminating or backend not in endpoints:
-                    endpoints[backend] = traits
-    return endpoints
-
-
-Found = list[tuple[Backend, Traits]]
-
-
-def _by_hints(ready: Found, node: NodeContext) -> Found:
-    """Narrow by topology: this node, else this zone; all or nothing, on ready endpoints only."""
-    if all(traits.nodes for _, traits in ready):
-        same_node = [found for found in ready if node.name in found[1].nodes]
-        if same_node:
-            return same_node
-    if node.zone and all(traits.zones for _, traits in ready):
-        same_zone = [found for found in ready if node.zone in found[1].zones]
-        if same_zone:
-            return same_zone
-    return ready
-
-
-def _local(endpoints: dict[Backend, Traits], ready: Found, node: NodeContext) -> Found:
-    """Keep those on this node; draining ones only when none here is ready, whoever else is."""
-    here = [found for found in ready if found[1].node == node.name]
-    return here or [
-        (backend, traits)
-        for backend, traits in endpoints.items()
-        if traits.draining and traits.node == node.name
-    ]
-
-
-def _sorted(found: Found) -> list[Backend]:
-    backends = [backend for backend, _ in found]
-    if len(backends) > 1:
-        backends.sort(key=lambda backend: endpoint_text(*backend))
-    return backends
-
-
 # -- where the Service answers --
+
+
+class _Entrance(NamedTuple):
+    """A frontend, and which rules hold there."""
+
+    frontend: Frontend
+    outside: bool
+    restricted: bool
 
 
 def _frontends(
     service: Service, port: Port, cluster_ip: bytes, config: ServiceConfig
-) -> Iterator[tuple[Frontend, bool]]:
-    """Go over the frontends of a service port and whether each is an outside one."""
+) -> Iterator[_Entrance]:
+    """Go over the frontends of a service port.
+
+    An address of a load balancer is restricted whatever else it may be.
+    """
     of_family = family(cluster_ip)
-    yield Frontend(cluster_ip, port.number, port.protocol), False
-    outside = service.external_ips if config.allow_external_ips else ()
-    for address in outside + service.load_balancer_ips:
+    vips = service.load_balancer_ips
+    yield _Entrance(Frontend(cluster_ip, port.number, port.protocol), False, cluster_ip in vips)
+    for address in (service.external_ips if config.allow_external_ips else ()) + vips:
         if family(address) == of_family:
-            yield Frontend(address, port.number, port.protocol), True
+            restricted = config.source_ranges_for_all or address in vips
+            yield _Entrance(Frontend(address, port.number, port.protocol), True, restricted)
     if port.node_port:
         wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
-        yield Frontend(wildcard, port.node_port, port.protocol), True
+        everywhere = Frontend(wildcard, port.node_port, port.protocol)
+        yield _Entrance(everywhere, True, config.source_ranges_for_all)
 
 
 def _is_external(service: Service, port: Port, of_family: int) -> bool:
@@ -171,7 +92,7 @@ def _is_external(service: Service, port: Port, of_family: int) -> bool:
     return port.node_port != 0 or any(family(address) == of_family for address in addresses)
 
 
-def _is_external_local(service: Service) -> bool:
+def is_external_local(service: Service) -> bool:
     """``externalTrafficPolicy: Local`` only counts where the API gives it a meaning."""
     return service.external_local and (
         service.type in ("NodePort", "LoadBalancer")
@@ -201,35 +122,55 @@ def _port_rows(
 ) -> PortRows:
     of_family = family(cluster_ip)
     outside = _is_external(service, port, of_family)
-    outside_local = outside and _is_external_local(service)
+    outside_local = outside and is_external_local(service)
     backends, slots = _lay_out(
-        _eligible(_merged(slices, port, of_family), node),
+        eligible(merged(slices, port, of_family), node),
         needs_cluster=outside or not service.internal_local,
         needs_local=outside_local or service.internal_local,
     )
     detector = config.has_detector(of_family)
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
     outer = _external_policies(slots, outside_local, detector) if outside else inner
+    ranges = client_ranges(service, of_family, node)
     frontends: dict[Frontend, Policies] = {}
-    for frontend, is_outside in _frontends(service, port, cluster_ip, config):
+    for frontend, is_outside, is_restricted in _frontends(service, port, cluster_ip, config):
         if frontend not in taken:
             taken.add(frontend)
-            frontends[frontend] = outer if is_outside else inner
-    return PortRows(port.number, backends, frontends)
+            policies = outer if is_outside else inner
+            restricted = is_restricted and bool(ranges)
+            if restricted or service.affinity_seconds:
+                policies = _special(policies, service.affinity_seconds, restricted)
+            frontends[frontend] = policies
+    guard = Frontend.rest(cluster_ip)
+    if guard not in taken:
+        taken.add(guard)
+        frontends[guard] = GUARD
+    in_use = any(policies.restricted for policies in frontends.values())
+    return PortRows(port.number, backends, frontends, ranges if in_use else ())
 
 
 def _lay_out(
-    eligible: Eligible, *, needs_cluster: bool, needs_local: bool
+    found: Eligible, *, needs_cluster: bool, needs_local: bool
 ) -> tuple[tuple[Backend, ...], Slots]:
     """Give C the first slots and L the next, only where needed; equal sets share theirs."""
-    cluster = eligible.cluster if needs_cluster else []
-    local = eligible.local if needs_local else []
+    cluster = found.cluster if needs_cluster else []
+    local = found.local if needs_local else []
     shared = cluster == local
     backends = tuple(cluster) if shared else (*cluster, *local)
     slots = Slots(
-        (0, len(cluster)), (0 if shared else len(cluster), len(local)), bool(eligible.cluster)
+        (0, len(cluster)), (0 if shared else len(cluster), len(local)), bool(found.cluster)
     )
     return backends, slots
+
+
+_REFUSAL = Policy(0, 0, False, True)
+GUARD = Policies(_REFUSAL, _REFUSAL, _REFUSAL)
+"""What everyone meets where a live cluster IP has no service port."""
+
+
+@lru_cache(maxsize=1024)
+def _special(policies: Policies, affinity_seconds: int, restricted: bool) -> Policies:
+    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted)
 
 
 @lru_cache(maxsize=1024)

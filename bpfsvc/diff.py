@@ -2,13 +2,17 @@
 
 Backends are never changed in place: a service port whose backends differ gets all of them anew
 under a generation of its own, and its frontends flip to it one atomic write each. So a packet
-meets either all old or all new backends. Where the backends stay, only the frontends that differ
-are written.
+meets either all old or all new backends. Positions belong to a generation as its backends do, so
+a service port that gets or loses affinity is written anew as well. Where the backends stay, only
+the frontends that differ are written.
+
+Ranges of clients have no generations: new ones are added before the frontends flip and old ones
+go after it, and between the two a client of either is served.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
@@ -18,11 +22,14 @@ from bpfsvc.plan import (
     EndpointRow,
     FrontendRow,
     Plan,
+    Position,
+    PositionRow,
+    RangeRow,
     ServiceName,
     spare_frontends,
 )
-from bpfsvc.programmed import Programmed, programmed
-from bpfsvc.rows import Backend, PortRows, ServicePort, ServiceRows
+from bpfsvc.programmed import Programmed, flat, has_affinity, programmed
+from bpfsvc.rows import Backend, Place, PortRows, ServicePort, ServiceRows
 
 
 def plan(now: Mapping[ServicePort, Programmed], wanted: ServiceRows, ids: Ids) -> Plan:
@@ -49,7 +56,10 @@ def _change(
 ) -> None:
     if was is None:
         _renew(steps, port, None, rows, ids.new_service(), ids)
-    elif was.backends() != rows.backends:
+    elif (was.backends(), was.has_affinity) != (
+        rows.backends,
+        has_affinity(rows.frontends.values()),
+    ):
         _renew(steps, port, was, rows, was.service_id, ids)
     else:
         _touch_up(steps, was, rows)
@@ -66,17 +76,23 @@ def _renew(
     """Write everything under a new generation; an endpoint that stays keeps its counters."""
     generation = ids.new_generation()
     old_counters = was.counters() if was else {}
-    counters: dict[Backend, int] = {}
+    counters: dict[Place, int] = {}
     slots = []
     for slot, backend in enumerate(rows.backends):
-        if backend not in counters:
-            counters[backend] = _counter(steps, backend, port.protocol, old_counters, ids)
-        slots.append((backend, counters[backend]))
+        place = backend.place
+        if place not in counters:
+            counters[place] = _counter(steps, backend, port.protocol, old_counters, ids)
+        slots.append((backend, counters[place]))
         steps.backends_put.append(
-            BackendRow(service_id, generation, slot, *backend, counters[backend])
+            BackendRow(service_id, generation, slot, *place, counters[place], backend.hairpin)
         )
-    new = programmed(port, rows.number, service_id, generation, slots, rows.frontends)
+    new = programmed(port, rows.number, service_id, generation, slots, rows.frontends, rows.ranges)
+    steps.positions_put += (
+        PositionRow(Position(service_id, generation, *place), found)
+        for place, found in new.positions().items()
+    )
     _put_name(steps, was, new)
+    _change_ranges(steps, was, new)
     steps.frontends_put += (
         FrontendRow(frontend, service_id, generation, policies)
         for frontend, policies in rows.frontends.items()
@@ -89,26 +105,28 @@ def _renew(
 
 
 def _counter(
-    steps: Plan, backend: Backend, protocol: int, old: Mapping[Backend, int], ids: Ids
+    steps: Plan, backend: Backend, protocol: int, old: Mapping[Place, int], ids: Ids
 ) -> int:
-    if backend in old:
-        return old[backend]
+    if backend.place in old:
+        return old[backend.place]
     counter = ids.take_counter()
     steps.counters_taken.append(counter)
-    steps.endpoints_put.append(EndpointRow(*backend, protocol))
+    steps.endpoints_put.append(EndpointRow(*backend.place, protocol))
     return counter
 
 
 def _touch_up(steps: Plan, was: Programmed, rows: PortRows) -> None:
-    """Keep backends and generation; write what differs in names and frontends."""
+    """Keep backends and generation; write what differs in names, ranges and frontends."""
     old = was.frontends()
-    if old == rows.frontends and was.number == rows.number:
+    if (old, was.number, was.ranges) == (rows.frontends, rows.number, rows.ranges):
         return
     new = was._replace(
         number=rows.number,
-        flat_frontends=tuple(part for pair in rows.frontends.items() for part in pair),
+        flat_frontends=flat(rows.frontends),
+        ranges=rows.ranges,
     )
     _put_name(steps, was, new)
+    _change_ranges(steps, was, new)
     steps.frontends_put += (
         FrontendRow(frontend, was.service_id, was.generation, policies)
         for frontend, policies in rows.frontends.items()
@@ -120,16 +138,24 @@ def _touch_up(steps: Plan, was: Programmed, rows: PortRows) -> None:
 
 def _remove(steps: Plan, was: Programmed) -> None:
     steps.frontends_deleted += was.frontends()
+    steps.ranges_deleted += (RangeRow(was.service_id, one) for one in was.ranges)
     _delete_backends(steps, was)
     steps.names_deleted.append(was.service_id)
     _leave(steps, was, was.counters())
     steps.programmed[was.port] = None
 
 
-def _leave(steps: Plan, was: Programmed, backends: Collection[Backend]) -> None:
+def _leave(steps: Plan, was: Programmed, places: Iterable[Place]) -> None:
     counters = was.counters()
-    steps.counters_freed += (counters[one] for one in backends)
-    steps.endpoints_left += (EndpointRow(*one, was.port.protocol) for one in backends)
+    for place in places:
+        steps.counters_freed.append(counters[place])
+        steps.endpoints_left.append(EndpointRow(*place, was.port.protocol))
+
+
+def _change_ranges(steps: Plan, was: Programmed | None, new: Programmed) -> None:
+    old, now = set(was.ranges if was else ()), set(new.ranges)
+    steps.ranges_put += (RangeRow(new.service_id, one) for one in now - old)
+    steps.ranges_deleted += (RangeRow(new.service_id, one) for one in old - now)
 
 
 def _put_name(steps: Plan, was: Programmed | None, new: Programmed) -> None:
@@ -140,4 +166,7 @@ def _put_name(steps: Plan, was: Programmed | None, new: Programmed) -> None:
 def _delete_backends(steps: Plan, was: Programmed) -> None:
     steps.backends_deleted += (
         BackendSlot(was.service_id, was.generation, slot) for slot in range(was.size)
+    )
+    steps.positions_deleted += (
+        Position(was.service_id, was.generation, *place) for place in was.positions()
     )

@@ -11,20 +11,27 @@ import logging
 import struct
 from collections.abc import Iterable, Mapping
 
-from bpfsvc.address import family, pack, pack_network
 from bpfsvc.config import Config
 from bpfsvc.datapath import attachment, sockets, sysctls
 from bpfsvc.datapath.bpf import Map, program_id
 from bpfsvc.datapath.installation import Installation
 from bpfsvc.datapath.layout import Value
-from bpfsvc.datapath.netlink.devices import Device, Network, choose, masquerade_address
+from bpfsvc.datapath.netlink.devices import (
+    Device,
+    Network,
+    choose,
+    default_address,
+    masquerade_address,
+)
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.errors import BpfsvcError
+from bpfsvc.model import Node as Identity
+from bpfsvc.nodeports import LOOPBACK, NodePortAddresses, resolve
+from bpfsvc.surroundings import primary_address
 
 _log = logging.getLogger(__name__)
 
 _NOTHING = bytes(16)
-_LOOPBACK = pack("127.0.0.1")
 _ONLY_ROW = bytes(4)
 
 
@@ -40,8 +47,24 @@ class Node:
         self._attacher = attachment.Attacher(installation.root, config.attach, config.tc_priority)
         self._attached: dict[int, str] = {}
         self._complained: dict[str, str] = {}
+        self._network = Network((), 0, 0)
+        self._reserved = ""
+        self._settling = False
+        self.know(Identity(config.node_name))
 
     # -- settings --
+
+    def know(self, identity: Identity) -> None:
+        """Take what the Node object says; it is in force from the next :meth:`follow` on."""
+        self._identity = identity
+        self._nodeports = resolve(
+            self._config.nodeport_addresses, identity, localhost=self._config.localhost_nodeports
+        )
+
+    @property
+    def nodeports(self) -> NodePortAddresses:
+        """Where NodePorts answer."""
+        return self._nodeports
 
     def write_settings(self, *, settling: bool = False) -> None:
         """Tell the programs about this node, and reserve the masquerade ports.
@@ -53,12 +76,17 @@ class Node:
         before = record.unpack(settings.lookup(_ONLY_ROW) or bytes(record.size))
         ours = sysctls.parse_ports(_text(before["reserved_ports"]))
         reserved = sysctls.reserve_ports(self._config.masquerade_ports, ours)
-        settings.update(
-            _ONLY_ROW,
-            record.pack({**self._settings(sysctls.format_ports(reserved)), "settling": settling}),
-        )
+        self._reserved = sysctls.format_ports(reserved)
+        self._settling = settling
+        self._put_settings()
 
-    def _settings(self, reserved: str) -> dict[str, Value]:
+    def _put_settings(self) -> None:
+        settings = self._pinned.map("settings")
+        row = self._pinned.layout.maps["settings"].value.pack(self._settings())
+        if settings.lookup(_ONLY_ROW) != row:
+            settings.update(_ONLY_ROW, row)
+
+    def _settings(self) -> dict[str, Value]:
         ports, keep = self._config.masquerade_ports, self._config.lifetimes
         values: dict[str, Value] = {
             "netns_cookie": sockets.netns_cookie(),
@@ -69,14 +97,23 @@ class Node:
             "tcp_closed_seconds": keep.tcp_closed,
             "half_open_seconds": keep.half_open,
             "udp_seconds": keep.udp,
-            "reserved_ports": reserved.encode(),
+            "sctp_seconds": keep.sctp,
+            "reserved_ports": self._reserved.encode(),
+            "settling": self._settling,
+            "detect_interfaces": self._config.detection.by_interface,
         }
-        for cidr in self._config.cluster_cidrs:
-            network, mask = pack_network(cidr)
-            name = f"v{family(network)}"
+        for of_family in (4, 6):
+            values[f"node_v{of_family}"] = self._primary(of_family) or _NOTHING
+        for of_family, (network, mask) in self._config.detection.ranges(self._identity).items():
+            name = f"v{of_family}"
             values |= {f"pod_network_{name}": network, f"pod_mask_{name}": mask}
             values[f"detect_pods_{name}"] = 1
         return values
+
+    def _primary(self, of_family: int) -> bytes | None:
+        """Give what the node's own sockets come from: by the Node object, or by the routes."""
+        named = primary_address(self._identity.addresses, of_family)
+        return named or default_address(self._network, of_family)
 
     # -- addresses and interfaces --
 
@@ -86,6 +123,8 @@ class Node:
         Addresses first: a program must find them when its first packet comes.
         """
         chosen = choose(network.devices, self._config.devices)
+        self._network = network
+        self._put_settings()
         _replace(self._addresses, self._address_rows(network))
         _replace(self._interfaces, self._interface_rows(network, chosen))
         present = {device.index for device in network.devices}
@@ -110,25 +149,22 @@ class Node:
         return sorted(self._attached.values())
 
     def _address_rows(self, network: Network) -> dict[bytes, bytes]:
-        row = self._pinned.layout.maps["node_addresses"].value.pack({"nodeports": 1})
-        found = {
-            each.address: row
-            for device in network.devices
-            for each in device.addresses
-            if not _is_link_local(each.address)
+        record = self._pinned.layout.maps["node_addresses"].value
+        # Only sockets meet that of loopback: packets to 127/8 are nobody's to translate.
+        return {
+            address: record.pack({"nodeports": self._nodeports.state(address)})
+            for address in {*addresses(network), LOOPBACK}
         }
-        # Only sockets meet it: packets to 127/8 are nobody's to translate.
-        found[_LOOPBACK] = row
-        found.pop(pack("::1"), None)
-        return found
 
     def _interface_rows(self, network: Network, chosen: Iterable[Device]) -> dict[bytes, bytes]:
         record = self._pinned.layout.maps["interfaces"].value
+        pods = self._config.detection.pod_interfaces(network.devices)
         return {
             struct.pack("=I", device.index): record.pack(
                 {
                     "v4": masquerade_address(device, network, 4) or _NOTHING,
                     "v6": masquerade_address(device, network, 6) or _NOTHING,
+                    "pods": device.index in pods,
                 }
             )
             for device in chosen
@@ -188,6 +224,16 @@ def _replace(table: Map, wanted: Mapping[bytes, bytes]) -> None:
     have = dict(table.items())
     table.update_many((key, row) for key, row in wanted.items() if have.get(key) != row)
     table.delete_many([key for key in have if key not in wanted])
+
+
+def addresses(network: Network) -> set[bytes]:
+    """Give the addresses of the node, but those that say nothing without their interface."""
+    return {
+        each.address
+        for device in network.devices
+        for each in device.addresses
+        if not _is_link_local(each.address)
+    }
 
 
 def _is_link_local(address: bytes) -> bool:

@@ -1,10 +1,11 @@
 """Operations on the kernel's maps, in an order of which every prefix is safe.
 
 Packets are looked up while rows are being written, and the writer may die between any two. So a
-plan has phases: what nobody refers to yet is written first (names, endpoints, the backends of a
-new generation), then the frontends flip to it, then frontends that are no more go, and only then
-what nobody refers to any longer. Plans of many service ports are merged phase by phase; the order
-inside a phase is free, which is what makes batched writes possible.
+plan has phases: what nobody refers to yet is written first (names, endpoints, ranges of clients,
+the backends of a new generation and their positions), then the frontends flip to it, then
+frontends that are no more go, and only then what nobody refers to any longer. Plans of many
+service ports are merged phase by phase; the order inside a phase is free, which is what makes
+batched writes possible.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bpfsvc.programmed import Programmed
-from bpfsvc.rows import Frontend, Policies, ServicePort
+from bpfsvc.rows import Frontend, Network, Policies, ServicePort
 
 
 class ServiceName(NamedTuple):
@@ -50,6 +51,30 @@ class BackendRow(NamedTuple):
     address: bytes
     port: int
     counter: int
+    hairpin: bool = False
+
+
+class Position(NamedTuple):
+    """Key of map positions: a backend of one generation of a service port with affinity."""
+
+    service_id: int
+    generation: int
+    address: bytes
+    port: int
+
+
+class PositionRow(NamedTuple):
+    """Row of map positions. ``slots`` are the first and the last that the backend has."""
+
+    position: Position
+    slots: tuple[int, int]
+
+
+class RangeRow(NamedTuple):
+    """Row of map source_ranges: where clients of restricted frontends may stand."""
+
+    service_id: int
+    network: Network
 
 
 class FrontendRow(NamedTuple):
@@ -75,8 +100,12 @@ class Plan:
     endpoints_put: list[EndpointRow] = field(default_factory=list)
     counters_taken: list[int] = field(default_factory=list)
     backends_put: list[BackendRow] = field(default_factory=list)
+    positions_put: list[PositionRow] = field(default_factory=list)
+    ranges_put: list[RangeRow] = field(default_factory=list)
     frontends_put: list[FrontendRow] = field(default_factory=list)
     frontends_deleted: list[Frontend] = field(default_factory=list)
+    ranges_deleted: list[RangeRow] = field(default_factory=list)
+    positions_deleted: list[Position] = field(default_factory=list)
     backends_deleted: list[BackendSlot] = field(default_factory=list)
     endpoints_left: list[EndpointRow] = field(default_factory=list)
     names_deleted: list[int] = field(default_factory=list)
@@ -92,6 +121,8 @@ class Plan:
             len(self.names_deleted) > len(self.names_put)
             or len(self.frontends_deleted) > len(self.frontends_put)
             or len(self.backends_deleted) > len(self.backends_put)
+            or len(self.positions_deleted) > len(self.positions_put)
+            or len(self.ranges_deleted) > len(self.ranges_put)
         )
 
     def __bool__(self) -> bool:
@@ -103,8 +134,12 @@ PHASES = (
     "names_put",
     "endpoints_put",
     "backends_put",
+    "positions_put",
+    "ranges_put",
     "frontends_put",
     "frontends_deleted",
+    "ranges_deleted",
+    "positions_deleted",
     "backends_deleted",
     "endpoints_left",
     "names_deleted",
@@ -131,8 +166,12 @@ def merge(plans: Iterable[Plan]) -> Plan:
         whole.endpoints_put += plan.endpoints_put
         whole.counters_taken += plan.counters_taken
         whole.backends_put += plan.backends_put
+        whole.positions_put += plan.positions_put
+        whole.ranges_put += plan.ranges_put
         whole.frontends_put += plan.frontends_put
         whole.frontends_deleted += plan.frontends_deleted
+        whole.ranges_deleted += plan.ranges_deleted
+        whole.positions_deleted += plan.positions_deleted
         whole.backends_deleted += plan.backends_deleted
         whole.endpoints_left += plan.endpoints_left
         whole.names_deleted += plan.names_deleted

@@ -10,17 +10,17 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from bpfsvc.rows import Backend, Frontend, Policies, ServicePort
+from bpfsvc.rows import Backend, Frontend, Network, Place, Policies, ServicePort
 
-_SLOT = struct.Struct("=16sHI")
-"""Address, port, counter id."""
+_SLOT = struct.Struct("=16sHIB")
+"""Address, port, counter id, hairpin."""
 
 
 class Programmed(NamedTuple):
     """The rows of one service port; made by :func:`programmed`.
 
     ``slots`` holds a packed record per backend slot; ``flat_frontends`` frontends and policies in
-    turn.
+    turn. Where backends stand is not kept but worked out: few service ports have affinity.
     """
 
     port: ServicePort
@@ -29,6 +29,7 @@ class Programmed(NamedTuple):
     generation: int
     slots: bytes
     flat_frontends: tuple[Frontend | Policies, ...]
+    ranges: tuple[Network, ...] = ()
 
     @property
     def size(self) -> int:
@@ -37,26 +38,55 @@ class Programmed(NamedTuple):
 
     def pairs(self) -> Iterator[tuple[Backend, int]]:
         """Go over the slots in order: the backend and the id of its counters."""
-        for address, port, counter in _SLOT.iter_unpack(self.slots):
-            yield Backend(address, port), counter
+        for address, port, counter, hairpin in _SLOT.iter_unpack(self.slots):
+            yield Backend(address, port, bool(hairpin)), counter
 
-    def row(self, slot: int) -> tuple[int, int, int, bytes, int, int]:
+    def row(self, slot: int) -> tuple[int, int, int, bytes, int, int, bool]:
         """Give one slot in the order of the fields of :class:`bpfsvc.plan.BackendRow`."""
-        address, port, counter = _SLOT.unpack_from(self.slots, slot * _SLOT.size)
-        return self.service_id, self.generation, slot, address, port, counter
+        address, port, counter, hairpin = _SLOT.unpack_from(self.slots, slot * _SLOT.size)
+        return self.service_id, self.generation, slot, address, port, counter, bool(hairpin)
 
     def backends(self) -> tuple[Backend, ...]:
         """Give the backends in the order of their slots."""
         return tuple(backend for backend, _ in self.pairs())
 
-    def counters(self) -> dict[Backend, int]:
+    def counters(self) -> dict[Place, int]:
         """Give the id of the counters of each backend."""
-        return dict(self.pairs())
+        return {backend.place: counter for backend, counter in self.pairs()}
+
+    @property
+    def has_affinity(self) -> bool:
+        """Whether its clients stay with their backends, so that these have rows of positions."""
+        return has_affinity(self.flat_frontends[1::2])  # type: ignore[arg-type]
+
+    def positions(self) -> dict[Place, tuple[int, int]]:
+        """Give the first and the last slot of each backend: where C and L have it."""
+        found: dict[Place, tuple[int, int]] = {}
+        if self.has_affinity:
+            for slot, backend in enumerate(self.backends()):
+                found[backend.place] = (found.get(backend.place, (slot,))[0], slot)
+        return found
+
+    def accounted(self, place: Place, slots: tuple[int, int]) -> int:
+        """Count the slots that a row of positions rightly gives for a backend; 0 if it is wrong.
+
+        With a row for each backend, all are right and there when the counts sum up to ``size``.
+        """
+        if not slots[0] <= slots[1] < self.size:
+            return 0
+        if any(self.row(slot)[3:5] != place for slot in slots):
+            return 0
+        return len(set(slots))
 
     def frontends(self) -> dict[Frontend, Policies]:
         """Give the frontends and what clients meet there."""
         flat = iter(self.flat_frontends)
         return dict(zip(flat, flat, strict=True))  # type: ignore[arg-type]
+
+
+def has_affinity(policies: Iterable[Policies]) -> bool:
+    """Whether any of the policies keeps clients with their backends."""
+    return any(one.affinity_seconds for one in policies)
 
 
 def programmed(
@@ -66,6 +96,7 @@ def programmed(
     generation: int,
     slots: Iterable[tuple[Backend, int]],
     frontends: Mapping[Frontend, Policies],
+    ranges: tuple[Network, ...] = (),
 ) -> Programmed:
     """Remember rows. ``slots`` gives backend and counter id, slot by slot."""
     return Programmed(
@@ -73,9 +104,15 @@ def programmed(
         number,
         service_id,
         generation,
-        b"".join(_SLOT.pack(address, number, counter) for (address, number), counter in slots),
-        tuple(part for pair in frontends.items() for part in pair),
+        b"".join(_SLOT.pack(*one.place, counter, one.hairpin) for one, counter in slots),
+        flat(frontends),
+        ranges,
     )
+
+
+def flat(frontends: Mapping[Frontend, Policies]) -> tuple[Frontend | Policies, ...]:
+    """Give frontends and policies in turn."""
+    return tuple(part for pair in frontends.items() for part in pair)
 
 
 class Ledger:

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfsvc.plan import BackendRow, BackendSlot, FrontendRow, Plan, ServiceName, spare_frontends
+from bpfsvc.plan import (
+    PHASES,
+    BackendRow,
+    BackendSlot,
+    FrontendRow,
+    Plan,
+    Position,
+    PositionRow,
+    RangeRow,
+    ServiceName,
+    spare_frontends,
+)
 from bpfsvc.programmed import Ledger, Programmed
 
 
@@ -17,22 +28,18 @@ def repair(
     names: Iterable[ServiceName],
     frontends: Iterable[FrontendRow],
     backends: Iterable[BackendRow],
+    positions: Iterable[PositionRow] = (),
+    ranges: Iterable[RangeRow] = (),
 ) -> tuple[Plan, int]:
     """Give the plan that mends the kernel's rows, and the number of rows that differ."""
     of_id = {one.service_id: one for one in ledger}
     plan = Plan()
     _check_names(plan, of_id, names)
     _check_backends(plan, of_id, backends)
+    _check_positions(plan, of_id, positions)
+    _check_ranges(plan, of_id, ranges)
     _check_frontends(plan, of_id, frontends)
-    drift = (
-        len(plan.names_put)
-        + len(plan.names_deleted)
-        + len(plan.backends_put)
-        + len(plan.frontends_put)
-        + len(plan.frontends_deleted)
-        + len(plan.backends_deleted)
-    )
-    return plan, drift
+    return plan, sum(len(getattr(plan, phase)) for phase in PHASES)
 
 
 def _check_names(plan: Plan, of_id: dict[int, Programmed], names: Iterable[ServiceName]) -> None:
@@ -58,6 +65,39 @@ def _check_backends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[Bac
         owner = of_id[service_id]
         if count != owner.size:
             plan.backends_put += (BackendRow(*owner.row(slot)) for slot in range(owner.size))
+
+
+def _check_positions(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[PositionRow]) -> None:
+    accounted = {id_: 0 for id_, one in of_id.items() if one.has_affinity}
+    """How many slots the rows of each service port with affinity give."""
+    for position, slots in rows:
+        owner = of_id.get(position.service_id)
+        count = 0
+        if owner and position.service_id in accounted and position.generation == owner.generation:
+            count = owner.accounted(position[2:], slots)
+        if count:
+            accounted[position.service_id] += count
+        else:
+            plan.positions_deleted.append(position)
+    for service_id, count in accounted.items():
+        owner = of_id[service_id]
+        if count != owner.size:
+            plan.positions_put += (
+                PositionRow(Position(service_id, owner.generation, *place), slots)
+                for place, slots in owner.positions().items()
+            )
+    written = {row.position for row in plan.positions_put}
+    plan.positions_deleted = [one for one in plan.positions_deleted if one not in written]
+
+
+def _check_ranges(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[RangeRow]) -> None:
+    missing = {RangeRow(id_, each) for id_, one in of_id.items() for each in one.ranges}
+    for row in rows:
+        if row in missing:
+            missing.remove(row)
+        else:
+            plan.ranges_deleted.append(row)
+    plan.ranges_put += missing
 
 
 def _check_frontends(plan: Plan, of_id: dict[int, Programmed], rows: Iterable[FrontendRow]) -> None:

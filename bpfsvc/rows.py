@@ -33,12 +33,34 @@ class Frontend(NamedTuple):
     port: int
     protocol: int
 
+    @classmethod
+    def rest(cls, address: bytes) -> Frontend:
+        """Stand for all of an address that no other frontend takes: any port, any protocol."""
+        return cls(address, 0, 0)
+
 
 class Backend(NamedTuple):
-    """Where packets go."""
+    """Where packets go. With ``hairpin`` it is masqueraded when it is its own client."""
 
     address: bytes
     port: int
+    hairpin: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Its address and port, by which it is the same backend whatever else changes."""
+        return self.address, self.port
+
+
+Place = tuple[bytes, int]
+"""Address and port."""
+
+
+class Network(NamedTuple):
+    """The addresses that share the first ``bits`` of 128, IPv4 in v4-mapped form."""
+
+    address: bytes
+    bits: int
 
 
 class Policy(NamedTuple):
@@ -54,19 +76,40 @@ class Policy(NamedTuple):
 
 
 class Policies(NamedTuple):
-    """A policy for each class of clients: pods by the detector, this node itself, all others."""
+    """A policy for each class of clients: pods by the detector, this node itself, all others.
+
+    * ``affinity_seconds``: how long a client stays with its backend; 0: no longer than the
+      connection.
+    * ``restricted``: only clients out of the ranges of the service port are served.
+    """
 
     pod: Policy
     node: Policy
     other: Policy
+    affinity_seconds: int = 0
+    restricted: bool = False
+
+    @property
+    def by_class(self) -> tuple[Policy, Policy, Policy]:
+        """The policies alone, in the order of :data:`CLIENTS`."""
+        return self[:3]
+
+
+CLIENTS = ("pod", "node", "other")
+"""The classes of clients."""
 
 
 class PortRows(NamedTuple):
-    """All rows of one service port. ``number`` is ``spec.ports[].port``."""
+    """All rows of one service port.
+
+    ``number`` is ``spec.ports[].port``; ``ranges``, sorted, are where the clients of restricted
+    frontends must stand.
+    """
 
     number: int
     backends: tuple[Backend, ...]
     frontends: dict[Frontend, Policies]
+    ranges: tuple[Network, ...] = ()
 
 
 ServiceRows = dict[ServicePort, PortRows]

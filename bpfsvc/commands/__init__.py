@@ -112,6 +112,10 @@ COMMANDS = {
     "run": ("bpfsvc.commands.run", "Balance Services on this node until told to stop."),
     "status": ("bpfsvc.commands.status", "Say in ten lines whether this node is well."),
     "maps": ("bpfsvc.commands.maps", "Look into the kernel's maps."),
+    "explain": (
+        "bpfsvc.commands.explain",
+        "Tell what becomes of the first packet of a connection, and why.",
+    ),
     "cleanup": ("bpfsvc.commands.cleanup", "Remove every trace of an agent that no longer runs."),
 }
 """Name -> module, description."""

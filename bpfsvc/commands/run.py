@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
 import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -20,48 +19,12 @@ from bpfsvc.datapath import sockets
 from bpfsvc.datapath.attachment import WAYS, Way
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
-from bpfsvc.datapath.sysctls import PortRange, check_masquerade_ports
+from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange, check_ports
+from bpfsvc.detection import Detection, Mode
 from bpfsvc.errors import UsageError
+from bpfsvc.nodeports import PRIMARY
 from bpfsvc.privileges import require_privileges
 from bpfsvc.sources.manifests import Manifests
-
-
-class CidrList(click.ParamType[Any]):
-    """One CIDR, or two of different families with a comma between them."""
-
-    name = "cidr[,cidr]"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Check and split."""
-        if isinstance(value, tuple):
-            return value
-        found = tuple(part.strip() for part in str(value).split(",") if part.strip())
-        try:
-            versions = [ipaddress.ip_network(one, strict=False).version for one in found]
-        except ValueError as error:
-            self.fail(f"{error}; give CIDRs such as 10.244.0.0/16,fd44::/48", param, ctx)
-        if len(set(versions)) != len(versions):
-            self.fail(f"{value}: give at most one CIDR per family", param, ctx)
-        return found
-
-
-class Ports(click.ParamType[Any]):
-    """``FIRST-LAST``."""
-
-    name = "first-last"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> PortRange:
-        """Check and split."""
-        if isinstance(value, PortRange):
-            return value
-        first, dash, last = str(value).partition("-")
-        if not (dash and first.isdigit() and last.isdigit()):
-            self.fail(f"{value!r} is not FIRST-LAST, such as 10000-29999", param, ctx)
-        return PortRange(int(first), int(last))
 
 
 def _sizes(command: Any) -> Any:
@@ -91,12 +54,57 @@ def _sizes(command: Any) -> Any:
     help="Name of this node; the host's name if not given.",
 )
 @click.option(
+    "--detect-local-mode",
+    type=click.Choice(get_args(Mode)),
+    default="ClusterCIDR",
+    show_default=True,
+    help="How pods are told from others: range of the cluster or of the Node object, interfaces.",
+)
+@click.option(
     "--cluster-cidr",
-    type=CidrList(),
+    type=parameters.CidrList(one_per_family=True),
     default=(),
     help="Range of the pods, one per family; other clients of a cluster IP are masqueraded.",
 )
+@click.option(
+    "--pod-bridge-interface",
+    metavar="NAME",
+    default="",
+    help="With --detect-local-mode BridgeInterface: the bridge that pods are on.",
+)
+@click.option(
+    "--pod-interface-name-prefix",
+    metavar="PREFIX",
+    default="",
+    help="With --detect-local-mode InterfaceNamePrefix: what names of pods' interfaces begin with.",
+)
 @click.option("--masquerade-all", is_flag=True, help="Masquerade all that goes to a cluster IP.")
+@click.option(
+    "--source-ranges-for-all",
+    is_flag=True,
+    help="Hold loadBalancerSourceRanges against clients of NodePorts and externalIPs as well.",
+)
+@click.option(
+    "--nodeport-addresses",
+    metavar="CIDR,...|primary",
+    type=parameters.CidrList(alone=PRIMARY),
+    default=(PRIMARY,),
+    show_default=PRIMARY,
+    help="Where NodePorts answer. A family without a CIDR does on all addresses.",
+)
+@click.option(
+    "--localhost-nodeports/--no-localhost-nodeports",
+    default=True,
+    show_default=True,
+    help="Let NodePorts answer on IPv4 loopback too, unless --nodeport-addresses exclude it.",
+)
+@click.option(
+    "--service-node-port-range",
+    type=parameters.Ports(),
+    default=NODE_PORTS,
+    show_default=str(NODE_PORTS),
+    help="NodePorts as the API server gives them out.",
+)
 @click.option(
     "--devices",
     metavar="PATTERN,...",
@@ -113,7 +121,7 @@ def _sizes(command: Any) -> Any:
 @parameters.healthz
 @click.option(
     "--masquerade-ports",
-    type=Ports(),
+    type=parameters.Ports(),
     default=DEFAULT_MASQUERADE_PORTS,
     show_default=str(DEFAULT_MASQUERADE_PORTS),
     help="Source ports of masqueraded connections.",
@@ -136,8 +144,15 @@ def _sizes(command: Any) -> Any:
 def run(
     manifests: Path,
     hostname_override: str | None,
+    detect_local_mode: Mode,
     cluster_cidr: tuple[str, ...],
+    pod_bridge_interface: str,
+    pod_interface_name_prefix: str,
     masquerade_all: bool,
+    source_ranges_for_all: bool,
+    nodeport_addresses: tuple[str, ...],
+    localhost_nodeports: bool,
+    service_node_port_range: PortRange,
     devices: str,
     cgroup_root: str | None,
     pin_root: Path,
@@ -152,12 +167,23 @@ def run(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     require_privileges()
-    check_masquerade_ports(masquerade_ports)
+    detection = Detection(
+        mode=detect_local_mode,
+        cluster_cidrs=cluster_cidr,
+        bridge=pod_bridge_interface,
+        prefix=pod_interface_name_prefix,
+    )
+    _check_detection(detection)
+    check_ports(masquerade_ports, service_node_port_range)
     config = Config(
         manifests=manifests,
         node_name=_node_name(hostname_override),
-        cluster_cidrs=cluster_cidr,
+        detection=detection,
         masquerade_all=masquerade_all,
+        source_ranges_for_all=source_ranges_for_all,
+        nodeport_addresses=nodeport_addresses,
+        localhost_nodeports=localhost_nodeports,
+        node_ports=service_node_port_range,
         pin_root=pin_root,
         cgroup_root=_cgroup_root(cgroup_root),
         devices=tuple(part.strip() for part in devices.split(",") if part.strip()),
@@ -179,6 +205,18 @@ def _node_name(override: str | None) -> str:
     if not name:
         raise UsageError("--hostname-override is blank", "give the name of this Node object")
     return name
+
+
+def _check_detection(detection: Detection) -> None:
+    needs = {
+        "BridgeInterface": ("--pod-bridge-interface", detection.bridge),
+        "InterfaceNamePrefix": ("--pod-interface-name-prefix", detection.prefix),
+    }
+    flag, value = needs.get(detection.mode, ("", "none"))
+    if not value:
+        raise UsageError(
+            f"--detect-local-mode {detection.mode} says nothing by itself", f"give {flag} as well"
+        )
 
 
 def _cgroup_root(given: str | None) -> Path | None:

@@ -15,9 +15,6 @@ from typing import NamedTuple
 
 from bpfsvc.errors import KernelError, UsageError
 
-NODE_PORTS = (30000, 32767)
-"""The API server's default ``--service-node-port-range``."""
-
 LOCAL_PORTS = "net.ipv4.ip_local_port_range"
 RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
 V4_FORWARDING = "net.ipv4.ip_forward"
@@ -38,6 +35,12 @@ class PortRange(NamedTuple):
     def __str__(self) -> str:
         return f"{self.first}-{self.last}" if self.first != self.last else str(self.first)
 
+
+NODE_PORTS = PortRange(30000, 32767)
+"""The API server's default ``--service-node-port-range``."""
+
+DEFAULT_LOCAL_PORTS = PortRange(32768, 60999)
+"""What the kernel has at boot."""
 
 Ports = tuple[PortRange, ...]
 """Disjoint ranges in ascending order, with a gap between any two."""
@@ -101,23 +104,38 @@ def subtract(left: Ports, right: Ports) -> Ports:
     return _ranges(_members(left) - _members(right))
 
 
-def check_masquerade_ports(ports: PortRange, node_ports: tuple[int, int] = NODE_PORTS) -> None:
-    """Raise ``UsageError`` if masquerading from ``ports`` would meet the node's own connections."""
-    if not 1 <= ports.first <= ports.last <= 65535:
-        raise UsageError(
-            f"--masquerade-ports {ports} is not a range of ports", "give FIRST-LAST in 1-65535"
-        )
-    first, last = (int(number) for number in read(LOCAL_PORTS).split())
-    if _overlap(ports, PortRange(first, last)):
+def check_ports(ports: PortRange, node_ports: PortRange = NODE_PORTS) -> None:
+    """Raise ``UsageError`` if masquerading from ``ports``, NodePorts and local ports would meet.
+
+    Answers to the node's own connections from the port of a NodePort would be taken for clients
+    of it; those that are reserved are never given to connections.
+    """
+    for flag, given in (("masquerade-ports", ports), ("service-node-port-range", node_ports)):
+        if not 1 <= given.first <= given.last <= 65535:
+            raise UsageError(
+                f"--{flag} {given} is not a range of ports", "give FIRST-LAST in 1-65535"
+            )
+    local = PortRange(*(int(number) for number in read(LOCAL_PORTS).split()))
+    if _overlap(ports, local):
+        first, last = max(_outside(local, ports), key=lambda each: each.last - each.first)
         raise UsageError(
             f"--masquerade-ports {ports} overlaps the ports this node gives to its own"
-            f" connections, {first}-{last}",
-            f"choose a range outside them, or change sysctl {LOCAL_PORTS}",
+            f" connections, {local}",
+            f"choose a range outside them, or: sysctl -w {LOCAL_PORTS}='{first} {last}'",
         )
-    if _overlap(ports, PortRange(*node_ports)):
+    if _overlap(ports, node_ports):
         raise UsageError(
-            f"--masquerade-ports {ports} overlaps the NodePorts {node_ports[0]}-{node_ports[1]}",
+            f"--masquerade-ports {ports} overlaps the NodePorts {node_ports}",
             "choose a range outside them with --masquerade-ports FIRST-LAST",
+        )
+    reserved = parse_ports(read(RESERVED_PORTS))
+    if subtract(_common(node_ports, local), reserved):
+        wanted = format_ports(merge(reserved, (node_ports,)))
+        raise UsageError(
+            f"the NodePorts {node_ports} overlap the ports this node gives to its own"
+            f" connections, {local}",
+            f"reserve them: sysctl -w {RESERVED_PORTS}={wanted}"
+            " (or name the API server's range with --service-node-port-range)",
         )
 
 
@@ -149,6 +167,16 @@ def _path(name: str) -> Path:
 
 def _overlap(left: PortRange, right: PortRange) -> bool:
     return left.first <= right.last and right.first <= left.last
+
+
+def _common(left: PortRange, right: PortRange) -> Ports:
+    first, last = max(left.first, right.first), min(left.last, right.last)
+    return (PortRange(first, last),) if first <= last else ()
+
+
+def _outside(whole: PortRange, hole: PortRange) -> Ports:
+    """Give what is left of a range, or what the kernel has at boot if nothing is."""
+    return subtract((whole,), (hole,)) or (DEFAULT_LOCAL_PORTS,)
 
 
 def _members(ports: Ports) -> set[int]:

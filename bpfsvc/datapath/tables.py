@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from sys import intern
@@ -20,15 +21,24 @@ from bpfsvc.plan import (
     EndpointRow,
     FrontendRow,
     Plan,
+    Position,
+    PositionRow,
+    RangeRow,
     ServiceName,
 )
-from bpfsvc.rows import Frontend, Policies, Policy, ServicePort
+from bpfsvc.rows import CLIENTS, Frontend, Network, Policies, Policy, ServicePort
 
 _POLICY = ("first", "size", "masquerade", "reject", "zero")
 _ADDRESS_KEY = ("address", "port", "protocol", "zero")
 
 _ID = struct.Struct("=I")
+_SLOTS = struct.Struct("=II")
 _PAD = b"\0\0"
+_ID_BITS = 32
+"""Bits of a service id, which stands before the network in the keys of source_ranges."""
+
+_ANYTHING = _ID.pack(1)
+"""The value of rows that say everything by being there."""
 
 
 class Tables:
@@ -47,15 +57,34 @@ class Tables:
             pinned,
             "backends",
             ("service", "generation", "slot"),
-            ("address", "port", "zero", "counters"),
+            ("address", "port", "hairpin", "zero", "counters"),
         )
-        policies = tuple(f"{who}.{name}" for who in Policies._fields for name in _POLICY)
+        policies = tuple(f"{who}.{name}" for who in CLIENTS for name in _POLICY)
         self._frontends, self._frontend = _open(
-            pinned, "frontends", _ADDRESS_KEY, ("service", "generation", *policies)
+            pinned,
+            "frontends",
+            _ADDRESS_KEY,
+            ("service", "generation", *policies, "affinity_seconds", "restricted", "zero"),
         )
+        self._positions, _ = _open(
+            pinned,
+            "positions",
+            ("service", "generation", "address", "port", "zero"),
+            ("slots",),
+        )
+        self._ranges, _ = _open(
+            pinned, "source_ranges", ("prefix", "service", "network"), ("value",)
+        )
+        self._service_networks, _ = _open(
+            pinned, "service_networks", ("prefix", "network"), ("value",)
+        )
+        self._position = pinned.layout.maps["positions"].key.codec
+        self._range = pinned.layout.maps["source_ranges"].key.codec
+        self._network = pinned.layout.maps["service_networks"].key.codec
         self._address_key = pinned.layout.maps["frontends"].key.codec
         self._slot = pinned.layout.maps["backends"].key.codec
         self._counters = pinned.map("backend_counters")
+        self._udp_sockets = pinned.map("udp_sockets")
 
     # -- writing --
 
@@ -68,21 +97,37 @@ class Tables:
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
         self._use_endpoints(plan.endpoints_put)
-        self._put_backends(plan.backends_put)
+        self._put_backends(plan)
+        self._ranges.update_many((self._range_key(row), _ANYTHING) for row in plan.ranges_put)
         self._frontends.update_many(self._frontend_row(row) for row in plan.frontends_put)
         self._frontends.delete_many([self._frontend_key(f) for f in plan.frontends_deleted])
+        self._ranges.delete_many([self._range_key(row) for row in plan.ranges_deleted])
+        self._positions.delete_many([self._position_key(one) for one in plan.positions_deleted])
         self._backends.delete_many([self._slot.pack(*slot) for slot in plan.backends_deleted])
         gone = self._leave_endpoints(plan.endpoints_left)
         self._services.delete_many([_ID.pack(service) for service in plan.names_deleted])
         return gone
 
-    def _put_backends(self, rows: list[BackendRow]) -> None:
+    def _put_backends(self, plan: Plan) -> None:
         try:
-            self._backends.update_many(self._backend_row(row) for row in rows)
+            self._backends.update_many(self._backend_row(row) for row in plan.backends_put)
+            self._positions.update_many(
+                (self._position_key(row.position), _SLOTS.pack(*row.slots))
+                for row in plan.positions_put
+            )
         except MapFull:
             # Nothing refers to this generation, and nothing will.
-            self._backends.delete_many([self._backend_row(row)[0] for row in rows])
+            self._positions.delete_many([self._position_key(p) for p, _ in plan.positions_put])
+            self._backends.delete_many([self._backend_row(row)[0] for row in plan.backends_put])
             raise
+
+    def set_service_networks(self, networks: Iterable[Network]) -> int:
+        """Make the networks of cluster IPs exactly these; return the number of differences."""
+        wanted = {self._network.pack(bits, address) for address, bits in networks}
+        held = {key for key, _ in self._service_networks.items()}
+        self._service_networks.update_many((key, _ANYTHING) for key in wanted - held)
+        self._service_networks.delete_many(list(held - wanted))
+        return len(wanted ^ held)
 
     def set_endpoints(self, uses: Callable[[], Iterable[EndpointRow]]) -> int:
         """Make the endpoints exactly these, with their counts of uses; return the differences.
@@ -126,6 +171,11 @@ class Tables:
 
     # -- reading --
 
+    def socket_service(self, cookie: int) -> int:
+        """Give the service id that a connected UDP socket was translated by; 0: none."""
+        raw = self._udp_sockets.lookup(cookie.to_bytes(8, sys.byteorder))
+        return _ID.unpack(raw)[0] if raw else 0
+
     def names(self) -> Iterator[ServiceName]:
         """Read the names of all service ids."""
         for key, value in self._services.items():
@@ -138,7 +188,7 @@ class Tables:
         shared: dict[tuple[int, ...], Policies] = {}
         for key, value in self._frontends.items():
             address, port, protocol, _ = self._address_key.unpack(key)
-            service, generation, *flat = self._frontend.unpack(value)
+            service, generation, *flat, _ = self._frontend.unpack(value)
             policies = shared.setdefault(tuple(flat), _policies(flat))
             frontend = Frontend(address, socket.ntohs(port), protocol)
             yield FrontendRow(frontend, service, generation, policies)
@@ -146,9 +196,25 @@ class Tables:
     def backends(self) -> Iterator[BackendRow]:
         """Read all backends of all generations."""
         for key, value in self._backends.items():
-            address, port, _, counter = self._backend.unpack(value)
+            address, port, hairpin, _, counter = self._backend.unpack(value)
             service, generation, slot = self._slot.unpack(key)
-            yield BackendRow(service, generation, slot, address, socket.ntohs(port), counter)
+            yield BackendRow(
+                service, generation, slot, address, socket.ntohs(port), counter, bool(hairpin)
+            )
+
+    def positions(self) -> Iterator[PositionRow]:
+        """Read where backends of service ports with affinity stand."""
+        for key, value in self._positions.items():
+            service, generation, address, port, _ = self._position.unpack(key)
+            first, last = _SLOTS.unpack(value)
+            position = Position(service, generation, address, socket.ntohs(port))
+            yield PositionRow(position, (first, last))
+
+    def ranges(self) -> Iterator[RangeRow]:
+        """Read where clients of restricted frontends may stand."""
+        for key, _ in self._ranges.items():
+            bits, service, address = self._range.unpack(key)
+            yield RangeRow(service, Network(address, bits - _ID_BITS))
 
     # -- encoding --
 
@@ -172,15 +238,29 @@ class Tables:
         )
 
     def _frontend_row(self, row: FrontendRow) -> tuple[bytes, bytes]:
-        pod, node, other = row.policies
+        pod, node, other, affinity_seconds, restricted = row.policies
         value = self._frontend.pack(
-            row.service_id, row.generation, *pod, _PAD, *node, _PAD, *other, _PAD
+            row.service_id,
+            row.generation,
+            *(*pod, _PAD, *node, _PAD, *other, _PAD),
+            affinity_seconds,
+            restricted,
+            b"",
         )
         return self._frontend_key(row.frontend), value
 
     def _backend_row(self, row: BackendRow) -> tuple[bytes, bytes]:
         key = self._slot.pack(row.service_id, row.generation, row.slot)
-        return key, self._backend.pack(row.address, socket.htons(row.port), 0, row.counter)
+        port = socket.htons(row.port)
+        return key, self._backend.pack(row.address, port, row.hairpin, 0, row.counter)
+
+    def _position_key(self, one: Position) -> bytes:
+        service, generation, address, port = one
+        return self._position.pack(service, generation, address, socket.htons(port), 0)
+
+    def _range_key(self, row: RangeRow) -> bytes:
+        address, bits = row.network
+        return self._range.pack(_ID_BITS + bits, row.service_id, address)
 
 
 def _open(
@@ -192,7 +272,9 @@ def _open(
 
 
 def _policies(flat: list[int]) -> Policies:
-    return Policies(*(_policy(*flat[i : i + 4]) for i in range(0, len(flat), len(_POLICY))))
+    *three, affinity_seconds, restricted = flat
+    pod, node, other = (_policy(*three[i : i + 4]) for i in range(0, len(three), len(_POLICY)))
+    return Policies(pod, node, other, affinity_seconds, bool(restricted))
 
 
 def _policy(first: int, size: int, masquerade: int, reject: int) -> Policy:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bpfsvc.datapath.layout import Layout
 from bpfsvc.errors import UsageError
-from bpfsvc.inspection import connections, node, services
+from bpfsvc.inspection import clients, connections, node, services
 from bpfsvc.inspection.fields import lacks
 from bpfsvc.inspection.generic import generic
 from bpfsvc.inspection.reader import Reader
@@ -46,6 +46,17 @@ _VIEWS = {
         services.backends, {**_BACKENDS, "backend_counters": (_NUMBER, services.TRAFFIC)}
     ),
     "endpoints": _View(services.endpoints, {"endpoints": (services.ADDRESS_KEY, _NUMBER)}),
+    "source_ranges": _View(
+        clients.source_ranges, {**_NAMES, "source_ranges": (clients.RANGE, _NUMBER)}
+    ),
+    "service_networks": _View(
+        clients.service_networks, {"service_networks": (clients.NETWORK, _NUMBER)}
+    ),
+    "affinities": _View(
+        lambda reader: clients.affinities(reader, time.monotonic_ns()),
+        {**_NAMES, "affinities": (clients.CLIENT, clients.AFFINITY)},
+    ),
+    "positions": _View(clients.positions, {**_NAMES, "positions": (clients.POSITION, ("slots",))}),
     "connections": _View(
         lambda reader: connections.connections(reader, time.monotonic_ns()),
         {**_NAMES, "connections": _ENTRY, "new_connections": _ENTRY},
@@ -53,7 +64,7 @@ _VIEWS = {
     "node_addresses": _View(
         node.node_addresses, {"node_addresses": (("address",), ("nodeports",))}
     ),
-    "interfaces": _View(node.interfaces, {"interfaces": (_NUMBER, ("v4", "v6"))}),
+    "interfaces": _View(node.interfaces, {"interfaces": (_NUMBER, node.INTERFACE)}),
     "settings": _View(node.settings, {"settings": (_NUMBER, ())}),
     "counters": _View(node.counters, {"counters": (_NUMBER, ())}),
     "sizes": _View(node.sizes, {}),
@@ -62,10 +73,16 @@ _VIEWS = {
 _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends"}
 """Maps whose content another view shows; by their own name they are that view."""
 
-_INTERNAL = {"layout", "steps", "packets", "port_filters", "direct_flows", "half_open"}
+_INTERNAL = {
+    *("layout", "steps", "packets", "port_filters", "direct_flows", "half_open"),
+    *("quotes", "crc32c_steps"),
+}
 """The description itself, and machinery of the programs: scratch space, bytes, counts."""
 
-_READABLE = {"hash", "lru_hash", "array", "percpu_array", "percpu_hash", "lru_percpu_hash"}
+_READABLE = {
+    *("hash", "lru_hash", "lpm_trie", "array"),
+    *("percpu_array", "percpu_hash", "lru_percpu_hash"),
+}
 """Types that can be read from end to end."""
 
 

@@ -23,6 +23,8 @@ _ONLY = bytes(4)
 _POD_RANGES = {"v4": ("IPv4", 96), "v6": ("IPv6", 0)}
 """Families, and how many bits of a mask stand before those of the family."""
 
+INTERFACE = ("v4", "v6", "pods")
+
 _PORTS = ("masquerade_first", "masquerade_ports")
 
 
@@ -39,17 +41,17 @@ def node_addresses(reader: Reader) -> Records:
 
 
 def interfaces(reader: Reader) -> Records:
-    """Give the interfaces the programs serve, and what they masquerade to."""
+    """Give the interfaces the programs serve, what they masquerade to, and whether pods come by."""
     layout = reader.layout.maps["interfaces"]
-    key, value = chooser(layout.key, ("value",)), chooser(layout.value, ("v4", "v6"))
-    more = extras(layout, ("value",), ("v4", "v6"))
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, INTERFACE)
+    more = extras(layout, ("value",), INTERFACE)
     rows: list[Row] = []
     found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.rows("interfaces"))
     for index, raw_key, raw in found:
-        v4, v6 = value(raw)
-        row: Row = (interface_text(index), index, address_text(v4), address_text(v6))
+        v4, v6, pods = value(raw)
+        row: Row = (interface_text(index), index, address_text(v4), address_text(v6), bool(pods))
         rows.append(row + more.values(raw_key, raw))
-    columns = ("interface", "index", "masquerade_v4", "masquerade_v6")
+    columns = ("interface", "index", "masquerade_v4", "masquerade_v6", "pods")
     return Records("interfaces", columns + more.columns, rows)
 
 
@@ -112,7 +114,7 @@ def sizes(reader: Reader) -> Records:
     """Give how full the maps are that can fill up; ``use`` is in percent."""
     rows: list[Row] = []
     for name, layout in sorted(reader.layout.maps.items()):
-        if layout.type.endswith("hash"):
+        if layout.type.endswith(("hash", "lpm_trie")):
             count = reader.count(name)
             use = round(100 * count / layout.max_entries, 1) if layout.max_entries else 0.0
             rows.append((name, count, layout.max_entries, use))

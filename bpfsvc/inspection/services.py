@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6
+from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, unpack
 from bpfsvc.inspection.fields import chooser, place_text, protocol_text, text, total
 from bpfsvc.inspection.generic import extras
 from bpfsvc.inspection.reader import Reader
@@ -10,12 +10,18 @@ from bpfsvc.inspection.records import Records, Row, Value
 
 ADDRESS_KEY = ("address", "port", "protocol")
 SLOT = ("service", "generation", "slot")
-BACKEND = ("address", "port", "counters")
+BACKEND = ("address", "port", "hairpin", "counters")
 TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 NAME = ("namespace", "name", "port_name", "number", "protocol", "family")
 CLIENTS = ("pod", "node", "other")
 POLICY = ("first", "size", "masquerade", "reject")
-FRONTEND = ("service", "generation", *(f"{who}.{what}" for who in CLIENTS for what in POLICY))
+SPECIAL = ("affinity_seconds", "restricted")
+FRONTEND = (
+    "service",
+    "generation",
+    *(f"{who}.{what}" for who in CLIENTS for what in POLICY),
+    *SPECIAL,
+)
 
 _ANY_NODE = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
 
@@ -23,8 +29,11 @@ _ANY_NODE = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
 def frontend_text(address: bytes, port: int, protocol: int) -> str:
     """Give ``10.96.0.10:53/UDP``; ``nodeport:30007/TCP`` for any address of the node.
 
-    ``nodeport6:30007/TCP`` is the same for IPv6.
+    ``nodeport6:30007/TCP`` is the same for IPv6, and ``10.96.0.10:*`` all that is left of an
+    address.
     """
+    if not port and not protocol:
+        return f"{unpack(address)}:*"
     place = f"{_ANY_NODE[address]}:{port}" if address in _ANY_NODE else place_text(address, port)
     return f"{place}/{protocol_text(protocol)}"
 
@@ -73,7 +82,8 @@ def frontends(reader: Reader) -> Records:
     """Give what happens to each class of clients at each frontend.
 
     Classes that are treated alike share a row. ``action`` is forward, masquerade (forward with the
-    node's address as source), reject or drop.
+    node's address as source), reject or drop. ``affinity`` is how long a client stays with its
+    backend, in seconds; a ``restricted`` frontend is for clients out of its ``source_ranges`` only.
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
@@ -83,7 +93,7 @@ def frontends(reader: Reader) -> Records:
     found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.rows("frontends"))
     rows: list[Row] = []
     for frontend, raw_key, raw in found:
-        service, generation, *flat = value(raw)
+        service, generation, *flat, affinity, restricted = value(raw)
         by_policy: dict[tuple[int, ...], list[str]] = {}
         for at, who in zip(range(0, len(flat), len(POLICY)), CLIENTS, strict=True):
             by_policy.setdefault(tuple(flat[at : at + len(POLICY)]), []).append(who)
@@ -96,9 +106,14 @@ def frontends(reader: Reader) -> Records:
                 tuple(who_all),
                 _action(size, masquerade, reject),
                 backends,
+                affinity,
+                bool(restricted),
             )
             rows.append(row + more.values(raw_key, raw))
-    columns = ("frontend", "service", "clients", "action", "backends")
+    columns = (
+        *("frontend", "service", "clients", "action", "backends"),
+        *("affinity", "restricted"),
+    )
     return Records("frontends", columns + more.columns, rows)
 
 
@@ -117,6 +132,8 @@ def _backend_places(reader: Reader) -> dict[tuple[int, ...], str]:
 def backends(reader: Reader) -> Records:
     """Give all slots of all generations, with the traffic of their backend.
 
+    A ``local`` one is known to be of this node, and masqueraded when it is its own client.
+
     A backend that stands in several slots has one count, shown at each of them. Packets and bytes
     are those rewritten; a connection of the node's own sockets counts without packets.
     """
@@ -131,10 +148,13 @@ def backends(reader: Reader) -> Records:
         found.append((service_names[service], generation, slot, raw_key, raw))
     rows: list[Row] = []
     for service_name, generation, slot, raw_key, raw in sorted(found):
-        address, port, counters = value(raw)
-        row: Row = (service_name, place_text(address, port), *traffic[counters], generation, slot)
+        address, port, hairpin, counters = value(raw)
+        row: Row = (
+            *(service_name, place_text(address, port), *traffic[counters], generation, slot),
+            bool(hairpin),
+        )
         rows.append(row + more.values(raw_key, raw))
-    columns = ("service", "backend", *TRAFFIC, "generation", "slot")
+    columns = ("service", "backend", *TRAFFIC, "generation", "slot", "local")
     return Records("backends", columns + more.columns, rows)
 
 

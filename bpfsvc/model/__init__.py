@@ -15,6 +15,7 @@ from bpfsvc.model.values import (
     ObjectKey,
     Port,
     Service,
+    ServiceCIDR,
     SlicePort,
     Traits,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ObjectKey",
     "Port",
     "Service",
+    "ServiceCIDR",
     "SlicePort",
     "Traits",
     "path_text",

@@ -36,7 +36,7 @@ _AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 def read_object(raw: Mapping[str, object]) -> Objects:
-    """Read one API object, as YAML or JSON give it; other kinds than the four give nothing.
+    """Read one API object, as YAML or JSON give it; other kinds than the five give nothing.
 
     Lists are not unfolded here. Raises :class:`ObjectError` for a field that cannot be used.
     """
@@ -242,11 +242,18 @@ def _node(raw: wire.Node) -> Objects:
     )
 
 
+def _service_cidr(raw: wire.ServiceCIDR) -> Objects:
+    cidrs = (raw.spec.cidrs if raw.spec else None) or ()
+    return (values.ServiceCIDR(raw.metadata.name, _usable(pack_network_lenient, cidrs)),)
+
+
 _KINDS = {
     ("v1", "Service"): _Kind(wire.Service, _service),
     ("v1", "Endpoints"): _Kind(wire.Endpoints, _endpoints),
     ("v1", "Node"): _Kind(wire.Node, _node),
     ("discovery.k8s.io/v1", "EndpointSlice"): _Kind(wire.EndpointSlice, _slice),
+    ("networking.k8s.io/v1", "ServiceCIDR"): _Kind(wire.ServiceCIDR, _service_cidr),
+    ("networking.k8s.io/v1beta1", "ServiceCIDR"): _Kind(wire.ServiceCIDR, _service_cidr),
 }
 
 

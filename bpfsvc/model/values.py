@@ -16,7 +16,7 @@ import msgspec
 
 
 class ObjectKey(NamedTuple):
-    """Which API object: ``namespace`` is empty for a Node."""
+    """Which API object: ``namespace`` is empty for a Node or a ServiceCIDR."""
 
     kind: str
     namespace: str
@@ -163,4 +163,16 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return ObjectKey("Node", "", self.name)
 
 
-ModelObject: TypeAlias = Service | EndpointSlice | Node
+class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
+    """A ServiceCIDR: networks that cluster IPs are taken from."""
+
+    name: str
+    cidrs: tuple[Network, ...] = ()
+
+    @property
+    def key(self) -> ObjectKey:
+        """Identity among all objects."""
+        return ObjectKey("ServiceCIDR", "", self.name)
+
+
+ModelObject: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR

@@ -227,6 +227,19 @@ class Node(Wire):
     status: NodeStatus | None = None
 
 
+class ServiceCIDRSpec(Wire):
+    """``spec`` of a ServiceCIDR."""
+
+    cidrs: list[str] | None = None
+
+
+class ServiceCIDR(Wire):
+    """``networking.k8s.io/v1`` ServiceCIDR."""
+
+    metadata: Metadata
+    spec: ServiceCIDRSpec | None = None
+
+
 class Identity(Wire):
     """What any object says of itself first."""
 

@@ -12,7 +12,7 @@ from bpfsvc.datapath.sysctls import (
     V4_FORWARDING,
     V6_FORWARDING,
     PortRange,
-    check_masquerade_ports,
+    check_ports,
     forwards,
     read,
     release_ports,
@@ -94,39 +94,51 @@ def test_many_ranges() -> None:
 def test_disjoint_range_is_accepted() -> None:
     """A range outside the node's own and the NodePorts is fine, even right beside them."""
     write(LOCAL_PORTS, "32768 60999")
-    check_masquerade_ports(PortRange(61000, 65535))
-    check_masquerade_ports(PortRange(29000, 29999))
+    check_ports(PortRange(61000, 65535))
+    check_ports(PortRange(29000, 29999))
 
 
 def test_overlap_with_local_ports() -> None:
     """The error names the sysctl and the flag that settle it."""
     write(LOCAL_PORTS, "20000 25000")
     with pytest.raises(UsageError) as caught:
-        check_masquerade_ports(PortRange(25000, 26000))
+        check_ports(PortRange(25000, 26000))
     assert caught.value.message.startswith("--masquerade-ports 25000-26000 ")
     assert "20000-25000" in caught.value.message
     assert LOCAL_PORTS in caught.value.hint
 
 
 OVERLAPS = {
-    "the first NodePort": (PortRange(29000, 30000), (30000, 32767)),
-    "inside the NodePorts": (PortRange(31000, 31100), (30000, 32767)),
-    "a cluster with another NodePort range": (PortRange(9000, 9999), (9500, 9600)),
+    "the first NodePort": (PortRange(29000, 30000), PortRange(30000, 32767)),
+    "inside the NodePorts": (PortRange(31000, 31100), PortRange(30000, 32767)),
+    "a cluster with another NodePort range": (PortRange(9000, 9999), PortRange(9500, 9600)),
 }
 
 
 @pytest.mark.parametrize(("ports", "node_ports"), OVERLAPS.values(), ids=OVERLAPS.keys())
-def test_overlap_with_node_ports(ports: PortRange, node_ports: tuple[int, int]) -> None:
+def test_overlap_with_node_ports(ports: PortRange, node_ports: PortRange) -> None:
     """Neither may NodePorts be used."""
-    with pytest.raises(UsageError, match=f"NodePorts {node_ports[0]}-{node_ports[1]}"):
-        check_masquerade_ports(ports, node_ports)
+    with pytest.raises(UsageError, match=f"NodePorts {node_ports}"):
+        check_ports(ports, node_ports)
+
+
+def test_node_ports_among_local_ports_must_be_reserved() -> None:
+    """The error gives the command that does it, and keeps what others reserved."""
+    write(LOCAL_PORTS, "20000 60999")
+    write(RESERVED_PORTS, "8080")
+    with pytest.raises(UsageError, match="NodePorts 30000-32767 overlap") as caught:
+        check_ports(PortRange(10000, 19999))
+    command = f"sysctl -w {RESERVED_PORTS}=8080,30000-32767"
+    assert command in caught.value.hint
+    write(RESERVED_PORTS, "8080,30000-32767")
+    check_ports(PortRange(10000, 19999))
 
 
 @pytest.mark.parametrize("ports", [PortRange(0, 10), PortRange(9, 8), PortRange(65000, 65536)])
 def test_not_a_range(ports: PortRange) -> None:
     """Nonsense is refused before anything is compared."""
     with pytest.raises(UsageError, match="is not a range of ports"):
-        check_masquerade_ports(ports)
+        check_ports(ports)
 
 
 @pytest.mark.parametrize(("family", "name"), [(4, V4_FORWARDING), (6, V6_FORWARDING)])

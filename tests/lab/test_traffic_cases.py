@@ -240,9 +240,13 @@ def test_pod_keeps_a_long_connection_to_a_node_behind_a_service(scene: Scene, fa
 
 
 def test_ports_that_are_no_frontend_are_left_alone(scene: Scene, family: int) -> None:
-    """A cluster IP has only its own ports, a node only its NodePorts."""
+    """A node has only its NodePorts; all else is its own."""
     node = scene.node.address(family)
     assert tally(scene.client, node, 80, count=1) == {"refused": 1}
     assert tally(scene.client, node, 6443, count=5) == {scene.node.name: 5}
-    lost = tally(scene.pod, WEB.vip(family), WEB.node_port, count=1, timeout=0.1)
-    assert set(lost) <= {"timeout", "unreachable"}
+
+
+def test_ports_that_a_cluster_ip_does_not_have_are_refused(scene: Scene, family: int) -> None:
+    """Not even the number of its NodePort is answered there."""
+    for asker in (scene.pod, scene.node, scene.client):
+        assert tally(asker, WEB.vip(family), WEB.node_port, count=1) == {"refused": 1}

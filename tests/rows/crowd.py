@@ -36,7 +36,7 @@ def frontends() -> Iterator[FrontendRow]:
 def backends() -> Iterator[BackendRow]:
     for one in IDS:
         for slot in _SLOTS:
-            yield BackendRow(one, 1000 + one, slot, *_backend(one, slot), 4 * one + slot)
+            yield BackendRow(one, 1000 + one, slot, *_backend(one, slot).place, 4 * one + slot)
 
 
 def ports() -> Iterator[Programmed]:

@@ -110,8 +110,13 @@ def endpoint_slice(*endpoints: str, **parts: object) -> EndpointSlice:
 
 
 def frontend(words: str) -> Frontend:
-    """Make a frontend of ``10.96.0.1 80``, ``fd00::1 53 UDP`` or ``node4 30080``."""
+    """Make a frontend of ``10.96.0.1 80``, ``fd00::1 53 UDP`` or ``node4 30080``.
+
+    ``10.96.0.1 rest`` is what no other frontend of the address takes.
+    """
     address, port, *protocol = words.split()
+    if port == "rest":
+        return Frontend.rest(pack(address))
     wildcards = {"node4": ANY_NODE_ADDRESS_V4, "node6": ANY_NODE_ADDRESS_V6}
     packed = wildcards.get(address) or pack(address)
     return Frontend(packed, int(port), PROTOCOLS[protocol[0] if protocol else "TCP"])
@@ -121,6 +126,8 @@ def frontend_words(one: Frontend) -> str:
     """Say a frontend as :func:`frontend` reads it, without the protocol."""
     if one.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
         return f"node{family(one.address)} {one.port}"
+    if one == Frontend.rest(one.address):
+        return f"{unpack(one.address)} rest"
     return f"{unpack(one.address)} {one.port}"
 
 
@@ -133,7 +140,7 @@ def answers(rows: ServiceRows, words: str) -> tuple[str, str, str]:
     wanted = frontend(words)
     for port_rows in rows.values():
         if wanted in port_rows.frontends:
-            pod, node, other = port_rows.frontends[wanted]
+            pod, node, other = port_rows.frontends[wanted].by_class
             return _answer(port_rows, pod), _answer(port_rows, node), _answer(port_rows, other)
     return "nothing", "nothing", "nothing"
 
@@ -143,5 +150,5 @@ def _answer(rows: PortRows, policy: Policy) -> str:
         return "refused" if policy.reject else "silence"
     picked = rows.backends[policy.first : policy.first + policy.size]
     assert len(picked) == policy.size, "the policy reaches beyond the backends"
-    texts = " ".join(endpoint_text(*backend) for backend in picked)
+    texts = " ".join(endpoint_text(*backend.place) for backend in picked)
     return f"to {texts}" + (" masqueraded" if policy.masquerade else "")

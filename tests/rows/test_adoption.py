@@ -7,8 +7,8 @@ import pytest
 from bpfsvc.adoption import Adopted, adopt
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
-from bpfsvc.plan import BackendRow, FrontendRow, ServiceName
-from bpfsvc.rows import Policies, Policy, ServicePort
+from bpfsvc.plan import BackendRow, FrontendRow, Position, PositionRow, RangeRow, ServiceName
+from bpfsvc.rows import Network, Policies, Policy, ServicePort
 from tests.rows import crowd
 from tests.rows.objects import frontend
 
@@ -126,6 +126,61 @@ def test_counters_beyond_a_smaller_map_are_never_given_out() -> None:
     assert [ids.take_counter(), ids.take_counter()] == [1, 2]
     with pytest.raises(MapFull):
         ids.take_counter()
+
+
+STICKY = anyone(1)._replace(affinity_seconds=60)
+NETWORKS = (Network(ONE, 100), Network(ONE, 104))
+
+
+def adopt_special(
+    policies: Policies, positions: list[PositionRow], ranges: list[RangeRow]
+) -> Adopted:
+    """One service port with an id of 1, a backend, and generation 5."""
+    return adopt(
+        [ServiceName(1, WEB, 80)],
+        [FrontendRow(WEB_ADDRESS, 1, 5, policies)],
+        [BackendRow(1, 5, 0, ONE, 8080, 1)],
+        Ids(100),
+        positions,
+        ranges,
+    )
+
+
+def test_ranges_are_taken_over_with_their_service_and_others_are_strays() -> None:
+    rows = [RangeRow(1, NETWORKS[1]), RangeRow(9, NETWORKS[0]), RangeRow(1, NETWORKS[0])]
+    adopted = adopt_special(anyone(1)._replace(restricted=True), [], rows)
+    assert adopted.programmed[0].ranges == NETWORKS
+    assert adopted.strays.ranges_deleted == [RangeRow(9, NETWORKS[0])]
+
+
+def test_affinity_is_taken_over_if_it_is_known_where_all_backends_stand() -> None:
+    right = PositionRow(Position(1, 5, ONE, 8080), (0, 0))
+    old = PositionRow(Position(1, 4, ONE, 8080), (0, 0))
+    adopted = adopt_special(STICKY, [old, right], [])
+    assert adopted.programmed[0].has_affinity
+    assert adopted.strays.positions_deleted == [old.position]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param([], id="no position"),
+        pytest.param([PositionRow(Position(1, 5, TWO, 8080), (0, 0))], id="of another backend"),
+        pytest.param([PositionRow(Position(1, 5, ONE, 8080), (0, 1))], id="beyond the slots"),
+        pytest.param([PositionRow(Position(1, 4, ONE, 8080), (0, 0))], id="of another generation"),
+    ],
+)
+def test_affinity_without_right_positions_is_not_taken_over(positions: list[PositionRow]) -> None:
+    adopted = adopt_special(STICKY, positions, [])
+    assert adopted.programmed == ()
+    assert adopted.strays.positions_deleted == [row.position for row in positions]
+
+
+def test_positions_that_nobody_needs_are_strays() -> None:
+    one = PositionRow(Position(1, 5, ONE, 8080), (0, 0))
+    adopted = adopt_special(anyone(1), [one], [])
+    assert len(adopted.programmed) == 1
+    assert adopted.strays.positions_deleted == [one.position]
 
 
 def test_adoption_needs_little_room_beside_what_it_keeps() -> None:

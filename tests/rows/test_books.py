@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+from bpfsvc.address import pack_network, unpack
 from bpfsvc.books import Books
 from bpfsvc.errors import MapFull
-from bpfsvc.model import ModelObject, ObjectKey
+from bpfsvc.model import ModelObject, Node, ObjectKey, ServiceCIDR
 from bpfsvc.rows import Frontend
 from tests.rows.kernel import Kernel, new_books
-from tests.rows.objects import endpoint_slice, frontend, service
+from tests.rows.objects import CONFIG, endpoint_slice, frontend, service
 
 SHARED = frontend("80.0.0.1 80")
 ONE, TWO, THREE = (f"10.0.0.{number} here" for number in (1, 2, 3))
@@ -29,6 +31,9 @@ class Cluster:
 
     def retry(self) -> None:
         self.kernel.sync(self.books.plans(set(self.books.refused)), Random(1))
+
+    def backends(self) -> list[str]:
+        return sorted(unpack(row.address) for row in self.kernel.backends.values())
 
     def owner(self, one: Frontend) -> str:
         return self.kernel.names[self.kernel.frontends[one].service_id].port.name
@@ -95,6 +100,51 @@ def test_a_service_without_room_still_gives_up_what_others_won() -> None:
     assert cluster.owner(SHARED) == "a"
     cluster.apply(endpoint_slice(ONE, of="b"), gone=("a",))
     assert cluster.owner(SHARED) == "b"
+
+
+def test_settings_that_change_are_in_force_with_the_next_plans() -> None:
+    """Pods may become recognisable when the Node object comes."""
+    cluster = Cluster()
+    cluster.books.config = replace(CONFIG, detector_v4=False)
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    home = frontend("10.96.0.1 80")
+    assert not cluster.kernel.frontends[home].policies.other.masquerade
+    cluster.books.config = CONFIG
+    cluster.kernel.sync(cluster.books.plans_for_all(), Random(1))
+    assert cluster.kernel.frontends[home].policies.other.masquerade
+
+
+def test_another_zone_moves_every_service() -> None:
+    cluster = Cluster()
+    near, far = f"{ONE} zone-a@", f"{TWO} zone-b@"
+    cluster.apply(service("a"), endpoint_slice(near, far, of="a"), Node("here", "zone-a"))
+    assert cluster.backends() == ["10.0.0.1"]
+    cluster.apply(Node("here", "zone-b"))
+    assert cluster.backends() == ["10.0.0.2"]
+
+
+def test_labels_take_a_service_and_its_slices_away_and_bring_them_back() -> None:
+    cluster, home = Cluster(), frontend("10.96.0.1 80")
+    elsewhere = {"service.kubernetes.io/service-proxy-name": ""}
+    headless = {"service.kubernetes.io/headless": ""}
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    cluster.apply(service("a", labels=elsewhere))
+    assert not cluster.kernel.frontends
+    cluster.apply(service("a"))
+    assert cluster.backends() == ["10.0.0.1"]
+    cluster.apply(endpoint_slice(ONE, of="a", labels=headless))
+    assert cluster.kernel.frontends[home].policies.other.reject
+    cluster.apply(endpoint_slice(ONE, of="a"))
+    assert cluster.backends() == ["10.0.0.1"]
+
+
+def test_service_networks_that_hold_all_of_ipv4_are_left_out() -> None:
+    """IPv4 is a part of IPv6 in the kernel's maps."""
+    cluster = Cluster()
+    cidrs = ("10.96.0.0/16", "fd96::/112", "::/0")
+    cluster.apply(ServiceCIDR("kubernetes", tuple(map(pack_network, cidrs))))
+    networks = {(unpack(one.address), one.bits) for one in cluster.books.service_networks()}
+    assert networks == {("10.96.0.0", 112), ("fd96::", 112)}
 
 
 def test_many_services_come_in_parts() -> None:

@@ -87,7 +87,8 @@ def test_a_loser_keeps_its_other_frontends() -> None:
     for name in "ab":
         update(claims, claimant(name))
     (left,) = claims.won(("default", "b"), rows("b")).values()
-    assert list(left.frontends) == [frontend(f"10.96.0.{ord('b')} 80")]
+    home = f"10.96.0.{ord('b')}"
+    assert list(left.frontends) == [frontend(f"{home} 80"), frontend(f"{home} rest")]
 
 
 def outside(kind: str, name: str, address: str) -> Service:

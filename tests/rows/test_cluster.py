@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bpfsvc.address import pack, pack_network
 from bpfsvc.cluster import Cluster
-from bpfsvc.model import Node, ObjectKey, read_object
+from bpfsvc.model import Node, ObjectKey, ServiceCIDR, read_object
 from tests.rows.objects import endpoint_slice, service
 
 WEB = ("default", "web")
@@ -76,6 +77,34 @@ def test_labels_toggle_a_service_in_both_directions() -> None:
     elsewhere = service(labels={"service.kubernetes.io/service-proxy-name": "x"})
     assert known.apply([elsewhere], ()) == {WEB}
     assert known.apply([service()], ()) == {WEB}
+
+
+def test_a_label_toggles_a_slice_in_both_directions() -> None:
+    """Even with an empty value."""
+    known = cluster(service(), endpoint_slice("10.0.0.1 here"))
+    headless = endpoint_slice("10.0.0.1 here", labels={"service.kubernetes.io/headless": ""})
+    assert known.apply([headless], ()) == {WEB}
+    assert not known.lookup(WEB).slices[0].is_proxied
+    assert known.apply([endpoint_slice("10.0.0.1 here")], ()) == {WEB}
+
+
+def test_another_address_of_this_node_touches_everything() -> None:
+    """Source ranges are compared with it."""
+    known = cluster(service(), Node("here", "zone-a"))
+    moved = Node("here", "zone-a", addresses=(pack("192.168.0.2"),))
+    assert known.apply([moved], ()) == {WEB}
+    assert known.apply([moved], ()) == set()
+
+
+def test_service_networks_are_those_of_all_service_cidrs_and_touch_nothing() -> None:
+    v4, v6 = pack_network("10.96.0.0/16"), pack_network("fd96::/112")
+    known = cluster(service())
+    assert known.apply([ServiceCIDR("a", (v4, v6)), ServiceCIDR("b", (v4,))], ()) == set()
+    assert known.service_networks() == {v4, v6}
+    assert known.apply((), [ObjectKey("ServiceCIDR", "", "a")]) == set()
+    assert known.service_networks() == {v4}
+    known.apply([ServiceCIDR("b")], ())
+    assert known.service_networks() == set()
 
 
 def test_a_zone_change_of_this_node_touches_everything() -> None:

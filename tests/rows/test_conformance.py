@@ -1,25 +1,35 @@
 """Flows a real kube-proxy was seen to allow, refuse and drop, asked of pure rows.
 
-Rows answer who is eligible and who is masqueraded. What other parts decide is left out by the
-rules in ``NOT_BY_ROWS``, each with its reason, and the number of flows left is asserted, so that
-no change makes the set smaller unnoticed.
+The order in which the kernel side looks rows up is told again here, in a few lines of Python; the
+sample is also asked of the real programs, elsewhere. The number of flows is asserted, so that no
+change makes the set smaller unnoticed.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text, family, pack
+from bpfsvc.address import (
+    ANY_NODE_ADDRESS_V4,
+    ANY_NODE_ADDRESS_V6,
+    endpoint_text,
+    family,
+    pack,
+    pack_network,
+)
 from bpfsvc.cluster import Cluster
 from bpfsvc.desired import NodeContext, ServiceConfig, desired
-from bpfsvc.model import Service, read_object
-from bpfsvc.rows import PROTOCOLS, Frontend, Policy, PortRows, ServiceRows
+from bpfsvc.localhealth import checks
+from bpfsvc.model import Node, Service, read_object
+from bpfsvc.networks import bits_of, contains
+from bpfsvc.nodeports import NodePortAddresses, resolve
+from bpfsvc.rows import PROTOCOLS, Backend, Frontend, Network, Policy, ServiceRows
 
 SAMPLE = Path(__file__).parent.parent / "conformance" / "sample.json"
 
@@ -48,54 +58,13 @@ class Flow(NamedTuple):
         return is_loopback or destination in self.case["node"]["ips"]
 
 
+def cases() -> Iterator[dict[str, Any]]:
+    yield from json.loads(SAMPLE.read_text())["cases"]
+
+
 def flows() -> Iterator[Flow]:
-    for case in json.loads(SAMPLE.read_text())["cases"]:
-        if "nftables" in case["modes"]:
-            yield from (Flow(case, flow) for flow in case["flows"])
-
-
-# -- what pure rows do not decide --
-
-
-def is_of_service_cidr(one: Flow) -> bool:
-    """No Service has this address and port, but a ServiceCIDR or an active cluster IP covers it."""
-    address, port = pack(one.flow["dst_ip"]), one.flow["dst_port"]
-    in_range = any(
-        ipaddress.ip_address(one.flow["dst_ip"]) in ipaddress.ip_network(cidr)
-        for cidr in one.case["service_cidrs"]
-    )
-    return in_range and not any(
-        service.is_proxied
-        and address in service.cluster_ips
-        and any(entry.number == port for entry in service.ports)
-        for service in one.services
-    )
-
-
-def is_of_source_ranges(one: Flow) -> bool:
-    """The load balancer's address admits some sources only."""
-    return any(
-        service.source_ranges
-        and pack(one.flow["dst_ip"]) in service.load_balancer_ips
-        and all(any(mask[12:]) for _, mask in service.source_ranges)
-        for service in one.services
-    )
-
-
-def is_of_node_port_addresses(one: Flow) -> bool:
-    """Whether this address of the node accepts NodePorts is said by map node_addresses."""
-    return one.to_node and bool(one.case["nodeport_addresses"])
-
-
-NOT_BY_ROWS: list[Callable[[Flow], bool]] = [
-    is_of_service_cidr,
-    is_of_source_ranges,
-    is_of_node_port_addresses,
-]
-CHECKED = [one for one in flows() if not any(rule(one) for rule in NOT_BY_ROWS)]
-
-
-# -- what they do --
+    for case in cases():
+        yield from (Flow(case, flow) for flow in case["flows"])
 
 
 def config_of(one: Flow) -> ServiceConfig:
@@ -127,15 +96,28 @@ def client_class(one: Flow) -> str:
     return "node" if one.flow["from"] in ("node", "localhost", "node-as-vip") else "other"
 
 
-def rows_of(one: Flow) -> ServiceRows:
-    node = NodeContext(one.case["node"]["name"], one.case["node"]["zone"] or "")
+def node_of(one: Flow) -> Node:
+    node = one.case["node"]
+    addresses = tuple(map(pack, node["primary"].values()))
+    return Node(node["name"], node["zone"] or "", addresses)
+
+
+def cluster_of(one: Flow) -> Cluster:
+    node = node_of(one)
     cluster = Cluster(node.name)
+    cluster.apply([node], ())
     for raw in one.case["endpointslices"]:
         cluster.apply(read_object(_as_the_api_writes(raw)), ())
     cluster.apply(one.services, ())
+    return cluster
+
+
+def rows_of(one: Flow) -> ServiceRows:
+    cluster = cluster_of(one)
+    context = NodeContext(cluster.node.name, cluster.node.zone, cluster.node.addresses)
     rows: ServiceRows = {}
     for key in cluster.service_keys():
-        rows |= desired(*cluster.lookup(key), node, config_of(one))
+        rows |= desired(*cluster.lookup(key), context, config_of(one))
     return rows
 
 
@@ -151,42 +133,109 @@ def _as_the_api_writes(raw: dict[str, Any]) -> dict[str, Any]:
     return kind | raw | {"endpoints": endpoints}
 
 
-def found(one: Flow) -> tuple[PortRows, Policy] | None:
-    """Look the frontend up as the kernel side does: the exact address, then the wildcard."""
+def nodeports_of(one: Flow) -> NodePortAddresses:
+    localhost = one.case.get("options", {}).get("localhost_nodeports", True)
+    setting = tuple(one.case["nodeport_addresses"])
+    return resolve(setting, node_of(one), localhost=localhost)
+
+
+def keys(one: Flow) -> Iterator[Frontend]:
+    """Go over the frontends that the kernel side would try, in its order.
+
+    The exact address, then the wildcard where NodePorts answer, then the guard of the address.
+    """
     address, port = pack(one.flow["dst_ip"]), one.flow["dst_port"]
     protocol = PROTOCOLS[one.flow["proto"]]
-    keys = [Frontend(address, port, protocol)]
-    if one.to_node:
+    yield Frontend(address, port, protocol)
+    if one.to_node and nodeports_of(one).state(address):
         wildcard = ANY_NODE_ADDRESS_V4 if family(address) == 4 else ANY_NODE_ADDRESS_V6
-        keys.append(Frontend(wildcard, port, protocol))
-    rows = rows_of(one)
-    for key in keys:
+        yield Frontend(wildcard, port, protocol)
+    yield Frontend.rest(address)
+
+
+def answer(one: Flow) -> dict[str, Any]:
+    """Say what the rows say, in the words of the sample."""
+    rows, source = rows_of(one), pack(one.flow["src_ip"])
+    nothing = {"endpoints": [], "masquerade": False}
+    for key in keys(one):
         for port_rows in rows.values():
-            if key in port_rows.frontends:
-                return port_rows, getattr(port_rows.frontends[key], client_class(one))
-    return None
+            if key not in port_rows.frontends:
+                continue
+            policies = port_rows.frontends[key]
+            if policies.restricted and not any(contains(net, source) for net in port_rows.ranges):
+                return {"verdict": "drop", **nothing}
+            policy: Policy = getattr(policies, client_class(one))
+            if not policy.size:
+                return {"verdict": "reject" if policy.reject else "drop", **nothing}
+            picked = port_rows.backends[policy.first : policy.first + policy.size]
+            masqueraded = [
+                backend
+                for backend in picked
+                if policy.masquerade or (backend.hairpin and backend.address == source)
+            ]
+            said: dict[str, Any] = {
+                "verdict": "dnat",
+                "endpoints": _texts(picked),
+                "masquerade": len(masqueraded) == len(picked),
+            }
+            if masqueraded and not said["masquerade"]:
+                said["masquerade_endpoints"] = _texts(masqueraded)
+            return said
+    cidrs = map(pack_network, one.case["service_cidrs"])
+    networks = [Network(address, bits_of(mask)) for address, mask in cidrs]
+    unallocated = any(contains(net, pack(one.flow["dst_ip"])) for net in networks)
+    return {"verdict": "drop" if unallocated else "none", **nothing}
 
 
-@pytest.mark.parametrize("one", [pytest.param(one, id=one.flow["id"]) for one in CHECKED])
+def _texts(backends: Iterable[Backend]) -> list[str]:
+    return [endpoint_text(*backend.place) for backend in backends]
+
+
+@pytest.mark.parametrize("one", [pytest.param(one, id=one.flow["id"]) for one in flows()])
 def test_rows_agree_with_kube_proxy(one: Flow) -> None:
     """Verdict, eligible endpoints and masquerade are those of kube-proxy."""
-    match = found(one)
-    expected = one.expect
-    if match is None:
-        assert expected["verdict"] == "none"
-        return
-    rows, policy = match
-    verdict = "dnat" if policy.size else "reject" if policy.reject else "drop"
-    picked = [
-        endpoint_text(*backend)
-        for backend in rows.backends[policy.first : policy.first + policy.size]
+    assert answer(one) == one.expect
+
+
+CHECKS = [case for case in cases() if "hcnp" in case]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CHECKS])
+def test_health_checks_agree_with_kube_proxy(case: dict[str, Any]) -> None:
+    """Who has a health check, on which port, and how many endpoints it counts."""
+    one = Flow(case, {})
+    cluster = cluster_of(one)
+    counted: dict[str, Any] = {}
+    for key in cluster.service_keys():
+        for check in checks(*cluster.lookup(key), cluster.node.name).values():
+            counted["/".join(key)] = {
+                "port": check.port,
+                "http_status": 200 if check.local_endpoints else 503,
+                "localEndpoints": check.local_endpoints,
+            }
+    assert counted == case["hcnp"]
+
+
+AFFINITIES = [case for case in cases() if "affinity" in case]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in AFFINITIES])
+def test_affinity_agrees_with_kube_proxy(case: dict[str, Any]) -> None:
+    rows = rows_of(Flow(case, {}))
+    kept = [
+        {
+            "service": f"{port.namespace}/{port.name}",
+            "port": port.port_name,
+            "timeout_seconds": policies.affinity_seconds,
+        }
+        for port, port_rows in rows.items()
+        for policies in set(port_rows.frontends.values())
+        if policies.affinity_seconds
     ]
-    assert (verdict, picked) == (expected["verdict"], expected["endpoints"])
-    hairpins = [text for text in picked if text.rpartition(":")[0] == one.flow["src_ip"]]
-    if not hairpins:
-        assert policy.masquerade == expected["masquerade"]
+    for expected in case["affinity"]:
+        assert expected in kept
+    assert all(one in case["affinity"] for one in kept)
 
 
-def test_the_sample_is_checked_as_far_as_ever() -> None:
-    assert len(list(flows())) == 126
-    assert len(CHECKED) == 113
+def test_the_whole_sample_is_checked() -> None:
+    assert len(list(flows())) == 140

@@ -37,18 +37,20 @@ REMOTE = "to 10.0.2.1:8080"
                 ports=[HTTP | {"nodePort": 30080}],
             ),
             [
-                *("10.96.0.1 80", "80.1.1.1 80", "node4 30080"),
-                *("fd00::1 80", "2001:db8::7 80", "node6 30080"),
+                *("10.96.0.1 80", "80.1.1.1 80", "node4 30080", "10.96.0.1 rest"),
+                *("fd00::1 80", "2001:db8::7 80", "node6 30080", "fd00::1 rest"),
             ],
             id="both families, each with its own addresses",
         ),
         pytest.param(
             service(externalIPs=["2001:db8::7"], ports=[HTTP | {"nodePort": 30080}]),
-            ["10.96.0.1 80", "node4 30080"],
+            ["10.96.0.1 80", "node4 30080", "10.96.0.1 rest"],
             id="a family without a cluster IP gets nothing at all",
         ),
         pytest.param(
-            service(clusterIP="010.096.000.001"), ["10.96.0.1 80"], id="leading zeros are decimal"
+            service(clusterIP="010.096.000.001"),
+            ["10.96.0.1 80", "10.96.0.1 rest"],
+            id="leading zeros are decimal",
         ),
         pytest.param(
             service(
@@ -57,7 +59,7 @@ REMOTE = "to 10.0.2.1:8080"
                     {"name": "dns-tcp", "port": 53},
                 ]
             ),
-            ["10.96.0.1 53", "10.96.0.1 53"],
+            ["10.96.0.1 53", "10.96.0.1 rest", "10.96.0.1 53"],
             id="one number serves several protocols",
         ),
         pytest.param(
@@ -67,7 +69,7 @@ REMOTE = "to 10.0.2.1:8080"
                     {"name": "again", "port": 81, "nodePort": 30080},
                 ]
             ),
-            ["10.96.0.1 80", "node4 30080", "10.96.0.1 81"],
+            ["10.96.0.1 80", "node4 30080", "10.96.0.1 rest", "10.96.0.1 81"],
             id="a frontend named twice belongs to the first",
         ),
     ],

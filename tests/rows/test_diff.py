@@ -9,7 +9,7 @@ from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
 from bpfsvc.plan import PHASES, Plan
 from bpfsvc.programmed import Ledger
-from bpfsvc.rows import Backend, Policies, Policy, PortRows, ServicePort, ServiceRows
+from bpfsvc.rows import Backend, Network, Policies, Policy, PortRows, ServicePort, ServiceRows
 from tests.rows.objects import frontend
 
 WEB = ServicePort("default", "web", "http", 6, 4)
@@ -18,16 +18,26 @@ ADDRESS, NODE_PORT = frontend("10.96.0.1 80"), frontend("node4 30080")
 ONE, TWO, THREE = (Backend(frontend(f"10.0.0.{number} 1").address, 8080) for number in (1, 2, 3))
 
 
-def policies(size: int) -> Policies:
+def policies(size: int, seconds: int = 0, restricted: bool = False) -> Policies:
     anyone = Policy(0, size, False, size == 0)
-    return Policies(anyone, anyone, anyone)
+    return Policies(anyone, anyone, anyone, seconds, restricted)
 
 
-def port_rows(*backends: Backend, node_port: bool = False, number: int = 80) -> PortRows:
-    frontends = {ADDRESS: policies(len(backends))}
+def port_rows(
+    *backends: Backend,
+    node_port: bool = False,
+    number: int = 80,
+    seconds: int = 0,
+    ranges: tuple[Network, ...] = (),
+) -> PortRows:
+    anyone = policies(len(backends), seconds, bool(ranges))
+    frontends = {ADDRESS: anyone}
     if node_port:
-        frontends[NODE_PORT] = policies(len(backends))
-    return PortRows(number, backends, frontends)
+        frontends[NODE_PORT] = anyone
+    return PortRows(number, backends, frontends, ranges)
+
+
+NEAR, FAR = Network(bytes(16), 100), Network(bytes(16), 104)
 
 
 class Agent:
@@ -85,6 +95,53 @@ CHANGES = [
         | {"backends_deleted": 1, "endpoints_left": 1, "names_deleted": 1},
     ),
     (
+        "affinity begins: all anew, so that it is known where backends stand",
+        {WEB: port_rows(ONE, TWO)}, {WEB: port_rows(ONE, TWO, seconds=60)},
+        {"backends_put": 2, "positions_put": 2, "frontends_put": 1, "backends_deleted": 2},
+    ),
+    (
+        "affinity ends: all anew, without positions",
+        {WEB: port_rows(ONE, TWO, seconds=60)}, {WEB: port_rows(ONE, TWO)},
+        {"backends_put": 2, "frontends_put": 1, "positions_deleted": 2, "backends_deleted": 2},
+    ),
+    (
+        "affinity lasts longer: the backends and where they stand are left alone",
+        {WEB: port_rows(ONE, seconds=60)}, {WEB: port_rows(ONE, seconds=61)},
+        {"frontends_put": 1},
+    ),
+    (
+        "a backend less with affinity: positions go with their generation",
+        {WEB: port_rows(ONE, TWO, seconds=60)}, {WEB: port_rows(TWO, seconds=60)},
+        {"backends_put": 1, "positions_put": 1, "frontends_put": 1}
+        | {"positions_deleted": 2, "backends_deleted": 2, "endpoints_left": 1},
+    ),
+    (
+        "a Service becomes restricted: its ranges, then its frontends",
+        {WEB: port_rows(ONE)}, {WEB: port_rows(ONE, ranges=(NEAR,))},
+        {"ranges_put": 1, "frontends_put": 1},
+    ),
+    (
+        "another range: the new comes, the old goes, frontends stay",
+        {WEB: port_rows(ONE, ranges=(NEAR,))}, {WEB: port_rows(ONE, ranges=(FAR,))},
+        {"ranges_put": 1, "ranges_deleted": 1},
+    ),
+    (
+        "a Service is restricted no more: its frontends, then its ranges",
+        {WEB: port_rows(ONE, ranges=(NEAR, FAR))}, {WEB: port_rows(ONE)},
+        {"frontends_put": 1, "ranges_deleted": 2},
+    ),
+    (
+        "a restricted Service with affinity goes",
+        {WEB: port_rows(ONE, seconds=60, ranges=(NEAR,))}, {},
+        {"frontends_deleted": 1, "ranges_deleted": 1, "positions_deleted": 1}
+        | {"backends_deleted": 1, "endpoints_left": 1, "names_deleted": 1},
+    ),
+    (
+        "a backend turns out to be of this node: it keeps its counters",
+        {WEB: port_rows(ONE)}, {WEB: port_rows(ONE._replace(hairpin=True))},
+        {"backends_put": 1, "frontends_put": 1, "backends_deleted": 1},
+    ),
+    (
         "the Service goes",
         {WEB: port_rows(ONE, TWO)}, {},
         {"frontends_deleted": 1, "backends_deleted": 2, "endpoints_left": 2, "names_deleted": 1},
@@ -117,6 +174,12 @@ def test_an_endpoint_in_both_sets_has_one_id() -> None:
     steps = Agent().plan({WEB: port_rows(ONE, TWO, ONE)})
     assert [row.counter for row in steps.backends_put] == [1, 2, 1]
     assert len(steps.endpoints_put) == 2
+
+
+def test_a_position_names_the_first_and_the_last_slot_of_a_backend() -> None:
+    steps = Agent().plan({WEB: port_rows(ONE, TWO, ONE, seconds=60)})
+    slots = {row.position.address: row.slots for row in steps.positions_put}
+    assert slots == {ONE.address: (0, 2), TWO.address: (1, 1)}
 
 
 def test_what_is_remembered_is_what_was_written() -> None:

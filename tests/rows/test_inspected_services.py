@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.inspection.records import Value
 from tests.rows.inspected import BACKEND, VIP, frontend, policy, shown, web
 from tests.rows.pinned import Maps
 
@@ -14,12 +15,15 @@ def test_a_frontend_shows_each_class_of_clients_its_backends() -> None:
     value = {
         "service": 1,
         "generation": 9,
+        "affinity_seconds": 60,
+        "restricted": 1,
         **policy("pod", 0, 2),
         **policy("node", 0, 2),
         **policy("other", 1, 1, masquerade=1),
     }
     maps.put("frontends", frontend(VIP), value)
-    common = {"frontend": "10.96.0.10:80/TCP", "service": "default/web:http"}
+    common: dict[str, Value] = {"frontend": "10.96.0.10:80/TCP", "service": "default/web:http"}
+    common |= {"affinity": 60, "restricted": True}
     assert shown(maps, "frontends") == [
         {
             **common,
@@ -54,6 +58,13 @@ def test_a_frontend_without_backends_shows_what_becomes_of_the_client(
         action,
         (),
     )
+
+
+def test_what_is_left_of_an_address_has_no_port_and_no_protocol() -> None:
+    maps = Maps()
+    maps.put("frontends", frontend("10.96.0.10:0", 0), {"service": 7})
+    (found,) = shown(maps, "frontends")
+    assert found["frontend"] == "10.96.0.10:*"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,7 @@ def test_a_backend_shows_its_traffic_summed_over_the_cpus() -> None:
         "reply_bytes": 500,
         "generation": 9,
         "slot": 1,
+        "local": False,
     }
 
 

@@ -22,10 +22,12 @@ from tests.rows.pinned import FIELDS, INGRESS, Maps
 def test_interfaces_have_names_where_they_exist() -> None:
     maps = Maps()
     maps.put("interfaces", {"value": 1}, {"v4": pack("10.0.0.1")})
-    maps.put("interfaces", {"value": 999_999}, {"v6": pack("fd00::1")})
+    maps.put("interfaces", {"value": 999_999}, {"v6": pack("fd00::1"), "pods": 1})
     assert shown(maps, "interfaces") == [
-        {"interface": "lo", "index": 1, "masquerade_v4": "10.0.0.1", "masquerade_v6": ""},
-        {"interface": "#999999", "index": 999_999, "masquerade_v4": "", "masquerade_v6": "fd00::1"},
+        {"interface": "lo", "index": 1, "masquerade_v4": "10.0.0.1", "masquerade_v6": ""}
+        | {"pods": False},
+        {"interface": "#999999", "index": 999_999, "masquerade_v4": "", "masquerade_v6": "fd00::1"}
+        | {"pods": True},
     ]
 
 
@@ -42,6 +44,9 @@ def test_settings_are_put_together_to_what_the_options_said() -> None:
         "masquerade_ports": "10000-29999",
         "netns_cookie": 0,
         "udp_seconds": 120,
+        "detect_interfaces": 0,
+        "node_v4": "",
+        "node_v6": "",
         "reserved_ports": "10000",
     }
 
@@ -141,6 +146,10 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "services",
         "backends",
         "endpoints",
+        "source_ranges",
+        "service_networks",
+        "affinities",
+        "positions",
         "connections",
         "node_addresses",
         "interfaces",

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.address import endpoint_text, pack, unpack
+from bpfsvc.address import endpoint_text, pack, pack_network, unpack
 from bpfsvc.model import (
     EndpointSlice,
     Node,
     ObjectError,
     ObjectKey,
     Service,
+    ServiceCIDR,
     read_json,
     read_object,
 )
@@ -139,6 +140,25 @@ def test_session_affinity_has_its_timeout() -> None:
     config = {"clientIP": {"timeoutSeconds": 60}}
     assert service(sessionAffinity="ClientIP", sessionAffinityConfig=config).affinity_seconds == 60
     assert service(sessionAffinityConfig=config).affinity_seconds == 0
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_service_cidr_has_networks_and_skips_what_is_none(version: str) -> None:
+    (made,) = read_object(
+        {
+            "apiVersion": f"networking.k8s.io/{version}",
+            "kind": "ServiceCIDR",
+            "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": ["10.96.0.0/016", "rubbish", "fd96::/112"]},
+        }
+    )
+    assert isinstance(made, ServiceCIDR)
+    assert made.cidrs == (pack_network("10.96.0.0/16"), pack_network("fd96::/112"))
+    assert made.key == ObjectKey("ServiceCIDR", "", "kubernetes")
+
+
+def test_a_service_cidr_of_a_strange_version_is_another_kind() -> None:
+    assert read_object({"apiVersion": "v1", "kind": "ServiceCIDR", "metadata": {"name": "x"}}) == ()
 
 
 def test_a_manifest_without_namespace_is_in_default() -> None:

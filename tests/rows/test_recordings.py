@@ -68,7 +68,7 @@ class Replay:
 
     def backends_of(self, name: str, family: int = 4) -> set[str]:
         return {
-            endpoint_text(*backend)
+            endpoint_text(*backend.place)
             for one in self.books.ledger
             if (one.port.name, one.port.family) == (name, family)
             for backend in one.backends()

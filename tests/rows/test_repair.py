@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from bpfsvc.model import ModelObject
-from bpfsvc.plan import BackendSlot, Plan
+from bpfsvc.plan import BackendSlot, Plan, PositionRow, RangeRow
 from bpfsvc.programmed import Ledger
 from bpfsvc.reconciler import repair
-from bpfsvc.rows import Policies
+from bpfsvc.rows import Network, Policies
 from tests.rows import crowd
 from tests.rows.kernel import Kernel, new_books
 from tests.rows.objects import HTTP, endpoint_slice, frontend, service
@@ -21,10 +21,16 @@ STRANGER = frontend("10.96.0.77 80")
 
 
 def begin() -> tuple[Kernel, Ledger]:
-    """A Service with two frontends and two backends, as it was written."""
+    """A Service with four frontends, two backends and two ranges, as it was written."""
     kernel, books = Kernel(), new_books()
     things: list[ModelObject] = [
-        service(type="NodePort", ports=[HTTP | {"nodePort": 30080}]),
+        service(
+            type="LoadBalancer",
+            ports=[HTTP | {"nodePort": 30080}],
+            ingress=({"ip": "1.2.3.4"},),
+            loadBalancerSourceRanges=["10.0.0.0/8", "11.0.0.0/8"],
+            sessionAffinity="ClientIP",
+        ),
         endpoint_slice("10.0.0.1 here", "10.0.0.2 there"),
     ]
     kernel.sync(books.plans(books.cluster.apply(things, ())), Random(1))
@@ -33,7 +39,12 @@ def begin() -> tuple[Kernel, Ledger]:
 
 def mend(kernel: Kernel, ledger: Ledger) -> tuple[Plan, int]:
     return repair(
-        ledger, kernel.names.values(), kernel.frontends.values(), kernel.backends.values()
+        ledger,
+        kernel.names.values(),
+        kernel.frontends.values(),
+        kernel.backends.values(),
+        kernel.positions.values(),
+        kernel.ranges,
     )
 
 
@@ -43,7 +54,7 @@ def lose_a_frontend(kernel: Kernel) -> None:
 
 def change_policies(kernel: Kernel) -> None:
     row = kernel.frontends[WEB]
-    pod, node, other = row.policies
+    pod, node, other = row.policies.by_class
     kernel.frontends[WEB] = row._replace(policies=Policies(other._replace(size=1), node, pod))
 
 
@@ -76,6 +87,38 @@ def add_a_backend(kernel: Kernel) -> None:
     kernel.backends[beyond] = row._replace(slot=beyond.slot)
 
 
+def lose_a_position(kernel: Kernel) -> None:
+    del kernel.positions[max(kernel.positions)]
+
+
+def change_a_position(kernel: Kernel) -> None:
+    one = max(kernel.positions)
+    kernel.positions[one] = PositionRow(one, (0, 1))
+
+
+def add_a_position(kernel: Kernel) -> None:
+    one = max(kernel.positions)._replace(port=1)
+    kernel.positions[one] = PositionRow(one, (0, 0))
+
+
+def add_a_position_of_another_generation(kernel: Kernel) -> None:
+    one = max(kernel.positions)
+    other = one._replace(generation=one.generation + 1)
+    kernel.positions[other] = kernel.positions[one]._replace(position=other)
+
+
+def lose_a_range(kernel: Kernel) -> None:
+    kernel.ranges.remove(min(kernel.ranges))
+
+
+def add_a_range(kernel: Kernel) -> None:
+    kernel.ranges.add(RangeRow(min(kernel.ranges).service_id, Network(bytes(16), 100)))
+
+
+def add_a_range_of_nobody(kernel: Kernel) -> None:
+    kernel.ranges.add(min(kernel.ranges)._replace(service_id=99))
+
+
 def lose_a_name(kernel: Kernel) -> None:
     kernel.names.clear()
 
@@ -106,6 +149,13 @@ def test_what_is_as_written_is_left_alone() -> None:
         (lose_a_backend, 2),
         (change_a_backend, 2),
         (add_a_backend, 1),
+        (lose_a_position, 2),
+        (change_a_position, 2),
+        (add_a_position, 1),
+        (add_a_position_of_another_generation, 1),
+        (lose_a_range, 1),
+        (add_a_range, 1),
+        (add_a_range_of_nobody, 1),
         (lose_a_name, 1),
         (change_a_name, 1),
         (add_a_name, 1),
@@ -113,26 +163,30 @@ def test_what_is_as_written_is_left_alone() -> None:
     ids=lambda value: value.__name__.replace("_", " ") if callable(value) else "",
 )
 def test_what_was_changed_is_mended(harm: Callable[[Kernel], None], rows: int) -> None:
-    """Of the backends of a service port all are written when one is not right."""
+    """Of the backends of a service port all are written when one is not right, and positions."""
     kernel, ledger = begin()
-    right = kernel.meaning()
+    right, positions = kernel.meaning(), dict(kernel.positions)
     harm(kernel)
     plan, drift = mend(kernel, ledger)
     assert drift == rows
     for row in plan.backends_put:
         kernel.backends.pop(BackendSlot(*row[:3]), None)
+    kernel.positions |= {row.position: row for row in plan.positions_put}
     kernel.names |= {row.service_id: row for row in plan.names_put}
     kernel.backends |= {BackendSlot(*row[:3]): row for row in plan.backends_put}
     kernel.execute(
         Plan(
+            ranges_put=plan.ranges_put,
             frontends_put=plan.frontends_put,
             frontends_deleted=plan.frontends_deleted,
+            ranges_deleted=plan.ranges_deleted,
+            positions_deleted=plan.positions_deleted,
             backends_deleted=plan.backends_deleted,
             names_deleted=plan.names_deleted,
         ),
         Random(1),
     )
-    assert kernel.meaning() == right
+    assert (kernel.meaning(), kernel.positions) == (right, positions)
     assert mend(kernel, ledger)[1] == 0
 
 

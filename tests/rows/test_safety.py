@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bpfsvc.books import Books
 from bpfsvc.model import ModelObject, ObjectKey, Service, read_object
-from bpfsvc.plan import EndpointRow
+from bpfsvc.plan import EndpointRow, Position, RangeRow
 from bpfsvc.rows import Frontend, ServicePort
 from tests.rows.kernel import Kernel, adopt_from, new_books
 from tests.rows.objects import HTTP, raw_service, raw_slice
@@ -24,6 +24,19 @@ OUTSIDE = ["80.0.0.1", "80.0.0.2", "10.96.0.2"]
 def read_one(raw: dict[str, object]) -> ModelObject:
     (made,) = read_object(raw)
     return made
+
+
+RANGES = st.sampled_from(["10.0.0.0/8", "10.1.0.0/16", "11.0.0.0/8"])
+AFFINITY: st.SearchStrategy[dict[str, object]] = st.sampled_from(
+    [
+        {},
+        {"sessionAffinity": "ClientIP"},
+        {
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+        },
+    ]
+)
 
 
 @st.composite
@@ -54,6 +67,9 @@ def services(draw: st.DrawFn) -> ModelObject:
             externalIPs=draw(st.lists(st.sampled_from(OUTSIDE), max_size=2, unique=True)),
             externalTrafficPolicy=draw(st.sampled_from(["Cluster", "Local"])),
             internalTrafficPolicy=draw(st.sampled_from(["Cluster", "Local"])),
+            ingress=draw(st.sampled_from([(), ({"ip": "80.0.0.9"},)])),
+            loadBalancerSourceRanges=draw(st.lists(RANGES, max_size=2)),
+            **draw(AFFINITY),  # type: ignore[arg-type]
         )
     )
 
@@ -148,10 +164,16 @@ def test_step_by_step_ends_like_starting_afresh(
     assert set(kernel.backends) == {
         (one.service_id, one.generation, slot) for one in books.ledger for slot in range(one.size)
     }
-    assert +kernel.endpoints == Counter(
-        EndpointRow(*backend, one.port.protocol)
+    assert set(kernel.positions) == {
+        Position(one.service_id, one.generation, *place)
         for one in books.ledger
-        for backend in one.counters()
+        for place in one.positions()
+    }
+    assert kernel.ranges == {
+        RangeRow(one.service_id, network) for one in books.ledger for network in one.ranges
+    }
+    assert +kernel.endpoints == Counter(
+        EndpointRow(*place, one.port.protocol) for one in books.ledger for place in one.counters()
     )
     assert not list(books.plans_for_all()), "nothing is left to write"
 
@@ -174,6 +196,10 @@ def test_an_agent_that_dies_anywhere_is_succeeded_without_harm(
 
     assert kernel.meaning() == afresh(left, random).meaning()
     assert set(kernel.names) == {one.service_id for one in successor.ledger}
+    assert {row.service_id for row in kernel.ranges} <= set(kernel.names)
+    assert {(one.service_id, one.generation) for one in kernel.positions} <= {
+        (one.service_id, one.generation) for one in successor.ledger
+    }
     assert not list(successor.plans_for_all()), "nothing is left to write"
 
 

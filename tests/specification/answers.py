@@ -1,7 +1,8 @@
 """What bpfsvc's rows answer to a flow of a case.
 
-Rows are only half of an answer. Who the client is and whether an address of the node accepts
-NodePorts is found out in the kernel, which has its own tests; here the specification says it.
+Rows are only half of an answer. Who the client is, whether an address of the node accepts NodePorts
+and what networks belong to Services is found out in the kernel, which has its own tests; here the
+specification says it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_te
 from bpfsvc.cluster import Cluster
 from bpfsvc.desired import NodeContext, ServiceConfig, desired
 from bpfsvc.model import read_object
+from bpfsvc.networks import contains
 from bpfsvc.rows import PROTOCOLS, Frontend, ServiceRows
 from tests.specification.clients import (
     destination,
@@ -23,6 +25,7 @@ from tests.specification.clients import (
 from tests.specification.frontends import are_external_ips_allowed
 from tests.specification.nodeports import is_accepted
 from tests.specification.objects import Raw
+from tests.specification.verdicts import service_cidrs
 
 CONDITIONS = ("ready", "serving", "terminating")
 
@@ -40,7 +43,12 @@ UNTOUCHED = Answer("none", (), False)
 
 def rows_of(case: Raw) -> ServiceRows:
     """Make the rows of all Services of a case."""
-    node = NodeContext(case["node"]["name"], case["node"].get("zone") or "")
+    primary = case["node"].get("primary") or {}
+    node = NodeContext(
+        case["node"]["name"],
+        case["node"].get("zone") or "",
+        tuple(pack(address) for address in primary.values()),
+    )
     cluster = Cluster(node.name)
     for raw in case["endpointslices"]:
         cluster.apply(read_object(_slice_object(raw)), ())
@@ -70,22 +78,28 @@ def client_class(case: Raw, flow: Raw) -> str:
 
 
 def answer(case: Raw, flow: Raw, rows: ServiceRows) -> Answer:
-    """Look up as the kernel does: the exact address, then the node's wildcard."""
-    port, protocol = flow["dst_port"], PROTOCOLS[flow["proto"]]
+    """Look up as the kernel does: the exact address, the node's wildcard, what guards the rest."""
+    source, port, protocol = pack(flow["src_ip"]), flow["dst_port"], PROTOCOLS[flow["proto"]]
     keys = [Frontend(pack(flow["dst_ip"]), port, protocol)]
     if is_accepted(case, destination(flow)):
         version = destination(flow).version
         wildcard = ANY_NODE_ADDRESS_V4 if version == 4 else ANY_NODE_ADDRESS_V6
         keys.append(Frontend(wildcard, port, protocol))
+    keys.append(Frontend.rest(pack(flow["dst_ip"])))
     for key in keys:
         for port_rows in rows.values():
             if key in port_rows.frontends:
-                policy = getattr(port_rows.frontends[key], client_class(case, flow))
+                policies = port_rows.frontends[key]
+                if policies.restricted and not any(contains(r, source) for r in port_rows.ranges):
+                    return Answer("drop", (), False)
+                policy = getattr(policies, client_class(case, flow))
                 if not policy.size:
                     return Answer("reject" if policy.reject else "drop", (), False)
                 picked = port_rows.backends[policy.first : policy.first + policy.size]
-                texts = tuple(endpoint_text(*backend) for backend in picked)
+                texts = tuple(endpoint_text(*backend.place) for backend in picked)
                 return Answer("dnat", texts, policy.masquerade)
+    if any(destination(flow) in network for network in service_cidrs(case)):
+        return Answer("drop", (), False)
     return UNTOUCHED
 
 

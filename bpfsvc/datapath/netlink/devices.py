@@ -158,6 +158,18 @@ def masquerade_address(
     return min(ranked, key=lambda entry: entry[0])[1] if ranked else None
 
 
+def default_address(network: Network, family: int) -> bytes | None:
+    """Give the address that sockets of the node come from by the default route, if there is one."""
+    default = network.default_v4 if family == 4 else network.default_v6
+    found = (
+        address
+        for device in network.devices
+        if device.index == default
+        for address in _candidates(device, family)
+    )
+    return next(found, None)
+
+
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -1,0 +1,89 @@
+"""Which endpoints of a service port count: C, those of the cluster, and L, those of this node.
+
+The names are kube-proxy's, and so are the rules: readiness, draining as a last resort, topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bpfsvc.address import endpoint_text
+from bpfsvc.model import EndpointSlice, Port, Traits
+from bpfsvc.rows import Backend, Place
+from bpfsvc.surroundings import NodeContext
+
+Endpoints = dict[Place, Traits]
+
+
+class Eligible(NamedTuple):
+    """C and L, each sorted by its text. C is empty only if nothing is usable anywhere (not H)."""
+
+    cluster: list[Backend]
+    local: list[Backend]
+
+
+def eligible(endpoints: Endpoints, node: NodeContext) -> Eligible:
+    """Choose among the endpoints of one service port."""
+    ready = [(place, traits) for place, traits in endpoints.items() if traits.ready]
+    usable = ready or [(place, traits) for place, traits in endpoints.items() if traits.draining]
+    near = _by_hints(ready, node) if ready else usable
+    return Eligible(_sorted(near, node), _sorted(_local(endpoints, ready, node), node))
+
+
+def merged(slices: Iterable[EndpointSlice], port: Port, of_family: int) -> Endpoints:
+    """Unite the slices. Of two records of one endpoint, the one that stays beats the leaver."""
+    endpoints: Endpoints = {}
+    for one in slices:
+        if one.family != of_family:
+            continue
+        for name, protocol, number in one.ports:
+            if name != port.name or protocol != port.protocol:
+                continue
+            for address, traits in one.endpoints():
+                place = (address, number)
+                if not traits.terminating or place not in endpoints:
+                    endpoints[place] = traits
+    return endpoints
+
+
+def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
+    """Sort the slices that count.
+
+    Slices may contradict each other; in order of name they do so alike on every node.
+    """
+    return sorted((one for one in slices if one.is_proxied), key=lambda one: (one.name, one.kind))
+
+
+_Found = list[tuple[Place, Traits]]
+
+
+def _by_hints(ready: _Found, node: NodeContext) -> _Found:
+    """Narrow by topology: this node, else this zone; all or nothing, on ready endpoints only."""
+    if all(traits.nodes for _, traits in ready):
+        same_node = [found for found in ready if node.name in found[1].nodes]
+        if same_node:
+            return same_node
+    if node.zone and all(traits.zones for _, traits in ready):
+        same_zone = [found for found in ready if node.zone in found[1].zones]
+        if same_zone:
+            return same_zone
+    return ready
+
+
+def _local(endpoints: Endpoints, ready: _Found, node: NodeContext) -> _Found:
+    """Keep those on this node; draining ones only when none here is ready, whoever else is."""
+    here = [found for found in ready if found[1].node == node.name]
+    return here or [
+        (place, traits)
+        for place, traits in endpoints.items()
+        if traits.draining and traits.node == node.name
+    ]
+
+
+def _sorted(found: _Found, node: NodeContext) -> list[Backend]:
+    """Make backends. Who is sent to itself is masqueraded if it is known to be of this node."""
+    backends = [Backend(*place, traits.node == node.name) for place, traits in found]
+    if len(backends) > 1:
+        backends.sort(key=lambda backend: endpoint_text(backend.address, backend.port))
+    return backends

@@ -1,0 +1,286 @@
+"""Answering load balancers: a listener for each Service that has a ``healthCheckNodePort``.
+
+There may be thousands, and each is asked every few seconds by every balancer, so one thread waits
+on all of them. What is asked does not matter: any request gets the same answer, one that fits into
+a socket's buffer, and so nothing here ever waits for a single peer.
+
+Which listeners there should be is told from outside and held against those there are. A port that
+somebody else occupies is reported once and tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import NamedTuple
+
+from bpfsvc.address import endpoint_text, family, unpack
+from bpfsvc.cluster import ServiceKey
+from bpfsvc.localhealth import Check
+
+_RETRY_SECONDS = 5.0
+"""Between two attempts to open what could not be opened."""
+
+_PAUSE = 0.1
+"""Seconds to wait when there are no files left."""
+
+_PATIENCE = 10.0
+"""Seconds that a peer has to say what it wants."""
+
+_MOST_CONVERSATIONS = 512
+_LONGEST_REQUEST = 16384  # bytes
+_MOST_FILES = 65536
+
+
+class _Place(NamedTuple):
+    """Where a listener stands, and of which Service."""
+
+    service: ServiceKey
+    address: bytes
+    port: int
+
+
+class _Conversation(NamedTuple):
+    """A peer that has not yet finished its request."""
+
+    place: _Place
+    received: bytearray
+    until: float
+
+
+class HealthChecks:
+    """All listeners of a node. What is told to it takes effect soon, in a thread of its own."""
+
+    def __init__(self, is_healthy: Callable[[], bool], log: Callable[[str], None]) -> None:
+        """``is_healthy`` tells of the proxy itself; ``log`` is told what cannot be opened."""
+        self._is_healthy = is_healthy
+        self._log = log
+        self._lock = threading.Lock()
+        self._checks: dict[ServiceKey, dict[int, Check]] = {}
+        self._addresses: tuple[bytes, ...] = ()
+        self._stopped = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._listeners: dict[_Place, socket.socket] = {}
+        self._talks: dict[socket.socket, _Conversation] = {}
+        self._complaints: dict[_Place, str] = {}
+        self._settle_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="health checks", daemon=True)
+
+    def start(self) -> None:
+        """Serve from now on."""
+        _raise_limit_of_files()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close everything and wait for the end. Once only."""
+        with self._lock:
+            self._stopped = True
+        os.eventfd_write(self._wake, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._close_all()
+
+    def listen_on(self, addresses: Iterable[bytes]) -> None:
+        """Say on which addresses to listen, of both families; a wildcard stands for all of its."""
+        with self._lock:
+            self._addresses = tuple(addresses)
+        os.eventfd_write(self._wake, 1)
+
+    def update(self, checks: Iterable[tuple[ServiceKey, Mapping[int, Check]]]) -> None:
+        """Say what to answer for Services, by family; those without any are closed."""
+        moved = False
+        with self._lock:
+            for key, by_family in checks:
+                moved |= _ports(by_family) != _ports(self._checks.get(key, {}))
+                if by_family:
+                    self._checks[key] = dict(by_family)
+                else:
+                    self._checks.pop(key, None)
+        if moved:
+            os.eventfd_write(self._wake, 1)
+
+    # -- in the thread --
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=1.0):
+                if key.fd == self._wake:
+                    os.eventfd_read(self._wake)
+                    self._settle_at = 0.0
+                elif isinstance(key.data, _Place):
+                    self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
+                else:
+                    self._hear(key.fileobj)  # type: ignore[arg-type]
+            now = time.monotonic()
+            if now >= self._settle_at:
+                with self._lock:
+                    if self._stopped:
+                        return
+                    wanted = set(self._places())
+                self._settle(wanted)
+                self._settle_at = now + _RETRY_SECONDS
+            self._give_up(now)
+
+    def _places(self) -> Iterable[_Place]:
+        for service, by_family in self._checks.items():
+            for address in self._addresses:
+                check = by_family.get(family(address))
+                if check:
+                    yield _Place(service, address, check.port)
+
+    def _settle(self, wanted: set[_Place]) -> None:
+        """Close listeners before others open: a port may have changed hands."""
+        for place in self._listeners.keys() - wanted:
+            self._drop(self._listeners.pop(place))
+        for place in self._complaints.keys() - wanted:
+            del self._complaints[place]
+        for place in sorted(wanted - self._listeners.keys()):
+            self._open(place)
+
+    def _open(self, place: _Place) -> None:
+        try:
+            listener = _listener(place)
+        except OSError as error:
+            text = error.strerror or str(error)
+            if self._complaints.get(place) != text:
+                self._complaints[place] = text
+                self._log(
+                    f"Service {'/'.join(place.service)}: cannot serve its healthCheckNodePort at"
+                    f" {endpoint_text(place.address, place.port)}: {text}; trying again"
+                )
+            return
+        self._complaints.pop(place, None)
+        self._listeners[place] = listener
+        self._selector.register(listener, selectors.EVENT_READ, place)
+
+    def _accept(self, listener: socket.socket, place: _Place) -> None:
+        try:
+            peer, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._make_room()
+            return  # or it has gone again
+        peer.setblocking(False)
+        if len(self._talks) >= _MOST_CONVERSATIONS:
+            self._make_room()
+        self._talks[peer] = _Conversation(place, bytearray(), time.monotonic() + _PATIENCE)
+        self._selector.register(peer, selectors.EVENT_READ)
+
+    def _make_room(self) -> None:
+        """End the oldest conversation; without any, the files are others', and it must wait."""
+        if self._talks:
+            self._end(next(iter(self._talks)))
+        else:
+            time.sleep(_PAUSE)
+
+    def _hear(self, peer: socket.socket) -> None:
+        talk = self._talks.get(peer)
+        if talk is None:
+            return
+        try:
+            data = peer.recv(_LONGEST_REQUEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        talk.received.extend(data)
+        if b"\r\n\r\n" in talk.received or b"\n\n" in talk.received:
+            self._answer(peer, talk)
+        elif data and len(talk.received) < _LONGEST_REQUEST:
+            return
+        self._end(peer)
+
+    def _answer(self, peer: socket.socket, talk: _Conversation) -> None:
+        with self._lock:
+            by_family = self._checks.get(talk.place.service, {})
+        check = by_family.get(family(talk.place.address))
+        count = check.local_endpoints if check else 0
+        with_body = not talk.received.startswith(b"HEAD ")
+        try:
+            peer.send(response(talk.place.service, count, self._is_healthy(), with_body=with_body))
+            peer.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # it did not wait for the answer
+
+    def _give_up(self, now: float) -> None:
+        for peer in [peer for peer, talk in self._talks.items() if talk.until < now]:
+            self._end(peer)
+
+    def _end(self, peer: socket.socket) -> None:
+        del self._talks[peer]
+        self._drop(peer)
+
+    def _drop(self, end: socket.socket) -> None:
+        self._selector.unregister(end)
+        end.close()
+
+    def _close_all(self) -> None:
+        for end in (*self._listeners.values(), *self._talks):
+            self._drop(end)
+        self._selector.close()
+        os.close(self._wake)
+
+
+def response(service: ServiceKey, count: int, healthy: bool, *, with_body: bool = True) -> bytes:
+    """Give the answer for a Service with ``count`` local endpoints, in the words of kube-proxy."""
+    namespace, name = service
+    well = count > 0 and healthy
+    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps(
+        {
+            "service": {"namespace": namespace, "name": name},
+            "localEndpoints": count,
+            "serviceProxyHealthy": healthy,
+        },
+        separators=(",", ":"),
+    ).encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Content-Type: application/json\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        f"X-Load-Balancing-Endpoint-Weight: {count}\r\n"
+        f"Date: {formatdate(usegmt=True)}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Connection: close\r\n"
+        "\r\n"
+    ).encode()
+    return head + body if with_body else head
+
+
+def _ports(by_family: Mapping[int, Check]) -> dict[int, int]:
+    return {of_family: check.port for of_family, check in by_family.items()}
+
+
+def _listener(place: _Place) -> socket.socket:
+    is_v6 = family(place.address) == 6
+    listener = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_v6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((unpack(place.address), place.port))
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _raise_limit_of_files() -> None:
+    """Make room for thousands of listeners; many systems begin with 1024 files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))

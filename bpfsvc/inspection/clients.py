@@ -1,0 +1,78 @@
+"""Records of what Services make of clients: who may come, and who stays with which backend."""
+
+from __future__ import annotations
+
+from bpfsvc.address import V4_PREFIX, unpack
+from bpfsvc.inspection.fields import chooser, place_text
+from bpfsvc.inspection.generic import extras
+from bpfsvc.inspection.reader import Reader
+from bpfsvc.inspection.records import Records, Row
+from bpfsvc.inspection.services import ServiceNames
+
+RANGE = ("prefix", "service", "network")
+NETWORK = ("prefix", "network")
+CLIENT = ("service", "client")
+AFFINITY = ("backend", "port", "seen")
+POSITION = ("service", "generation", "address", "port")
+
+_SERVICE_BITS = 32
+"""Bits of the service id that stands before the network in a key of source_ranges."""
+
+
+def source_ranges(reader: Reader) -> Records:
+    """Give the networks that clients of restricted frontends must come from."""
+    layout = reader.layout.maps["source_ranges"]
+    key = chooser(layout.key, RANGE)
+    names = ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, _ in reader.rows("source_ranges"):
+        bits, service, network = key(raw_key)
+        rows.append((names[service], network_text(network, bits - _SERVICE_BITS)))
+    return Records("source_ranges", ("service", "network"), sorted(rows))
+
+
+def service_networks(reader: Reader) -> Records:
+    """Give the networks that cluster IPs are taken from."""
+    key = chooser(reader.layout.maps["service_networks"].key, NETWORK)
+    found = (key(raw_key)[::-1] for raw_key, _ in reader.rows("service_networks"))
+    rows: list[Row] = [(network_text(*network),) for network in sorted(found)]
+    return Records("service_networks", ("network",), rows)
+
+
+def affinities(reader: Reader, now: int) -> Records:
+    """Give the backend each client was last given. ``now`` is CLOCK_MONOTONIC in ns.
+
+    ``age`` is in seconds. Whether it is still kept for the client is said by the frontend.
+    """
+    layout = reader.layout.maps["affinities"]
+    key, value = chooser(layout.key, CLIENT), chooser(layout.value, AFFINITY)
+    more = extras(layout, CLIENT, AFFINITY)
+    names = ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.rows("affinities"):
+        service, client = key(raw_key)
+        address, port, seen = value(raw)
+        age = round(max(0, now - seen) / 1e9, 1)
+        row: Row = (names[service], unpack(client), place_text(address, port), age)
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("service", "client", "backend", "age", *more.columns)
+    return Records("affinities", columns, sorted(rows), frozenset({"age"}))
+
+
+def positions(reader: Reader) -> Records:
+    """Give the slots at which the backends of service ports with affinity stand."""
+    layout = reader.layout.maps["positions"]
+    key, slots = chooser(layout.key, POSITION), chooser(layout.value, ("slots",))
+    names = ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.rows("positions"):
+        service, generation, address, port = key(raw_key)
+        numbers = memoryview(slots(raw)[0]).cast("I")
+        shown = tuple(dict.fromkeys(map(str, numbers)))
+        rows.append((names[service], place_text(address, port), generation, shown))
+    return Records("positions", ("service", "backend", "generation", "slots"), sorted(rows))
+
+
+def network_text(network: bytes, bits: int) -> str:
+    """Give ``10.0.0.0/8`` for a packed network of ``bits`` of 128."""
+    return f"{unpack(network)}/{bits - 96 if network.startswith(V4_PREFIX) else bits}"
