@@ -362,6 +362,8 @@ int step_first(struct __sk_buff *skb)
 	if (packet->reuse)
 		clear_for_reuse(packet);
 	verdict = first_packet(skb, settings, packet);
+	if (verdict != VERDICT_DNAT)
+		fragment_passed(packet);
 	if (verdict == VERDICT_NONE)
 		return TC_ACT_UNSPEC;
 	if (verdict == VERDICT_REJECT)
@@ -434,10 +436,23 @@ int step_unusual(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
+	int verdict;
 
-	if (!settings || !packet || !parse_unusual(skb, packet))
+	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
-	return lead(skb, settings, packet, packet->flow.hook, false);
+	switch (parse_unusual(skb, packet)) {
+	case PARSED:
+		verdict = lead(skb, settings, packet, packet->flow.hook, false);
+		break;
+	case PARSED_EARLY:
+		if (fragment_may_wait(packet))
+			return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+		return TC_ACT_UNSPEC;
+	default:
+		verdict = TC_ACT_UNSPEC;
+	}
+	fragment_passed(packet);
+	return verdict;
 }
 
 int step_rewrite(struct __sk_buff *skb)
@@ -453,8 +468,10 @@ int step_rewrite(struct __sk_buff *skb)
 		verdict = rewritten(rewrite_sctp(skb, packet));
 	else
 		verdict = rewritten(rewrite(skb, packet));
-	if (packet->fragment == FRAGMENT_FIRST && verdict == TC_ACT_UNSPEC)
-		fragment_note(packet);
+	if (verdict != TC_ACT_UNSPEC)
+		fragment_passed(packet);
+	else if (packet->fragment == FRAGMENT_FIRST)
+		fragment_note(packet, FRAGMENT_TRANSLATED);
 	return verdict;
 }
 

@@ -147,6 +147,7 @@ static inline __u32 parse_quote(struct __sk_buff *skb, __u32 offset, bool v4, st
 #define PARSED_NOTHING 0 /* nothing in it concerns Services */
 #define PARSED 1
 #define PARSED_UNUSUAL 2 /* it takes parse_unusual() to tell */
+#define PARSED_EARLY 3	 /* a fragment that overtook its first */
 
 static inline bool is_echo_request(bool v4, __u8 type)
 {

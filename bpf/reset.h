@@ -24,15 +24,17 @@ static inline int sum_rest(struct __sk_buff *skb, __u32 at, __u32 size, __s64 *s
 {
 	__u32 only = 0;
 	struct quote *rest = quotes.lookup(&only);
+	__u64 bytes = size & 0x3c;
 
 	if (!rest || size > TCP_OPTION_BYTES || size & 3)
 		return -1;
-	size &= 0x3c;
-	if (!size)
+	/* Linux 6.1 learns from "less than 4" what it does not from "not 0", and of this register only. */
+	asm volatile("" : "+r"(bytes));
+	if (bytes < 4)
 		return 0;
-	if (bpf_skb_load_bytes(skb, at, rest->bytes, size))
+	if (bpf_skb_load_bytes(skb, at, rest->bytes, bytes))
 		return -1;
-	*sum = bpf_csum_diff((__be32 *)rest->bytes, size, 0, 0, *sum);
+	*sum = bpf_csum_diff((__be32 *)rest->bytes, bytes, 0, 0, *sum);
 	return 0;
 }
 

@@ -100,8 +100,8 @@ static inline bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 	return packet->echo;
 }
 
-/* After parse() found it unusual. False: nothing in it concerns Services. */
-static inline bool parse_unusual(struct __sk_buff *skb, struct packet *packet)
+/* After parse() found it unusual. */
+static inline int parse_unusual(struct __sk_buff *skb, struct packet *packet)
 {
 	packet->fragment = packet->tcp_flags = packet->icmp_error = 0;
 	packet->echo = packet->reuse = 0;
@@ -109,10 +109,18 @@ static inline bool parse_unusual(struct __sk_buff *skb, struct packet *packet)
 	packet->flow.source_port = packet->flow.destination_port = 0;
 	packet->flow.zero = 0;
 	if (packet->v4 ? !parse_ipv4_unusual(skb, packet) : !parse_ipv6_unusual(skb, packet))
-		return false;
+		return PARSED_NOTHING;
 	if (!parse_addresses(skb, packet->l3, packet->v4, &packet->flow))
-		return false;
-	if (packet->fragment == FRAGMENT_LATER)
-		return fragment_recall(packet);
-	return parse_transport(skb, packet);
+		return PARSED_NOTHING;
+	if (packet->fragment == FRAGMENT_LATER) {
+		__u8 first = fragment_recall(packet);
+
+		if (first == FRAGMENT_TRANSLATED)
+			return PARSED;
+		/* Once they are in order as they enter, they are so when they leave. */
+		return first != FRAGMENT_PASSED && packet->flow.hook == HOOK_INGRESS ?
+			       PARSED_EARLY :
+			       PARSED_NOTHING;
+	}
+	return parse_transport(skb, packet) ? PARSED : PARSED_NOTHING;
 }

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
 from collections.abc import Iterator
 
 import pytest
+from scapy.layers.inet import IP, UDP, fragment
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
+from scapy.packet import Raw
 
 from bpfsvc.lab.dial import Protocol, ask, tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
 from tests.lab.scene import EMPTY, EXTERNAL, INGRESS, ONE, WEB, Scene, built, objects
+
+_IPV6_HDRINCL = 36  # of linux/in6.h
 
 PATTERN = bytes(range(256)) * 32
 
@@ -140,6 +146,50 @@ def test_a_datagram_in_fragments_is_carried_both_ways(
     )
     for size in (1473, 4000, 8000):
         assert echoed(place, address, port, size)
+
+
+def pieces(source: str, address: str, data: bytes, number: int) -> list[bytes]:
+    """Cut a datagram to port 80 into fragments."""
+    datagram = UDP(sport=45679, dport=80) / Raw(data)
+    if ":" in address:
+        whole = IPv6(src=source, dst=address) / IPv6ExtHdrFragment(id=number) / datagram
+        return [bytes(piece) for piece in fragment6(whole, 1280)]
+    whole = IP(bytes(IP(src=source, dst=address, id=number) / datagram))
+    return [bytes(piece) for piece in fragment(whole, 1200)]
+
+
+@pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
+def test_fragments_that_overtake_the_first_find_their_way(
+    ruled: Scene, family: int, backend: int
+) -> None:
+    """They go round until it has passed, some milliseconds at most; see fragments.h."""
+    source, address = ruled.pod.address(family), ONE[backend].vip(family)
+    data = (b"echo " + PATTERN)[:4000]
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    own_header = (
+        (socket.IPPROTO_IP, socket.IP_HDRINCL)
+        if family == 4
+        else (socket.IPPROTO_IPV6, _IPV6_HDRINCL)
+    )
+    numbers = itertools.count(1)
+    with (
+        ruled.pod.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw,
+        ruled.pod.socket(kind, socket.SOCK_DGRAM) as made,
+    ):
+        made.settimeout(0.2)
+        made.bind((source, 45679))
+        raw.setsockopt(*own_header, 1)
+
+        def comes_back() -> bool:
+            # A sender that is not given the processor in between is too slow: it tries again.
+            for piece in reversed(pieces(source, address, data, next(numbers))):
+                raw.sendto(piece, (address, 0))
+            try:
+                return made.recvfrom(5000)[0] == data
+            except TimeoutError:
+                return False
+
+        wait(comes_back, "a datagram comes back", timeout=20)
 
 
 def test_a_udp_client_with_one_port_moves_when_its_backend_serves_no_more(
