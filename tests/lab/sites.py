@@ -1,0 +1,223 @@
+"""A site: one node with any addresses, its agent, and four places around it that hold any others.
+
+::
+
+    clients  ──┐              ┌── outside   clients that come from off the node
+               ├── the node ──┤
+    backends ──┘         eth0 └── remote    backends elsewhere, and whoever else is in the world
+
+A client and a backend are never in one place: the backend would answer an address of its own place
+by the shortest way, past the node. Where cases share node and flags they share a site, and only the
+manifests and the addresses change. What no rule takes leaves by the default route to ``remote``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bpfsvc.lab import links, sandbox
+from bpfsvc.lab.links import Address, End
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.node import Node
+from bpfsvc.lab.objects import Object
+from bpfsvc.lab.topology import Lab
+
+_NODE = {4: ipaddress.ip_address("169.254.1.1"), 6: ipaddress.ip_address("fe80::1")}
+"""What every place takes the node for; it does not have them, for neighbours are permanent."""
+
+_serial = itertools.count(1)
+
+
+class Surroundings(NamedTuple):
+    """What an agent is started with and stays as it is: cases that agree in it share a site."""
+
+    name: str
+    addresses: tuple[str, ...]
+    cluster_cidrs: tuple[str, ...]
+    options: tuple[str, ...]
+    bridge: str
+
+    @classmethod
+    def of(cls, case: dict[str, Any]) -> Surroundings:
+        """Read them off a case of the sample."""
+        given = case.get("options") or {}
+        detect = given.get("detect_local", {})
+        options = [
+            "--nodeport-addresses",
+            ",".join(case["nodeport_addresses"]) or "0.0.0.0/0,::/0",
+        ]
+        if not given.get("localhost_nodeports", True):
+            options.append("--no-localhost-nodeports")
+        if given.get("masquerade_all"):
+            options.append("--masquerade-all")
+        bridge = ""
+        if detect.get("mode") == "BridgeInterface":
+            bridge = detect["interface"]
+            options += ["--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", bridge]
+        cidrs = case["cluster_cidr"] or []
+        return cls(
+            case["node"]["name"],
+            tuple(case["node"]["ips"]),
+            (cidrs,) if isinstance(cidrs, str) else tuple(cidrs),
+            tuple(options),
+            bridge,
+        )
+
+
+class Place(Namespace):
+    """A namespace beside the node, with one interface and as many addresses as are needed."""
+
+    def __init__(self, name: str, number: int, *, prefix: str) -> None:
+        super().__init__(name, prefix=prefix)
+        # What the node takes the place for.
+        self.gateways = {version: address + number for version, address in _NODE.items()}
+        self.uplink: End
+        self.towards: End  # the node's interface
+        self._held: set[Address] = set()
+        self._served: set[int] = set()
+        self.sysctl("net.ipv6.conf.default.accept_redirects", 0)
+
+    def join(self, uplink: End, towards: End) -> None:
+        """Take the node for the way to everywhere."""
+        self.uplink, self.towards = uplink, towards
+        for version, node in _NODE.items():
+            # One address that stays: with the last of IPv4, the kernel drops the routes too.
+            links.add_address(uplink, self.gateways[version])
+            links.add_neighbour(uplink, node, towards.mac)
+            links.add_neighbour(towards, self.gateways[version], uplink.mac)
+            links.add_route(self, links.default_route(version), uplink, node)
+
+    def hold(self, text: str) -> None:
+        """Have an address, to which the node finds."""
+        address = ipaddress.ip_address(text)
+        if address not in self._held:
+            links.add_address(self.uplink, address)
+            links.await_address(self.uplink, address)
+            self._held.add(address)
+        # The last one to hold an address gets what is sent there.
+        via = self.gateways[address.version]
+        links.add_route(self.towards.namespace, links.host_route(address), self.towards, via)
+
+    def listen(self, port: int) -> None:
+        """Have an echo server at a port of all addresses."""
+        if port not in self._served:
+            self.serve(port)
+            self._served.add(port)
+
+    def clear(self) -> None:
+        """Have no addresses. The routes stay, and change when a place holds the address again."""
+        for address in self._held:
+            self.netlink.addr(
+                "del",
+                index=self.uplink.index,
+                address=str(address),
+                prefixlen=address.max_prefixlen,
+            )
+        self._held.clear()
+
+
+class Site(Lab):
+    """The node of some cases and the places around it; ``Cluster`` runs its agent."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__()
+        self.surroundings = surroundings
+        networks = [ipaddress.ip_network(text) for text in surroundings.cluster_cidrs]
+        self.cluster_cidrs = {network.version: network for network in networks}
+        self.node: Node
+        self.clients: Place
+        self.backends: Place
+        self.outside: Place
+        self.remote: Place
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """All that is around the node."""
+        return (self.clients, self.backends, self.outside, self.remote)
+
+    def _build(self) -> None:
+        name = f"site{next(_serial)}"
+        for tree in (sandbox.CGROUP_ROOT / name, sandbox.BPF_ROOT / name):
+            tree.mkdir()
+            self._stack.callback(tree.rmdir)
+        prefix = f"{name}-"
+        self.node = self._open(
+            Node(
+                1,
+                prefix=prefix,
+                families=(),
+                holds_pods=False,
+                cgroup=sandbox.CGROUP_ROOT / name / "node",
+                pin_root=sandbox.BPF_ROOT / name / "node",
+            )
+        )
+        self.node.name = self.surroundings.name
+        self.nodes.append(self.node)
+        for scope in ("all", "default"):
+            self.node.sysctl(f"net.ipv4.conf.{scope}.send_redirects", 0)
+        self.clients, self.backends, self.outside, self.remote = (
+            self._open(Place(each, number, prefix=prefix))
+            for number, each in enumerate(("clients", "backends", "outside", "remote"), start=1)
+        )
+        self._attach_pods()
+        self._attach_world(self._open(Namespace("switch", prefix=prefix)))
+
+    def _attach_pods(self) -> None:
+        shared = self.surroundings.bridge and links.bridge(self.node, self.surroundings.bridge)
+        for place in (self.clients, self.backends):
+            host_end, uplink = links.cable(self.node, f"veth-{place.name}", place, "eth0")
+            if shared:
+                host_end.set(master=shared.index)
+            place.join(uplink, shared or host_end)
+
+    def _attach_world(self, switch: Namespace) -> None:
+        lan = links.bridge(switch, "br0")
+        port, eth0 = links.cable(switch, "node", self.node, "eth0")
+        port.set(master=lan.index)
+        for text in self.surroundings.addresses:
+            links.add_address(eth0, ipaddress.ip_address(text))
+        for place in (self.outside, self.remote):
+            port, uplink = links.cable(switch, place.name, place, "eth0")
+            port.set(master=lan.index)
+            place.join(uplink, eth0)
+        for version, gateway in self.remote.gateways.items():
+            links.add_route(self.node, links.default_route(version), eth0, gateway)
+        for text in self.surroundings.addresses:
+            links.await_address(eth0, ipaddress.ip_address(text))
+
+
+def objects(case: dict[str, Any]) -> list[Object]:
+    """Write the objects of a case as the API server does."""
+    node = case["node"]
+    labels = {"topology.kubernetes.io/zone": node["zone"]} if node["zone"] else {}
+    addresses = [{"type": "InternalIP", "address": each} for each in node["primary"].values()]
+    made: list[Object] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node["name"], "labels": labels},
+            "status": {"addresses": addresses},
+        }
+    ]
+    if case["service_cidrs"]:
+        made.append(
+            {
+                "apiVersion": "networking.k8s.io/v1",
+                "kind": "ServiceCIDR",
+                "metadata": {"name": "kubernetes"},
+                "spec": {"cidrs": case["service_cidrs"]},
+            }
+        )
+    made += [{"apiVersion": "v1", "kind": "Service"} | raw for raw in case["services"]]
+    for raw in case["endpointslices"]:
+        # The sample copies conditions from where they are numbers.
+        written = json.loads(json.dumps(raw))
+        for point in written["endpoints"]:
+            given = point.get("conditions") or {}
+            point["conditions"] = {name: bool(is_set) for name, is_set in given.items()}
+        made.append({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"} | written)
+    return made
