@@ -20,8 +20,8 @@ echo "up on $(uname -r), $(nproc) processors"
 
 # Two processors, two suites at a time. Of packets, whatever the verifier or a helper of this kernel
 # could do otherwise; of the lab, one layout each of routed and bridged pods.
-suite packets 1500 $pytest tests/packets/test_{walk,checksums,masquerade,masquerade_ports}.py \
-	tests/packets/test_{icmp_errors,new_connections,reuse,collisions}.py &
+suite packets 1500 $pytest tests/packets/test_{walk,masquerade_ports,reuse,guards}.py \
+	tests/packets/test_{fragments,sctp}.py &
 suite demo 1200 $python -m bpfsvc.demo
 suite lab 1500 $pytest tests/lab/test_traffic_cases.py -k 'TCP and not vxlan'
 wait
