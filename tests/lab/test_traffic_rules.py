@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from scapy.layers.inet import IP, UDP, fragment
+from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
-from scapy.packet import Raw
+from scapy.packet import Packet, Raw
 
 from bpfsvc.lab.dial import Protocol, ask, tally
 from bpfsvc.lab.namespace import Namespace
@@ -151,11 +151,14 @@ def test_a_datagram_in_fragments_is_carried_both_ways(
 def pieces(source: str, address: str, data: bytes, number: int) -> list[bytes]:
     """Cut a datagram to port 80 into fragments."""
     datagram = UDP(sport=45679, dport=80) / Raw(data)
+    found: list[Packet]
     if ":" in address:
-        whole = IPv6(src=source, dst=address) / IPv6ExtHdrFragment(id=number) / datagram
-        return [bytes(piece) for piece in fragment6(whole, 1280)]
-    whole = IP(bytes(IP(src=source, dst=address, id=number) / datagram))
-    return [bytes(piece) for piece in fragment(whole, 1200)]
+        whole6 = IPv6(src=source, dst=address) / IPv6ExtHdrFragment(id=number) / datagram
+        found = fragment6(whole6, 1280)  # type: ignore[no-untyped-call]
+    else:
+        whole = IP(bytes(IP(src=source, dst=address, id=number) / datagram))
+        found = whole.fragment(1200)  # type: ignore[no-untyped-call]
+    return [bytes(piece) for piece in found]
 
 
 @pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
