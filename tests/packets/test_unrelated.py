@@ -8,7 +8,6 @@ from scapy.layers.inet6 import (
     ICMPv6EchoRequest,
     ICMPv6ND_NS,
     IPv6,
-    IPv6ExtHdrFragment,
     IPv6ExtHdrHopByHop,
 )
 from scapy.layers.l2 import ARP, Dot1Q, Ether
@@ -31,8 +30,6 @@ FRAMES = {
     "ICMP echo": LINK / IP(src=POD, dst=VIP) / ICMP() / b"ping",
     "ICMPv6 echo": LINK / IPv6(src=POD6, dst=VIP6) / ICMPv6EchoRequest(data=b"ping"),
     "a VLAN frame": LINK / Dot1Q(vlan=7) / IP(src=POD, dst=VIP) / SYN,
-    "a TCP fragment after the first": LINK / IP(src=POD, dst=VIP, frag=100, proto=6) / bytes(SYN),
-    "an IPv6 fragment": LINK / IPv6(src=POD6, dst=VIP6) / IPv6ExtHdrFragment(offset=9) / SYN,
     "IPv6 options before TCP to another address": (
         LINK / IPv6(src=POD6, dst="fd96::11") / IPv6ExtHdrHopByHop() / SYN
     ),
