@@ -137,7 +137,8 @@ static inline int make_error(struct __sk_buff *skb, const struct packet *packet)
 	if (size < IPV4_HEADER_LENGTH || bpf_skb_load_bytes(skb, l3, quote->bytes, size))
 		return -1;
 	sum = bpf_csum_diff(0, 0, (__be32 *)quote->bytes, size, 0);
-	if (sum < 0 || bpf_skb_change_tail(skb, l3 + size, 0) ||
+	/* No error can come of these sizes; before Linux 6.13 a sum has 32 bits, and looks negative. */
+	if (bpf_skb_change_tail(skb, l3 + size, 0) ||
 	    bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return -1;
 	return packet->v4 ? write_ipv4_error(skb, packet, size, sum) :
