@@ -29,6 +29,11 @@ static inline bool address_equal(const struct address *a, const struct address *
 	       a->words[1] == b->words[1] && a->words[0] == b->words[0];
 }
 
+static inline bool address_is_zero(const struct address *address)
+{
+	return !(address->words[0] | address->words[1] | address->words[2] | address->words[3]);
+}
+
 static inline bool address_is_v4(const struct address *address)
 {
 	return address->words[0] == 0 && address->words[1] == 0 &&

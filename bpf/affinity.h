@@ -47,7 +47,7 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 	struct position_key place = {.service = key->service, .generation = key->generation};
 	struct position *position;
 
-	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * 1000000000LL)
+	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
 		return;
 	place.address = last->backend;
 	place.port = last->port;

@@ -44,8 +44,6 @@ MAP("array", __u32, __s64, half_open, 1, 0);
 
 #define MAX_HALF_OPEN (MAX_CONNECTIONS / 32)
 
-#define NS_PER_SECOND 1000000000LL
-
 /* A flow that is not established and silent for so long keeps no port from others. */
 #define UNANSWERED_SECONDS 5
 

@@ -64,5 +64,5 @@ static inline bool masquerade_address(__u32 ifindex, bool v4, struct address *ad
 	if (!row)
 		return false;
 	*address = v4 ? row->v4 : row->v6;
-	return address->words[0] | address->words[1] | address->words[2] | address->words[3];
+	return !address_is_zero(address);
 }

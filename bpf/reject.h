@@ -30,15 +30,6 @@ struct ipv6_pseudo_header {
 	__be32 next_header;
 };
 
-static inline __sum16 checksum_fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
-}
-
 static inline int write_ipv4_error(struct __sk_buff *skb, const struct packet *packet, __u32 quoted,
 				   __u64 sum)
 {

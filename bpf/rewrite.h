@@ -61,6 +61,16 @@ struct ipv4_end {
 	struct ports ports;
 } __attribute__((packed));
 
+/* Fold a sum in one's complement to what a checksum holds (RFC 1071). */
+static inline __sum16 checksum_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
 /* Sum in one's complement what replaces the addresses under a checksum (RFC 1624). */
 static inline __sum16 ipv4_checksum(__sum16 checksum, const struct flow *before,
 				    const struct flow *after)
@@ -71,11 +81,7 @@ static inline __sum16 ipv4_checksum(__sum16 checksum, const struct flow *before,
 	sum += after->source.words[3];
 	sum += (__u32)~before->destination.words[3];
 	sum += after->destination.words[3];
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
+	return checksum_fold(sum);
 }
 
 /* The common case at less cost: all of it lies together and is written at once. */

@@ -1,5 +1,7 @@
 /* What the agent tells the programs about this node: one row, changed without recompiling. */
 
+#define NS_PER_SECOND 1000000000LL
+
 struct settings {
 	__u64 netns_cookie; /* the network namespace of the node; sockets of others are left alone */
 	struct address pod_network_v4;

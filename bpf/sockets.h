@@ -97,11 +97,6 @@ static inline void socket_remember(struct socket_translations *known,
 	known->next++;
 }
 
-static inline bool address_is_zero(const struct address *address)
-{
-	return !(address->words[0] | address->words[1] | address->words[2] | address->words[3]);
-}
-
 /* What the socket is bound to or, while it has no address, what this node is known by. */
 static inline void socket_client(struct bpf_sock_addr *context, bool v4, bool connect,
 				 struct client *client)
