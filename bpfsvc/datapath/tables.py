@@ -88,8 +88,8 @@ class Tables:
 
     # -- writing --
 
-    def execute(self, plan: Plan) -> list[EndpointRow]:
-        """Write a plan, phase by phase; give the endpoints that are nobody's backend any more.
+    def execute(self, plan: Plan) -> None:
+        """Write a plan, phase by phase.
 
         Raises :class:`MapFull` at the first row without room.
         """
@@ -104,9 +104,8 @@ class Tables:
         self._ranges.delete_many([self._range_key(row) for row in plan.ranges_deleted])
         self._positions.delete_many([self._position_key(one) for one in plan.positions_deleted])
         self._backends.delete_many([self._slot.pack(*slot) for slot in plan.backends_deleted])
-        gone = self._leave_endpoints(plan.endpoints_left)
+        self._leave_endpoints(plan.endpoints_left)
         self._services.delete_many([_ID.pack(service) for service in plan.names_deleted])
-        return gone
 
     def _put_backends(self, plan: Plan) -> None:
         try:
@@ -157,7 +156,7 @@ class Tables:
                 uses = _ID.unpack(self._endpoints.lookup(key) or bytes(4))[0]
                 self._endpoints.update(key, _ID.pack(uses + times))
 
-    def _leave_endpoints(self, rows: Iterable[EndpointRow]) -> list[EndpointRow]:
+    def _leave_endpoints(self, rows: Iterable[EndpointRow]) -> None:
         gone = []
         for row, times in Counter(rows).items():
             key = self._endpoint_key(row)
@@ -165,9 +164,8 @@ class Tables:
             if uses > 0:
                 self._endpoints.update(key, _ID.pack(uses))
             else:
-                gone.append(row)
-        self._endpoints.delete_many([self._endpoint_key(row) for row in gone])
-        return gone
+                gone.append(key)
+        self._endpoints.delete_many(gone)
 
     # -- reading --
 
