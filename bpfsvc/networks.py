@@ -20,8 +20,6 @@ def contains(network: Network, address: bytes) -> bool:
     return int.from_bytes(network.address, "big") >> rest == int.from_bytes(address, "big") >> rest
 
 
-def cidr(pair: tuple[bytes, bytes]) -> str:
-    """Give the text of a packed network and its mask."""
-    network, mask = pair
-    bits = bits_of(mask) - (96 if family(network) == 4 else 0)
-    return f"{unpack(network)}/{bits}"
+def network_text(network: Network) -> str:
+    """Give ``10.0.0.0/8``, as people write it."""
+    return f"{unpack(network.address)}/{network.bits - (96 if family(network.address) == 4 else 0)}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from pathlib import Path
-from typing import get_args
 
 import click
 
 from bpfsvc.commands import parameters
+from bpfsvc.config import Config
 from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.detection import Detection, Mode
 from bpfsvc.errors import UsageError
@@ -18,12 +17,11 @@ from bpfsvc.explain.answer import Answer
 from bpfsvc.explain.cases import answers, read_cases
 from bpfsvc.explain.explainer import Explainer
 from bpfsvc.explain.kernel import Kernel
-from bpfsvc.explain.local import Setup, situation_of
+from bpfsvc.explain.local import situation_of
 from bpfsvc.explain.manifests import read_cluster
 from bpfsvc.explain.question import ORIGINS, Question, place, question
 from bpfsvc.explain.stage import stage
 from bpfsvc.inspection.reader import open_pinned
-from bpfsvc.nodeports import PRIMARY
 from bpfsvc.privileges import require_privileges
 
 
@@ -43,50 +41,7 @@ from bpfsvc.privileges import require_privileges
     type=click.Path(path_type=Path),
     help="Ask about these objects; without it, about what the running agent has in the kernel.",
 )
-@click.option(
-    "--hostname-override",
-    metavar="NAME",
-    default=None,
-    help="With --manifests: the node that is asked about; this one if not given.",
-)
-@click.option(
-    "--detect-local-mode",
-    type=click.Choice(get_args(Mode)),
-    default="ClusterCIDR",
-    show_default=True,
-    help="With --manifests, as all that follow: how the agent is set up.",
-)
-@click.option(
-    "--cluster-cidr",
-    type=parameters.CidrList(one_per_family=True),
-    default=(),
-    help="Range of the pods, one per family.",
-)
-@click.option(
-    "--pod-bridge-interface", metavar="NAME", default="", help="For mode BridgeInterface."
-)
-@click.option(
-    "--pod-interface-name-prefix",
-    metavar="PREFIX",
-    default="",
-    help="For mode InterfaceNamePrefix.",
-)
-@click.option("--masquerade-all", is_flag=True, help="As of bpfsvc run.")
-@click.option("--source-ranges-for-all", is_flag=True, help="As of bpfsvc run.")
-@click.option(
-    "--nodeport-addresses",
-    metavar="CIDR,...|primary",
-    type=parameters.CidrList(alone=PRIMARY),
-    default=(PRIMARY,),
-    show_default=PRIMARY,
-    help="Where NodePorts answer.",
-)
-@click.option(
-    "--localhost-nodeports/--no-localhost-nodeports",
-    default=True,
-    show_default=True,
-    help="Whether they answer on IPv4 loopback too.",
-)
+@parameters.node_setup
 @click.option(
     "-o",
     "--output",
@@ -119,7 +74,8 @@ def explain(
     """Tell what becomes of the first packet of a connection, and why.
 
     The programs themselves are asked, on a packet that is made up and never sent. PROTO is TCP, UDP
-    or SCTP.
+    or SCTP. The options from --hostname-override to --localhost-nodeports go with --manifests, and
+    are those of bpfsvc run.
     """
     require_privileges()
     if cases:
@@ -130,10 +86,9 @@ def explain(
         with open_pinned(PinRoot(pin_root)) as pinned:
             _print(Kernel(pinned).answer(asked), output)
         return
-    here = socket.gethostname().strip().lower()
-    name = (hostname_override or here).strip().lower()
-    cluster = read_cluster(manifests, name)
-    setup = Setup(
+    config = Config(
+        manifests=manifests,
+        node_name=parameters.node_name(hostname_override or None),
         detection=Detection(
             mode=detect_local_mode,
             cluster_cidrs=cluster_cidr,
@@ -144,9 +99,10 @@ def explain(
         source_ranges_for_all=source_ranges_for_all,
         nodeport_addresses=nodeport_addresses,
         localhost_nodeports=localhost_nodeports,
-        is_this_machine=name == here,
     )
-    situation = situation_of(cluster, setup)
+    cluster = read_cluster(manifests, config.node_name)
+    is_this_machine = config.node_name == parameters.node_name(None)
+    situation = situation_of(cluster.node, config, is_this_machine=is_this_machine)
     with stage() as made:
         _print(Explainer(made, situation, cluster).answer(asked), output)
 

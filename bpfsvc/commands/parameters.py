@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from bpfsvc.config import DEFAULT_HEALTHZ, DEFAULT_PIN_ROOT
 from bpfsvc.datapath.sysctls import PortRange
+from bpfsvc.detection import Mode
+from bpfsvc.errors import UsageError
+from bpfsvc.nodeports import PRIMARY
 
 
 class AddressAndPort(click.ParamType[Any]):
@@ -99,3 +103,77 @@ healthz = click.option(
     show_default=True,
     help="Where the agent serves /healthz; '' for nowhere.",
 )
+
+
+_NODE_SETUP = (
+    click.option(
+        "--hostname-override",
+        metavar="NAME",
+        default=None,
+        help="Name of this node; the host's name if not given.",
+    ),
+    click.option(
+        "--detect-local-mode",
+        type=click.Choice(get_args(Mode)),
+        default="ClusterCIDR",
+        show_default=True,
+        help="How pods are told from others: range of the cluster or of the Node object, "
+        "interfaces.",
+    ),
+    click.option(
+        "--cluster-cidr",
+        type=CidrList(one_per_family=True),
+        default=(),
+        help="Range of the pods, one per family; other clients of a cluster IP are masqueraded.",
+    ),
+    click.option(
+        "--pod-bridge-interface",
+        metavar="NAME",
+        default="",
+        help="With --detect-local-mode BridgeInterface: the bridge that pods are on.",
+    ),
+    click.option(
+        "--pod-interface-name-prefix",
+        metavar="PREFIX",
+        default="",
+        help="With --detect-local-mode InterfaceNamePrefix: what names of pods' interfaces "
+        "begin with.",
+    ),
+    click.option(
+        "--masquerade-all", is_flag=True, help="Masquerade all that goes to a cluster IP."
+    ),
+    click.option(
+        "--source-ranges-for-all",
+        is_flag=True,
+        help="Hold loadBalancerSourceRanges against clients of NodePorts and externalIPs as well.",
+    ),
+    click.option(
+        "--nodeport-addresses",
+        metavar="CIDR,...|primary",
+        type=CidrList(alone=PRIMARY),
+        default=(PRIMARY,),
+        show_default=PRIMARY,
+        help="Where NodePorts answer. A family without a CIDR does on all addresses.",
+    ),
+    click.option(
+        "--localhost-nodeports/--no-localhost-nodeports",
+        default=True,
+        show_default=True,
+        help="Let NodePorts answer on IPv4 loopback too, unless --nodeport-addresses exclude it.",
+    ),
+)
+
+
+def node_setup(command: Any) -> Any:
+    """Add the options that say which node it is and how Services are meant to work there."""
+    for option in reversed(_NODE_SETUP):
+        command = option(command)
+    return command
+
+
+def node_name(override: str | None) -> str:
+    """Give the name of this node, as kube-proxy does: trimmed and in lower case."""
+    name = (socket.gethostname() if override is None else override).strip().lower()
+    if not name:
+        raise UsageError("--hostname-override is blank", "give the name of this Node object")
+    return name

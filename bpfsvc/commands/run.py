@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -22,7 +21,6 @@ from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange, check_ports
 from bpfsvc.detection import Detection, Mode
 from bpfsvc.errors import UsageError
-from bpfsvc.nodeports import PRIMARY
 from bpfsvc.privileges import require_privileges
 from bpfsvc.sources.manifests import Manifests
 
@@ -47,57 +45,7 @@ def _sizes(command: Any) -> Any:
     required=True,
     help="Directory of Services, EndpointSlices and Nodes as YAML or JSON; followed as it changes.",
 )
-@click.option(
-    "--hostname-override",
-    metavar="NAME",
-    default=None,
-    help="Name of this node; the host's name if not given.",
-)
-@click.option(
-    "--detect-local-mode",
-    type=click.Choice(get_args(Mode)),
-    default="ClusterCIDR",
-    show_default=True,
-    help="How pods are told from others: range of the cluster or of the Node object, interfaces.",
-)
-@click.option(
-    "--cluster-cidr",
-    type=parameters.CidrList(one_per_family=True),
-    default=(),
-    help="Range of the pods, one per family; other clients of a cluster IP are masqueraded.",
-)
-@click.option(
-    "--pod-bridge-interface",
-    metavar="NAME",
-    default="",
-    help="With --detect-local-mode BridgeInterface: the bridge that pods are on.",
-)
-@click.option(
-    "--pod-interface-name-prefix",
-    metavar="PREFIX",
-    default="",
-    help="With --detect-local-mode InterfaceNamePrefix: what names of pods' interfaces begin with.",
-)
-@click.option("--masquerade-all", is_flag=True, help="Masquerade all that goes to a cluster IP.")
-@click.option(
-    "--source-ranges-for-all",
-    is_flag=True,
-    help="Hold loadBalancerSourceRanges against clients of NodePorts and externalIPs as well.",
-)
-@click.option(
-    "--nodeport-addresses",
-    metavar="CIDR,...|primary",
-    type=parameters.CidrList(alone=PRIMARY),
-    default=(PRIMARY,),
-    show_default=PRIMARY,
-    help="Where NodePorts answer. A family without a CIDR does on all addresses.",
-)
-@click.option(
-    "--localhost-nodeports/--no-localhost-nodeports",
-    default=True,
-    show_default=True,
-    help="Let NodePorts answer on IPv4 loopback too, unless --nodeport-addresses exclude it.",
-)
+@parameters.node_setup
 @click.option(
     "--service-node-port-range",
     type=parameters.Ports(),
@@ -177,7 +125,7 @@ def run(
     check_ports(masquerade_ports, service_node_port_range)
     config = Config(
         manifests=manifests,
-        node_name=_node_name(hostname_override),
+        node_name=parameters.node_name(hostname_override),
         detection=detection,
         masquerade_all=masquerade_all,
         source_ranges_for_all=source_ranges_for_all,
@@ -198,13 +146,6 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
-
-
-def _node_name(override: str | None) -> str:
-    name = (socket.gethostname() if override is None else override).strip().lower()
-    if not name:
-        raise UsageError("--hostname-override is blank", "give the name of this Node object")
-    return name
 
 
 def _check_detection(detection: Detection) -> None:

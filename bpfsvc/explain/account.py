@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bpfsvc.address import endpoint_text, family, unpack
+from bpfsvc.address import endpoint_text, unpack
 from bpfsvc.clientranges import client_ranges
 from bpfsvc.cluster import Known
 from bpfsvc.desired import is_external_local
 from bpfsvc.eligibility import Endpoints, eligible, in_order, merged
 from bpfsvc.explain.question import Question
 from bpfsvc.model import Port, Service, Traits
-from bpfsvc.networks import contains
-from bpfsvc.rows import Frontend, Network, Policies, ServicePort
+from bpfsvc.networks import contains, network_text
+from bpfsvc.rows import Frontend, Policies, ServicePort
 from bpfsvc.surroundings import NodeContext
 
 
@@ -53,7 +53,7 @@ def account(owner: ServicePort, known: Known, about: Circumstances) -> Iterator[
     yield f"the client is {_CLIENTS[about.client]}"
     if about.policies.restricted:
         ranges = client_ranges(service, owner.family, about.node)
-        texts = ", ".join(map(_network_text, ranges))
+        texts = ", ".join(map(network_text, ranges))
         source = about.question.source
         if not any(contains(one, source) for one in ranges):
             yield f"loadBalancerSourceRanges ({texts}) do not contain {unpack(source)}: dropped"
@@ -90,11 +90,6 @@ def _kind(service: Service, frontend: Frontend) -> str:
     if frontend.address in service.external_ips:
         return "an external IP"
     return "the node port"
-
-
-def _network_text(network: Network) -> str:
-    bits = network.bits - 96 if family(network.address) == 4 else network.bits
-    return f"{unpack(network.address)}/{bits}"
 
 
 def _policy(service: Service, about: Circumstances, *, outside: bool) -> Iterator[str]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERDICTS = ("none", "dnat", "reject", "drop", "drop")
-"""The programs' verdicts by their numbers (``bpf/choice.h``); the last is by source ranges."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.address import pack
+from bpfsvc.address import pack, pack_network
 from bpfsvc.cluster import Cluster
+from bpfsvc.detection import Detection
 from bpfsvc.errors import BpfsvcError, UsageError
 from bpfsvc.explain.explainer import Explainer
 from bpfsvc.explain.question import from_flow
 from bpfsvc.explain.situation import Situation
 from bpfsvc.explain.stage import Stage
-from bpfsvc.model import Node, ObjectError, read_object
+from bpfsvc.model import Node, ObjectError, ServiceCIDR, read_object
 from bpfsvc.nodeports import resolve
-from bpfsvc.surroundings import NodeContext, ServiceConfig
+from bpfsvc.surroundings import ServiceConfig
 
 FORMAT = "bpfsvc-kube-proxy-conformance/1"
 
@@ -71,14 +71,18 @@ def cluster_of(case: Case) -> Cluster:
     for field, (version, kind) in _KINDS.items():
         for raw in case.get(field) or ():
             cluster.apply(read_object({"apiVersion": version, "kind": kind} | _plain(raw)), ())
-    cluster.node = cluster_node(case)
+    networks = tuple(map(pack_network, case.get("service_cidrs") or ()))
+    cluster.apply((_node(case), ServiceCIDR("", networks)), ())
     return cluster
 
 
-def cluster_node(case: Case) -> Node:
+def _node(case: Case) -> Node:
     """Give the Node object that a case stands for."""
     return Node(
-        name=_node_name(case), zone=case["node"].get("zone") or "", addresses=_primary(case)
+        name=_node_name(case),
+        zone=case["node"].get("zone") or "",
+        addresses=_primary(case),
+        pod_cidrs=tuple(map(pack_network, _node_cidrs(case))),
     )
 
 
@@ -102,30 +106,22 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
 def situation_of(case: Case) -> Situation:
     """Give the node of a case."""
     options = case.get("options") or {}
-    detect = options.get("detect_local") or {}
-    mode = detect.get("mode", "ClusterCIDR")
-    networks = _pod_networks(case, mode, detect)
-    marker = _interface_marker(mode, detect)
-    families = {ipaddress.ip_network(cidr).version for cidr in networks}
     gates = options.get("feature_gates") or {}
-    addresses = tuple(pack(ip) for ip in case["node"].get("ips", ()))
+    node, detection = _node(case), _detection(case)
+    families = detection.families(node)
     return Situation(
-        node=NodeContext(_node_name(case), case["node"].get("zone") or "", _primary(case)),
+        node=node,
+        detection=detection,
         config=ServiceConfig(
-            detector_v4=marker is not None or 4 in families,
-            detector_v6=marker is not None or 6 in families,
+            detector_v4=4 in families,
+            detector_v6=6 in families,
             masquerade_all=bool(options.get("masquerade_all", False)),
             allow_external_ips=bool(gates.get("AllowServiceExternalIPs", True)),
         ),
-        addresses=addresses,
+        addresses=tuple(pack(ip) for ip in case["node"].get("ips", ())),
         node_ports=resolve(
-            _setting(case),
-            cluster_node(case),
-            localhost=bool(options.get("localhost_nodeports", True)),
+            _setting(case), node, localhost=bool(options.get("localhost_nodeports", True))
         ),
-        pod_networks=networks,
-        is_pod_interface=marker,
-        service_networks=tuple(case.get("service_cidrs") or ()),
     )
 
 
@@ -143,40 +139,32 @@ def _primary(case: Case) -> tuple[bytes, ...]:
     return tuple(pack(found[name]) for name in ("IPv4", "IPv6") if found.get(name))
 
 
-def _pod_networks(case: Case, mode: str, detect: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give the networks of pods, the first of each family."""
-    if mode == "ClusterCIDR":
-        given = case.get("cluster_cidr")
-    elif mode == "NodeCIDR":
-        given = _first_of(
-            {**case["node"], **detect},
-            "pod_cidrs",
-            "podCIDRs",
-            "node_cidrs",
-            "node_cidr",
-            "cidrs",
-            "cidr",
-        ) or case.get("cluster_cidr")
-    else:
-        given = None
+def _detect_local(case: Case) -> Mapping[str, Any]:
+    options = case.get("options") or {}
+    found: Mapping[str, Any] = options.get("detect_local") or {}
+    return found
+
+
+def _detection(case: Case) -> Detection:
+    """Read how pods are told from others; under every name that the fields are known by."""
+    given = _detect_local(case)
+    return Detection(
+        mode=given.get("mode", "ClusterCIDR"),
+        cluster_cidrs=_cidrs(case.get("cluster_cidr")),
+        bridge=_first_of(given, "interface", "bridge_interface", "bridge", "name"),
+        prefix=_first_of(given, "prefix", "interface_name_prefix", "interface_prefix", "interface"),
+    )
+
+
+def _node_cidrs(case: Case) -> tuple[str, ...]:
+    names = ("pod_cidrs", "podCIDRs", "node_cidrs", "node_cidr", "cidrs", "cidr")
+    given = _first_of({**case["node"], **_detect_local(case)}, *names)
+    return _cidrs(given or case.get("cluster_cidr"))
+
+
+def _cidrs(given: str | list[str] | None) -> tuple[str, ...]:
     texts = given.split(",") if isinstance(given, str) else given or ()
-    first: dict[int, str] = {}
-    for text in texts:
-        network = ipaddress.ip_network(text.strip(), strict=False)
-        first.setdefault(network.version, str(network))
-    return tuple(first.values())
-
-
-def _interface_marker(mode: str, detect: Mapping[str, Any]) -> Any:
-    if mode == "BridgeInterface":
-        bridge = _first_of(detect, "interface", "bridge_interface", "bridge", "name")
-        return lambda name: name == bridge
-    if mode == "InterfaceNamePrefix":
-        prefix = _first_of(
-            detect, "prefix", "interface_name_prefix", "interface_prefix", "interface"
-        )
-        return lambda name: bool(name) and name.startswith(prefix)
-    return None
+    return tuple(text.strip() for text in texts)
 
 
 def _first_of(values: Mapping[str, Any], *names: str) -> Any:

@@ -6,7 +6,7 @@ from bpfsvc.address import unpack
 from bpfsvc.cluster import Cluster
 from bpfsvc.errors import KernelError
 from bpfsvc.explain.account import Circumstances, account
-from bpfsvc.explain.answer import VERDICTS, Answer
+from bpfsvc.explain.answer import Answer
 from bpfsvc.explain.judgement import Judged, judge, unowned
 from bpfsvc.explain.programs import decide, send
 from bpfsvc.explain.question import Question
@@ -32,7 +32,7 @@ class Explainer:
         stage = self._stage
         stage.mark_interface(self._situation, question.interface)
         decision = decide(stage.pinned, question, stage.interface)
-        verdict = VERDICTS[decision.verdict]
+        verdict, client = decision.verdict, decision.client
         chosen, seen = decision.backend, b""
         if not question.is_of_node:
             passage = send(stage.pinned, question, stage.interface)
@@ -46,9 +46,6 @@ class Explainer:
         owner = self._owners.get(decision.frontend)
         if owner is None:
             return unowned(verdict, question, self._owners)
-        client = self._situation.client_class(
-            question.source, question.interface, is_of_node=question.is_of_node
-        )
         judged = Judged(verdict, question, decision.frontend, owner, client, chosen, seen)
         reasons = account(
             owner.port,
@@ -58,7 +55,7 @@ class Explainer:
                 decision.frontend,
                 client,
                 owner.frontends()[decision.frontend],
-                self._situation.node,
+                self._situation.context,
             ),
         )
         return judge(judged, tuple(reasons))

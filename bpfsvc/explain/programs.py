@@ -16,7 +16,7 @@ from bpfsvc.datapath import bpf
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import KernelError
 from bpfsvc.explain.question import Question
-from bpfsvc.rows import Frontend
+from bpfsvc.rows import CLIENTS, Frontend, Place
 
 _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _MEANING = {_SHOT: "drop", _REDIRECT: "reject"}
@@ -26,7 +26,13 @@ _QUESTION = struct.Struct("=16x 16sHBx 16sI")
 
 _CHOICE = struct.Struct("=16sHBxI IBBxx")
 
-_CLASS_NODE, _CLASS_UNKNOWN = 1, 3
+_CLASS_UNKNOWN = 3
+
+VERDICTS = ("none", "dnat", "reject", "drop", "drop")
+"""The programs' verdicts by their numbers (``bpf/choice.h``)."""
+
+_FORBIDDEN = 4
+"""The last of them: by source ranges."""
 
 _CONTEXT_BYTES, _IFINDEX_AT = 44, 40
 """``struct __sk_buff`` as far as ``ifindex``."""
@@ -38,12 +44,17 @@ _OPENS_TCP = bytes([0x50, 0x02])
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What ``choose_backend`` says: the verdict's number, the row that matched, and the choice."""
+    """What ``choose_backend`` says: the verdict, the row that matched, and the choice.
 
-    verdict: int
+    ``forbidden`` tells a drop by source ranges, ``client`` the class (:data:`CLIENTS`) that the
+    client was found to be of.
+    """
+
+    verdict: str
+    forbidden: bool
     frontend: Frontend
-    backend: tuple[bytes, int]
-    masquerade: bool
+    client: str
+    backend: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +63,12 @@ class Passage:
 
     verdict: str
     source: bytes = b""
-    destination: tuple[bytes, int] = (b"", 0)
+    destination: Place = (b"", 0)
 
 
 def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
     """Ask for the decision alone. Nothing is noted or counted, so any node's maps will do."""
-    client = _CLASS_NODE if question.is_of_node else _CLASS_UNKNOWN
+    client = CLIENTS.index("node") if question.is_of_node else _CLASS_UNKNOWN
     asked = _QUESTION.pack(
         question.destination,
         socket.htons(question.port),
@@ -66,15 +77,16 @@ def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
         client,
     )
     verdict, data = _run(pinned, "decide", asked + bytes(_CHOICE.size), interface)
-    if verdict > 4:
+    if verdict >= len(VERDICTS):
         raise KernelError(f"the program decide failed ({verdict})")
-    address, port, protocol, _, _ = _QUESTION.unpack_from(data)
-    backend, backend_port, _, _, _, masquerade, _ = _CHOICE.unpack_from(data, _QUESTION.size)
+    address, port, protocol, _, client = _QUESTION.unpack_from(data)
+    backend, backend_port, *_ = _CHOICE.unpack_from(data, _QUESTION.size)
     return Decision(
-        verdict,
+        VERDICTS[verdict],
+        verdict == _FORBIDDEN,
         Frontend(address, socket.ntohs(port), protocol),
+        CLIENTS[client],
         (backend, socket.ntohs(backend_port)),
-        bool(masquerade),
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bpfsvc import syscalls
-from bpfsvc.address import family, pack, pack_network
+from bpfsvc.address import pack
 from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster
 from bpfsvc.datapath.bpf import Map
@@ -24,8 +24,8 @@ from bpfsvc.datapath.source import Sizes, load
 from bpfsvc.datapath.tables import Tables
 from bpfsvc.errors import SystemUnfit
 from bpfsvc.explain.situation import Situation
-from bpfsvc.networks import bits_of
 from bpfsvc.nodeports import LOOPBACK
+from bpfsvc.surroundings import primary_address
 
 _MASQUERADE_FIRST, _MASQUERADE_PORTS = 10000, 20000
 _ONLY_ROW = bytes(4)
@@ -55,6 +55,7 @@ class Stage:
         books = Books(cluster, situation.config, max_backends=_TABLE)
         for plan in books.plans_for_all():
             self._tables.execute(plan)
+        self._tables.set_service_networks(books.service_networks())
         self._put_node(situation)
         return books
 
@@ -65,7 +66,7 @@ class Stage:
 
     def mark_interface(self, situation: Situation, name: str) -> None:
         """Let the device be the interface of that name."""
-        is_pods = situation.is_pod_interface is not None and situation.is_pod_interface(name)
+        is_pods = situation.detection.is_for_pods(name)
         record = self.pinned.layout.maps["interfaces"].value
         v4, v6 = (_primary(situation, each) or _STAND_INS[each] for each in (4, 6))
         row = record.pack({"v4": v4, "v6": v6, "pods": is_pods})
@@ -74,7 +75,7 @@ class Stage:
     def _clear(self) -> None:
         for name in ("frontends", "backends", "endpoints", "services", "source_ranges"):
             _empty(self.pinned.map(name))
-        for name in ("positions", "service_networks", "node_addresses", *_OF_TRAFFIC):
+        for name in ("positions", "node_addresses", *_OF_TRAFFIC):
             _empty(self.pinned.map(name))
 
     def _put_node(self, situation: Situation) -> None:
@@ -85,10 +86,6 @@ class Stage:
             addresses.update(address, row)
         loopback = situation.node_ports.state(LOOPBACK)
         addresses.update(LOOPBACK, accepted.pack({"nodeports": loopback}))
-        networks = self.pinned.map("service_networks")
-        for cidr in situation.service_networks:
-            network, mask = pack_network(cidr)
-            networks.update(struct.pack("=I", bits_of(mask)) + network, struct.pack("=I", 1))
         settings = self.pinned.layout.maps["settings"].value
         self.pinned.map("settings").update(_ONLY_ROW, settings.pack(_settings(situation)))
 
@@ -132,21 +129,19 @@ def _settings(situation: Situation) -> Mapping[str, Value]:
     values: dict[str, Value] = {
         "masquerade_first": _MASQUERADE_FIRST,
         "masquerade_ports": _MASQUERADE_PORTS,
-        "detect_interfaces": situation.is_pod_interface is not None,
+        "detect_interfaces": situation.detection.by_interface,
         "node_v4": _primary(situation, 4) or _NOTHING,
         "node_v6": _primary(situation, 6) or _NOTHING,
     }
-    for cidr in situation.pod_networks:
-        network, mask = pack_network(cidr)
-        name = f"v{family(network)}"
+    for of_family, (network, mask) in situation.detection.ranges(situation.node).items():
+        name = f"v{of_family}"
         values |= {f"pod_network_{name}": network, f"pod_mask_{name}": mask}
         values[f"detect_pods_{name}"] = 1
     return values
 
 
 def _primary(situation: Situation, of_family: int) -> bytes | None:
-    found = (*situation.node.addresses, *situation.addresses)
-    return next((one for one in found if family(one) == of_family), None)
+    return primary_address((*situation.node.addresses, *situation.addresses), of_family)
 
 
 def _empty(table: Map) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from bpfsvc.address import V4_PREFIX, unpack
+from bpfsvc.address import unpack
 from bpfsvc.inspection.fields import chooser, place_text
 from bpfsvc.inspection.generic import extras
 from bpfsvc.inspection.reader import Reader
 from bpfsvc.inspection.records import Records, Row
 from bpfsvc.inspection.services import ServiceNames
+from bpfsvc.networks import network_text
+from bpfsvc.rows import Network
 
 RANGE = ("prefix", "service", "network")
 NETWORK = ("prefix", "network")
@@ -27,7 +29,7 @@ def source_ranges(reader: Reader) -> Records:
     rows: list[Row] = []
     for raw_key, _ in reader.rows("source_ranges"):
         bits, service, network = key(raw_key)
-        rows.append((names[service], network_text(network, bits - _SERVICE_BITS)))
+        rows.append((names[service], network_text(Network(network, bits - _SERVICE_BITS))))
     return Records("source_ranges", ("service", "network"), sorted(rows))
 
 
@@ -35,7 +37,7 @@ def service_networks(reader: Reader) -> Records:
     """Give the networks that cluster IPs are taken from."""
     key = chooser(reader.layout.maps["service_networks"].key, NETWORK)
     found = (key(raw_key)[::-1] for raw_key, _ in reader.rows("service_networks"))
-    rows: list[Row] = [(network_text(*network),) for network in sorted(found)]
+    rows: list[Row] = [(network_text(Network(*network)),) for network in sorted(found)]
     return Records("service_networks", ("network",), rows)
 
 
@@ -71,8 +73,3 @@ def positions(reader: Reader) -> Records:
         shown = tuple(dict.fromkeys(map(str, numbers)))
         rows.append((names[service], place_text(address, port), generation, shown))
     return Records("positions", ("service", "backend", "generation", "slots"), sorted(rows))
-
-
-def network_text(network: bytes, bits: int) -> str:
-    """Give ``10.0.0.0/8`` for a packed network of ``bits`` of 128."""
-    return f"{unpack(network)}/{bits - 96 if network.startswith(V4_PREFIX) else bits}"
