@@ -11,7 +11,8 @@ Services the keys would weigh as much as what they lead to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from bpfsvc.model import (
@@ -38,26 +39,43 @@ class Known(NamedTuple):
 _NOTHING = Known(None, ())
 
 
-class Cluster:
-    """The current objects. ``node_name`` says which Node is this one; others are ignored."""
+_NOT_TOLD: Mapping[str, Collection[ServiceKey]] = MappingProxyType({})
 
-    def __init__(self, node_name: str) -> None:
-        self.node = Node(node_name)
+
+class Cluster:
+    """The current objects. ``node_name`` says which Node is this one; others are ignored.
+
+    ``own_addresses`` (packed) take the place of those that the Node object has in their families.
+    """
+
+    def __init__(self, node_name: str, own_addresses: tuple[bytes, ...] = ()) -> None:
+        self._own_addresses = own_addresses
+        self.node = Node(node_name, addresses=own_addresses)
         """This node; without address or zone until its object is seen, the last one seen after."""
+        self.node_seen = False
+        """Whether the Node object was ever seen."""
         self._service_cidrs: dict[str, tuple[Network, ...]] = {}
         self._known: dict[ServiceKey, Known] = {}
         self._service_of: dict[tuple[str, str], dict[str, str]] = {}
         """(kind, namespace) -> name of a slice -> name of its Service."""
 
-    def apply(self, puts: Iterable[ModelObject], gone: Iterable[ObjectKey]) -> set[ServiceKey]:
+    def apply(
+        self,
+        puts: Iterable[ModelObject],
+        gone: Iterable[ObjectKey],
+        whole: Mapping[str, Collection[ServiceKey]] = _NOT_TOLD,
+    ) -> set[ServiceKey]:
         """Take changes in; give the Services whose rows may be different now.
 
         What is gone is removed before the rest is put, so an object that moved between sources
-        may be in both.
+        may be in both. ``whole`` gives kinds whose objects are all named: the others are gone too.
         """
         touched: set[ServiceKey] = set()
         for key in gone:
             touched |= self._remove(key)
+        for kind, names in whole.items():
+            for key in [one for one in self._keys(kind) if one[1:] not in names]:
+                touched |= self._remove(key)
         for thing in puts:
             touched |= self._put(thing)
         return touched
@@ -73,6 +91,28 @@ class Cluster:
     def service_networks(self) -> set[Network]:
         """Give all networks that cluster IPs are taken from, as (network, mask)."""
         return {network for cidrs in self._service_cidrs.values() for network in cidrs}
+
+    def objects(self) -> list[ModelObject]:
+        """Give everything that is known, to be told to another cluster."""
+        found: list[ModelObject] = [self.node] if self.node_seen else []
+        found += (ServiceCIDR(*item) for item in self._service_cidrs.items())
+        for service, slices in self._known.values():
+            if service:
+                found.append(service)
+            found += slices
+        return found
+
+    def _keys(self, kind: str) -> Iterator[ObjectKey]:
+        if kind == "Service":
+            return (ObjectKey(kind, *key) for key, known in self._known.items() if known.service)
+        if kind == "ServiceCIDR":
+            return (ObjectKey(kind, "", name) for name in self._service_cidrs)
+        return (
+            ObjectKey(kind, namespace, name)
+            for (of_kind, namespace), names in self._service_of.items()
+            if of_kind == kind
+            for name in names
+        )
 
     def _remove(self, key: ObjectKey) -> set[ServiceKey]:
         if key.kind == "Service":
@@ -96,6 +136,8 @@ class Cluster:
     def _put_node(self, node: Node) -> set[ServiceKey]:
         if node.name != self.node.name:
             return set()
+        self.node_seen = True
+        node = node.at(self._own_addresses)
         moved = (node.zone, node.addresses) != (self.node.zone, self.node.addresses)
         self.node = node
         return set(self.service_keys()) if moved else set()

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from bpfsvc.address import family
+
 
 class ObjectKey(NamedTuple):
     """Which API object: ``namespace`` is empty for a Node or a ServiceCIDR."""
@@ -161,6 +163,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> ObjectKey:
         """Identity among all objects."""
         return ObjectKey("Node", "", self.name)
+
+    def at(self, addresses: tuple[bytes, ...]) -> Node:
+        """Give the same node with ``addresses`` in place of those it has in their families."""
+        families = set(map(family, addresses))
+        others = (one for one in self.addresses if family(one) not in families)
+        return msgspec.structs.replace(self, addresses=(*addresses, *others))
 
 
 class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):

@@ -8,13 +8,19 @@ API server are the same to it, and a test can be a source of three lines.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.model import ModelObject, ObjectKey
 
-__all__ = ["Batch", "Problem", "Source", "SourceUnavailable"]
+__all__ = ["Batch", "Names", "Problem", "Source", "SourceUnavailable", "Trigger"]
+
+Names = frozenset[tuple[str, str]]
+"""Objects of one kind: namespace (empty for those without) and name."""
+
+_NOT_TOLD: Mapping[str, Names] = MappingProxyType({})
 
 
 class SourceUnavailable(BpfsvcError):
@@ -24,16 +30,28 @@ class SourceUnavailable(BpfsvcError):
 class Problem(NamedTuple):
     """Something in the source that cannot be used, for a person to mend.
 
-    ``line`` counts from 1; 0 means the file as a whole.
+    ``line`` counts from 1; 0 means the file as a whole. ``key`` names the object where one alone is
+    concerned; without it nobody knows what else is hidden.
     """
 
     file: str
     line: int
     reason: str
+    key: ObjectKey | None = None
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         return f"{place}: {self.reason}"
+
+
+class Trigger(NamedTuple):
+    """When something happened in the cluster that led to a change of endpoints, in Unix seconds.
+
+    ``family`` is 4 or 6.
+    """
+
+    family: int
+    seconds: float
 
 
 class Batch(NamedTuple):
@@ -44,12 +62,16 @@ class Batch(NamedTuple):
     * ``complete``: everything the source holds has been told, this batch included.
     * ``problems``: all that is broken now, not only what broke; empty when all is well. Objects of
       a broken file keep their last good value and are not in ``gone``.
+    * ``whole``: kinds of which the named objects are all there are; any other is gone.
+    * ``triggers``: what led to the changes of endpoints in ``puts``, as far as it is told.
     """
 
     puts: tuple[ModelObject, ...]
     gone: tuple[ObjectKey, ...]
     complete: bool
     problems: tuple[Problem, ...]
+    whole: Mapping[str, Names] = _NOT_TOLD
+    triggers: tuple[Trigger, ...] = ()
 
 
 class Source(Protocol):

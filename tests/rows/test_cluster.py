@@ -115,3 +115,44 @@ def test_a_zone_change_of_this_node_touches_everything() -> None:
     assert known.apply([Node("there", "zone-b")], ()) == set()
     assert known.apply((), [ObjectKey("Node", "", "here")]) == set()
     assert known.node.leaving, "the last node seen is kept"
+
+
+def test_of_a_kind_told_as_a_whole_the_rest_is_gone() -> None:
+    """An API server's list after an absence names what there is, not what went."""
+    known = cluster(
+        service(),
+        service("other"),
+        endpoint_slice("10.0.0.1 here"),
+        endpoint_slice("10.0.0.2 here", name="web-2"),
+        ServiceCIDR("a", (pack_network("10.96.0.0/16"),)),
+    )
+    assert known.apply((), (), {"EndpointSlice": {("default", "web-2")}}) == {WEB}
+    assert known.apply((), (), {"Service": {WEB}}) == {("default", "other")}
+    known.apply((), (), {"ServiceCIDR": set()})
+    assert [one.name for one in known.objects()] == ["web", "web-2"]
+
+
+def test_a_kind_told_as_a_whole_is_filled_by_the_same_change() -> None:
+    known = cluster(service("old"))
+    assert known.apply([service()], (), {"Service": {WEB}}) == {WEB, ("default", "old")}
+    assert known.service_keys() == [WEB]
+
+
+def test_all_objects_given_make_the_same_cluster_elsewhere() -> None:
+    known = cluster(
+        service(),
+        endpoint_slice("10.0.0.1 here"),
+        Node("here", "zone-a"),
+        ServiceCIDR("a", (pack_network("10.96.0.0/16"),)),
+    )
+    other = cluster(*known.objects())
+    assert set(map(repr, other.objects())) == set(map(repr, known.objects()))
+    assert other.node_seen and not cluster(service()).node_seen
+
+
+def test_addresses_given_to_the_agent_replace_those_of_the_node_object() -> None:
+    own, v4, v6 = pack("192.168.0.9"), pack("192.168.0.2"), pack("fd00::2")
+    known = Cluster("here", (own,))
+    assert list(known.node.addresses) == [own]
+    known.apply([Node("here", addresses=(v4, v6))], ())
+    assert list(known.node.addresses) == [own, v6]
