@@ -13,9 +13,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 
-from bpfsvc import memory, rows
+from bpfsvc import memory
 from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
 from bpfsvc.collector import Collector
@@ -24,26 +24,20 @@ from bpfsvc.datapath.installation import Installation, install
 from bpfsvc.datapath.netlink.devices import Network
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.pins import PinRoot
-from bpfsvc.datapath.sockdiag import destroy_udp
 from bpfsvc.datapath.source import load
 from bpfsvc.datapath.tables import Tables
-from bpfsvc.errors import BpfsvcError, MapFull
+from bpfsvc.errors import BpfsvcError
 from bpfsvc.health import Health, HealthServer
 from bpfsvc.healthcheck import HealthChecks
-from bpfsvc.localhealth import checks
 from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
-from bpfsvc.plan import Plan
-from bpfsvc.reconciler import repair
-from bpfsvc.serving import Serving
-from bpfsvc.sources import Batch, Source
+from bpfsvc.programming import Programming
+from bpfsvc.sources import Batch, Problem, Source
 
 _log = logging.getLogger("bpfsvc")
 
 Event = Batch | Network | BpfsvcError | None
 """Objects, interfaces, the end of the source (None or why), in the order of arrival."""
-
-Plans = Generator[Plan, None, None]
 
 _TICK = 1.0
 """Seconds at most between two looks at the clock."""
@@ -71,13 +65,10 @@ class Agent:
             config.services(Identity(config.node_name)),
             max_backends=config.sizes.max_backends,
         )
-        self._refused: dict[ServiceKey, str] = {}
         self._waiting: set[ServiceKey] = set()
-        self._serving = Serving()
-        self._problems: set[str] = set()
-        self._service_networks: set[rows.Network] = set()
-        self._tables: Tables
+        self._problems: dict[str, Problem] = {}
         self._node: Node
+        self._programming: Programming
         self._collector: Collector
 
     def run(self) -> None:
@@ -131,21 +122,21 @@ class Agent:
 
     def _open(self, installation: Installation) -> None:
         pinned = installation.pinned
-        self._tables = Tables(pinned)
         self._node = Node(self._config, installation)
         self._collector = Collector(pinned, self._config.lifetimes, self._config.collect_seconds)
+        self._programming = Programming(
+            self._books,
+            Tables(pinned),
+            self._collector,
+            self._health,
+            self._health_checks,
+            with_sockets=self._config.cgroup_root is not None,
+        )
 
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
         self._take_first()
         self._know_node()
-        self._books.adopt(
-            self._tables.names(),
-            self._tables.frontends(),
-            self._tables.backends(),
-            self._tables.positions(),
-            self._tables.ranges(),
-        )
         self._first_sync()
         self._node.write_settings(settling=installation.settling)
         self._follow(monitor.start())
@@ -192,7 +183,7 @@ class Agent:
             now = time.monotonic()
             if now >= check_at:
                 self._check_attachments()
-                self._retry_refused()
+                self._programming.retry_refused()
                 check_at = now + _CHECK_SECONDS
             if now >= reconcile_at:
                 self._reconcile()
@@ -217,7 +208,7 @@ class Agent:
                     self._follow(self._network)
         if touched or (self._waiting and not self._problems):
             self._sync(touched)
-        self._tell_service_networks()
+        self._programming.tell_service_networks()
         return True
 
     def _know_node(self) -> set[ServiceKey]:
@@ -242,13 +233,6 @@ class Agent:
             place for each in (4, 6) for place in nodeports.listening(own, each)
         )
 
-    def _tell_service_networks(self) -> None:
-        """Make known what addresses are nobody's but Services'; their own rows come first."""
-        now = self._books.service_networks()
-        if now != self._service_networks:
-            self._tables.set_service_networks(now)
-            self._service_networks = now
-
     def _drain(self, seconds: float) -> list[Event]:
         """Wait for an event, and take all that are there."""
         try:
@@ -267,99 +251,39 @@ class Agent:
         While a file is broken, nobody knows what it held. What an earlier agent programmed then
         stays as it is, until the file is mended or something about that Service changes.
         """
-        if self._problems:
-            self._waiting = set(self._books.ledger.keys())
-            self._sync(set(self._books.cluster.service_keys()) - self._waiting)
+        self._programming.adopt()
+        self._waiting = self._hidden()
+        if self._waiting:
+            self._programming.sync(set(self._books.cluster.service_keys()) - self._waiting)
         else:
-            self._write(self._books.plans_for_all())
-            self._check(self._books.cluster.service_keys())
-            self._forget_stale(self._books.cluster.service_keys())
-        self._service_networks = self._books.service_networks()
-        self._tables.set_service_networks(self._service_networks)
+            self._programming.sync_all()
+        self._programming.tell_service_networks()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
         """Bring Services into the kernel."""
         self._waiting -= touched
-        self._write(self._books.plans(touched))
-        self._check(touched)
-        self._forget_stale(touched)
+        self._programming.sync(touched)
         if self._waiting and not self._problems:
             self._waiting.clear()
-            self._write(self._books.plans_for_all())
+            self._programming.remove_leftovers()
 
-    def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:
-        """Let UDP clients go whose backends ceased to serve; see :mod:`bpfsvc.serving`."""
-        changes = [
-            change
-            for key in touched
-            for change in self._serving.changes(key, *self._books.cluster.lookup(key))
-        ]
-        ids = {
-            port: one.service_id
-            for change in changes
-            for port, one in self._books.ledger.of(change.port[:2]).items()
-        }
-        self._collector.forget_udp(
-            {ids[each.port]: each.serving for each in changes if each.port in ids}
-        )
-        gone = {
-            (place, ids[change.port])
-            for change in changes
-            if change.port in ids
-            for place in change.gone
-        }
-        if gone and self._config.cgroup_root:
-            destroy_udp(lambda place, cookie: (place, self._tables.socket_service(cookie)) in gone)
-
-    def _check(self, touched: Iterable[ServiceKey]) -> None:
-        """Let load balancers know how many endpoints Services have here."""
-        cluster = self._books.cluster
-        self._health_checks.update(
-            (key, checks(*cluster.lookup(key), cluster.node.name)) for key in touched
-        )
-
-    def _write(self, plans: Plans) -> None:
-        if self._execute(plans) and self._books.refused:
-            self._execute(self._books.plans(set(self._books.refused)))
-        self._report_refused()
-
-    def _execute(self, plans: Plans) -> bool:
-        """Write plans; tell whether there is more room afterwards."""
-        freed = False
-        plan = next(plans, None)
-        while plan is not None:
-            try:
-                self._tables.execute(plan)
-                freed |= plan.frees
-                plan = next(plans, None)
-            except MapFull as error:
-                self._mend()
-                plan = _throw(plans, error)
-        return freed
-
-    def _retry_refused(self) -> None:
-        if self._books.refused:
-            self._write(self._books.plans(set(self._books.refused)))
-
-    def _report_refused(self) -> None:
-        """Name every Service without room once, and count them in the health report."""
-        refused = {key: str(error) for key, error in self._books.refused.items()}
-        for key, reason in refused.items():
-            if self._refused.get(key) != reason:
-                _log.error("Service %s/%s is not up to date in the kernel: %s", *key, reason)
-        self._refused = refused
-        if not refused:
-            self._health.well("maps")
-            return
-        reason = next(iter(refused.values()))
-        self._health.ill("maps", f"{len(refused)} Services are not up to date: {reason}")
+    def _hidden(self) -> set[ServiceKey]:
+        """Give the Services in the kernel of which nobody knows whether they still exist."""
+        in_kernel = set(self._books.ledger.keys())
+        hidden: set[ServiceKey] = set()
+        for problem in self._problems.values():
+            if problem.key is None:
+                return in_kernel
+            namespace = problem.key.namespace
+            hidden |= {key for key in in_kernel if key[0] == namespace}
+        return hidden
 
     def _note_problems(self, batch: Batch) -> None:
-        """Log every broken file once, and that it is mended."""
-        now = {str(problem) for problem in batch.problems}
-        for text in sorted(now - self._problems):
+        """Log everything broken once, and that it is mended."""
+        now = {str(problem): problem for problem in batch.problems}
+        for text in sorted(now.keys() - self._problems.keys()):
             _log.error("%s; the last good state stays in force", text)
-        for text in sorted(self._problems - now):
+        for text in sorted(self._problems.keys() - now.keys()):
             _log.info("mended: %s", text)
         self._problems = now
 
@@ -371,30 +295,8 @@ class Agent:
 
     def _reconcile(self) -> None:
         """Compare the kernel with what was written, and mend what somebody else changed."""
-        drift = self._mend()
+        drift = self._programming.mend()
         if drift:
             _log.warning("%d rows in the kernel were not as written; mended", drift)
         self._follow(self._network)
         memory.trim()
-
-    def _mend(self) -> int:
-        """Make the kernel's rows those of the ledger; return how many differed."""
-        plan, drift = repair(
-            self._books.ledger,
-            self._tables.names(),
-            self._tables.frontends(),
-            self._tables.backends(),
-            self._tables.positions(),
-            self._tables.ranges(),
-        )
-        self._tables.execute(plan)
-        drift += self._tables.set_service_networks(self._service_networks)
-        return drift + self._tables.set_endpoints(self._books.endpoints)
-
-
-def _throw(plans: Plans, error: MapFull) -> Plan | None:
-    """Tell the books that a plan found no room; give the next one."""
-    try:
-        return plans.throw(error)
-    except StopIteration:
-        return None

@@ -1,0 +1,192 @@
+"""Services on their way into the kernel, and what follows once they are there.
+
+Plans are made by the books and written one by one. When a map is full, what it holds is put right
+first, so that the books know what they count on. After the rows come those who are told of them:
+UDP clients of backends that ceased to serve, and load balancers that ask for health.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable
+
+from bpfsvc import rows
+from bpfsvc.books import Books
+from bpfsvc.cluster import ServiceKey
+from bpfsvc.collector import Collector
+from bpfsvc.datapath.sockdiag import destroy_udp
+from bpfsvc.datapath.tables import Tables
+from bpfsvc.errors import MapFull
+from bpfsvc.health import Health
+from bpfsvc.healthcheck import HealthChecks
+from bpfsvc.localhealth import checks
+from bpfsvc.plan import (
+    BackendRow,
+    FrontendRow,
+    Plan,
+    PositionRow,
+    RangeRow,
+    ServiceName,
+)
+from bpfsvc.reconciler import repair
+from bpfsvc.serving import Serving
+
+_log = logging.getLogger("bpfsvc")
+
+Plans = Generator[Plan, None, None]
+
+
+_Held = tuple[
+    Iterable[ServiceName],
+    Iterable[FrontendRow],
+    Iterable[BackendRow],
+    Iterable[PositionRow],
+    Iterable[RangeRow],
+]
+
+
+class Programming:
+    """Writes what the books plan. All of it belongs to one thread."""
+
+    def __init__(
+        self,
+        books: Books,
+        tables: Tables,
+        collector: Collector,
+        health: Health,
+        health_checks: HealthChecks,
+        *,
+        with_sockets: bool,
+    ) -> None:
+        """``with_sockets``: sockets of this node are translated, and so may have to be closed."""
+        self._books = books
+        self._tables = tables
+        self._collector = collector
+        self._health = health
+        self._health_checks = health_checks
+        self._with_sockets = with_sockets
+        self._serving = Serving()
+        self._refused: dict[ServiceKey, str] = {}
+        self._service_networks: set[rows.Network] = set()
+
+    def adopt(self) -> None:
+        """Take over what an earlier agent has left; :meth:`sync_all` or :meth:`sync` is next."""
+        self._books.adopt(*self._held())
+
+    def sync_all(self) -> None:
+        """Make the kernel hold all Services known, and nothing else."""
+        self._write(self._books.plans_for_all())
+        self._follow_up(self._books.cluster.service_keys())
+
+    def sync(self, touched: set[ServiceKey]) -> None:
+        """Make the kernel hold what is known of some Services."""
+        self._write(self._books.plans(touched))
+        self._follow_up(touched)
+
+    def remove_leftovers(self) -> None:
+        """Remove what an earlier agent has left and nobody knows."""
+        self._write(self._books.plans_for_all())
+
+    def tell_service_networks(self) -> None:
+        """Make known what addresses are nobody's but Services'; their own rows come first."""
+        now = self._books.service_networks()
+        if now != self._service_networks:
+            self._tables.set_service_networks(now)
+            self._service_networks = now
+
+    def retry_refused(self) -> None:
+        """Try again to bring in the Services that found no room."""
+        if self._books.refused:
+            self._write(self._books.plans(set(self._books.refused)))
+
+    def mend(self) -> int:
+        """Make the kernel's rows those of the ledger; return how many differed."""
+        plan, drift = repair(self._books.ledger, *self._held())
+        self._tables.execute(plan)
+        drift += self._tables.set_service_networks(self._service_networks)
+        return drift + self._tables.set_endpoints(self._books.endpoints)
+
+    def _held(self) -> _Held:
+        tables = self._tables
+        return (
+            tables.names(),
+            tables.frontends(),
+            tables.backends(),
+            tables.positions(),
+            tables.ranges(),
+        )
+
+    # -- writing --
+
+    def _write(self, plans: Plans) -> None:
+        if self._execute(plans) and self._books.refused:
+            self._execute(self._books.plans(set(self._books.refused)))
+        self._report_refused()
+
+    def _execute(self, plans: Plans) -> bool:
+        """Write plans; tell whether there is more room afterwards."""
+        freed = False
+        plan = next(plans, None)
+        while plan is not None:
+            try:
+                self._tables.execute(plan)
+                freed |= plan.frees
+                plan = next(plans, None)
+            except MapFull as error:
+                self.mend()
+                plan = _throw(plans, error)
+        return freed
+
+    def _report_refused(self) -> None:
+        """Name every Service without room once, and count them in the health report."""
+        refused = {key: str(error) for key, error in self._books.refused.items()}
+        for key, reason in refused.items():
+            if self._refused.get(key) != reason:
+                _log.error("Service %s/%s is not up to date in the kernel: %s", *key, reason)
+        self._refused = refused
+        if not refused:
+            self._health.well("maps")
+            return
+        reason = next(iter(refused.values()))
+        self._health.ill("maps", f"{len(refused)} Services are not up to date: {reason}")
+
+    # -- telling --
+
+    def _follow_up(self, touched: Iterable[ServiceKey]) -> None:
+        cluster = self._books.cluster
+        self._health_checks.update(
+            (key, checks(*cluster.lookup(key), cluster.node.name)) for key in touched
+        )
+        self._forget_stale(touched)
+
+    def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:
+        """Let UDP clients go whose backends ceased to serve; see :mod:`bpfsvc.serving`."""
+        changes = [
+            change
+            for key in touched
+            for change in self._serving.changes(key, *self._books.cluster.lookup(key))
+        ]
+        ids = {
+            port: one.service_id
+            for change in changes
+            for port, one in self._books.ledger.of(change.port[:2]).items()
+        }
+        self._collector.forget_udp(
+            {ids[each.port]: each.serving for each in changes if each.port in ids}
+        )
+        gone = {
+            (place, ids[change.port])
+            for change in changes
+            if change.port in ids
+            for place in change.gone
+        }
+        if gone and self._with_sockets:
+            destroy_udp(lambda place, cookie: (place, self._tables.socket_service(cookie)) in gone)
+
+
+def _throw(plans: Plans, error: MapFull) -> Plan | None:
+    """Tell the books that a plan found no room; give the next one."""
+    try:
+        return plans.throw(error)
+    except StopIteration:
+        return None
