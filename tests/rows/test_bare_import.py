@@ -23,7 +23,7 @@ SCRIPTS = {
         "IPRoute",
     ),
     "a package that is not there is told as usual": (
-        "from bpfsvc.datapath.netlink.bare import bare_package\n"
+        "from bpfsvc.bare import bare_package\n"
         "try:\n"
         "    with bare_package('no_such_package'): pass\n"
         "except ModuleNotFoundError as error: print(error)",

@@ -147,7 +147,8 @@ def test_all_objects_given_make_the_same_cluster_elsewhere() -> None:
     )
     other = cluster(*known.objects())
     assert set(map(repr, other.objects())) == set(map(repr, known.objects()))
-    assert other.node_seen and not cluster(service()).node_seen
+    assert other.node_seen
+    assert not cluster(service()).node_seen
 
 
 def test_addresses_given_to_the_agent_replace_those_of_the_node_object() -> None:

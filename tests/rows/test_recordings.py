@@ -47,6 +47,11 @@ def steps() -> dict[str, float]:
     return {line["step"]: line["t"] for line in lines}
 
 
+def read_event(event: dict[str, Any]) -> tuple[ModelObject, ...]:
+    """Read the object of an event."""
+    return read_json(json.dumps(event["object"]).encode())
+
+
 class Replay:
     """The recording up to some moment, in a kernel of dictionaries that checks every write."""
 
@@ -60,7 +65,7 @@ class Replay:
     def until(self, moment: float) -> None:
         while self._events and float(self._events[0]["t"]) < moment:
             event = self._events.pop(0)["event"]
-            objects = read_json(json.dumps(event["object"]).encode())
+            objects = read_event(event)
             if event["type"] == "DELETED":
                 self._sync([], list(objects))
             else:
