@@ -23,10 +23,12 @@ from typing import Any, NamedTuple, Self
 from bpfsvc import address
 from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.lab import sandbox
-from bpfsvc.lab.namespace import LabError, Process
+from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.lab.namespace import LabError, Namespace, Process
 from bpfsvc.lab.node import Node
-from bpfsvc.lab.objects import manifest, port, service
+from bpfsvc.lab.objects import port, service
 from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.lab.supply import Files, Served
 from bpfsvc.lab.topology import Lab
 
 COMMAND = (sys.executable, "-m", "bpfsvc")
@@ -97,7 +99,8 @@ class Agent:
 class Cluster:
     """A context manager: on entering it has a directory, on leaving its agents end.
 
-    ``nodes``: those that get agents (default all); ``options``: flags for every agent.
+    ``nodes``: those that get agents (default all); ``options``: flags for every agent;
+    ``served``: a namespace and its address at which an API server takes the place of the directory.
     """
 
     def __init__(
@@ -107,19 +110,22 @@ class Cluster:
         nodes: Sequence[Node] | None = None,
         options: Sequence[str] = (),
         cgroup_root: Path | None = None,
+        served: tuple[Namespace, str] | None = None,
     ) -> None:
         self.lab = lab
         self.nodes = list(lab.nodes if nodes is None else nodes)
         self.options = tuple(options)
         self.agents: dict[str, Agent] = {}
+        self._served = served
         self._cgroup_root = cgroup_root
         self._mark = 0
         self._runs = 0
 
     def __enter__(self) -> Self:
         self.place = Path(tempfile.mkdtemp(prefix="cluster-", dir=sandbox.ROOT))
-        self.manifests = self.place / "manifests"
-        self.manifests.mkdir()
+        self._supply: Files | Served = (
+            Served(self.place, *self._served) if self._served else Files(self.place)
+        )
         return self
 
     def __exit__(
@@ -133,26 +139,32 @@ class Cluster:
                 agent.process.terminate()
         for agent in self.agents.values():
             agent.process.wait(timeout=stretched(10))
+        self._supply.close()
         shutil.rmtree(self.place)
 
-    # -- manifests --------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------
+
+    @property
+    def api(self) -> ApiServer:
+        """The API server."""
+        assert isinstance(self._supply, Served), "this cluster is a directory"
+        return self._supply.server
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Write a manifest as editors and ``kubectl`` do it: beside its place, then renamed."""
-        self.put_text(f"{name}.yaml", manifest(objects))
+        """Let these be the objects under a name."""
+        self._supply.put(name, *objects)
 
     def put_text(self, file: str, text: str) -> None:
         """Write any text as a file of the directory."""
-        fresh = self.place / file
-        fresh.write_text(text)
-        fresh.replace(self.manifests / file)
+        assert isinstance(self._supply, Files), "this cluster has no directory"
+        self._supply.put_text(file, text)
 
     def drop(self, name: str) -> None:
-        """Remove a manifest."""
-        (self.manifests / f"{name}.yaml").unlink()
+        """Remove the objects under a name."""
+        self._supply.drop(name)
 
     def apply(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Write a manifest and wait until every agent has brought it to its kernel."""
+        """Put objects and wait until every agent has brought them to its kernel."""
         self.put(name, *objects)
         self.settle()
 
@@ -197,8 +209,7 @@ class Cluster:
     def flags(self, node: Node) -> list[str]:
         """Give the flags of a node's agent, but for ``--pin-root``."""
         return [
-            "--manifests",
-            str(self.manifests),
+            *self._supply.flags(),
             "--cgroup-root",
             str(self._cgroup_root or node.cgroup),
             "--hostname-override",

@@ -1,0 +1,182 @@
+"""What there is to list and watch, at which path, and what each can be selected by.
+
+The field selectors are those that a real server knows for the resource: it refuses others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Key = tuple[str, str]
+"""Namespace (empty without one) and name."""
+
+_NAMES = ("metadata.name", "metadata.namespace")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Resource:
+    """One resource of one version of one API group; the core group is the empty one."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    fields: tuple[str, ...] = _NAMES
+    verbs: tuple[str, ...] = ("get", "list", "watch")
+    empty: dict[str, Any] = field(default_factory=dict)  # what Go prints of a zero value
+
+    @property
+    def api_version(self) -> str:
+        """What an object's ``apiVersion`` says."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def prefix(self) -> str:
+        """The path of its group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def described(self) -> str:
+        """Its name in messages: ``endpointslices.discovery.k8s.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Give its row in the discovery of its group and version."""
+        return {
+            "name": self.plural,
+            "singularName": self.kind.lower(),
+            "namespaced": self.namespaced,
+            "kind": self.kind,
+            "verbs": list(self.verbs),
+        }
+
+
+SERVICES = Resource(
+    "",
+    "v1",
+    "services",
+    "Service",
+    fields=(*_NAMES, "spec.clusterIP", "spec.type"),
+    empty={"spec": {}, "status": {"loadBalancer": {}}},
+)
+ENDPOINT_SLICES = Resource(
+    "discovery.k8s.io",
+    "v1",
+    "endpointslices",
+    "EndpointSlice",
+    empty={"addressType": "", "endpoints": None, "ports": None},
+)
+EVENTS = Resource(
+    "events.k8s.io",
+    "v1",
+    "events",
+    "Event",
+    fields=(*_NAMES, "reason", "type", "reportingController"),
+    verbs=("create", "get", "list", "patch", "watch"),
+    empty={"eventTime": None, "regarding": {}},
+)
+RESOURCES = (
+    SERVICES,
+    Resource("", "v1", "endpoints", "Endpoints"),
+    Resource(
+        "",
+        "v1",
+        "nodes",
+        "Node",
+        namespaced=False,
+        fields=("metadata.name", "spec.unschedulable"),
+        empty={"spec": {}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}},
+    ),
+    ENDPOINT_SLICES,
+    Resource(
+        "networking.k8s.io",
+        "v1",
+        "servicecidrs",
+        "ServiceCIDR",
+        namespaced=False,
+        fields=("metadata.name",),
+        empty={"spec": {}, "status": {}},
+    ),
+    EVENTS,
+)
+
+_BY_KIND = {(each.api_version, each.kind): each for each in RESOURCES}
+_BY_NAME = {each.kind: each for each in RESOURCES} | {each.plural: each for each in RESOURCES}
+_BY_PLACE = {(each.prefix, each.plural): each for each in RESOURCES}
+
+
+def of_object(raw: dict[str, Any]) -> Resource:
+    """Give the resource of an object; ``KeyError`` if this server does not have it."""
+    return _BY_KIND[raw.get("apiVersion", ""), raw.get("kind", "")]
+
+
+def named(name: str) -> Resource:
+    """Give the resource of a kind (``Service``) or plural (``services``)."""
+    return _BY_NAME[name]
+
+
+class Place(NamedTuple):
+    """What a path names: a collection, of one namespace perhaps, or one object of it."""
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+
+
+def place(path: str) -> Place | None:
+    """Read a path such as ``/api/v1/namespaces/default/services/web``; None for others."""
+    words = path.strip("/").split("/")
+    length = 2 if words[0] == "api" else 3
+    prefix, rest = "/" + "/".join(words[:length]), words[length:]
+    namespace = ""
+    if len(rest) > 2 and rest[0] == "namespaces":
+        namespace, rest = rest[1], rest[2:]
+    if not 1 <= len(rest) <= 2 or (prefix, rest[0]) not in _BY_PLACE:
+        return None
+    resource = _BY_PLACE[prefix, rest[0]]
+    name = rest[1] if len(rest) == 2 else ""
+    if (namespace and not resource.namespaced) or (name and resource.namespaced and not namespace):
+        return None
+    return Place(resource, namespace, name)
+
+
+def groups(absent: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Give the ``APIGroup`` entries of discovery, without what is absent."""
+    versions: dict[str, list[str]] = {}
+    for each in RESOURCES:
+        if each.group and not absent & {each.group, each.plural}:
+            versions.setdefault(each.group, [])
+            if each.version not in versions[each.group]:
+                versions[each.group].append(each.version)
+    for group, known in versions.items():
+        rows = [{"groupVersion": f"{group}/{each}", "version": each} for each in known]
+        yield {"name": group, "versions": rows, "preferredVersion": rows[0]}
+
+
+def discovery(path: str, absent: frozenset[str]) -> dict[str, Any] | None:
+    """Answer ``/api``, ``/apis``, ``/apis/GROUP`` and ``/apis/GROUP/VERSION``; None for others."""
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(groups(absent))}
+    for group in groups(absent):
+        if path == f"/apis/{group['name']}":
+            return {"kind": "APIGroup", "apiVersion": "v1", **group}
+    rows = [
+        each.entry
+        for each in RESOURCES
+        if each.prefix == path and not absent & {each.group, each.plural}
+    ]
+    if not rows:
+        return None
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": version,
+        "resources": rows,
+    }

@@ -1,0 +1,118 @@
+"""Where the agents of a lab get their objects from: files, or an API server."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.objects import Object, manifest
+
+PORT = 6443
+
+
+class Supply(Protocol):
+    """Objects under names, each of which may stand for several."""
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Let the objects under a name be these."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Let there be none under a name."""
+        ...
+
+    def flags(self) -> list[str]:
+        """Give the flags by which an agent finds them."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class Files:
+    """A directory of manifests below ``place``."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.directory = place / "manifests"
+        self.directory.mkdir()
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Write a manifest as editors and ``kubectl`` do it: beside its place, then renamed."""
+        self.put_text(f"{name}.yaml", manifest(objects))
+
+    def put_text(self, file: str, text: str) -> None:
+        """Write any text as a file of the directory."""
+        fresh = self._place / file
+        fresh.write_text(text)
+        fresh.replace(self.directory / file)
+
+    def drop(self, name: str) -> None:
+        """Remove a manifest."""
+        (self.directory / f"{name}.yaml").unlink()
+
+    def flags(self) -> list[str]:
+        """Name the directory."""
+        return ["--manifests", str(self.directory)]
+
+    def close(self) -> None:
+        """Nothing is to be ended."""
+
+
+class Served:
+    """An API server that listens in a namespace, at an address that the nodes reach."""
+
+    def __init__(self, place: Path, namespace: Namespace, address: str) -> None:
+        self.server = ApiServer()
+        self._names: dict[str, list[Object]] = {}
+        listener = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, PORT))
+        self.server.serve(listener)
+        self.kubeconfig = place / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(kubeconfig(self.server.url(address))))
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Bring the server's objects of that name to these."""
+        before = {_key(one): one for one in self._names.get(name, ())}
+        self._names[name] = list(map(dict, objects))
+        for one in objects:
+            if before.pop(_key(one), None) != one:
+                self.server.put(one)
+        for key in before:
+            self.server.delete(*key)
+
+    def drop(self, name: str) -> None:
+        """Delete the objects of that name."""
+        self.put(name)
+
+    def flags(self) -> list[str]:
+        """Name a kubeconfig."""
+        return ["--kubeconfig", str(self.kubeconfig)]
+
+    def close(self) -> None:
+        """End the server."""
+        self.server.close()
+
+
+def kubeconfig(url: str) -> Object:
+    """Give a kubeconfig (JSON is YAML) for a server that asks for nothing."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": url}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "users": [{"name": "lab", "user": {}}],
+        "current-context": "lab",
+    }
+
+
+def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    metadata = one["metadata"]
+    return one["kind"], metadata.get("namespace", ""), metadata["name"]
