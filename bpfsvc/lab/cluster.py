@@ -15,26 +15,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from bpfsvc import address
+from bpfsvc.datapath.layout import Record
 from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
-from bpfsvc.lab import sandbox
+from bpfsvc.lab import objects, sandbox
 from bpfsvc.lab.apiserver import ApiServer
 from bpfsvc.lab.namespace import LabError, Namespace, Process
 from bpfsvc.lab.node import Node
-from bpfsvc.lab.objects import port, service
 from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.supply import Files, Served
+from bpfsvc.lab.supply import MARK, Files, Served, mark
 from bpfsvc.lab.topology import Lab
 
 COMMAND = (sys.executable, "-m", "bpfsvc")
 HEALTH_PORT = 10256
-
-_MARK = "10.96.255.254"  # the cluster IP of a Service that only tells how far an agent has come
 
 
 class Health(NamedTuple):
@@ -126,6 +125,11 @@ class Cluster:
         self._supply: Files | Served = (
             Served(self.place, *self._served) if self._served else Files(self.place)
         )
+        if self._served:
+            # An API server without it would be waited for.
+            self.put(
+                "nodes", *(objects.node(each.name, each.addresses.values()) for each in self.nodes)
+            )
         return self
 
     def __exit__(
@@ -169,17 +173,25 @@ class Cluster:
         self.settle()
 
     def settle(self, nodes: Iterable[Node] | None = None, timeout: float = 10.0) -> None:
-        """Wait until all that was written before is in the kernel.
+        """Wait until all that was put before is in the kernel.
 
         Two marks are set, one after the other: when the second is seen, the change that came with
-        the first is complete, deletions included, for agents do one thing after another.
+        the first is complete, deletions included, for agents do one thing after another. A mark is
+        a Service and its endpoint, as an API server tells of the two on ways of their own.
         """
         for _ in range(2):
             self._mark = self._mark % 60000 + 1
-            mark = service("settled", [_MARK], [port(self._mark)], namespace="bpfsvc-lab")
-            self.put("settled", mark)
+            self._supply.put("settled", *mark(self._mark))
             for node in self.nodes if nodes is None else nodes:
-                self.arrived(node, _MARK, self._mark, timeout=timeout)
+                wait(
+                    partial(self._is_marked, node, self._mark),
+                    f"mark {self._mark} in the kernel of {node.name}",
+                    timeout,
+                )
+
+    def _is_marked(self, node: Node, number: int) -> bool:
+        row = self.row(node, MARK, number)
+        return row is not None and bool(self._layout(node).unpack(row)["other.size"])
 
     # -- agents -----------------------------------------------------------------------------------
 
@@ -288,5 +300,13 @@ class Cluster:
                 {"address": address.pack(ip), "port": number, "protocol": protocol}
             )
             return pinned.map("frontends").lookup(key)
+        finally:
+            pinned.close()
+
+    def _layout(self, node: Node) -> Record:
+        """Give what such a row looks like."""
+        pinned = Pinned(PinRoot(node.pin_root).current)
+        try:
+            return pinned.layout.maps["frontends"].value
         finally:
             pinned.close()

@@ -63,6 +63,21 @@ def service(
     return made
 
 
+def node(name: str, addresses: Iterable[Any], zone: str = "") -> Object:
+    """Give a Node; its first address of each family is its own."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"topology.kubernetes.io/zone": zone} if zone else {},
+        },
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": str(each)} for each in addresses]
+        },
+    }
+
+
 def slices(
     of: str, backends: Iterable[Place], ports: Sequence[Object], namespace: str = "default"
 ) -> list[Object]:

@@ -10,9 +10,23 @@ from typing import Any, Protocol
 
 from bpfsvc.lab.apiserver import ApiServer
 from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.objects import Object, manifest
+from bpfsvc.lab.objects import Object, manifest, port, service, slices
 
 PORT = 6443
+
+MARK = "10.96.255.254"
+"""The cluster IP of a Service that only tells how far an agent has come."""
+
+_NAMESPACE = "bpfsvc-lab"
+
+
+def mark(number: int) -> tuple[Object, Object]:
+    """Give a Service at port ``number`` and its endpoint, with which everything before has come."""
+    name = f"m{number}"
+    made = service("settled", [MARK], [port(number, name)], namespace=_NAMESPACE)
+    endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
+    of_it = slices("settled", [], [port(1, name)], namespace=_NAMESPACE)[0]
+    return made, of_it | {"endpoints": [endpoint]}
 
 
 class Supply(Protocol):

@@ -124,11 +124,15 @@ class Scene(NamedTuple):
 
 
 @contextmanager
-def built(**network: Any) -> Iterator[Scene]:
-    """Build a lab with a server in every pod, and a cluster whose agents are not started yet."""
+def built(*, served: bool = False, **network: Any) -> Iterator[Scene]:
+    """Build a lab with a server in every pod, and a cluster whose agents are not started yet.
+
+    ``served``: the agents will ask an API server, which is on the machine outside.
+    """
     with Lab(**network) as lab:
         lab.serve()
-        with Cluster(lab) as cluster:
+        at_client = (lab.client, str(lab.client.addresses[lab.families[0]]))
+        with Cluster(lab, served=at_client if served else None) as cluster:
             yield Scene(lab, cluster)
 
 

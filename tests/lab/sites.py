@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bpfsvc.lab import links, sandbox
+from bpfsvc.lab import objects as kubernetes
 from bpfsvc.lab.links import Address, End
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
@@ -192,17 +193,8 @@ class Site(Lab):
 
 def objects(case: dict[str, Any]) -> list[Object]:
     """Write the objects of a case as the API server does."""
-    node = case["node"]
-    labels = {"topology.kubernetes.io/zone": node["zone"]} if node["zone"] else {}
-    addresses = [{"type": "InternalIP", "address": each} for each in node["primary"].values()]
-    made: list[Object] = [
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": node["name"], "labels": labels},
-            "status": {"addresses": addresses},
-        }
-    ]
+    given = case["node"]
+    made: list[Object] = [kubernetes.node(given["name"], given["primary"].values(), given["zone"] or "")]
     if case["service_cidrs"]:
         made.append(
             {
