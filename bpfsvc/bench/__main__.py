@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bpfsvc.bench.change import change
+from bpfsvc.bench.churn import churn
 from bpfsvc.bench.figures import Scale, Suite
 from bpfsvc.bench.flood import flood
 from bpfsvc.bench.latency import connect, latency
@@ -20,10 +21,11 @@ SUITES: dict[str, Suite] = {
     "latency": latency,
     "connect": connect,
     "change": change,
+    "churn": churn,
     "start": start,
     "flood": flood,
 }
-_ALL = ("latency", "change", "start", "flood")
+_ALL = ("latency", "change", "churn", "start", "flood")
 
 
 def main(words: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +39,8 @@ class Memory(NamedTuple):
 class Agent:
     """One running agent; a context manager that ends it and leaves what it loaded."""
 
-    def __init__(self, node: Node, manifests: Path, log: Path) -> None:
+    def __init__(self, node: Node, flags: Sequence[str], log: Path) -> None:
+        """``flags``: where it finds its objects."""
         self._node = node
         self._log = log
         cidrs = ",".join(str(CLUSTER_CIDRS[family]) for family in node.addresses)
@@ -46,8 +48,7 @@ class Agent:
             sys.executable,
             "-c",
             _CODE,
-            "--manifests",
-            str(manifests),
+            *flags,
             "--pin-root",
             str(node.pin_root),
             "--cgroup-root",
@@ -162,9 +163,10 @@ def _sizes(file: Path) -> dict[str, int]:
 
 def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
     """Start an agent on every node of a lab, to be ended with ``stack``; all are healthy then."""
+    flags = ["--manifests", str(manifests)]
     agents = [
         stack.enter_context(
-            Agent(node, manifests, manifests.with_name(f"{manifests.name}-{node.name}.log"))
+            Agent(node, flags, manifests.with_name(f"{manifests.name}-{node.name}.log"))
         )
         for node in lab.nodes
     ]

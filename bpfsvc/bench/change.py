@@ -1,8 +1,8 @@
-"""From a changed file to changed packets: one EndpointSlice of one Service moves to another pod.
+"""From a change to changed packets: one EndpointSlice of one Service moves to another pod.
 
-The file is replaced by a rename, as a careful writer does it. Then a client that asks from ever new
-source ports waits for the first answer of the new backend. So the time includes noticing the file,
-the agent's work, and half a round trip. The changes come at uneven intervals, or they would fall in
+An API server takes the change, or a file is replaced. Then a client that asks from ever new source
+ports waits for the first answer of the new backend. So the time includes hearing of the change, the
+agent's work, and half a round trip. The changes come at uneven intervals, or they would fall in
 step with the clocks of the agent.
 """
 
@@ -13,21 +13,25 @@ import time
 
 from bpfsvc.bench.figures import Row, Say, Scale, Spread, percentile
 from bpfsvc.bench.scene import Scene
+from bpfsvc.bench.supplies import Origin
 
 _PAUSES = (0.02, 0.12)  # seconds between two changes
 
 
 def change(scale: Scale, say: Say) -> list[Row]:
     """Measure at all sizes of cluster."""
-    return [_measure(services, scale, say) for services in scale.services]
+    origins: tuple[Origin, ...] = ("API", "json")
+    return [
+        _measure(services, origin, scale, say) for services in scale.services for origin in origins
+    ]
 
 
-def _measure(services: int, scale: Scale, say: Say) -> Row:
+def _measure(services: int, origin: Origin, scale: Scale, say: Say) -> Row:
     times: list[float] = []
     asked = unanswered = 0
     pause = random.Random(1)
-    with Scene(services) as scene:
-        say(f"change: starting an agent with {services} Services")
+    with Scene(services, origin) as scene:
+        say(f"change: starting an agent with {services} Services ({origin})")
         with scene.agent() as agent:
             agent.healthy()
             scene.change()
@@ -41,6 +45,7 @@ def _measure(services: int, scale: Scale, say: Say) -> Row:
     spread = Spread.of(times)
     return {
         "services": services,
+        "from": origin,
         "changes": len(times),
         **spread.columns("ms"),
         "ms 90%": percentile(times, 90),

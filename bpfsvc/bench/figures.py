@@ -26,6 +26,7 @@ class Scale:
     * ``rounds``: of alternating measurements; each gives one ratio. ``slices``: turns in a round,
       ``slice_seconds`` each.
     * ``changes``: of one EndpointSlice. ``starts``: of the agent, cold and warm each.
+    * ``churn_rate``: changes a second, for ``churn_seconds``, after ``idle_seconds`` without any.
     * ``flood_seconds``: length of each phase; ``flood_rates``: first packets a second.
     """
 
@@ -37,6 +38,9 @@ class Scale:
     starts: int = 5
     flood_seconds: float = 5.0
     flood_rates: tuple[int, ...] = (10_000, 100_000)
+    churn_rate: int = 1000
+    churn_seconds: float = 60.0
+    idle_seconds: float = 10.0
 
 
 class Suite(Protocol):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+Object = dict[str, Any]
 Format = Literal["json", "yaml"]
 
 ENDPOINTS = 4
@@ -21,14 +22,17 @@ ENDPOINTS = 4
 MEASURED, MOVING = "10.96.0.10", "10.96.0.11"
 PORT, NODE_PORT = 80, 30080
 
+_SPECIAL = (("measured", MEASURED, "TCP", NODE_PORT), ("moving", MOVING, "UDP", 0))
+SPECIALS = len(_SPECIAL)
+
 _VIPS = ipaddress.ip_address("10.97.0.0")
 _PODS = ipaddress.ip_address("10.244.16.0")
 _NAMESPACE = "bench"
 
 
-def service(name: str, address: str, protocol: str, node_port: int = 0) -> dict[str, Any]:
+def service(name: str, address: str, protocol: str, node_port: int = 0) -> Object:
     """Give a Service with one port; a NodePort if ``node_port`` is given."""
-    port: dict[str, Any] = {"name": "main", "protocol": protocol, "port": PORT, "targetPort": 8080}
+    port: Object = {"name": "main", "protocol": protocol, "port": PORT, "targetPort": 8080}
     if node_port:
         port["nodePort"] = node_port
     return {
@@ -47,7 +51,7 @@ def service(name: str, address: str, protocol: str, node_port: int = 0) -> dict[
     }
 
 
-def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str) -> dict[str, Any]:
+def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str) -> Object:
     """Give the EndpointSlice of a Service, its endpoints on two nodes in turn."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -71,21 +75,23 @@ def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str
     }
 
 
+def special(backend: str, port: int) -> Iterator[tuple[Object, Object]]:
+    """Give the special Services, each with its slice."""
+    for name, address, protocol, node_port in _SPECIAL:
+        yield (
+            service(name, address, protocol, node_port),
+            endpoint_slice(name, [backend], port, protocol),
+        )
+
+
 def write_cluster(
     directory: Path, services: int, backend: str, port: int, text: Format = "json"
 ) -> None:
     """Write ``services`` Services, two of them the special ones, which ``backend`` serves."""
     directory.mkdir(parents=True, exist_ok=True)
-    special = (("measured", MEASURED, "TCP", NODE_PORT), ("moving", MOVING, "UDP", 0))
-    for name, address, protocol, node_port in special:
-        _write(
-            directory,
-            name,
-            text,
-            service(name, address, protocol, node_port),
-            endpoint_slice(name, [backend], port, protocol),
-        )
-    for number in range(services - len(special)):
+    for pair in special(backend, port):
+        _write(directory, pair[0]["metadata"]["name"], text, *pair)
+    for number in range(services - SPECIALS):
         name = f"filler-{number}"
         first = _PODS + number * ENDPOINTS
         pods = [str(first + offset) for offset in range(ENDPOINTS)]
@@ -103,17 +109,17 @@ def slice_file(directory: Path, name: str, text: Format = "json") -> Path:
     return directory / f"{name}-slice.{text}"
 
 
-def as_text(value: dict[str, Any], text: Format) -> str:
+def as_text(value: Object, text: Format) -> str:
     """Give an object as a file's content."""
     return json.dumps(value) if text == "json" else "\n".join(_yaml(value)) + "\n"
 
 
-def _write(directory: Path, name: str, text: Format, *pair: dict[str, Any]) -> None:
+def _write(directory: Path, name: str, text: Format, *pair: Object) -> None:
     (directory / f"{name}.{text}").write_text(as_text(pair[0], text))
     slice_file(directory, name, text).write_text(as_text(pair[1], text))
 
 
-def _yaml(value: dict[str, Any]) -> list[str]:
+def _yaml(value: Object) -> list[str]:
     """Give block style, as kubectl prints it; enough for the objects above."""
     lines: list[str] = []
     for key, item in value.items():

@@ -7,25 +7,15 @@ other machines. A client in a pod asks without pause, on a core of its own with 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import socket
-import time
-from pathlib import Path
 from types import TracebackType
 
 from bpfsvc.bench.agents import Agent, cores
 from bpfsvc.bench.datagrams import Heard
-from bpfsvc.bench.objects import (
-    MOVING,
-    PORT,
-    Format,
-    as_text,
-    endpoint_slice,
-    slice_file,
-    write_cluster,
-)
+from bpfsvc.bench.objects import MOVING, PORT, endpoint_slice
 from bpfsvc.bench.processes import Talker, server
+from bpfsvc.bench.supplies import Files, Origin, Server
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.topology import Lab
 
@@ -34,10 +24,10 @@ _serial = itertools.count(1)
 
 
 class Scene:
-    """A context manager: a lab with a cluster of ``services`` Services in files."""
+    """A context manager: a lab with a cluster of ``services`` Services in files or a server."""
 
-    def __init__(self, services: int, text: Format = "json") -> None:
-        self._services, self._text = services, text
+    def __init__(self, services: int, origin: Origin = "json") -> None:
+        self._services, self._origin = services, origin
         self._lab = Lab("routed", families=(4,), pods_per_node=2)
         self._directory = sandbox.ROOT / f"scene-{next(_serial)}"
         self._present = 0
@@ -50,8 +40,12 @@ class Scene:
         for number, pod in enumerate(far.pods.values()):
             server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, "datagrams", "server", core, str(number))
         self._client = Talker(next(iter(near.pods.values())), "datagrams", "client", str(core))
-        self._manifests = self._directory / "manifests"
-        write_cluster(self._manifests, self._services, self._backends[0], _BACKEND_PORT, self._text)
+        if self._origin == "API":
+            address = str(lab.client.addresses[4])
+            self.supply: Files | Server = Server(self._directory, lab.client, address, lab.nodes)
+        else:
+            self.supply = Files(self._directory, self._origin)
+        self.supply.fill(self._services, self._backends[0], _BACKEND_PORT)
         return self
 
     def __exit__(
@@ -65,7 +59,8 @@ class Scene:
 
     def agent(self) -> Agent:
         """Start the agent of the node on which the client's pod is."""
-        return Agent(self._lab.nodes[0], self._manifests, self._directory / "agent.log")
+        flags = self.supply.flags()
+        return Agent(self._lab.nodes[0], flags, self._directory / "agent.log")
 
     def watch_first(self) -> None:
         """Let the client ask from now on, though nobody may answer yet."""
@@ -79,11 +74,9 @@ class Scene:
         """Let the other backend serve; give the seconds until packets went there."""
         following = 1 - self._present
         value = endpoint_slice("moving", [self._backends[following]], _BACKEND_PORT, "UDP")
-        beside: Path = self._directory / "following"
-        beside.write_text(as_text(value, self._text))
+        self.supply.prepare(value)
         self._client.ask(MOVING, PORT, str(self._present), str(following))
-        changed = time.monotonic()
-        os.replace(beside, slice_file(self._manifests, "moving", self._text))  # noqa: PTH105
+        changed = self.supply.release()
         heard = self.heard()
         self._present = following
         return heard.at - changed, heard

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from bpfsvc.bench.agents import CompilerPeak, Memory
 from bpfsvc.bench.figures import Row, Say, Scale, Spread
-from bpfsvc.bench.objects import Format
 from bpfsvc.bench.scene import Scene
+from bpfsvc.bench.supplies import Origin
 
 _CHANGES = 100
-_FORMATS: tuple[Format, ...] = ("json", "yaml")
+_ORIGINS: tuple[Origin, ...] = ("API", "json", "yaml")
+_IDLE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -44,16 +45,16 @@ class _Starts:
 
 
 def start(scale: Scale, say: Say) -> list[Row]:
-    """Measure at all sizes of cluster, from JSON and from YAML."""
+    """Measure at all sizes of cluster, from an API server and from files."""
     times: list[Row] = []
     weights: list[Row] = []
     for services in scale.services:
-        for text in _FORMATS:
+        for origin in _ORIGINS:
             starts = _Starts()
             for number in range(scale.starts):
-                say(f"start: {number + 1} of {scale.starts}, {services} Services as {text}")
-                _measure(starts, services, text, scale)
-            about: Row = {"services": services, "format": text}
+                say(f"start: {number + 1} of {scale.starts}, {services} Services from {origin}")
+                _measure(starts, services, origin, scale)
+            about: Row = {"services": services, "from": origin}
             times += [
                 about | {"seconds": what} | Spread.of(values).columns("s")
                 for what, values in starts.times().items()
@@ -68,8 +69,8 @@ def start(scale: Scale, say: Say) -> list[Row]:
     return times + weights
 
 
-def _measure(starts: _Starts, services: int, text: Format, scale: Scale) -> None:
-    with Scene(services, text) as scene:
+def _measure(starts: _Starts, services: int, origin: Origin, scale: Scale) -> None:
+    with Scene(services, origin) as scene:
         scene.watch_first()
         with scene.agent() as agent:
             compiler = CompilerPeak(agent)

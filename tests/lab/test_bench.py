@@ -9,6 +9,7 @@ import pytest
 
 from bpfsvc.bench import report, syns
 from bpfsvc.bench.change import change
+from bpfsvc.bench.churn import churn
 from bpfsvc.bench.figures import Row, Scale, Spread, percentile
 from bpfsvc.bench.flood import flood
 from bpfsvc.bench.latency import latency
@@ -23,6 +24,9 @@ TINY = Scale(
     starts=1,
     flood_seconds=0.3,
     flood_rates=(1000,),
+    churn_rate=100,
+    churn_seconds=1.0,
+    idle_seconds=0.5,
 )
 
 
@@ -54,19 +58,32 @@ def test_latency_compares_every_way_from_both_places() -> None:
 
 def test_change_sees_the_new_backend_after_every_change() -> None:
     """As many times as there were changes, none of them before its change."""
-    (row,) = change(TINY, _say)
-    assert row["services"] == 3
-    assert row["changes"] == TINY.changes
-    assert 0 < _number(row, "ms min") <= _number(row, "ms") <= _number(row, "ms max")
-    assert _number(row, "questions") >= TINY.changes
+    rows = change(TINY, _say)
+    assert [row["from"] for row in rows] == ["API", "json"]
+    for row in rows:
+        assert row["services"] == 3
+        assert row["changes"] == TINY.changes
+        assert 0 < _number(row, "ms min") <= _number(row, "ms") <= _number(row, "ms max")
+        assert _number(row, "questions") >= TINY.changes
+
+
+def test_churn_changes_all_services_while_one_is_watched() -> None:
+    """As often as was asked, and all of it is told soon after."""
+    about, quiet, busy = churn(TINY, _say)
+    assert about["made"] == TINY.churn_rate * TINY.churn_seconds
+    assert _number(about, "drained s") < 1
+    assert 0 <= _number(about, "CPU % idle") < _number(about, "CPU % busy") < 200
+    for row in (quiet, busy):
+        assert _number(row, "changes watched") > 0
+        assert 0 < _number(row, "ms min") <= _number(row, "ms") <= _number(row, "ms max")
 
 
 def test_start_times_and_weighs_the_agent() -> None:
-    """Cold and warm, from both formats, and both processes weigh something."""
+    """Cold and warm, from a server and both formats, and both processes weigh something."""
     rows = start(TINY, _say)
     times = [row for row in rows if "seconds" in row]
     weights = [row for row in rows if "memory" in row]
-    assert {row["format"] for row in times} == {"json", "yaml"}
+    assert {row["from"] for row in times} == {"API", "json", "yaml"}
     assert {row["seconds"] for row in times} == {
         "until healthy, cold",
         "until the first packet, cold",
