@@ -1,123 +1,204 @@
-"""``/healthz`` and ``/livez``, with the words of kube-proxy's.
+"""``/healthz`` and ``/livez``: kube-proxy's answers, and what this agent knows besides.
 
-200 means: all that the agent knows is in the kernel. 503 means that it is not yet there, or that
-the kernel refused some of it, or that programs were taken away.
+``/livez`` fails only when a change has waited too long to be brought into the kernel: the loop is
+stuck, and a restart may mend that. A probe of liveness asks here, and must not restart an agent
+because a map is full or the control plane is away, which no restart mends.
+
+``/healthz`` is for those who decide whether to send traffic: it fails for the same reason, before
+everything was brought in for the first time, while the kernel refuses some of it or programs were
+taken away, and when the node is about to go.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import socketserver
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from bpfsvc.errors import UsageError
-from bpfsvc.memory import without
+from bpfsvc.pages import JSON, Page, Pages, Request, Route
 
-with without("ssl"):
-    # http.server drags in a client with TLS: 3 MB for nothing.
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+BOTH = (4, 6)
+"""Both families: this agent serves them together."""
+
+_NEVER = "0001-01-01T00:00:00Z"
+"""How Go writes the time of what has not happened."""
+
+_SECOND = 1_000_000_000
+
+Body = dict[str, object]
 
 
 class Health:
-    """What the endpoint answers: healthy once told so, until a problem is told."""
+    """What the agent tells of itself, and the answers that follow. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        stale_seconds: float = 60.0,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """``stale_seconds``: from then on a change that waits is a failure; 2 x ``syncPeriod``.
+
+        ``clock()`` is the time of day in nanoseconds of Unix time, only for show.
+        """
+        self._stale_seconds = stale_seconds
+        self._monotonic = monotonic
+        self._clock = clock
         self._lock = threading.Lock()
+        self._updated: dict[int, int] = {}
+        self._waiting: dict[int, float] = {}
         self._problems: dict[str, str] = {"start": "the first synchronisation is not done yet"}
-        self._updated = datetime.now(UTC)
+        self._notes: dict[str, str] = {}
+        self._eligible: bool | None = None
+
+    # -- told --
+
+    def queued(self, families: Iterable[int] = BOTH) -> None:
+        """Note that a change waits to be brought into the kernel; the oldest one counts."""
+        with self._lock:
+            for family in families:
+                self._waiting.setdefault(family, self._monotonic())
+
+    def updated(self, families: Iterable[int] = BOTH) -> None:
+        """Note that nothing waits any more."""
+        with self._lock:
+            for family in families:
+                self._waiting.pop(family, None)
+                self._updated[family] = self._clock()
 
     def well(self, about: str) -> None:
         """Note that something is in order (again)."""
         with self._lock:
             self._problems.pop(about, None)
-            self._updated = datetime.now(UTC)
 
     def ill(self, about: str, reason: str) -> None:
         """Note that something is wrong."""
         with self._lock:
             self._problems[about] = reason
 
-    def report(self) -> tuple[bool, dict[str, object]]:
-        """Give whether all is well, and the body of the answer."""
+    def note(self, about: str, text: str | None) -> None:
+        """Note something worth knowing that is no problem; None takes it back."""
         with self._lock:
-            problems = dict(self._problems)
-            updated = self._updated
-        now = datetime.now(UTC)
-        body: dict[str, object] = {
-            "lastUpdated": (updated if problems else now).isoformat(),
-            "currentTime": now.isoformat(),
-            "healthy": not problems,
+            self._notes.pop(about, None)
+            if text:
+                self._notes[about] = text
+
+    def node(self, eligible: bool | None) -> None:
+        """Say whether load balancers may use the node; None, as at the start: nobody can know.
+
+        A node whose object is expected but not known is not eligible. One that is deleted stays
+        what it was.
+        """
+        with self._lock:
+            self._eligible = eligible
+
+    # -- asked --
+
+    def livez(self) -> tuple[bool, Body]:
+        """Give whether the loop works, and the body of the answer."""
+        with self._lock:
+            fresh = self._is_fresh()
+            return fresh, self._body(ok=fresh, healthy=fresh)
+
+    def healthz(self) -> tuple[bool, Body]:
+        """Give whether traffic should be sent here, and the body of the answer."""
+        with self._lock:
+            healthy = self._is_fresh() and not self._problems
+            eligible = self._eligible is not False
+            body = self._body(ok=healthy and eligible, healthy=healthy)
+            body["nodeEligible"] = eligible
+            if self._problems:
+                body["problems"] = dict(self._problems)
+            return healthy and eligible, body
+
+    def report(self) -> tuple[bool, Body]:
+        """Give whether Services are served as they should be, whatever becomes of the node."""
+        with self._lock:
+            healthy = self._is_fresh() and not self._problems
+            return healthy, self._body(ok=healthy, healthy=healthy)
+
+    def _is_fresh(self) -> bool:
+        return not any(map(self._is_stale, self._waiting))
+
+    def _is_stale(self, family: int) -> bool:
+        since = self._waiting.get(family)
+        return since is not None and self._monotonic() - since >= self._stale_seconds
+
+    def _body(self, *, ok: bool, healthy: bool) -> Body:
+        now = rfc3339(self._clock())
+        latest = max(self._updated.values(), default=None)
+        body: Body = {
+            "lastUpdated": now if ok else rfc3339(latest),
+            "currentTime": now,
+            "healthy": healthy,
+            "status": {
+                f"IPv{family}": {
+                    "lastUpdated": rfc3339(self._updated.get(family)),
+                    "healthy": not self._is_stale(family),
+                }
+                for family in sorted({*self._updated, *self._waiting})
+            },
         }
-        if problems:
-            body["problems"] = problems
-        return not problems, body
+        if self._notes:
+            body["notes"] = dict(self._notes)
+        return body
 
 
 class HealthServer:
-    """Serves :class:`Health` over HTTP in threads of its own."""
+    """Serves :class:`Health` at kube-proxy's paths."""
 
-    def __init__(self, address: tuple[str, int], health: Health) -> None:
-        host, port = address
-        report = health.report
-
-        class Server(ThreadingHTTPServer):
-            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            daemon_threads = True
-
-            def server_bind(self) -> None:
-                # HTTPServer asks DNS for a name that nobody needs, and waits for the answer.
-                socketserver.TCPServer.server_bind(self)
-                self.server_name, self.server_port = host, port
-
-        try:
-            self._server = Server((host, port), _handler(report))
-        except OSError as error:
-            raise UsageError(
-                f"cannot serve health at {host}:{port}: {error.strerror}",
-                "choose another --healthz-bind-address",
-            ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="healthz", daemon=True
+    def __init__(
+        self,
+        address: tuple[str, int],
+        health: Health,
+        log: Callable[[str], None] = lambda _: None,
+        *,
+        answered: Callable[[str, int], None] = lambda _path, _status: None,
+        hard_fail: bool = False,
+    ) -> None:
+        """``answered(path, status)`` is told every answer; for the rest see :class:`Pages`."""
+        self._pages = Pages(
+            "healthz",
+            address,
+            {
+                "/healthz": _route(health.healthz, answered),
+                "/livez": _route(health.livez, answered),
+            },
+            log,
+            hard_fail=hard_fail,
         )
 
+    @property
+    def port(self) -> int:
+        """The port that is listened on; 0 while there is none."""
+        return self._pages.port
+
     def start(self) -> None:
-        """Answer from now on."""
-        self._thread.start()
+        """Answer from now on; ``UsageError`` if ``hard_fail`` and the address cannot be had."""
+        self._pages.start()
 
     def stop(self) -> None:
         """Stop answering and free the port."""
-        if self._thread.ident is not None:
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+        self._pages.stop()
 
 
-def _handler(
-    report: Callable[[], tuple[bool, dict[str, object]]],
-) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server_version = "bpfsvc"
+def _route(ask: Callable[[], tuple[bool, Body]], answered: Callable[[str, int], None]) -> Route:
+    def answer(request: Request) -> Page:
+        well, body = ask()
+        status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+        answered(request.path, status.value)
+        return Page(status, json.dumps(body, separators=(",", ":")).encode(), JSON)
 
-        def do_GET(self) -> None:
-            if self.path not in ("/healthz", "/livez"):
-                self.send_error(HTTPStatus.NOT_FOUND)
-                return
-            healthy, body = report()
-            data = json.dumps(body).encode()
-            self.send_response(HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            with contextlib.suppress(ConnectionError):
-                self.wfile.write(data)
+    return answer
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: probes come every few seconds."""
 
-    return Handler
+def rfc3339(nanoseconds: int | None) -> str:
+    """Give Unix time as Go prints it in JSON: UTC, fractions without trailing zeros."""
+    if nanoseconds is None:
+        return _NEVER
+    seconds, rest = divmod(nanoseconds, _SECOND)
+    fraction = f".{rest:09d}".rstrip("0").rstrip(".")
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + fraction + "Z"

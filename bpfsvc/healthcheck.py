@@ -19,13 +19,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple
 
+from bpfsvc import pages
 from bpfsvc.address import endpoint_text, family, unpack
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.localhealth import Check
+from bpfsvc.pages import JSON, Page
 
 _RETRY_SECONDS = 5.0
 """Between two attempts to open what could not be opened."""
@@ -150,7 +151,7 @@ class HealthChecks:
 
     def _open(self, place: _Place) -> None:
         try:
-            listener = _listener(place)
+            listener = pages.listener(unpack(place.address), place.port)
         except OSError as error:
             text = error.strerror or str(error)
             if self._complaints.get(place) != text:
@@ -245,37 +246,12 @@ def response(service: ServiceKey, count: int, healthy: bool, *, with_body: bool 
         },
         separators=(",", ":"),
     ).encode()
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        "Content-Type: application/json\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        f"X-Load-Balancing-Endpoint-Weight: {count}\r\n"
-        f"Date: {formatdate(usegmt=True)}\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        "Connection: close\r\n"
-        "\r\n"
-    ).encode()
-    return head + body if with_body else head
+    page = Page(status, body, JSON, {"X-Load-Balancing-Endpoint-Weight": str(count)})
+    return pages.response(page, is_head=not with_body)
 
 
 def _ports(by_family: Mapping[int, Check]) -> dict[int, int]:
     return {of_family: check.port for of_family, check in by_family.items()}
-
-
-def _listener(place: _Place) -> socket.socket:
-    is_v6 = family(place.address) == 6
-    listener = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_v6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind((unpack(place.address), place.port))
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _raise_limit_of_files() -> None:

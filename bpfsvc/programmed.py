@@ -55,6 +55,11 @@ class Programmed(NamedTuple):
         return {backend.place: counter for backend, counter in self.pairs()}
 
     @property
+    def counter_ids(self) -> set[int]:
+        """Give the ids of the counters of all backends."""
+        return {counter for _, _, counter, _ in _SLOT.iter_unpack(self.slots)}
+
+    @property
     def has_affinity(self) -> bool:
         """Whether its clients stay with their backends, so that these have rows of positions."""
         return has_affinity(self.flat_frontends[1::2])  # type: ignore[arg-type]
@@ -132,6 +137,10 @@ class Ledger:
     def keys(self) -> list[tuple[str, str]]:
         """Give the Services of which the kernel holds anything."""
         return list(self._of_service)
+
+    def snapshot(self) -> list[Programmed]:
+        """Give all service ports of one moment, to a thread that is not the one that settles."""
+        return [one for ports in list(self._of_service.values()) for one in ports]
 
     def __iter__(self) -> Iterator[Programmed]:
         for ports in self._of_service.values():

@@ -2,7 +2,6 @@
 
 ::
 
-    bare.py           imports a part of a package without running the whole of it
     messages.py       the wire messages used here, in pyroute2's notation
     conversation.py   a netlink socket: one request, its answers or its refusal
     devices.py        interfaces as values; which to attach; which address masquerades. Pure

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bpfsvc.datapath.netlink.bare import bare_package
+from bpfsvc.bare import bare_package
 
 with bare_package("pyroute2"):
     from pyroute2.netlink import nla, nlmsg
