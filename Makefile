@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
 
 # What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
-PACKAGES := python3-bpfcc python3-venv iproute2 nftables clang-format
+PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
 # What another kernel needs to be tried.
 EMULATOR := qemu-system-x86 kmod
 missing = $(strip $(shell for package in $(1); do \

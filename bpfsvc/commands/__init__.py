@@ -116,6 +116,10 @@ COMMANDS = {
         "bpfsvc.commands.explain",
         "Tell what becomes of the first packet of a connection, and why.",
     ),
+    "doctor": (
+        "bpfsvc.commands.doctor",
+        "Look whether this node is fit, and what stands beside.",
+    ),
     "cleanup": ("bpfsvc.commands.cleanup", "Remove every trace of an agent that no longer runs."),
 }
 """Name -> module, description."""

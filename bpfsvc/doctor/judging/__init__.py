@@ -1,0 +1,1 @@
+"""Facts to findings. Pure: a module for each subject, each a function ``judge``."""

@@ -1,0 +1,1 @@
+"""Gathers the facts: a module for each subject, each a function ``look``. Changes nothing."""
