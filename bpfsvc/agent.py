@@ -20,19 +20,21 @@ from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
 from bpfsvc.collector import Collector
 from bpfsvc.config import Config
+from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.installation import Installation, install
 from bpfsvc.datapath.netlink.devices import Network
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.datapath.source import load
-from bpfsvc.datapath.tables import Tables
 from bpfsvc.errors import BpfsvcError
-from bpfsvc.health import Health, HealthServer
 from bpfsvc.healthcheck import HealthChecks
+from bpfsvc.lastgood import LastGood
 from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
 from bpfsvc.programming import Programming
+from bpfsvc.servers import Servers
 from bpfsvc.sources import Batch, Problem, Source
+from bpfsvc.standin import StandIn
 
 _log = logging.getLogger("bpfsvc")
 
@@ -53,20 +55,29 @@ class _Stopped(Exception):
 class Agent:
     """One node's agent."""
 
-    def __init__(self, config: Config, source: Source) -> None:
+    def __init__(self, config: Config, source: Source, servers: Servers) -> None:
         self._config = config
+        self._servers = servers
+        self._health = servers.health
+        self._metrics = servers.metrics
         self._source = source
+        if not config.manifests:
+            self._health.node(False)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._health = Health()
         self._health_checks = HealthChecks(lambda: self._health.report()[0], _log.error)
         self._books = Books(
-            Cluster(config.node_name),
+            Cluster(config.node_name, config.address_override),
             config.services(Identity(config.node_name)),
             max_backends=config.sizes.max_backends,
         )
+        self._stand_in: StandIn | None = None
+        if config.last_good:
+            file = LastGood(config.last_good, config.node_name)
+            self._stand_in = StandIn(file, self._books.cluster, self._health, self._metrics)
         self._waiting: set[ServiceKey] = set()
         self._problems: dict[str, Problem] = {}
+        self._network: Network | None = None
         self._node: Node
         self._programming: Programming
         self._collector: Collector
@@ -78,13 +89,11 @@ class Agent:
         root = PinRoot(self._config.pin_root)
         root.create()
         lock = root.lock()
-        server = HealthServer(self._config.healthz, self._health) if self._config.healthz else None
         watching = threading.Thread(target=self._watch, name="source", daemon=True)
-        watching.start()
-        if server:
-            server.start()
         monitor = Monitor(self._events.put)
         try:
+            self._servers.start()
+            watching.start()
             installation = install(root, load(self._config.sizes), _log.info)
             self._open(installation)
             self._begin(monitor, installation)
@@ -100,9 +109,11 @@ class Agent:
             monitor.stop()
             if hasattr(self, "_collector"):
                 self._collector.stop()
-            if server:
-                server.stop()
-            watching.join(timeout=1)
+            if self._stand_in:
+                self._stand_in.finish()
+            self._servers.stop()
+            if watching.ident is not None:
+                watching.join(timeout=1)
             os.close(lock)
 
     def stop(self) -> None:
@@ -115,6 +126,8 @@ class Agent:
     def _watch(self) -> None:
         try:
             for batch in self._source.watch(self._stop):
+                self._health.queued()
+                self._metrics.queued(batch)
                 self._events.put(batch)
             self._events.put(None)
         except BpfsvcError as error:
@@ -126,18 +139,29 @@ class Agent:
         self._collector = Collector(pinned, self._config.lifetimes, self._config.collect_seconds)
         self._programming = Programming(
             self._books,
-            Tables(pinned),
+            pinned,
             self._collector,
             self._health,
             self._health_checks,
+            metrics=self._metrics,
             with_sockets=self._config.cgroup_root is not None,
         )
 
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
-        self._take_first()
+        taken = self._take_first(monitor, installation)
         self._know_node()
         self._first_sync()
+        self._put_to_work(monitor, installation)
+        self._tell_applied(taken)
+        del taken
+        memory.settle()
+        self._health.well("start")
+
+    def _put_to_work(self, monitor: Monitor, installation: Installation) -> None:
+        """Attach the programs, and follow the interfaces from now on. Once only."""
+        if self._follow_again():
+            return
         self._node.write_settings(settling=installation.settling)
         self._follow(monitor.start())
         self._node.attach_sockets()
@@ -145,22 +169,57 @@ class Agent:
             installation.complete()
             self._node.write_settings()
         installation.complete()
-        memory.settle()
-        self._health.well("start")
 
-    def _take_first(self) -> None:
-        """Wait for the first complete picture of the source; interfaces come later."""
+    def _take_first(self, monitor: Monitor, installation: Installation) -> list[Batch]:
+        """Wait for the first complete picture of the source, or for the one that stands in."""
+        taken: list[Batch] = []
+        patience = time.monotonic() + self._config.patience_seconds
+        waits = self._stand_in is not None
         while True:
-            event = self._events.get()
+            try:
+                timeout = max(0.0, patience - time.monotonic()) if waits else None
+                event = self._events.get(timeout=timeout)
+            except queue.Empty:
+                waits = False
+                if self._do_without(monitor, installation):
+                    return taken
+                continue
             if event is None:
                 raise _Stopped
             if isinstance(event, BpfsvcError):
                 raise event
-            if isinstance(event, Batch):
-                self._books.cluster.apply(event.puts, event.gone)
-                self._note_problems(event)
-                if event.complete:
-                    return
+            if isinstance(event, Network):
+                self._follow(event)
+                continue
+            self._take(event)
+            taken.append(event)
+            if event.complete:
+                return taken
+
+    def _do_without(self, monitor: Monitor, installation: Installation) -> bool:
+        """Make do without the source; tell whether what stands in is a first picture."""
+        assert self._stand_in is not None
+        held = self._programming.count_held()
+        is_picture = self._stand_in.begin(held)
+        self._tell_node()
+        if held and self._books.cluster.node_seen and not installation.fresh:
+            self._know_node()
+            self._put_to_work(monitor, installation)
+            self._health.well("start")
+        return is_picture
+
+    def _tell_node(self) -> None:
+        """Tell load balancers whether to use this node; from manifests, nobody may know."""
+        if self._books.cluster.node_seen:
+            self._health.node(not self._books.cluster.node.leaving)
+
+    def _take(self, batch: Batch) -> set[ServiceKey]:
+        """Take objects in; give the Services whose rows may be different now."""
+        whole = self._stand_in.answered(batch) if self._stand_in else batch.whole
+        touched = self._books.cluster.apply(batch.puts, batch.gone, whole)
+        self._note_problems(batch)
+        self._tell_node()
+        return touched
 
     def _report_ready(self, seconds: float) -> None:
         services = len(self._books.cluster.service_keys())
@@ -181,6 +240,8 @@ class Agent:
             if not self._handle(self._drain(_TICK)):
                 return
             now = time.monotonic()
+            if self._stand_in:
+                self._stand_in.save()
             if now >= check_at:
                 self._check_attachments()
                 self._programming.retry_refused()
@@ -192,6 +253,7 @@ class Agent:
     def _handle(self, events: Iterable[Event]) -> bool:
         """Act on events; False when the agent is to end."""
         touched: set[ServiceKey] = set()
+        taken: list[Batch] = []
         for event in events:
             if event is None:
                 return False
@@ -201,15 +263,23 @@ class Agent:
                 self._follow(event)
             else:
                 before = self._books.cluster.node
-                touched |= self._books.cluster.apply(event.puts, event.gone)
-                self._note_problems(event)
+                touched |= self._take(event)
+                taken.append(event)
                 if self._books.cluster.node != before:
                     touched |= self._know_node()
-                    self._follow(self._network)
+                    self._follow_again()
         if touched or (self._waiting and not self._problems):
             self._sync(touched)
-        self._programming.tell_service_networks()
+        if taken:
+            self._programming.tell_service_networks()
+            self._tell_applied(taken)
         return True
+
+    def _tell_applied(self, batches: Iterable[Batch]) -> None:
+        """Tell that what was queued is in the kernel, unless more of it waits by now."""
+        self._metrics.applied(batches)
+        if self._events.empty():
+            self._health.updated()
 
     def _know_node(self) -> set[ServiceKey]:
         """Take in what the Node object says; give the Services whose rows depend on it."""
@@ -228,10 +298,27 @@ class Agent:
         self._network = network
         self._node.follow(network)
         own = addresses(network)
+        self._tell_attached()
         nodeports = self._node.nodeports
         self._health_checks.listen_on(
             place for each in (4, 6) for place in nodeports.listening(own, each)
         )
+
+    def _tell_attached(self) -> None:
+        sockets = len(SOCKET_PROGRAMS) if self._config.cgroup_root else 0
+        self._metrics.attached(len(self._node.attached), sockets)
+        if self._node.unattached:
+            names = ", ".join(self._node.unattached)
+            self._health.ill("attachments", f"programs are not attached to {names}")
+        else:
+            self._health.well("attachments")
+
+    def _follow_again(self) -> bool:
+        """Write anew what follows from interfaces; False as long as they are not followed."""
+        if self._network is None:
+            return False
+        self._follow(self._network)
+        return True
 
     def _drain(self, seconds: float) -> list[Event]:
         """Wait for an event, and take all that are there."""
@@ -286,17 +373,19 @@ class Agent:
         for text in sorted(self._problems.keys() - now.keys()):
             _log.info("mended: %s", text)
         self._problems = now
+        self._metrics.unreadable(len(now))
 
     def _check_attachments(self) -> None:
         lost = self._node.check_attachments()
         if lost:
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
-            self._follow(self._network)
+            self._metrics.lost(len(lost))
+            self._follow_again()
 
     def _reconcile(self) -> None:
         """Compare the kernel with what was written, and mend what somebody else changed."""
-        drift = self._programming.mend()
+        drift = self._programming.reconcile()
         if drift:
             _log.warning("%d rows in the kernel were not as written; mended", drift)
-        self._follow(self._network)
+        self._follow_again()
         memory.trim()

@@ -152,11 +152,15 @@ class Books:
         held = {one: one for one in self.ledger.frontends(key)}
         return self.claims.update(key, self._desired(key), cluster_ips, held)
 
-    def _desired(self, key: ServiceKey) -> ServiceRows:
+    @property
+    def node(self) -> NodeContext:
+        """Give what endpoints and clients are compared with."""
         node = self.cluster.node
-        context = NodeContext(node.name, node.zone, node.addresses)
+        return NodeContext(node.name, node.zone, node.addresses)
+
+    def _desired(self, key: ServiceKey) -> ServiceRows:
         service, slices = self.cluster.lookup(key)
-        return desired(service, slices, context, self.config)
+        return desired(service, slices, self.node, self.config)
 
     def _plan(self, key: ServiceKey) -> Plan:
         now = self.ledger.of(key)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
+from bpfsvc.address import family
 from bpfsvc.config import Lifetimes
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.pins import Pinned
@@ -106,19 +107,25 @@ class Collector:
                 " when it is full, new connections fail (enlarge it with --max-connections)"
             )
 
-    def forget_udp(self, serving: Mapping[int, frozenset[Place]]) -> int:
+    def forget_udp(self, serving: Mapping[int, frozenset[Place]]) -> dict[int, int]:
         """Remove the UDP connections of services to whoever does not serve them any more.
 
         ``serving`` gives, for each service id that is looked at, those who do. Established TCP
-        stays with its backend; a UDP client would go on talking to nobody.
+        stays with its backend; a UDP client would go on talking to nobody. Returns how many there
+        were, by family.
         """
+        removed: dict[int, int] = {}
         if not serving:
-            return 0
-        removed = 0
+            return removed
         for table in (self._connections, self._new_connections):
             for batch in table.batches():
-                found = [key for key, value in batch if self._leads_astray(key, value, serving)]
-                removed += self._offer(found, force=True)
+                found: dict[int, list[bytes]] = {}
+                for key, value in batch:
+                    if self._leads_astray(key, value, serving):
+                        found.setdefault(family(self._origin.unpack(key)[0]), []).append(key)
+                for of_family, keys in found.items():
+                    offered = self._offer(keys, force=True)
+                    removed[of_family] = removed.get(of_family, 0) + offered
         return removed
 
     def _leads_astray(

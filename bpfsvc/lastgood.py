@@ -54,7 +54,7 @@ class LastGood:
         self._earliest = 0.0
         self._writer: threading.Thread | None = None
         self._complaint = ""
-        self._stop = threading.Event()
+        self._hurry = threading.Event()
 
     # -- writing --
 
@@ -83,10 +83,12 @@ class LastGood:
         if self._writer is not None:
             self._writer.join()
 
-    def finish(self) -> None:
-        """Give up a write that is going on; what was saved before stays."""
-        self._stop.set()
+    def finish(self, objects: Sequence[ModelObject]) -> None:
+        """Write what was not written yet, without regard to others. The last call of all."""
+        self._hurry.set()
         self.wait()
+        if self._due is not None:
+            self._save(objects)
 
     def _save(self, objects: Sequence[ModelObject]) -> None:
         try:
@@ -113,9 +115,7 @@ class LastGood:
             for part in chain([json.dumps(head).encode() + b"\n"], _frames(objects)):
                 file.write(part)
                 digest.update(part)
-                if self._stop.wait(_PAUSE):
-                    fresh.unlink()
-                    return
+                self._hurry.wait(_PAUSE)
             file.write(bytes(4) + digest.digest())
             file.flush()
             os.fsync(file.fileno())

@@ -46,6 +46,7 @@ class Node:
         self._interfaces = self._pinned.map("interfaces")
         self._attacher = attachment.Attacher(installation.root, config.attach, config.tc_priority)
         self._attached: dict[int, str] = {}
+        self._failed: set[str] = set()
         self._complained: dict[str, str] = {}
         self._network = Network((), 0, 0)
         self._reserved = ""
@@ -134,6 +135,7 @@ class Node:
                 self._detach(index)
             del self._attached[index]
         self._attacher.forget_missing(present)
+        self._failed.clear()
         for device in chosen:
             if self._attached.get(device.index) != device.name:
                 self._attach(device)
@@ -147,6 +149,11 @@ class Node:
     def attached(self) -> list[str]:
         """Names of the interfaces our programs are on."""
         return sorted(self._attached.values())
+
+    @property
+    def unattached(self) -> list[str]:
+        """Names of the interfaces that the kernel did not let them on."""
+        return sorted(self._failed)
 
     def _address_rows(self, network: Network) -> dict[bytes, bytes]:
         record = self._pinned.layout.maps["node_addresses"].value
@@ -186,6 +193,7 @@ class Node:
         except DeviceGone:
             return
         except BpfsvcError as error:
+            self._failed.add(device.name)
             self._complain(device.name, f"{device.name} is not attached: {error}")
             return
         self._attached[device.index] = device.name

@@ -8,18 +8,22 @@ UDP clients of backends that ceased to serve, and load balancers that ask for he
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Iterable
 
 from bpfsvc import rows
+from bpfsvc.absence import Absences
 from bpfsvc.books import Books
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.collector import Collector
+from bpfsvc.datapath.pins import Pinned
 from bpfsvc.datapath.sockdiag import destroy_udp
 from bpfsvc.datapath.tables import Tables
 from bpfsvc.errors import MapFull
 from bpfsvc.health import Health
 from bpfsvc.healthcheck import HealthChecks
 from bpfsvc.localhealth import checks
+from bpfsvc.metrics.observer import Observer
 from bpfsvc.plan import (
     BackendRow,
     FrontendRow,
@@ -51,37 +55,50 @@ class Programming:
     def __init__(
         self,
         books: Books,
-        tables: Tables,
+        pinned: Pinned,
         collector: Collector,
         health: Health,
         health_checks: HealthChecks,
         *,
+        metrics: Observer,
         with_sockets: bool,
     ) -> None:
         """``with_sockets``: sockets of this node are translated, and so may have to be closed."""
         self._books = books
-        self._tables = tables
+        self._pinned = pinned
+        self._tables = Tables(pinned)
         self._collector = collector
         self._health = health
         self._health_checks = health_checks
+        self._metrics = metrics
         self._with_sockets = with_sockets
         self._serving = Serving()
+        self._absences = Absences()
         self._refused: dict[ServiceKey, str] = {}
         self._service_networks: set[rows.Network] = set()
 
     def adopt(self) -> None:
         """Take over what an earlier agent has left; :meth:`sync_all` or :meth:`sync` is next."""
         self._books.adopt(*self._held())
+        self._metrics.opened(self._pinned, self._books.ledger, lambda: self._collector.rows)
+
+    def count_held(self) -> int:
+        """Count the Services that the kernel names."""
+        return len({name.port[:2] for name in self._tables.names()})
 
     def sync_all(self) -> None:
         """Make the kernel hold all Services known, and nothing else."""
+        began = time.monotonic()
         self._write(self._books.plans_for_all())
         self._follow_up(self._books.cluster.service_keys())
+        self._tell_done(began, full=True)
 
     def sync(self, touched: set[ServiceKey]) -> None:
         """Make the kernel hold what is known of some Services."""
+        began = time.monotonic()
         self._write(self._books.plans(touched))
         self._follow_up(touched)
+        self._tell_done(began, full=False)
 
     def remove_leftovers(self) -> None:
         """Remove what an earlier agent has left and nobody knows."""
@@ -99,7 +116,14 @@ class Programming:
         if self._books.refused:
             self._write(self._books.plans(set(self._books.refused)))
 
-    def mend(self) -> int:
+    def reconcile(self) -> int:
+        """Mend what somebody else changed; return how many rows differed."""
+        began = time.monotonic()
+        drift = self._mend()
+        self._metrics.reconciled(time.monotonic() - began, drift)
+        return drift
+
+    def _mend(self) -> int:
         """Make the kernel's rows those of the ledger; return how many differed."""
         plan, drift = repair(self._books.ledger, *self._held())
         self._tables.execute(plan)
@@ -130,10 +154,11 @@ class Programming:
         while plan is not None:
             try:
                 self._tables.execute(plan)
+                self._metrics.written(plan)
                 freed |= plan.frees
                 plan = next(plans, None)
             except MapFull as error:
-                self.mend()
+                self._mend()
                 plan = _throw(plans, error)
         return freed
 
@@ -144,6 +169,7 @@ class Programming:
             if self._refused.get(key) != reason:
                 _log.error("Service %s/%s is not up to date in the kernel: %s", *key, reason)
         self._refused = refused
+        self._metrics.refused(len(refused))
         if not refused:
             self._health.well("maps")
             return
@@ -152,11 +178,18 @@ class Programming:
 
     # -- telling --
 
+    def _tell_done(self, began: float, *, full: bool) -> None:
+        seconds = time.monotonic() - began
+        self._metrics.synced(seconds, full=full, well=not self._books.refused)
+        self._metrics.no_local(self._absences.counts())
+
     def _follow_up(self, touched: Iterable[ServiceKey]) -> None:
-        cluster = self._books.cluster
+        cluster, node = self._books.cluster, self._books.node
         self._health_checks.update(
-            (key, checks(*cluster.lookup(key), cluster.node.name)) for key in touched
+            (key, checks(*cluster.lookup(key), node.name)) for key in touched
         )
+        for key in touched:
+            self._absences.update(key, *cluster.lookup(key), node)
         self._forget_stale(touched)
 
     def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:
@@ -171,8 +204,14 @@ class Programming:
             for change in changes
             for port, one in self._books.ledger.of(change.port[:2]).items()
         }
-        self._collector.forget_udp(
-            {ids[each.port]: each.serving for each in changes if each.port in ids}
+        serving = {ids[each.port]: each.serving for each in changes if each.port in ids}
+        if not serving:
+            return
+        began = time.monotonic()
+        removed = self._collector.forget_udp(serving)
+        looked_at = {change.port.family for change in changes}
+        self._metrics.stale_udp(
+            time.monotonic() - began, {each: removed.get(each, 0) for each in looked_at}
         )
         gone = {
             (place, ids[change.port])

@@ -122,8 +122,9 @@ class Server:
         self.ask("put", objects=objects)
 
     def flags(self) -> list[str]:
-        """Name a kubeconfig."""
-        return ["--kubeconfig", str(self._kubeconfig)]
+        """Name a kubeconfig, and a file for the last good state."""
+        kept = self._kubeconfig.with_name("last-good")
+        return ["--kubeconfig", str(self._kubeconfig), "--last-good", str(kept)]
 
     def prepare(self, value: dict[str, Any]) -> None:
         """Keep it."""

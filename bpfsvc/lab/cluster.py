@@ -154,6 +154,11 @@ class Cluster:
         assert isinstance(self._supply, Served), "this cluster is a directory"
         return self._supply.server
 
+    def last_good(self, node: Node) -> Path:
+        """Give the file in which a node's agent keeps the last good state."""
+        assert isinstance(self._supply, Served), "a directory is always there"
+        return self._supply.last_good(node.name)
+
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
         """Let these be the objects under a name."""
         self._supply.put(name, *objects)
@@ -221,7 +226,7 @@ class Cluster:
     def flags(self, node: Node) -> list[str]:
         """Give the flags of a node's agent, but for ``--pin-root``."""
         return [
-            *self._supply.flags(),
+            *self._supply.flags(node.name),
             "--cgroup-root",
             str(self._cgroup_root or node.cgroup),
             "--hostname-override",

@@ -40,8 +40,8 @@ class Supply(Protocol):
         """Let there be none under a name."""
         ...
 
-    def flags(self) -> list[str]:
-        """Give the flags by which an agent finds them."""
+    def flags(self, node: str) -> list[str]:
+        """Give the flags by which the agent of a node finds them."""
         ...
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Files:
         """Remove a manifest."""
         (self.directory / f"{name}.yaml").unlink()
 
-    def flags(self) -> list[str]:
+    def flags(self, node: str) -> list[str]:  # noqa: ARG002
         """Name the directory."""
         return ["--manifests", str(self.directory)]
 
@@ -106,9 +106,13 @@ class Served:
         """Delete the objects of that name."""
         self.put(name)
 
-    def flags(self) -> list[str]:
-        """Name a kubeconfig."""
-        return ["--kubeconfig", str(self.kubeconfig)]
+    def flags(self, node: str) -> list[str]:
+        """Name a kubeconfig, and a file of the node's own for the last good state."""
+        return ["--kubeconfig", str(self.kubeconfig), "--last-good", str(self.last_good(node))]
+
+    def last_good(self, node: str) -> Path:
+        """Give the file of a node."""
+        return self.kubeconfig.with_name(f"last-good-{node}")
 
     def close(self) -> None:
         """End the server."""

@@ -111,3 +111,15 @@ def test_changes_in_a_row_are_written_once_a_while(tmp_path: Path) -> None:
     made.wait()
     made.changed()
     assert not made.is_due
+
+
+def test_at_the_end_what_is_not_yet_written_is_written_at_once(tmp_path: Path) -> None:
+    """Nothing is written when nothing has changed."""
+    made = LastGood(tmp_path / "file", "here", settle=3600)
+    made.finish(OBJECTS)
+    assert made.load() is None
+    made.changed()
+    made.finish(OBJECTS)
+    picture = made.load()
+    assert picture is not None
+    assert set(picture.objects) == set(OBJECTS)

@@ -1,0 +1,166 @@
+"""Agents that get their objects from an API server, which is not always there.
+
+Whatever becomes of the server and of the agent, the node goes on serving what was last known; what
+changed meanwhile is in force soon after both are back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.lab.dial import ask, connect
+from bpfsvc.lab.patience import wait
+from bpfsvc.lab.pod import Pod
+from tests.lab.scene import FAMILIES, ONE, WEB, Scene, built, objects
+
+IMPATIENT = ("--last-good-after", "500ms")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Scene]:
+    """A lab with an API server, one agent, and Services of a pod each."""
+    with built(served=True, layout="routed") as scene:
+        lab, cluster = scene
+        cluster.nodes = lab.nodes[:1]
+        _point(scene, lab.pods[1])
+        cluster.start()
+        yield scene
+
+
+def _point(scene: Scene, pod: Pod, *more: Pod) -> None:
+    """Let a Service be served by a pod, and another one by several."""
+    scene.cluster.put("one", *objects(ONE[0], [pod]))
+    scene.cluster.put("web", *objects(WEB, [pod, *more]))
+
+
+def _served_by(scene: Scene, pod: Pod) -> None:
+    """Wait until all that is asked of the Service is answered by a pod, over both families."""
+    wait(
+        lambda: all(ask(scene.pod, ONE[0].vip(each), 80).pod == pod.name for each in FAMILIES),
+        f"{pod.name} answers",
+    )
+
+
+def _health(scene: Scene) -> str:
+    return str(scene.cluster.agents[scene.node.name].health().body)
+
+
+def test_a_change_at_the_server_reaches_packets(running: Scene) -> None:
+    for pod in running.lab.pods[1:]:
+        _point(running, pod)
+        _served_by(running, pod)
+
+
+def test_a_service_that_is_deleted_is_served_no_more(running: Scene) -> None:
+    _point(running, running.lab.pods[1])
+    running.cluster.put("two", *objects(ONE[1], [running.lab.pods[2]]))
+    running.cluster.arrived(running.node, ONE[1].vip(4), 80)
+    running.cluster.drop("two")
+    running.cluster.left(running.node, ONE[1].vip(4), 80)
+    _served_by(running, running.lab.pods[1])
+
+
+def test_while_the_server_is_away_all_goes_on_and_what_it_missed_follows(running: Scene) -> None:
+    """Deletions among it, though the server has forgotten them when it is back."""
+    lab, cluster = running.lab, running.cluster
+    _point(running, lab.pods[1])
+    cluster.put("two", *objects(ONE[1], [lab.pods[2]]))
+    cluster.settle()
+    with connect(running.pod, ONE[0].vip(4), 80) as conversation:
+        conversation.who()
+        cluster.api.go_away()
+        assert ask(running.pod, WEB.vip(4), 80).pod == lab.pods[1].name
+        _point(running, lab.pods[3])
+        cluster.drop("two")
+        cluster.api.compact()
+        assert ask(running.pod, ONE[0].vip(4), 80).pod == lab.pods[1].name
+        cluster.api.come_back()
+        _served_by(running, lab.pods[3])
+        cluster.left(running.node, ONE[1].vip(4), 80)
+        assert conversation.echo(bytes(10_000))
+
+
+def test_an_agent_that_starts_without_the_server_changes_nothing(running: Scene) -> None:
+    """What is in the kernel may be newer than what was saved; only interfaces are followed."""
+    lab, cluster = running.lab, running.cluster
+    _point(running, lab.pods[1])
+    _served_by(running, lab.pods[1])
+    _saved(running)
+    serving = lab.pods[2]
+    _point(running, serving)
+    _served_by(running, serving)
+    cluster.kill(running.node)
+    cluster.api.go_away()
+    try:
+        agent = cluster.launch(running.node, options=IMPATIENT)
+        agent.expect("stay as an earlier agent left them")
+        agent.ready()
+        assert "stay as an earlier agent left them" in _health(running)
+        _served_by(running, serving)
+        late = running.node.add_pod()
+        wait(
+            lambda: ask(late, ONE[0].vip(4), 80).pod == serving.name,
+            "a pod that came later reaches Services",
+        )
+        late.remove()
+    finally:
+        cluster.api.come_back()
+    _point(running, lab.pods[3])
+    _served_by(running, lab.pods[3])
+    wait(lambda: "earlier agent" not in _health(running), "nothing is noted any more")
+
+
+def test_a_node_that_boots_without_the_server_serves_the_last_good_state(running: Scene) -> None:
+    """Its kernel is empty; what was saved is served, and said to be old as long as it is."""
+    lab, cluster = running.lab, running.cluster
+    _point(running, lab.pods[1])
+    cluster.put("two", *objects(ONE[1], [lab.pods[2]]))
+    cluster.settle()
+    _saved(running)
+    cluster.stop(running.node)
+    cluster.command(running.node, "cleanup")
+    cluster.api.go_away()
+    try:
+        agent = cluster.launch(running.node, options=IMPATIENT)
+        agent.expect("serving the last good state")
+        agent.ready()
+        assert "serving the last good state" in _health(running)
+        _served_by(running, lab.pods[1])
+        assert ask(running.pod, ONE[1].vip(6), 80).pod == lab.pods[2].name
+        cluster.drop("two")
+    finally:
+        cluster.api.come_back()
+    cluster.left(running.node, ONE[1].vip(4), 80)
+    _served_by(running, lab.pods[1])
+    wait(lambda: "last good" not in _health(running), "nothing is noted any more")
+
+
+def test_without_server_and_file_nothing_is_served_and_that_is_said(
+    running: Scene, tmp_path: Path
+) -> None:
+    cluster = running.cluster
+    cluster.stop(running.node)
+    cluster.command(running.node, "cleanup")
+    cluster.api.go_away()
+    try:
+        options = (*IMPATIENT, "--last-good", str(tmp_path / "none"))
+        agent = cluster.launch(running.node, options=options)
+        agent.expect("there is no last good state: nothing is served")
+        assert agent.health().status == 503
+    finally:
+        cluster.api.come_back()
+    agent.ready()
+    _served_by(running, running.lab.pods[1])
+
+
+def _saved(scene: Scene) -> None:
+    """Wait until what is known now was written to the file."""
+    cluster = scene.cluster
+    file = cluster.last_good(scene.node)
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    cluster.stop(scene.node)
+    wait(lambda: file.stat().st_mtime_ns > before, "the last good state is saved")
+    cluster.start(scene.node)
