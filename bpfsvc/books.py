@@ -18,7 +18,7 @@ from bpfsvc.address import ANY_NODE_ADDRESS_V4, family
 from bpfsvc.adoption import adopt
 from bpfsvc.claims import Claims
 from bpfsvc.cluster import Cluster, ServiceKey
-from bpfsvc.desired import desired
+from bpfsvc.desired import answers_at, desired
 from bpfsvc.diff import plan
 from bpfsvc.errors import MapFull
 from bpfsvc.ids import Ids
@@ -150,7 +150,7 @@ class Books:
         service = self.cluster.lookup(key).service
         cluster_ips = service.cluster_ips if service else ()
         held = {one: one for one in self.ledger.frontends(key)}
-        return self.claims.update(key, self._desired(key), cluster_ips, held)
+        return self.claims.update(key, answers_at(service, self.config), cluster_ips, held)
 
     @property
     def node(self) -> NodeContext:

@@ -13,7 +13,7 @@ written in one go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from bpfsvc.cluster import ServiceKey
@@ -38,7 +38,7 @@ class Claims:
     def update(
         self,
         key: ServiceKey,
-        wanted: ServiceRows,
+        wanted: Iterable[Frontend],
         cluster_ips: Collection[bytes],
         held: Mapping[Frontend, Frontend] = _NOTHING_HELD,
     ) -> set[ServiceKey]:
@@ -48,7 +48,7 @@ class Claims:
         others keep of its frontends, so that no copies are.
         """
         before = self._claimed.get(key, ())
-        after = tuple(held.get(one, one) for rows in wanted.values() for one in rows.frontends)
+        after = tuple(held.get(one, one) for one in wanted)
         foreign = tuple(one for one in after if one.address not in cluster_ips)
         if before == after and self._foreign.get(key, ()) == foreign:
             return set()

@@ -24,7 +24,7 @@ from bpfsvc.model import EndpointSlice, Port, Service
 from bpfsvc.rows import Backend, Frontend, Policies, Policy, PortRows, ServicePort, ServiceRows
 from bpfsvc.surroundings import NodeContext, ServiceConfig
 
-__all__ = ["NodeContext", "ServiceConfig", "desired"]
+__all__ = ["NodeContext", "ServiceConfig", "answers_at", "desired"]
 
 
 def desired(
@@ -43,27 +43,55 @@ def desired(
     if service is None or not service.is_proxied:
         return {}
     slices = in_order(slices)
-    taken: set[Frontend] = set()
-    rows: ServiceRows = {}
-    for cluster_ip in service.cluster_ips:
-        for port in service.ports:
-            key = ServicePort(
-                service.namespace, service.name, port.name, port.protocol, family(cluster_ip)
-            )
-            if key not in rows:
-                rows[key] = _port_rows(service, port, cluster_ip, slices, node, config, taken)
-    return rows
+    return {
+        key: _port_rows(service, key.family, port, slices, node, config, entrances)
+        for key, (port, entrances) in _entrances(service, config).items()
+    }
+
+
+def answers_at(service: Service | None, config: ServiceConfig) -> tuple[Frontend, ...]:
+    """Give the frontends of :func:`desired` alone, which are the same whoever serves."""
+    if service is None or not service.is_proxied:
+        return ()
+    return tuple(
+        entrance.frontend
+        for _, entrances in _entrances(service, config).values()
+        for entrance in entrances
+    )
 
 
 # -- where the Service answers --
 
 
 class _Entrance(NamedTuple):
-    """A frontend, and which rules hold there."""
+    """A frontend, and which rules hold there. A guard refuses what no service port takes."""
 
     frontend: Frontend
     outside: bool
     restricted: bool
+    guard: bool = False
+
+
+def _entrances(
+    service: Service, config: ServiceConfig
+) -> dict[ServicePort, tuple[Port, list[_Entrance]]]:
+    """Give each service port and its frontends; what was named before is left out."""
+    taken: set[Frontend] = set()
+    found: dict[ServicePort, tuple[Port, list[_Entrance]]] = {}
+    for cluster_ip in service.cluster_ips:
+        for port in service.ports:
+            key = ServicePort(
+                service.namespace, service.name, port.name, port.protocol, family(cluster_ip)
+            )
+            if key in found:
+                continue
+            own: list[_Entrance] = []
+            for entrance in _frontends(service, port, cluster_ip, config):
+                if entrance.frontend not in taken:
+                    taken.add(entrance.frontend)
+                    own.append(entrance)
+            found[key] = port, own
+    return found
 
 
 def _frontends(
@@ -84,6 +112,7 @@ def _frontends(
         wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
         everywhere = Frontend(wildcard, port.node_port, port.protocol)
         yield _Entrance(everywhere, True, config.source_ranges_for_all)
+    yield _Entrance(Frontend.rest(cluster_ip), False, False, guard=True)
 
 
 def _is_external(service: Service, port: Port, of_family: int) -> bool:
@@ -113,14 +142,13 @@ class Slots(NamedTuple):
 
 def _port_rows(
     service: Service,
+    of_family: int,
     port: Port,
-    cluster_ip: bytes,
     slices: Iterable[EndpointSlice],
     node: NodeContext,
     config: ServiceConfig,
-    taken: set[Frontend],
+    entrances: Iterable[_Entrance],
 ) -> PortRows:
-    of_family = family(cluster_ip)
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
     backends, slots = _lay_out(
@@ -133,18 +161,15 @@ def _port_rows(
     outer = _external_policies(slots, outside_local, detector) if outside else inner
     ranges = client_ranges(service, of_family, node)
     frontends: dict[Frontend, Policies] = {}
-    for frontend, is_outside, is_restricted in _frontends(service, port, cluster_ip, config):
-        if frontend not in taken:
-            taken.add(frontend)
-            policies = outer if is_outside else inner
-            restricted = is_restricted and bool(ranges)
-            if restricted or service.affinity_seconds:
-                policies = _special(policies, service.affinity_seconds, restricted)
-            frontends[frontend] = policies
-    guard = Frontend.rest(cluster_ip)
-    if guard not in taken:
-        taken.add(guard)
-        frontends[guard] = GUARD
+    for entrance in entrances:
+        if entrance.guard:
+            frontends[entrance.frontend] = GUARD
+            continue
+        policies = outer if entrance.outside else inner
+        restricted = entrance.restricted and bool(ranges)
+        if restricted or service.affinity_seconds:
+            policies = _special(policies, service.affinity_seconds, restricted)
+        frontends[entrance.frontend] = policies
     in_use = any(policies.restricted for policies in frontends.values())
     return PortRows(port.number, backends, frontends, ranges if in_use else ())
 

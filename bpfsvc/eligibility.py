@@ -25,10 +25,10 @@ class Eligible(NamedTuple):
 
 def eligible(endpoints: Endpoints, node: NodeContext) -> Eligible:
     """Choose among the endpoints of one service port."""
-    ready = [(place, traits) for place, traits in endpoints.items() if traits.ready]
-    usable = ready or [(place, traits) for place, traits in endpoints.items() if traits.draining]
-    near = _by_hints(ready, node) if ready else usable
-    return Eligible(_sorted(near, node), _sorted(_local(endpoints, ready, node), node))
+    every = _sorted(endpoints)
+    ready = [found for found in every if found[1].ready]
+    near = _by_hints(ready, node) if ready else [found for found in every if found[1].draining]
+    return Eligible(_backends(near, node), _backends(_local(every, ready, node), node))
 
 
 def merged(slices: Iterable[EndpointSlice], port: Port, of_family: int) -> Endpoints:
@@ -71,19 +71,20 @@ def _by_hints(ready: _Found, node: NodeContext) -> _Found:
     return ready
 
 
-def _local(endpoints: Endpoints, ready: _Found, node: NodeContext) -> _Found:
+def _local(every: _Found, ready: _Found, node: NodeContext) -> _Found:
     """Keep those on this node; draining ones only when none here is ready, whoever else is."""
     here = [found for found in ready if found[1].node == node.name]
-    return here or [
-        (place, traits)
-        for place, traits in endpoints.items()
-        if traits.draining and traits.node == node.name
-    ]
+    return here or [found for found in every if found[1].draining and found[1].node == node.name]
 
 
-def _sorted(found: _Found, node: NodeContext) -> list[Backend]:
+def _sorted(endpoints: Endpoints) -> _Found:
+    """Sort by the text of address and port."""
+    found = list(endpoints.items())
+    if len(found) > 1:
+        found.sort(key=lambda each: endpoint_text(*each[0]))
+    return found
+
+
+def _backends(found: _Found, node: NodeContext) -> list[Backend]:
     """Make backends. Who is sent to itself is masqueraded if it is known to be of this node."""
-    backends = [Backend(*place, traits.node == node.name) for place, traits in found]
-    if len(backends) > 1:
-        backends.sort(key=lambda backend: endpoint_text(backend.address, backend.port))
-    return backends
+    return [Backend(*place, traits.node == node.name) for place, traits in found]

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from bpfsvc.claims import Claims
-from bpfsvc.desired import desired
+from bpfsvc.desired import answers_at, desired
 from bpfsvc.model import Service
 from bpfsvc.rows import ServiceRows
 from tests.rows.objects import CONFIG, NODE, frontend, service
@@ -29,14 +29,14 @@ def rows(name: str) -> ServiceRows:
 
 def update(claims: Claims, thing: Service) -> set[str]:
     """Note what a Service claims; give the names of the others that changed by it."""
-    wanted = desired(thing, [], NODE, CONFIG)
+    wanted = answers_at(thing, CONFIG)
     changed = claims.update((thing.namespace, thing.name), wanted, thing.cluster_ips)
     return {name for _, name in changed}
 
 
 def leave(claims: Claims, name: str) -> set[str]:
     """Let a Service go; give the names of the others that changed by it."""
-    return {other for _, other in claims.update(("default", name), {}, ())}
+    return {other for _, other in claims.update(("default", name), (), ())}
 
 
 def winners(claims: Claims, *names: str) -> list[str]:
