@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 
 from bpfsvc import memory
+from bpfsvc.announcer import Announcer
 from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
 from bpfsvc.collector import Collector
@@ -55,8 +56,11 @@ class _Stopped(Exception):
 class Agent:
     """One node's agent."""
 
-    def __init__(self, config: Config, source: Source, servers: Servers) -> None:
+    def __init__(
+        self, config: Config, source: Source, servers: Servers, announcer: Announcer
+    ) -> None:
         self._config = config
+        self._announcer = announcer
         self._servers = servers
         self._health = servers.health
         self._metrics = servers.metrics
@@ -65,7 +69,7 @@ class Agent:
             self._health.node(False)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._health_checks = HealthChecks(lambda: self._health.report()[0], _log.error)
+        self._health_checks = HealthChecks(lambda: self._health.report()[0], self._complain)
         self._books = Books(
             Cluster(config.node_name, config.address_override),
             config.services(Identity(config.node_name)),
@@ -93,6 +97,7 @@ class Agent:
         monitor = Monitor(self._events.put)
         try:
             self._servers.start()
+            self._announcer.started()
             watching.start()
             installation = install(root, load(self._config.sizes), _log.info)
             self._open(installation)
@@ -112,6 +117,7 @@ class Agent:
             if self._stand_in:
                 self._stand_in.finish()
             self._servers.stop()
+            self._announcer.stop()
             if watching.ident is not None:
                 watching.join(timeout=1)
             os.close(lock)
@@ -121,6 +127,10 @@ class Agent:
         self._stop.set()
         self._events.put(None)
 
+    def _complain(self, service: ServiceKey, text: str) -> None:
+        _log.error("Service %s/%s: %s", *service, text)
+        self._announcer.check_failed(*service, text)
+
     # -- starting --
 
     def _watch(self) -> None:
@@ -129,6 +139,7 @@ class Agent:
                 self._health.queued()
                 self._metrics.queued(batch)
                 self._events.put(batch)
+                del batch  # the first one names every object
             self._events.put(None)
         except BpfsvcError as error:
             self._events.put(error)

@@ -61,10 +61,12 @@ class _Conversation(NamedTuple):
 class HealthChecks:
     """All listeners of a node. What is told to it takes effect soon, in a thread of its own."""
 
-    def __init__(self, is_healthy: Callable[[], bool], log: Callable[[str], None]) -> None:
-        """``is_healthy`` tells of the proxy itself; ``log`` is told what cannot be opened."""
+    def __init__(
+        self, is_healthy: Callable[[], bool], complain: Callable[[ServiceKey, str], None]
+    ) -> None:
+        """``is_healthy`` tells of the proxy itself; ``complain`` is told what cannot be opened."""
         self._is_healthy = is_healthy
-        self._log = log
+        self._complain = complain
         self._lock = threading.Lock()
         self._checks: dict[ServiceKey, dict[int, Check]] = {}
         self._addresses: tuple[bytes, ...] = ()
@@ -156,9 +158,10 @@ class HealthChecks:
             text = error.strerror or str(error)
             if self._complaints.get(place) != text:
                 self._complaints[place] = text
-                self._log(
-                    f"Service {'/'.join(place.service)}: cannot serve its healthCheckNodePort at"
-                    f" {endpoint_text(place.address, place.port)}: {text}; trying again"
+                where = endpoint_text(place.address, place.port)
+                self._complain(
+                    place.service,
+                    f"cannot serve its healthCheckNodePort at {where}: {text}; trying again",
                 )
             return
         self._complaints.pop(place, None)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from bpfsvc.errors import SystemUnfit
 
-_NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-"""Capability numbers of linux/capability.h. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON."""
+_NEEDED = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
+"""Capability numbers of linux/capability.h."""
 
-_CAP_BPF = 39
+_CAP_SYS_ADMIN = 21
+_ADMINS_TOO = ("CAP_PERFMON", "CAP_BPF")
+"""What CAP_SYS_ADMIN includes."""
 
 
 def require_privileges() -> None:
@@ -19,7 +21,8 @@ def require_privileges() -> None:
     missing = [
         name
         for name, number in _NEEDED.items()
-        if not effective >> number & 1 and not (number == 21 and effective >> _CAP_BPF & 1)
+        if not effective >> number & 1
+        and not (name in _ADMINS_TOO and effective >> _CAP_SYS_ADMIN & 1)
     ]
     if missing:
         raise SystemUnfit(

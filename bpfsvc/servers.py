@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from bpfsvc.announcer import Announcer
 from bpfsvc.config import Config
+from bpfsvc.errors import UsageError
 from bpfsvc.health import Health, HealthServer
 from bpfsvc.metrics.observer import Observer
 
@@ -21,31 +23,34 @@ _log = logging.getLogger("bpfsvc")
 class Servers:
     """The servers of one agent; ``health`` and ``metrics`` are told what they are to say."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, announcer: Announcer) -> None:
+        self._announcer = announcer
         self.health = Health(2 * config.sync_seconds)
         self.metrics = Observer()
-        self._servers: list[HealthServer | MetricsServer] = []
+        self._servers: dict[str, HealthServer | MetricsServer] = {}
         if config.metrics:
-            self._servers.append(self._measure(config, config.metrics))
+            self._servers["metrics"] = self._measure(config, config.metrics)
         if config.healthz:
-            self._servers.append(
-                HealthServer(
-                    config.healthz,
-                    self.health,
-                    _log.warning,
-                    answered=self.metrics.answered,
-                    hard_fail=config.bind_address_hard_fail,
-                )
+            self._servers["healthz"] = HealthServer(
+                config.healthz,
+                self.health,
+                _log.warning,
+                answered=self.metrics.answered,
+                hard_fail=config.bind_address_hard_fail,
             )
 
     def start(self) -> None:
         """Answer from now on; ``UsageError`` if an address cannot be had and must be."""
-        for server in self._servers:
-            server.start()
+        for name, server in self._servers.items():
+            try:
+                server.start()
+            except UsageError as error:
+                self._announcer.server_failed(name, error.message)
+                raise
 
     def stop(self) -> None:
         """Stop answering."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.stop()
 
     def _measure(self, config: Config, address: tuple[str, int]) -> MetricsServer:

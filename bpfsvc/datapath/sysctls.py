@@ -143,9 +143,12 @@ def reserve_ports(wanted: PortRange, ours: Ports = ()) -> Ports:
     """Reserve ports, beside what others reserved; give those that are to be released one day.
 
     ``ours`` is what an earlier call gave: the caller keeps it across restarts, as the kernel does
-    not tell whose a reserved port is. Ports of it that are no longer wanted are released.
+    not tell whose a reserved port is. Ports of it that are no longer wanted are released. A range
+    that is the very one wanted was reserved for us by somebody who may do more than we may.
     """
     reserved = parse_ports(read(RESERVED_PORTS))
+    if not ours and wanted in reserved:
+        ours = (wanted,)
     others = subtract(reserved, ours)
     target = merge(others, (wanted,))
     if target != reserved:

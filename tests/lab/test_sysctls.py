@@ -53,6 +53,13 @@ def test_release_to_nothing() -> None:
     assert read(RESERVED_PORTS) == ""
 
 
+def test_what_was_reserved_for_us_is_ours() -> None:
+    """By a container that was started before the agent, and may do more."""
+    write(RESERVED_PORTS, "8080,10000-10999")
+    release_ports(reserve_ports(OURS))
+    assert read(RESERVED_PORTS) == "8080"
+
+
 def test_overlap_with_others() -> None:
     """Ports of the range that somebody else had reserved are not ours to release."""
     write(RESERVED_PORTS, "9990-10009,10500")

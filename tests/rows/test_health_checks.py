@@ -91,9 +91,12 @@ class Proxy:
     def __init__(self) -> None:
         self.healthy = True
         self.complaints: SimpleQueue[str] = SimpleQueue()
-        self.served = HealthChecks(lambda: self.healthy, self.complaints.put)
+        self.served = HealthChecks(lambda: self.healthy, self._hear)
         self.served.listen_on([pack("127.0.0.1"), pack("::1")])
         self.served.start()
+
+    def _hear(self, service: tuple[str, str], text: str) -> None:
+        self.complaints.put(f"{'/'.join(service)}: {text}")
 
 
 @pytest.fixture

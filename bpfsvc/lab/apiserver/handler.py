@@ -52,6 +52,13 @@ class Handler(BaseHTTPRequestHandler):
     connection: socket.socket
     wbufsize = -1  # headers and body leave in one segment
 
+    def finish(self) -> None:
+        """Close both ends, also when the client has reset the connection."""
+        try:
+            super().finish()
+        finally:
+            self.rfile.close()
+
     def parse_request(self) -> bool:
         """Note when it came."""
         self.moment = time.monotonic()

@@ -1,0 +1,101 @@
+"""What is asked of the API server: which resources, at which path, with which selectors.
+
+The selectors are kube-proxy's (semantics 1.1). They spare every node the Services and endpoints
+that no proxy has to do with; an object that gains the label arrives as deleted, one that loses it
+as added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_NOT_PROXIED_ELSEWHERE = "!service.kubernetes.io/service-proxy-name"
+_NOT_HEADLESS = "!service.kubernetes.io/headless"
+
+Query = tuple[tuple[str, str], ...]
+
+
+class Variant(NamedTuple):
+    """One form in which a server may offer a resource."""
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+    query: Query = ()
+
+    @property
+    def api_version(self) -> str:
+        """What objects say in ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def path(self) -> str:
+        """Where all objects of all namespaces are."""
+        root = f"/apis/{self.group}" if self.group else "/api"
+        return f"{root}/{self.version}/{self.plural}"
+
+    @property
+    def described(self) -> str:
+        """Its name as roles have it: ``endpointslices.discovery.k8s.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+class Resource(NamedTuple):
+    """Something to follow. The first of ``variants`` that the server has is taken.
+
+    ``optional``: a server may lack it, or keep it to itself, and all is well without.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+    optional: bool = False
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds its objects may have."""
+        return tuple(dict.fromkeys(variant.kind for variant in self.variants))
+
+
+SERVICES = Resource(
+    "services",
+    (
+        Variant(
+            "Service",
+            "",
+            "v1",
+            "services",
+            (
+                ("labelSelector", _NOT_PROXIED_ELSEWHERE),
+                ("fieldSelector", "spec.clusterIP!=None"),
+            ),
+        ),
+    ),
+)
+ENDPOINTS = Resource(
+    "endpointslices",
+    (
+        Variant(
+            "EndpointSlice",
+            "discovery.k8s.io",
+            "v1",
+            "endpointslices",
+            (("labelSelector", _NOT_HEADLESS),),
+        ),
+        Variant("Endpoints", "", "v1", "endpoints", (("labelSelector", _NOT_HEADLESS),)),
+    ),
+)
+SERVICE_CIDRS = Resource(
+    "servicecidrs",
+    (
+        Variant("ServiceCIDR", "networking.k8s.io", "v1", "servicecidrs"),
+        Variant("ServiceCIDR", "networking.k8s.io", "v1beta1", "servicecidrs"),
+    ),
+    optional=True,
+)
+
+
+def node(name: str) -> Resource:
+    """Give the resource that is one Node."""
+    query = (("fieldSelector", f"metadata.name={name}"),)
+    return Resource("node", (Variant("Node", "", "v1", "nodes", query),))
