@@ -9,12 +9,15 @@ SHELL := /bin/bash
 SYSTEM_PYTHON := /usr/bin/python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+TESTS := $(addprefix tests/,rows specification api deploy packets lab)
 PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
 
 # What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
 # What another kernel needs to be tried.
 EMULATOR := qemu-system-x86 kmod
+# What the image is built and run with, without any registry.
+CONTAINERS := buildah podman runc mmdebstrap openssl
 missing = $(strip $(shell for package in $(1); do \
 	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
 	done))
@@ -23,13 +26,16 @@ KERNEL := build/kernels/debian-12
 
 C_SOURCES := $(wildcard bpf/*.c bpf/*.h)
 
-.PHONY: help demo test slow kernels bench lint format clean packages emulator
+.PHONY: help demo test slow kernels image image-test bench lint format clean
+.PHONY: packages emulator containers
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
 	@echo 'make test    lint, then all tests but the slow ones'
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
 	@echo 'make kernels Linux 6.1 in an emulated machine: the demo, and tests of packets and of the lab'
+	@echo 'make image   the container image, in storage of its own'
+	@echo 'make image-test  the image, run in a lab as the DaemonSet of deploy/ says'
 	@echo 'make bench   the figures: rates, change, start, memory, flood'
 	@echo 'make lint    ruff, mypy, import-linter, clang-format'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
@@ -39,13 +45,19 @@ demo: $(VENV)/installed-demo
 	@$(PYTHON) -m bpfsvc.demo $(ARGS)
 
 test: lint
-	@$(PYTEST) -m 'not slow' tests/rows tests/specification tests/packets tests/lab $(ARGS)
+	@$(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
 
 slow: $(VENV)/installed-test $(KERNEL)/version
-	@$(PYTEST) -m slow tests/rows tests/specification tests/packets tests/lab tests/kernels $(ARGS)
+	@$(PYTEST) -m slow $(TESTS) tests/kernels $(ARGS)
 
 kernels: $(VENV)/installed-test $(KERNEL)/version
 	@$(PYTEST) tests/kernels $(ARGS)
+
+image: $(VENV)/installed-test | containers
+	PYTHON=$(PYTHON) tests/image/build.sh build/image
+
+image-test: image
+	@$(PYTEST) -s tests/image $(ARGS)
 
 bench: $(VENV)/installed-demo
 	@$(PYTHON) -m bpfsvc.bench $(ARGS)
@@ -70,6 +82,7 @@ clean:
 # Debian packages: looked for every time, for the checkout may have moved to another machine.
 packages: ; @$(call install,$(call missing,$(PACKAGES)))
 emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
+containers: packages ; @$(call install,$(call missing,$(CONTAINERS)))
 
 define install
 	missing='$(1)'; \

@@ -1,0 +1,98 @@
+"""As much of ``kustomize build`` as ``deploy/`` makes use of.
+
+kustomize is a program that neither Debian nor PyPI has, and what is used of it here is little:
+``resources``, ``components``, ``namespace``, and ``patches`` by file, merged strategically.
+Anything else in a kustomization is an error, so that nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+
+_FIELDS = {"apiVersion", "kind", "resources", "components", "namespace", "patches"}
+
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+}
+"""Lists whose elements are merged one by one, and what tells them apart; others are replaced."""
+
+_OF_NO_NAMESPACE = {"ClusterRole", "ClusterRoleBinding"}
+
+
+def build(directory: Path) -> list[Object]:
+    """Give the objects of a directory with a ``kustomization.yaml``."""
+    return _build(directory, [])
+
+
+def documents(file: Path) -> list[Object]:
+    """Give the objects of a file."""
+    return [each for each in yaml.safe_load_all(file.read_text()) if each is not None]
+
+
+def _build(directory: Path, objects: list[Object]) -> list[Object]:
+    (told,) = documents(directory / "kustomization.yaml")
+    if unknown := set(told) - _FIELDS:
+        raise ValueError(f"{directory}: {', '.join(sorted(unknown))} cannot be rendered here")
+    for name in told.get("resources", ()):
+        place = directory / name
+        objects = objects + (build(place) if place.is_dir() else documents(place))
+    for name in told.get("components", ()):
+        objects = _build(directory / name, objects)
+    for patch in told.get("patches", ()):
+        for change in documents(directory / patch["path"]):
+            objects = list(_patched(objects, change))
+    if namespace := told.get("namespace"):
+        for each in objects:
+            if each["kind"] not in _OF_NO_NAMESPACE:
+                each["metadata"]["namespace"] = namespace
+    return objects
+
+
+def _patched(objects: Iterable[Object], change: Object) -> Iterator[Object]:
+    found = False
+    for each in objects:
+        if _identity(each) == _identity(change):
+            found = True
+            yield merged(each, change)
+        else:
+            yield each
+    if not found:
+        raise ValueError(f"there is no {change['kind']} {change['metadata']['name']} to patch")
+
+
+def _identity(each: Object) -> tuple[str, str]:
+    return each["kind"], each["metadata"]["name"]
+
+
+def merged(base: Object, change: Object) -> Object:
+    """Merge as kubectl's strategic merge does, for fields of pods: null removes a field."""
+    result = dict(base)
+    for name, value in change.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = merged(result.get(name) or {}, value)
+        elif name in _MERGE_KEYS and name in result:
+            result[name] = _merged_list(result[name], value, _MERGE_KEYS[name])
+        else:
+            result[name] = value
+    return result
+
+
+def _merged_list(base: list[Object], change: list[Object], key: str) -> list[Object]:
+    before = {each[key]: each for each in base}
+    return [
+        *(merged(before.pop(each[key], {}), each) for each in change),
+        *before.values(),
+    ]

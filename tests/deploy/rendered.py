@@ -1,0 +1,29 @@
+"""What is in ``deploy/``, rendered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.deploy.kustomize import Object, build
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+OVERLAYS = ("kubeadm", "k3s", "plain")
+
+
+def overlay(name: str) -> list[Object]:
+    """Give the objects of an overlay."""
+    return build(DEPLOY / "overlays" / name)
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    """Give the one object of a kind."""
+    (found,) = (each for each in objects if each["kind"] == kind)
+    return found
+
+
+def pod(objects: list[Object]) -> Object:
+    """Give the spec of the pods of the one DaemonSet."""
+    spec: Object = only(objects, "DaemonSet")["spec"]["template"]["spec"]
+    return spec

@@ -1,0 +1,140 @@
+"""What ``deploy/`` tells the agent is what the agent understands, and what the node provides."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from bpfsvc.commands.cleanup import cleanup
+from bpfsvc.commands.run import run
+from bpfsvc.config import DEFAULT_HEALTHZ, DEFAULT_LAST_GOOD, DEFAULT_PIN_ROOT
+from bpfsvc.settings import defaults
+from bpfsvc.settings.loading import Given, Settings, load
+from tests.deploy.kustomize import Object, build, documents
+from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
+
+TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def arguments(container: Object) -> list[str]:
+    """Give the words after ``bpfsvc run``, as the agent sees them."""
+    words = [word.replace("$(NODE_NAME)", "node-1") for word in container["args"]]
+    if "command" in container:
+        assert 'exec bpfsvc run --init-only "$@"' in container["command"][-2]
+        return ["--init-only", *words]
+    assert words[0] == "run"
+    return words[1:]
+
+
+def parsed(container: Object) -> dict[str, Any]:
+    """Let the command's own parser read the arguments."""
+    with run.make_context("run", arguments(container)) as context:
+        return dict(context.params)
+
+
+def test_the_arguments_are_those_of_the_command(agent: Object) -> None:
+    """Both containers say the same, but for what the first is for."""
+    (node,), (container,) = agent["initContainers"], agent["containers"]
+    first, second = parsed(node), parsed(container)
+    assert first.pop("init_only") is True
+    second.pop("init_only")
+    assert first == second
+    assert second["hostname_override"] == "node-1"
+
+
+def test_the_removal_runs_a_command_that_exists() -> None:
+    """``bpfsvc cleanup``, with nothing to be told."""
+    spec = pod(build(DEPLOY / "removal"))
+    (container,) = spec["initContainers"]
+    assert container["args"][0] == cleanup.name
+    assert isinstance(cleanup.make_context("cleanup", container["args"][1:]), click.Context)
+
+
+def mount_of(container: Object, path: Path | str) -> Object:
+    """Give the mount that a path is in."""
+    mounts: list[Object] = container["volumeMounts"]
+    (found,) = (each for each in mounts if Path(path).is_relative_to(each["mountPath"]))
+    return found
+
+
+def test_paths_in_arguments_and_defaults_are_mounted(agent: Object) -> None:
+    """The file, the cgroups, the pins and the last good state; written is what has to be."""
+    (container,) = agent["containers"]
+    given = parsed(container)
+    assert mount_of(container, given["file"])["readOnly"]
+    assert mount_of(container, given["cgroup_root"])["readOnly"]
+    assert not mount_of(container, DEFAULT_PIN_ROOT).get("readOnly")
+    assert not mount_of(container, DEFAULT_LAST_GOOD).get("readOnly")
+
+
+def settings_of(text: str, directory: Path) -> Settings:
+    """Let the agent read a configuration."""
+    file = directory / "config.conf"
+    file.write_text(text)
+    return load(Given(file=file, names={}))
+
+
+def test_ports_are_those_of_the_defaults(agent: Object) -> None:
+    """Also where probes ask."""
+    (container,) = agent["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    healthz = int(DEFAULT_HEALTHZ.rpartition(":")[2])
+    assert healthz == defaults.HEALTHZ_PORT
+    assert ports == {"healthz": healthz, "metrics": defaults.METRICS_PORT}
+    probes = {name: each["httpGet"] for name, each in container.items() if name.endswith("Probe")}
+    assert {each["port"] for each in probes.values()} == {"healthz"}
+    assert {name: each["path"] for name, each in probes.items()} == {
+        "startupProbe": "/livez",
+        "readinessProbe": "/healthz",
+        "livenessProbe": "/livez",
+    }
+
+
+@pytest.mark.parametrize("name", ["k3s", "plain"])
+def test_the_configuration_is_understood_without_a_remark(name: str, tmp_path: Path) -> None:
+    """No unknown field, and nothing without effect; the kubeconfig is the one beside it."""
+    data = only(overlay(name), "ConfigMap")["data"]
+    found = settings_of(data["config.conf"], tmp_path)
+    assert (found.warnings, found.notes) == ((), ())
+    (container,) = pod(overlay(name))["containers"]
+    directory = mount_of(container, found.proxy.client_connection.kubeconfig)["mountPath"]
+    assert found.proxy.client_connection.kubeconfig == f"{directory}/kubeconfig.conf"
+
+
+KUBEADM = Path(__file__).with_name("kubeadm.yaml")
+
+
+def test_the_configuration_that_kubeadm_wrote_is_understood(tmp_path: Path) -> None:
+    """And it finds its kubeconfig where the overlay mounts it."""
+    (config_map,) = documents(KUBEADM)
+    found = settings_of(config_map["data"]["config.conf"], tmp_path)
+    assert found.warnings == ()
+    spec = pod(overlay("kubeadm"))
+    (container,) = spec["containers"]
+    mount = mount_of(container, found.proxy.client_connection.kubeconfig)
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    assert volume["configMap"]["name"] == config_map["metadata"]["name"]
+    assert "kubeconfig.conf" in config_map["data"]
+
+
+@pytest.mark.parametrize("name", ["k3s", "plain"])
+def test_credentials_are_those_of_the_service_account(name: str) -> None:
+    """The kubelet mounts them in every pod, and renews them."""
+    told = yaml.safe_load(only(overlay(name), "ConfigMap")["data"]["kubeconfig.conf"])
+    ((user,), (cluster,)) = told["users"], told["clusters"]
+    assert user["user"] == {"tokenFile": f"{TOKENS}/token"}
+    assert cluster["cluster"]["certificate-authority"] == f"{TOKENS}/ca.crt"
+    assert cluster["cluster"]["server"].startswith("https://")
+
+
+def test_every_directory_that_the_handbook_names_is_there() -> None:
+    """``kubectl apply -k deploy/...`` works as it is written."""
+    text = (ROOT / "docs/operations.md").read_text()
+    named = set(re.findall(r"\bdeploy/[\w./-]*\w", text))
+    assert {f"deploy/overlays/{name}" for name in OVERLAYS} <= named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

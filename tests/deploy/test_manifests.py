@@ -1,0 +1,154 @@
+"""What is in ``deploy/`` is valid, and asks for no more than the agent needs."""
+
+from __future__ import annotations
+
+import kubernetes_validate
+import pytest
+
+from bpfsvc import __version__, privileges
+from bpfsvc.apiserver import resources
+from bpfsvc.errors import BpfsvcError
+from tests.deploy.kustomize import Object, build
+from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
+
+VERSIONS = ("1.30", "1.37")
+"""The first Kubernetes with appArmorProfile, and the last one there are schemas of."""
+
+KUSTOMIZATIONS = sorted(
+    str(file.parent.relative_to(DEPLOY)) for file in DEPLOY.rglob("kustomization.yaml")
+)
+
+
+PODS = {
+    name: pod(build(DEPLOY / name))
+    for name in (*(f"overlays/{each}" for each in OVERLAYS), "removal")
+}
+"""The specs of all pods."""
+
+every_pod = pytest.mark.parametrize("spec", PODS.values(), ids=PODS)
+
+
+def containers(spec: Object) -> list[Object]:
+    """Give all containers of a pod."""
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+# -- the objects themselves --
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", KUSTOMIZATIONS)
+def test_every_object_is_what_the_schema_of_kubernetes_allows(name: str, version: str) -> None:
+    """Strictly: an unknown field is an error. A PodMonitor is not Kubernetes' own."""
+    for each in build(DEPLOY / name):
+        if each["apiVersion"] != "monitoring.coreos.com/v1":
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_all_objects_of_a_namespace_are_in_that_of_system_pods(name: str) -> None:
+    """There the role's binding finds the account, and pods may be critical."""
+    objects = overlay(name)
+    for each in objects:
+        cluster_wide = each["kind"].startswith("ClusterRole")
+        assert each["metadata"].get("namespace") == (None if cluster_wide else "kube-system")
+    account = only(objects, "ServiceAccount")["metadata"]
+    (subject,) = only(objects, "ClusterRoleBinding")["subjects"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+
+
+@every_pod
+def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Object) -> None:
+    """What no schema tells."""
+    mounted = {
+        each["name"] for container in containers(spec) for each in container.get("volumeMounts", ())
+    }
+    assert mounted == {each["name"] for each in spec["volumes"]}
+
+
+@every_pod
+def test_the_image_is_that_of_this_version(spec: Object) -> None:
+    """The tag follows the package, and so does the label that the Dockerfile gives it."""
+    assert {each["image"] for each in containers(spec)} == {f"bpfsvc:{__version__}"}
+    assert f"ARG VERSION={__version__}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_pod_monitor_finds_the_pods_and_their_port() -> None:
+    """By label and by the name of the port."""
+    monitor = only(build(DEPLOY / "components/pod-monitor"), "PodMonitor")["spec"]
+    template = only(overlay("plain"), "DaemonSet")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
+
+
+# -- what is asked for --
+
+
+def granted(objects: list[Object]) -> set[tuple[str, str, str]]:
+    """Give the rules of all roles as (group, resource, verb)."""
+    return {
+        (group, resource, verb)
+        for role in objects
+        if role["kind"] == "ClusterRole"
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def followed(
+    *which: resources.Resource, kinds: set[str] | None = None
+) -> set[tuple[str, str, str]]:
+    """Give what following resources takes, of some kinds only if they are named."""
+    return {
+        (variant.group, variant.plural, verb)
+        for resource in which
+        for variant in resource.variants
+        if kinds is None or variant.kind in kinds
+        for verb in ("list", "watch")
+    }
+
+
+def test_the_role_allows_what_the_agent_asks_for_and_nothing_else() -> None:
+    """Lists and watches of what it follows, and writing events; Endpoints are a component's."""
+    endpoints = followed(resources.ENDPOINTS, kinds={"EndpointSlice"})
+    others = followed(resources.SERVICES, resources.SERVICE_CIDRS, resources.node("any"))
+    events = {("events.k8s.io", "events", verb) for verb in ("create", "patch")}
+    assert granted(overlay("plain")) == endpoints | others | events
+    classic = followed(resources.ENDPOINTS, kinds={"Endpoints"})
+    assert granted(build(DEPLOY / "components/classic-endpoints")) == classic
+
+
+NUMBERS = {"NET_ADMIN": 12, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+"""Of linux/capability.h."""
+
+
+def test_the_capabilities_are_enough_and_none_is_missing(
+    agent: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent starts with them; the image's own test shows that the kernel is content too."""
+    (container,) = agent["containers"]
+    context = container["securityContext"]
+    assert context["capabilities"]["drop"] == ["ALL"]
+    assert "privileged" not in context
+    names = context["capabilities"]["add"]
+    assert names == ["BPF", "NET_ADMIN", "PERFMON"]
+
+    def effective(of: list[str]) -> int:
+        return sum(1 << NUMBERS[name] for name in of)
+
+    monkeypatch.setattr(privileges, "_effective", lambda: effective(names))
+    privileges.require_privileges()
+    for missing in ("BPF", "NET_ADMIN"):
+        rest = [name for name in names if name != missing]
+        monkeypatch.setattr(privileges, "_effective", lambda rest=rest: effective(rest))
+        with pytest.raises(BpfsvcError):
+            privileges.require_privileges()
+
+
+@every_pod
+def test_root_file_systems_are_read_only(spec: Object) -> None:
+    """Nothing but the volumes can be written to."""
+    assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in containers(spec))

@@ -1,0 +1,59 @@
+#!/bin/bash
+# Build the image without a container registry: what the Dockerfile starts from is made of Debian's packages.
+# Settings of apt and pip that this machine needs to reach its packages are lent to the build; nothing of
+# them stays in the image.
+#
+# Usage: build.sh DIRECTORY (gets the storage of buildah and podman, and the base)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+directory=$(mkdir -p "$1" && realpath "$1")
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' bpfsvc/__init__.py)
+base=docker.io/library/debian:bookworm-slim
+export BUILDAH_ISOLATION=chroot
+buildah() { command buildah --storage-driver vfs --root "$directory/storage" --runroot "$directory/run" "$@"; }
+
+# What Debian leaves out of its slim images, too.
+make_base() {
+	local options
+	options=$(mktemp)
+	apt-config dump --format '%f "%v";%n' Acquire::http Acquire::https Acquire::Check-Valid-Until \
+		Acquire::Check-Date | grep -v '""' >"$options" || true
+	mmdebstrap --quiet --variant=minbase --aptopt="$options" \
+		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+		bookworm "$directory/base.tar"
+	rm "$options"
+	container=$(buildah from scratch)
+	buildah add --quiet "$container" "$directory/base.tar" / >/dev/null
+	buildah commit --quiet --rm "$container" "$base" >/dev/null
+	rm "$directory/base.tar"
+}
+
+# pip's settings, of whichever source, as one file; what it trusts beside it.
+lend_pip() {
+	local certificates
+	"${PYTHON:-python3}" -m pip config list | awk '
+		BEGIN { print "[global]" }
+		match($0, /\.(cert|index-url|extra-index-url|proxy|trusted-host|default-timeout)=/) {
+			key = substr($0, RSTART + 1, RLENGTH - 2)
+			value = substr($0, RSTART + RLENGTH + 1)
+			if (!(key in seen) && value !~ /file:/) print key " = " substr(value, 1, length(value) - 1)
+			seen[key] = 1
+		}' >"$1/pip.conf"
+	certificates=$(sed -n 's/^cert = //p' "$1/pip.conf")
+	touch "$1/certificates"
+	if [ -n "$certificates" ]; then
+		cp "$certificates" "$1/certificates"
+		sed -i 's|^cert = .*|cert = /run/certificates|' "$1/pip.conf"
+	fi
+}
+
+buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+lent=$(mktemp -d)
+trap 'rm -rf "$lent"' EXIT
+lend_pip "$lent"
+buildah bud --quiet --pull-never --format docker --build-arg VERSION="$version" \
+	--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
+	--tag "localhost/bpfsvc:$version" .
+buildah rmi --prune >/dev/null
