@@ -101,9 +101,14 @@ def ask_health(address: tuple[str, int]) -> Health:
         found = json.loads(body)
     except ValueError:
         return Health(status=answer.status)
-    problems = found.get("problems", {}) if isinstance(found, dict) else {}
-    words = problems.values() if isinstance(problems, dict) else ()
-    return Health(status=answer.status, problems=tuple(str(each) for each in words))
+    return Health(
+        status=answer.status, problems=_words(found, "problems"), notes=_words(found, "notes")
+    )
+
+
+def _words(found: object, field: str) -> tuple[str, ...]:
+    told = found.get(field) if isinstance(found, dict) else None
+    return tuple(str(each) for each in told.values()) if isinstance(told, dict) else ()
 
 
 def _sizes(reader: Reader) -> Sizes:

@@ -14,10 +14,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The answer of ``/healthz``. ``status`` 0: nobody answered."""
+    """The answer of ``/healthz``. ``status`` 0: nobody answered; ``notes`` are no problems."""
 
     status: int
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ def _agent(facts: Facts) -> str:
         return "running"
     if not facts.health.status:
         return "running, /healthz not reachable"
-    return f"running, /healthz {facts.health.status}"
+    return "; ".join((f"running, /healthz {facts.health.status}", *facts.health.notes))
 
 
 def _some(names: list[str]) -> str:

@@ -194,7 +194,8 @@ class Site(Lab):
 def objects(case: dict[str, Any]) -> list[Object]:
     """Write the objects of a case as the API server does."""
     given = case["node"]
-    made: list[Object] = [kubernetes.node(given["name"], given["primary"].values(), given["zone"] or "")]
+    node = kubernetes.node(given["name"], given["primary"].values(), given["zone"] or "")
+    made: list[Object] = [node]
     if case["service_cidrs"]:
         made.append(
             {

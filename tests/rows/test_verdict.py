@@ -48,6 +48,13 @@ def test_a_node_that_is_well_says_so_in_ten_lines() -> None:
     )
 
 
+def test_what_is_worth_knowing_stands_beside_the_agent_and_is_no_reason() -> None:
+    """A node that serves the last good state is well, and people should know."""
+    found = replace(WELL, health=Health(status=200, notes=("serving the last good state",)))
+    assert reasons(found) == ()
+    assert "agent:       running, /healthz 200; serving the last good state" in lines(found)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
