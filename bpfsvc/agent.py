@@ -34,6 +34,7 @@ from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
 from bpfsvc.programming import Programming
 from bpfsvc.servers import Servers
+from bpfsvc.settings import families
 from bpfsvc.sources import Batch, Problem, Source
 from bpfsvc.standin import StandIn
 
@@ -161,6 +162,8 @@ class Agent:
     def _begin(self, monitor: Monitor, installation: Installation) -> None:
         """Program everything once, then attach: no packet meets half of the Services."""
         taken = self._take_first(monitor, installation)
+        for doubt in families.doubts(self._config, self._books.cluster.node, families.of_machine()):
+            _log.warning("%s", doubt)
         self._know_node()
         self._first_sync()
         self._put_to_work(monitor, installation)

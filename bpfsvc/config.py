@@ -1,11 +1,17 @@
-"""What an agent is told, as one value: made once from the command line, handed to everyone."""
+"""What an agent is told, as one value: made once from a file or flags, handed to everyone.
+
+:mod:`bpfsvc.settings` makes it. Here stand only the values that an agent works with.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from bpfsvc.datapath.attachment import Way
+from bpfsvc.datapath.conntrack import Conntrack
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange
@@ -15,8 +21,13 @@ from bpfsvc.nodeports import PRIMARY
 from bpfsvc.surroundings import ServiceConfig
 
 DEFAULT_PIN_ROOT = Path("/sys/fs/bpf/bpfsvc")
+DEFAULT_LAST_GOOD = Path("/var/lib/bpfsvc/last-good")
 DEFAULT_HEALTHZ = "0.0.0.0:10256"
+DEFAULT_METRICS = "127.0.0.1:10249"
 DEFAULT_MASQUERADE_PORTS = PortRange(10000, 29999)
+
+ProxyMode = Literal["iptables", "ipvs", "nftables"]
+"""kube-proxy's modes. Rows are the same in all; it says which block of its settings counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +46,80 @@ class Lifetimes:
 class Config:
     """Settings of one agent.
 
+    Where the objects come from:
+
+    * ``manifests``: a directory of them; None: the API server.
+    * ``kubeconfig``, ``master``: how to reach it; without both, as a pod does.
+    * ``last_good``: the file that a node without an API server begins with; None: there is none.
+    * ``patience_seconds``: how long the server may be silent at the start before that file is used.
+
+    How Services work:
+
+    * ``mode``: whose behaviour was asked for; told at ``/proxyMode``.
     * ``detection``: how pods of this node are told from strangers.
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
-    * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone.
+    * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
+    * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone. A family without
+      a CIDR answers everywhere.
     * ``localhost_nodeports``: on IPv4 loopback as well, unless the list excludes it.
     * ``node_ports``: the API server's range of NodePorts.
+    * ``address_override``: packed, at most one: the node's address in place of what its Node object
+      says first in that family, and of the primary family then.
+
+    On this machine:
+
     * ``cgroup_root``: the cgroup2 directory whose processes' sockets are translated; None: none.
     * ``devices``: patterns that choose interfaces; empty: all that carry pod or outside traffic.
+    * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: those of our own connections.
+    * ``oom_score_adj``: how unwilling the kernel is to kill the agent; None: as it was started.
+
+    What it serves:
+
+    * ``healthz``, ``metrics``: where, each an address and a port; None: nowhere.
+    * ``bind_address_hard_fail``: end when one of these is taken, rather than try again.
+    * ``sync_seconds``: a change that is not in the kernel for twice as long makes it unhealthy.
+    * ``profiling``: whether what helps to find faults of the agent is served too.
+
+    What it was told:
+
+    * ``config_file``: the file that was read.
+    * ``document``: the effective configuration, keyed as ``/configz`` shows it.
+    * ``notes``: sentences about what was given and has no effect here.
     """
 
-    manifests: Path
+    manifests: Path | None = None
+    kubeconfig: Path | None = None
+    master: str = ""
+    last_good: Path | None = None
+    patience_seconds: float = 10.0
     node_name: str
+    mode: ProxyMode = "nftables"
     detection: Detection = field(default_factory=Detection)
     masquerade_all: bool = False
     source_ranges_for_all: bool = False
+    allow_external_ips: bool = True
     nodeport_addresses: tuple[str, ...] = (PRIMARY,)
     localhost_nodeports: bool = True
     node_ports: PortRange = NODE_PORTS
+    address_override: tuple[bytes, ...] = ()
     pin_root: Path = DEFAULT_PIN_ROOT
     cgroup_root: Path | None = None
     devices: tuple[str, ...] = ()
     attach: Way = "auto"
     tc_priority: int = PRIORITY
-    healthz: tuple[str, int] | None = None
     masquerade_ports: PortRange = DEFAULT_MASQUERADE_PORTS
     sizes: Sizes = field(default_factory=Sizes)
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    conntrack: Conntrack = field(default_factory=Conntrack)
+    oom_score_adj: int | None = None
+    healthz: tuple[str, int] | None = None
+    metrics: tuple[str, int] | None = None
+    bind_address_hard_fail: bool = False
+    sync_seconds: float = 30.0
+    profiling: bool = False
+    config_file: Path | None = None
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    notes: tuple[str, ...] = ()
     collect_seconds: float = 5.0
     reconcile_seconds: float = 600.0
 
@@ -71,5 +130,6 @@ class Config:
             detector_v4=4 in families,
             detector_v6=6 in families,
             masquerade_all=self.masquerade_all,
+            allow_external_ips=self.allow_external_ips,
             source_ranges_for_all=self.source_ranges_for_all,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,69 +106,64 @@ healthz = click.option(
 )
 
 
-_NODE_SETUP = (
-    click.option(
-        "--hostname-override",
-        metavar="NAME",
-        default=None,
-        help="Name of this node; the host's name if not given.",
-    ),
-    click.option(
-        "--detect-local-mode",
-        type=click.Choice(get_args(Mode)),
-        default="ClusterCIDR",
-        show_default=True,
-        help="How pods are told from others: range of the cluster or of the Node object, "
+NODE_SETUP: Mapping[str, Mapping[str, Any]] = {
+    "--hostname-override": {
+        "metavar": "NAME",
+        "default": None,
+        "help": "Name of this node; the host's name if not given.",
+    },
+    "--detect-local-mode": {
+        "type": click.Choice(get_args(Mode)),
+        "default": "ClusterCIDR",
+        "show_default": True,
+        "help": "How pods are told from others: range of the cluster or of the Node object, "
         "interfaces.",
-    ),
-    click.option(
-        "--cluster-cidr",
-        type=CidrList(one_per_family=True),
-        default=(),
-        help="Range of the pods, one per family; other clients of a cluster IP are masqueraded.",
-    ),
-    click.option(
-        "--pod-bridge-interface",
-        metavar="NAME",
-        default="",
-        help="With --detect-local-mode BridgeInterface: the bridge that pods are on.",
-    ),
-    click.option(
-        "--pod-interface-name-prefix",
-        metavar="PREFIX",
-        default="",
-        help="With --detect-local-mode InterfaceNamePrefix: what names of pods' interfaces "
+    },
+    "--cluster-cidr": {
+        "type": CidrList(one_per_family=True),
+        "default": (),
+        "help": "Range of the pods, one per family; other clients of a cluster IP are masqueraded.",
+    },
+    "--pod-bridge-interface": {
+        "metavar": "NAME",
+        "default": "",
+        "help": "With --detect-local-mode BridgeInterface: the bridge that pods are on.",
+    },
+    "--pod-interface-name-prefix": {
+        "metavar": "PREFIX",
+        "default": "",
+        "help": "With --detect-local-mode InterfaceNamePrefix: what names of pods' interfaces "
         "begin with.",
-    ),
-    click.option(
-        "--masquerade-all", is_flag=True, help="Masquerade all that goes to a cluster IP."
-    ),
-    click.option(
-        "--source-ranges-for-all",
-        is_flag=True,
-        help="Hold loadBalancerSourceRanges against clients of NodePorts and externalIPs as well.",
-    ),
-    click.option(
-        "--nodeport-addresses",
-        metavar="CIDR,...|primary",
-        type=CidrList(alone=PRIMARY),
-        default=(PRIMARY,),
-        show_default=PRIMARY,
-        help="Where NodePorts answer. A family without a CIDR does on all addresses.",
-    ),
-    click.option(
-        "--localhost-nodeports/--no-localhost-nodeports",
-        default=True,
-        show_default=True,
-        help="Let NodePorts answer on IPv4 loopback too, unless --nodeport-addresses exclude it.",
-    ),
-)
+    },
+    "--masquerade-all": {
+        "is_flag": True,
+        "help": "Masquerade all that goes to a cluster IP.",
+    },
+    "--source-ranges-for-all": {
+        "is_flag": True,
+        "help": "Hold loadBalancerSourceRanges against clients of NodePorts and externalIPs too.",
+    },
+    "--nodeport-addresses": {
+        "metavar": f"CIDR,...|{PRIMARY}",
+        "type": CidrList(alone=PRIMARY),
+        "default": (PRIMARY,),
+        "show_default": PRIMARY,
+        "help": "Where NodePorts answer. A family without a CIDR does on all addresses.",
+    },
+    "--localhost-nodeports/--no-localhost-nodeports": {
+        "default": True,
+        "show_default": True,
+        "help": "Let NodePorts answer on IPv4 loopback too, unless --nodeport-addresses exclude "
+        "it.",
+    },
+}
+"""Options that say which node it is and how Services are meant to work there."""
 
 
 def node_setup(command: Any) -> Any:
-    """Add the options that say which node it is and how Services are meant to work there."""
-    for option in reversed(_NODE_SETUP):
-        command = option(command)
+    """Add all of ``NODE_SETUP``."""
+    for name, attributes in reversed([*NODE_SETUP.items()]):
+        command = click.option(name, **attributes)(command)
     return command
 
 

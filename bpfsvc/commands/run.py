@@ -2,168 +2,182 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
-import sys
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from bpfsvc import __version__
 from bpfsvc.agent import Agent
-from bpfsvc.commands import parameters
-from bpfsvc.config import DEFAULT_MASQUERADE_PORTS, Config, Lifetimes
-from bpfsvc.datapath import sockets
-from bpfsvc.datapath.attachment import WAYS, Way
-from bpfsvc.datapath.netlink.hooks import PRIORITY
-from bpfsvc.datapath.source import Sizes
-from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange, check_ports
-from bpfsvc.detection import Detection, Mode
-from bpfsvc.errors import UsageError
+from bpfsvc.announcer import Announcer
+from bpfsvc.commands import flags, logs, parameters
+from bpfsvc.commands.gotypes import Bool
+from bpfsvc.config import Config
+from bpfsvc.datapath import conntrack, sockets
+from bpfsvc.datapath.sysctls import check_ports, reserve_ports
 from bpfsvc.privileges import require_privileges
-from bpfsvc.sources.manifests import Manifests
+from bpfsvc.servers import Servers
+from bpfsvc.settings import effective, oom
+from bpfsvc.settings.changes import ConfigWatch, Reload
+from bpfsvc.settings.loading import Settings, load
+from bpfsvc.settings.own import NOWHERE
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_log = logging.getLogger("bpfsvc")
 
 
-def _sizes(command: Any) -> Any:
-    """Add an option for the size of every map."""
-    for size in reversed(fields(Sizes)):
-        command = click.option(
-            f"--{size.name.replace('_', '-')}",
-            type=click.IntRange(1, 1 << 24),
-            default=size.default,
-            show_default=True,
-            help=f"Rows of the map for {size.name.removeprefix('max_').replace('_', ' ')}.",
-        )(command)
-    return command
+def _action(name: str, text: str) -> Callable[[F], F]:
+    """Describe an option that makes the command do something else than run."""
+    return click.option(
+        name, type=Bool(), is_flag=False, flag_value="true", metavar="[=BOOL]", help=text
+    )
 
 
-@click.command()
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # kube-proxy takes --cluster_cidr for --cluster-cidr.
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+)
 @click.option(
-    "--manifests",
+    "--config",
+    "file",
     type=click.Path(path_type=Path),
-    required=True,
-    help="Directory of Services, EndpointSlices and Nodes as YAML or JSON; followed as it changes.",
-)
-@parameters.node_setup
-@click.option(
-    "--service-node-port-range",
-    type=parameters.Ports(),
-    default=NODE_PORTS,
-    show_default=str(NODE_PORTS),
-    help="NodePorts as the API server gives them out.",
+    help="File with a KubeProxyConfiguration and, as a second document, a BpfsvcConfiguration."
+    " Of kube-proxy's flags only --hostname-override, --master and those of logging count beside"
+    " it; our own come before what it says.",
 )
 @click.option(
-    "--devices",
-    metavar="PATTERN,...",
-    default="",
-    help="Interfaces to attach, by name; !PATTERN excludes. All that carry traffic if not given.",
+    "--master", metavar="URL", default="", help="The API server, in place of the kubeconfig's."
 )
 @click.option(
-    "--cgroup-root",
-    metavar="DIR|none",
-    default=None,
-    help="cgroup2 directory of the node's processes; where cgroup2 is mounted if not given.",
+    "--write-config-to",
+    type=click.Path(path_type=Path),
+    help="Write what would hold, defaults included, as a file for --config, and end.",
 )
-@parameters.pin_root
-@parameters.healthz
+@_action("--init-only", "Set sysctls, which needs more privileges than running does, and end.")
+@_action("--cleanup", "Do what bpfsvc cleanup does, and end.")
 @click.option(
-    "--masquerade-ports",
-    type=parameters.Ports(),
-    default=DEFAULT_MASQUERADE_PORTS,
-    show_default=str(DEFAULT_MASQUERADE_PORTS),
-    help="Source ports of masqueraded connections.",
+    "--allow-beside",
+    is_flag=True,
+    help="Start even beside another that does Services, such as Cilium in place of kube-proxy.",
 )
-@click.option(
-    "--attach",
-    type=click.Choice(WAYS),
-    default="auto",
-    show_default=True,
-    help="How to attach to interfaces: by tcx links, or filters in a clsact qdisc.",
-)
-@click.option(
-    "--tc-priority",
-    type=click.IntRange(1, 0xBFFF),
-    default=PRIORITY,
-    show_default=True,
-    help="Priority of filters in a clsact qdisc; lower comes first.",
-)
-@_sizes
+@click.version_option(__version__, message="%(prog)s %(version)s", prog_name="bpfsvc")
+@flags.settings
 def run(
-    manifests: Path,
-    hostname_override: str | None,
-    detect_local_mode: Mode,
-    cluster_cidr: tuple[str, ...],
-    pod_bridge_interface: str,
-    pod_interface_name_prefix: str,
-    masquerade_all: bool,
-    source_ranges_for_all: bool,
-    nodeport_addresses: tuple[str, ...],
-    localhost_nodeports: bool,
-    service_node_port_range: PortRange,
-    devices: str,
-    cgroup_root: str | None,
-    pin_root: Path,
-    healthz: tuple[str, int] | None,
-    masquerade_ports: PortRange,
-    attach: Way,
-    tc_priority: int,
-    **sizes: int,
+    file: Path | None,
+    master: str,
+    write_config_to: Path | None,
+    init_only: bool | None,
+    cleanup: bool | None,
+    allow_beside: bool,
+    **values: Any,
 ) -> None:
     """Balance Services on this node until told to stop; what is loaded then stays."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    given = flags.given(values, file=file, master=master)
+    settings = load(given)
+    logs.set_up(settings.proxy.logging.format, settings.proxy.logging.verbosity)
+    if write_config_to:
+        effective.write(settings, write_config_to)
+        return
+    if cleanup:
+        _clean_up(settings)
+        return
+    name = parameters.node_name(settings.proxy.hostname_override or None)
+    config = effective.config(settings, name, None)
     require_privileges()
-    detection = Detection(
-        mode=detect_local_mode,
-        cluster_cidrs=cluster_cidr,
-        bridge=pod_bridge_interface,
-        prefix=pod_interface_name_prefix,
-    )
-    _check_detection(detection)
-    check_ports(masquerade_ports, service_node_port_range)
-    config = Config(
-        manifests=manifests,
-        node_name=parameters.node_name(hostname_override),
-        detection=detection,
-        masquerade_all=masquerade_all,
-        source_ranges_for_all=source_ranges_for_all,
-        nodeport_addresses=nodeport_addresses,
-        localhost_nodeports=localhost_nodeports,
-        node_ports=service_node_port_range,
-        pin_root=pin_root,
-        cgroup_root=_cgroup_root(cgroup_root),
-        devices=tuple(part.strip() for part in devices.split(",") if part.strip()),
-        attach=attach,
-        tc_priority=tc_priority,
-        healthz=healthz,
-        masquerade_ports=masquerade_ports,
-        sizes=Sizes(**sizes),
-        lifetimes=Lifetimes(),
-    )
-    agent = Agent(config, Manifests(manifests))
+    if not init_only:
+        config = dataclasses.replace(config, cgroup_root=_cgroup_root(settings.own.cgroup_root))
+    if not allow_beside:
+        _refuse_beside_others(config)
+    check_ports(config.masquerade_ports, config.node_ports)
+    _tell(settings)
+    _set_conntrack(config)
+    if init_only:
+        # Reserved before the agent is there, they are nobody's to give back: they stay.
+        reserve_ports(config.masquerade_ports)
+        return
+    if trouble := oom.protect(config.oom_score_adj):
+        _log.debug("%s", trouble)
+    agent = _agent(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
-    agent.run()
+    reload = Reload(given, settings, agent.stop)
+    watch = ConfigWatch(settings.file, settings.digest, reload) if settings.file else None
+    if watch:
+        watch.start()
+    try:
+        agent.run()
+    finally:
+        if watch:
+            watch.stop()
+    reload.check()
 
 
-def _check_detection(detection: Detection) -> None:
-    needs = {
-        "BridgeInterface": ("--pod-bridge-interface", detection.bridge),
-        "InterfaceNamePrefix": ("--pod-interface-name-prefix", detection.prefix),
-    }
-    flag, value = needs.get(detection.mode, ("", "none"))
-    if not value:
-        raise UsageError(
-            f"--detect-local-mode {detection.mode} says nothing by itself", f"give {flag} as well"
+def _agent(config: Config) -> Agent:
+    """Make an agent. What an API server needs is not loaded for a directory, and vice versa."""
+    if config.manifests:
+        from bpfsvc.sources.manifests import Manifests
+
+        nobody = Announcer()
+        return Agent(config, Manifests(config.manifests), Servers(config, nobody), nobody)
+    from bpfsvc.apiserver.announcements import Announcements
+    from bpfsvc.apiserver.connection import connect
+    from bpfsvc.apiserver.source import ApiServer
+
+    connection = connect(config.kubeconfig, config.master, user_agent=f"bpfsvc/{__version__}")
+    announcer = Announcements(connection, config.node_name)
+    servers = Servers(config, announcer)
+    connection.observer = servers.metrics.asked
+    source = ApiServer(connection, config.node_name)
+    servers.metrics.contacts(lambda: source.contacts().values())
+    return Agent(config, source, servers, announcer)
+
+
+def _refuse_beside_others(config: Config) -> None:
+    from bpfsvc.doctor.beside import refuse_beside_others  # what it looks with is needed only here
+
+    refuse_beside_others(config.pin_root, config.devices)
+
+
+def _clean_up(settings: Settings) -> None:
+    from bpfsvc.commands.cleanup import cleanup
+
+    click.get_current_context().invoke(cleanup, pin_root=Path(settings.own.pin_root))
+
+
+def _tell(settings: Settings) -> None:
+    for text in settings.warnings:
+        _log.warning("%s", text)
+    for text in settings.notes:
+        _log.info("%s", text)
+
+
+def _set_conntrack(config: Config) -> None:
+    found = conntrack.apply(config.conntrack)
+    if found is None:
+        _log.debug("netfilter does not track connections here: its sysctls are left alone")
+        return
+    if found.changed:
+        _log.info("netfilter: %s", ", ".join(found.changed))
+    if found.elsewhere:
+        _log.debug(
+            "netfilter: only the first network namespace sets %s", ", ".join(found.elsewhere)
         )
+    if found.refused:
+        _log.warning("netfilter: cannot set %s", ", ".join(found.refused))
 
 
-def _cgroup_root(given: str | None) -> Path | None:
-    if given == "none":
+def _cgroup_root(given: str) -> Path | None:
+    if given == NOWHERE:
         return None
-    if given is None:
+    if not given:
         return sockets.find_cgroup_root()
     path = Path(given)
     sockets.check_cgroup_root(path)

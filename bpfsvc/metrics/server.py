@@ -1,8 +1,4 @@
-"""The metrics server: kube-proxy's paths, for collectors and for people who look into an agent.
-
-``/proxyMode`` says ``ebpf`` whatever the configuration asks for: who reads it wants to know which
-rules to look for, and there are none.
-"""
+"""The metrics server: kube-proxy's paths, for collectors and for people who look into an agent."""
 
 from __future__ import annotations
 
@@ -26,10 +22,6 @@ from bpfsvc.pages import JSON, Page, Pages, Request, Route
 if TYPE_CHECKING:
     from bpfsvc.metrics.recorder import Metrics
 
-MODE = "ebpf"
-
-CONFIG_KEY = "kubeproxy.config.k8s.io"
-
 _WARNING = (
     "Warning: This page is for people who look into an agent, not for programs:"
     " its form may change at any time.\n"
@@ -42,18 +34,19 @@ _WORKERS = 4
 class About:
     """What the server tells beside metrics.
 
-    * ``configuration``: the configuration in force, with ``apiVersion`` and ``kind``.
+    * ``mode``: whose behaviour the configuration asks for, as kube-proxy names it.
+    * ``configuration``: the configuration in force, by the group of its API.
     * ``flags``: by name, as given or by default.
     * ``checks``: for ``/metrics/slis``, whether each kind of health (``healthz``, ``livez``) is
       good.
     * ``profiling``: ``/debug/pprof/`` is there.
     """
 
+    mode: str
     configuration: Mapping[str, object] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     checks: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     profiling: bool = False
-    mode: str = MODE
     started: float = field(default_factory=time.time)
 
 
@@ -158,7 +151,7 @@ class _Indicators:
 
 
 def _configuration(about: About, _: Request) -> Page:
-    return Page(HTTPStatus.OK, json.dumps({CONFIG_KEY: about.configuration}).encode(), JSON)
+    return Page(HTTPStatus.OK, json.dumps(about.configuration).encode(), JSON)
 
 
 def _status(about: About, paths: list[str], _: Request) -> Page:

@@ -105,6 +105,16 @@ def test_missing_manifests_are_named(served: Scene) -> None:
     assert done.returncode in (1, 2)
 
 
+def test_an_api_server_that_nobody_named_is_asked_for(served: Scene) -> None:
+    """Outside a pod, without a kubeconfig and without a directory."""
+    flags = served.cluster.flags(served.node)
+    words = [word for word in flags if word not in ("--manifests", flags[1])]
+    found = served.cluster.command(served.node, "run", *words)
+    complaint(found, 1)
+    assert "--kubeconfig" in found.stderr
+    assert "--manifests" in found.stderr
+
+
 def test_no_root_is_said(served: Scene) -> None:
     """Another user has none of the capabilities."""
     done = run(served, before=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -153,7 +163,7 @@ def test_missing_bcc_does_not_matter_to_what_is_loaded(
 def test_no_bpf_file_system_is_said(served: Scene) -> None:
     """A pin root in another file system; the way out is a mount."""
     place = sandbox.ROOT / "elsewhere"
-    words = ["run", *served.cluster.flags(served.node)]
+    words = ["run", *served.cluster.flags(served.node), "--allow-beside"]
     found = served.cluster.command(served.node, *words, pin_root=place)
     assert f"{place} is not in a bpf file system" in complaint(found, 1)
     assert "mount -t bpf" in found.stderr
@@ -184,7 +194,7 @@ def test_a_taken_health_port_is_named(served: Scene) -> None:
     """Somebody else listens there."""
     other = served.node.serve(10256)
     try:
-        assert "10256" in complaint(run(served), 2)
+        assert "10256" in complaint(run(served, "--bind-address-hard-fail"), 2)
         assert still_works(served)
     finally:
         served.node.end(other)

@@ -102,9 +102,6 @@ def test_the_version_is_told() -> None:
         pytest.param(
             ["status", "now"], "Got unexpected extra argument (now)", "bpfsvc status", id="too much"
         ),
-        pytest.param(
-            ["run"], "Missing option '--manifests'", "bpfsvc run", id="run without manifests"
-        ),
     ],
 )
 def test_a_wrong_command_line_is_answered_with_one_line_and_the_way_out(

@@ -17,9 +17,11 @@ from bpfsvc.metrics.server import About, MetricsServer
 from tests.rows.asking import ask, body
 
 CONFIGURATION = {
-    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-    "kind": "KubeProxyConfiguration",
-    "mode": "nftables",
+    "kubeproxy.config.k8s.io": {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "iptables",
+    }
 }
 
 
@@ -31,6 +33,7 @@ def profiling(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def port(profiling: bool) -> Iterator[int]:
     about = About(
+        mode="iptables",
         configuration=CONFIGURATION,
         flags={"masquerade-all": True, "hostname-override": "", "devices": ("eth*", "!eth1")},
         checks={"healthz": lambda: False, "livez": lambda: True},
@@ -90,7 +93,7 @@ def test_indicators_tell_what_is_well_and_count(port: int) -> None:
 
 def test_the_mode_is_said_exactly(port: int) -> None:
     answer = ask(port, "/proxyMode")
-    assert body(answer) == b"ebpf"
+    assert body(answer) == b"iptables"
     assert b"\r\nContent-Type: text/plain; charset=utf-8\r\n" in answer
 
 
@@ -100,7 +103,7 @@ def test_the_server_is_alive(port: int) -> None:
 
 def test_the_configuration_is_told(port: int) -> None:
     answer = ask(port, "/configz")
-    assert json.loads(body(answer)) == {"kubeproxy.config.k8s.io": CONFIGURATION}
+    assert json.loads(body(answer)) == CONFIGURATION
     assert b"\r\nContent-Type: application/json\r\n" in answer
 
 
