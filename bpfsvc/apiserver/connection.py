@@ -80,8 +80,10 @@ def connect(
         load, hint = Configuration, "mend --master"
     else:
         load = _of_pod()
-        hint = "outside of a pod, name the cluster with --kubeconfig or --master, or a directory with"
-            " --manifests"
+        hint = (
+            "outside of a pod, name the cluster with --kubeconfig or --master,"
+            " or a directory with --manifests"
+        )
     try:
         return Connection(_Login(load, master), user_agent, observer)
     except _UNUSABLE as error:
