@@ -100,7 +100,8 @@ class Agent:
             self._servers.start()
             self._announcer.started()
             watching.start()
-            installation = install(root, load(self._config.sizes), _log.info)
+            source = load(self._config.sizes)
+            installation = install(root, source, _log.info, self._config.cache)
             self._open(installation)
             self._begin(monitor, installation)
             self._collector.start(_log.warning)
@@ -321,11 +322,13 @@ class Agent:
     def _tell_attached(self) -> None:
         sockets = len(SOCKET_PROGRAMS) if self._config.cgroup_root else 0
         self._metrics.attached(len(self._node.attached), sockets)
-        if self._node.unattached:
-            names = ", ".join(self._node.unattached)
-            self._health.ill("attachments", f"programs are not attached to {names}")
+        lost, never = (", ".join(names) for names in (self._node.lost, self._node.unattached))
+        if lost:
+            self._health.ill("attachments", f"programs are not attached any more to {lost}")
         else:
             self._health.well("attachments")
+        note = f"programs cannot be attached to {never}" if never else None
+        self._health.note("attachments", note)
 
     def _follow_again(self) -> bool:
         """Write anew what follows from interfaces; False as long as they are not followed."""

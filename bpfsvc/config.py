@@ -68,6 +68,7 @@ class Config:
 
     On this machine:
 
+    * ``cache``: where compiled programs are kept for the next boot; None: nowhere.
     * ``cgroup_root``: the cgroup2 directory whose processes' sockets are translated; None: none.
     * ``devices``: patterns that choose interfaces; empty: all that carry pod or outside traffic.
     * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: those of our own connections.
@@ -103,6 +104,7 @@ class Config:
     node_ports: PortRange = NODE_PORTS
     address_override: tuple[bytes, ...] = ()
     pin_root: Path = DEFAULT_PIN_ROOT
+    cache: Path | None = None
     cgroup_root: Path | None = None
     devices: tuple[str, ...] = ()
     attach: Way = "auto"

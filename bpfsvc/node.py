@@ -46,6 +46,7 @@ class Node:
         self._interfaces = self._pinned.map("interfaces")
         self._attacher = attachment.Attacher(installation.root, config.attach, config.tc_priority)
         self._attached: dict[int, str] = {}
+        self._known: set[str] = set()
         self._failed: set[str] = set()
         self._complained: dict[str, str] = {}
         self._network = Network((), 0, 0)
@@ -133,7 +134,7 @@ class Node:
             # Gone, or part of a bond by now: a packet must meet our ingress only once.
             if index in present:
                 self._detach(index)
-            del self._attached[index]
+            self._known.discard(self._attached.pop(index))
         self._attacher.forget_missing(present)
         self._failed.clear()
         for device in chosen:
@@ -152,8 +153,13 @@ class Node:
 
     @property
     def unattached(self) -> list[str]:
-        """Names of the interfaces that the kernel did not let them on."""
-        return sorted(self._failed)
+        """Names of the interfaces that the kernel never let them on."""
+        return sorted(self._failed - self._known)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of the interfaces that they were on, and that the kernel lets them on no more."""
+        return sorted(self._failed & self._known)
 
     def _address_rows(self, network: Network) -> dict[bytes, bytes]:
         record = self._pinned.layout.maps["node_addresses"].value
@@ -197,6 +203,7 @@ class Node:
             self._complain(device.name, f"{device.name} is not attached: {error}")
             return
         self._attached[device.index] = device.name
+        self._known.add(device.name)
 
     def _detach(self, index: int) -> None:
         try:

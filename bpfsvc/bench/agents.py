@@ -49,6 +49,8 @@ class Agent:
             "-c",
             _CODE,
             *flags,
+            "--cache",
+            str(log.with_name("cache")),
             "--pin-root",
             str(node.pin_root),
             "--cgroup-root",

@@ -20,6 +20,7 @@ from bpfsvc.config import (
     DEFAULT_PIN_ROOT,
 )
 from bpfsvc.datapath.attachment import WAYS
+from bpfsvc.datapath.cache import DEFAULT as DEFAULT_CACHE
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import NODE_PORTS
@@ -112,6 +113,13 @@ OWN = (
         Text("dir"),
         "Directory in a bpf file system that belongs to the agent.",
         DEFAULT_PIN_ROOT,
+    ),
+    option(
+        "--cache",
+        "cache",
+        Text("dir|none"),
+        "Where compiled programs are kept, so that the next boot need not compile them.",
+        DEFAULT_CACHE,
     ),
     option(
         "--masquerade-ports",

@@ -1,8 +1,9 @@
 """The short process that compiles: the only one that loads bcc, and LLVM with it (some 120 MB).
 
-It reads one request as JSON from standard input, leaves maps and programs pinned in the directory
-named there, and prints one JSON object: ``{}`` or ``{"error": ..., "hint": ...}``. It needs nothing
-but the standard library and bcc, because bcc often belongs to another Python than the agent's.
+It reads one request as JSON from standard input and writes the bytecode to standard output or, when
+there is none, one JSON object: ``{"error": ..., "hint": ...}``. The maps that bcc makes in passing
+are gone when it ends. It needs nothing but the standard library and bcc, because bcc often belongs
+to another Python than the agent's.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import struct
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.datapath import bpf, crc32c
-from bpfsvc.datapath.layout import Field, Layout, MapLayout, Record, read_layout
+from bpfsvc.datapath import bpf
+from bpfsvc.datapath.bytecode import INSTRUCTION, Bytecode, Program
+from bpfsvc.datapath.layout import Field, Layout, MapLayout, Record
 from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
 
 BCC_MISSING = SystemUnfit(
@@ -54,63 +56,53 @@ SOCKET_PROGRAMS = {
 
 _SCHED_CLS, _SOCK_ADDR = 3, 18
 
-OWN_MAPS = ("layout", "steps")
-"""Maps that no two builds share."""
+_LOAD_IMMEDIATE, _CALL = 0x18, 0x85
+"""The instruction with a constant of 64 bits, twice as long as others; and a call."""
 
-_UNPINNED = """
+_MAP = 1
+"""BPF_PSEUDO_MAP_FD: the constant is the descriptor of a map."""
+
+_MACROS = """
 #define MAP(type, key, leaf, name, max, flags) BPF_F_TABLE(type, key, leaf, name, max, flags)
 #define SOCKET_STORAGE(leaf, name) \\
 	BPF_F_TABLE("sk_storage", int, leaf, name, 0, BPF_F_NO_PREALLOC)
 """
 
-_PINNED = """
-#define MAP(type, key, leaf, name, max, flags) \\
-	BPF_TABLE_PINNED(type, key, leaf, name, max, MAP_DIRECTORY "/" #name, flags)
-#define SOCKET_STORAGE(leaf, name) \\
-	BPF_TABLE_PINNED("sk_storage", int, leaf, name, 0, MAP_DIRECTORY "/" #name, BPF_F_NO_PREALLOC)
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to compile, and where the result goes."""
+    """What to compile."""
 
     text: str
     digest: str
     defines: dict[str, int]
     include: str
-    directory: str
-    previous: str = ""
-    """Directory of the maps in use; those of unchanged layout are taken over."""
 
 
-def compile_and_pin(request: Request) -> None:
+def compile_text(request: Request) -> Bytecode:
     """Do what ``request`` says; raise :class:`BpfsvcError` if it cannot be done."""
-    maps = Path(request.directory, "maps")
-    programs = Path(request.directory, "programs")
-    maps.mkdir(parents=True)
-    programs.mkdir()
-    if request.previous:
-        layout = _layout(_compile(request, _UNPINNED), request)
-        _take_over(layout, Path(request.previous), maps)
-    module = _compile(request, _PINNED, f'-DMAP_DIRECTORY="{maps}"')
-    layout = _layout(module, request)
-    _check_sizes(layout, maps)
-    wanted = dict.fromkeys(TC_PROGRAMS, (_SCHED_CLS, -1))
+    module = _compile(request)
+    # Below bcc's Table classes, which do not know every type of map.
+    from bcc.libbcc import lib
+
+    for function in (lib.bpf_table_name, lib.bpf_table_key_desc_id, lib.bpf_table_leaf_desc_id):
+        function.restype = ctypes.c_char_p
+    maps, names = {}, {}
+    for index in range(lib.bpf_num_tables(module.module)):
+        fd = lib.bpf_table_fd_id(module.module, index)
+        names[fd] = lib.bpf_table_name(module.module, index).decode()
+        maps[names[fd]] = _map_layout(module, lib, index, bpf.Map(os.dup(fd), names[fd]))
+    wanted = dict.fromkeys(TC_PROGRAMS, (_SCHED_CLS, 0))
     wanted |= {name: (_SOCK_ADDR, attach_type) for name, attach_type in SOCKET_PROGRAMS.items()}
-    # The verifier takes a quarter of a second for each of the large ones, and has no lock.
-    with ThreadPoolExecutor() as pool:
-        loaded = pool.map(lambda name: _load(module, name, *wanted[name]), wanted)
-        for name, program in zip(wanted, loaded, strict=True):
-            bpf.pin(program, programs / name)
-            if name in STEPS:
-                _write(maps / "steps", STEPS.index(name), program.to_bytes(4, sys.byteorder))
-    for n, row in enumerate(crc32c.steps()):
-        _write(maps / "crc32c_steps", n, row)
-    _write(maps / "layout", 0, layout.to_json().encode())
+    programs = tuple(
+        Program(name, *numbers, *_unlink(name, module.dump_func(name.encode()), names))
+        for name, numbers in wanted.items()
+    )
+    terms = lib.bpf_module_license(module.module).decode()
+    return Bytecode(Layout(request.digest, maps), terms, programs, STEPS)
 
 
-def _compile(request: Request, prelude: str, *flags: str) -> Any:
+def _compile(request: Request) -> Any:
     # The folder of stand-in headers must be called "include" to be found.
     with tempfile.TemporaryDirectory() as headers:
         Path(headers, "include").symlink_to(request.include)
@@ -121,43 +113,43 @@ def _compile(request: Request, prelude: str, *flags: str) -> Any:
             raise BCC_MISSING from error
         options = [f"-D{name}={value}" for name, value in request.defines.items()]
         try:
-            return BPF(
-                text=prelude + request.text, cflags=[*options, *flags, "-Wno-unused-function"]
-            )
+            return BPF(text=_MACROS + request.text, cflags=[*options, "-Wno-unused-function"])
         except Exception as error:  # bcc raises nothing narrower
             raise KernelError(f"the kernel programs do not compile: {error}") from error
 
 
-def _load(module: Any, name: str, kind: int, attach_type: int) -> int:
-    try:
-        function = module.load_func(name, kind, attach_type=attach_type)
-    except Exception as error:  # bcc raises nothing narrower
-        raise SystemUnfit(
-            f"this kernel ({os.uname().release}) refuses the program {name}: {error}",
-            "bpfsvc is tested on Linux 6.1 and 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
-        ) from error
-    return int(function.fd)
+def _unlink(
+    program: str, code: bytes, names: dict[int, str]
+) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """Take the descriptors of maps out of the code, and say where which map belongs."""
+    free = bytearray(code)
+    references = []
+    at = 0
+    while at < len(code):
+        operation, registers, constant = struct.unpack_from("=BB2xi", code, at)
+        kind = registers >> 4 if sys.byteorder == "little" else registers & 15
+        if operation == _LOAD_IMMEDIATE and kind == _MAP:
+            references.append((at + 4, names[constant]))
+            struct.pack_into("=i", free, at + 4, 0)
+        elif operation in (_LOAD_IMMEDIATE, _CALL) and kind:
+            raise KernelError(
+                f"program {program} refers to something that is no map",
+                "neither global variables nor functions that are not inlined can be used",
+            )
+        at += INSTRUCTION * (2 if operation == _LOAD_IMMEDIATE else 1)
+    return bytes(free), tuple(references)
 
 
-def _layout(module: Any, request: Request) -> Layout:
-    # Below bcc's Table classes, which do not know every type of map.
-    from bcc.libbcc import lib
-
-    for function in (lib.bpf_table_name, lib.bpf_table_key_desc_id, lib.bpf_table_leaf_desc_id):
-        function.restype = ctypes.c_char_p
-    maps = {}
-    for index in range(lib.bpf_num_tables(module.module)):
-        name = lib.bpf_table_name(module.module, index).decode()
-        found = bpf.Map(os.dup(lib.bpf_table_fd_id(module.module, index)), name)
-        maps[name] = MapLayout(
-            type=bpf.TYPE_NAMES.get(found.type, str(found.type)),
-            key=_describe(module, lib.bpf_table_key_desc_id(module.module, index)),
-            value=_describe(module, lib.bpf_table_leaf_desc_id(module.module, index)),
-            max_entries=found.max_entries,
-            flags=found.flags,
-        )
-        found.close()
-    return Layout(request.digest, maps)
+def _map_layout(module: Any, lib: Any, index: int, found: bpf.Map) -> MapLayout:
+    layout = MapLayout(
+        type=bpf.TYPE_NAMES.get(found.type, str(found.type)),
+        key=_describe(module, lib.bpf_table_key_desc_id(module.module, index)),
+        value=_describe(module, lib.bpf_table_leaf_desc_id(module.module, index)),
+        max_entries=found.max_entries,
+        flags=found.flags,
+    )
+    found.close()
+    return layout
 
 
 def _describe(module: Any, description: bytes) -> Record:
@@ -189,44 +181,17 @@ def _flatten(kind: Any, name: str, offset: int, end: int, fields: list[Field]) -
     return offset + size
 
 
-def _take_over(layout: Layout, previous: Path, maps: Path) -> None:
-    old = read_layout(previous)
-    for name, wanted in layout.maps.items():
-        if name not in OWN_MAPS and old.maps.get(name) == wanted:
-            fd = bpf.get(previous / name)
-            bpf.pin(fd, maps / name)
-            os.close(fd)
-
-
-def _write(pin: Path, index: int, value: bytes) -> None:
-    found = bpf.Map.pinned(pin)
-    try:
-        key = index.to_bytes(found.key_size, sys.byteorder)
-        found.update(key, value.ljust(found.value_size, b"\0"))
-    finally:
-        found.close()
-
-
-def _check_sizes(layout: Layout, maps: Path) -> None:
-    for name, wanted in layout.maps.items():
-        found = bpf.Map.pinned(maps / name)
-        sizes = (found.key_size, found.cpu_value_size if found.per_cpu else found.value_size)
-        found.close()
-        expected = wanted.value.size + (-wanted.value.size % 8 if found.per_cpu else 0)
-        if sizes != (wanted.key.size, expected):
-            raise KernelError(
-                f"map {name} has rows of {sizes} bytes, not {wanted.key.size}, {expected}"
-            )
-
-
 def main() -> None:
     """Serve one request."""
-    try:
-        compile_and_pin(Request(**json.load(sys.stdin)))
-    except BpfsvcError as error:
-        print(json.dumps({"error": error.message, "hint": error.hint}))
-        sys.exit(1)
-    print("{}")
+    # Whatever bcc prints must not get into the bytecode.
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with answer:
+        try:
+            answer.write(compile_text(Request(**json.load(sys.stdin))).encode())
+        except BpfsvcError as error:
+            answer.write(json.dumps({"error": error.message, "hint": error.hint}).encode())
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,24 @@
-"""Bringing a build into the kernel: adopt what is there, or compile and carry its content over.
+"""Bringing a build into the kernel: adopt what is there, or make it and carry its content over.
 
-Equal digests mean equal programs, so a restart of the same version compiles nothing. A newer build
+Equal digests mean equal programs, so a restart of the same version makes nothing. A newer build
 is made beside the old one: maps of unchanged layout are shared by both, the content of changed ones
 is copied field by field, and the old programs stay attached until the new ones replace them.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from bpfsvc.datapath import bpf
-from bpfsvc.datapath.compiler import BCC_MISSING, Request
+from bpfsvc.datapath.building import make_build
+from bpfsvc.datapath.cache import Cache
 from bpfsvc.datapath.layout import MapLayout, Record
 from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.source import Source
-from bpfsvc.errors import BpfsvcError, KernelError, SystemUnfit
-
-_COMPILE_SECONDS = 600  # 4 are usual; an emulated or throttled processor needs a hundred
+from bpfsvc.errors import KernelError
 
 _MIGRATED_TYPES = ("hash", "lru_hash", "lpm_trie", "array", "percpu_array")
 _CONNECTIONS = ("connections", "new_connections")
@@ -67,8 +63,13 @@ class Installation:
         self.fresh = False
 
 
-def install(root: PinRoot, source: Source, log: Callable[[str], None]) -> Installation:
-    """Load the build of ``source`` at ``root``, or adopt it if it is there already."""
+def install(
+    root: PinRoot, source: Source, log: Callable[[str], None], cache: Path | None = None
+) -> Installation:
+    """Load the build of ``source`` at ``root``, or adopt it if it is there already.
+
+    ``cache``: a directory where what has been compiled is kept, and looked for.
+    """
     root.create()
     root.discard_next()
     try:
@@ -81,66 +82,12 @@ def install(root: PinRoot, source: Source, log: Callable[[str], None]) -> Instal
         previous = None
     if previous and previous.layout.digest == source.digest:
         return Installation(root, previous, None, fresh=False)
-    compile_build(root, source, previous)
+    make_build(root, source, previous, Cache(cache, source.digest, log) if cache else None)
     pinned = Pinned(root.next)
     if previous:
         copied = migrate(previous, pinned)
         log(f"replacing an older build; {copied} rows carried over into changed maps")
     return Installation(root, pinned, previous, fresh=True)
-
-
-def compile_build(root: PinRoot, source: Source, previous: Pinned | None) -> None:
-    """Compile in a process of its own and pin the result under ``next``."""
-    request = Request(
-        text=source.text,
-        digest=source.digest,
-        defines=source.defines,
-        include=str(source.root / "include"),
-        directory=str(root.next),
-        previous=str(previous.directory / "maps") if previous else "",
-    )
-    error: BpfsvcError = BCC_MISSING
-    for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
-        # bcc belongs to the distribution's Python, which need not be the agent's.
-        answer = _run_compiler(python, request)
-        if answer is None:
-            return
-        root.discard_next()
-        error = answer
-        if error.message != BCC_MISSING.message:
-            break
-    raise error
-
-
-def _run_compiler(python: str, request: Request) -> BpfsvcError | None:
-    """Run it under one Python; give what went wrong."""
-    try:
-        result = subprocess.run(
-            [python, "-m", "bpfsvc.datapath.compiler"],
-            input=json.dumps(asdict(request)),
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_SECONDS,
-            cwd=Path(__file__).parent.parent.parent,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return SystemUnfit(
-            f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
-            "look whether this machine is short of processor time or memory",
-        )
-    if result.returncode == 0:
-        return None
-    try:
-        answer = json.loads(result.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return KernelError(f"the compiler process failed: {_last_line(result.stderr)}")
-    return SystemUnfit(answer["error"], answer["hint"])
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
 
 
 def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = ()) -> int:

@@ -227,6 +227,9 @@ class Cluster:
         """Give the flags of a node's agent, but for ``--pin-root``."""
         return [
             *self._supply.flags(node.name),
+            # Compiled once for all agents of a run, unless they are of another build.
+            "--cache",
+            str(sandbox.ROOT / "cache"),
             "--cgroup-root",
             str(self._cgroup_root or node.cgroup),
             "--hostname-override",

@@ -47,6 +47,7 @@ def config(settings: Settings, node_name: str, cgroup_root: Path | None) -> Conf
         node_ports=own.ports(mine.service_node_port_range),
         address_override=_override(proxy.bind_address),
         pin_root=Path(mine.pin_root),
+        cache=_path(mine.cache),
         cgroup_root=cgroup_root,
         devices=tuple(mine.devices),
         attach=mine.attach,

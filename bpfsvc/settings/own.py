@@ -17,6 +17,7 @@ from bpfsvc.config import (
     DEFAULT_PIN_ROOT,
 )
 from bpfsvc.datapath.attachment import Way
+from bpfsvc.datapath.cache import DEFAULT as DEFAULT_CACHE
 from bpfsvc.datapath.netlink.hooks import PRIORITY
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange
@@ -36,11 +37,13 @@ NOWHERE = "none"
 class Own(Shape, frozen=True):
     """BpfsvcConfiguration, but for ``apiVersion`` and ``kind``; :mod:`bpfsvc.config` explains it.
 
-    ``cgroupRoot`` is a path, ``none``, or empty: then it is looked for. ``manifests`` is empty: the
-    objects are those of the API server. ``mapSizes`` has a row count for each of ``SIZES``.
+    ``cache`` and ``lastGood`` are paths, or ``none``; ``cgroupRoot`` is so too, or empty: then it
+    is looked for. ``manifests`` is empty: the objects are those of the API server. ``mapSizes`` has
+    a row count for each of ``SIZES``.
     """
 
     attach: Way = "auto"
+    cache: str = str(DEFAULT_CACHE)
     cgroup_root: str = ""
     devices: list[str] = field(default_factory=list)
     last_good: str = str(DEFAULT_LAST_GOOD)

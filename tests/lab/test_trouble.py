@@ -270,6 +270,7 @@ def test_a_place_taken_by_another_program_is_named_and_others_are_attached(plain
     log = plain.cluster.agents[first.name].log
     assert f"{device} is not attached" in log
     assert "--tc-priority" in log
+    assert device in plain.cluster.agents[first.name].health().body["notes"]["attachments"]
     assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
 
 

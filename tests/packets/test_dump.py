@@ -219,5 +219,5 @@ def test_status_knows_an_agent_by_its_lock(node: Node) -> None:
         os.close(lock)
     facts = json.loads(found.stdout)
     assert facts["running"] is True
-    assert facts["health"] == {"status": 0, "problems": []}
+    assert facts["health"] == {"status": 0, "problems": [], "notes": []}
     assert "the agent is not running" not in facts["reasons"]

@@ -40,6 +40,7 @@ def test_the_file_of_kubeadm_gives_an_agent_with_the_defaults_of_kube_proxy() ->
         node_name="node-1",
         kubeconfig=Path("/var/lib/kube-proxy/kubeconfig.conf"),
         last_good=Path("/var/lib/bpfsvc/last-good"),
+        cache=Path("/var/lib/bpfsvc/cache"),
         detection=Detection(cluster_cidrs=("10.244.0.0/16",)),
         oom_score_adj=-999,
         healthz=("0.0.0.0", 10256),

@@ -134,6 +134,7 @@ def test_without_flags_everything_has_the_defaults_of_kube_proxy() -> None:
     assert replace(config(found), document={}) == Config(
         node_name="node-1",
         last_good=Path("/var/lib/bpfsvc/last-good"),
+        cache=Path("/var/lib/bpfsvc/cache"),
         oom_score_adj=-999,
         healthz=("0.0.0.0", 10256),
         metrics=("127.0.0.1", 10249),
