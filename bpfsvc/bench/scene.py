@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import socket
+import sys
+from pathlib import Path
 from types import TracebackType
 
 from bpfsvc.bench.agents import Agent, cores
@@ -61,6 +63,12 @@ class Scene:
         """Start the agent of the node on which the client's pod is."""
         flags = self.supply.flags()
         return Agent(self._lab.nodes[0], flags, self._directory / "agent.log")
+
+    def boot(self) -> None:
+        """Empty the node's kernel, as a boot does; files stay."""
+        node = self._lab.nodes[0]
+        words = [sys.executable, "-m", "bpfsvc", "cleanup", "--pin-root", str(node.pin_root)]
+        node.run(words, cwd=Path(__file__).parents[2])
 
     def watch_first(self) -> None:
         """Let the client ask from now on, though nobody may answer yet."""

@@ -1,7 +1,9 @@
-"""The start of an agent, cold (nothing is in the kernel) and warm (all is), and its weight.
+"""The start of an agent: for the first time, after a boot, and again; and its weight.
 
-Cold includes the compiler. The first balanced packet is what a pod sees; ``/healthz`` is what the
-kubelet sees. A warm start interrupts nothing, so only the time until it knows all again counts.
+The first start includes the compiler. After a boot nothing is in the kernel, but programs that were
+compiled before are kept in files. Warm is a start where everything is in the kernel: it interrupts
+nothing, so only the time until it knows all again counts. The first balanced packet is what a pod
+sees; ``/healthz`` is what the kubelet sees.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ class _Starts:
 
     cold: list[float] = field(default_factory=list)
     cold_cpu: list[float] = field(default_factory=list)
+    booted: list[float] = field(default_factory=list)
+    booted_packet: list[float] = field(default_factory=list)
+    booted_cpu: list[float] = field(default_factory=list)
     warm_cpu: list[float] = field(default_factory=list)
     first_packet: list[float] = field(default_factory=list)
     warm: list[float] = field(default_factory=list)
@@ -39,6 +44,9 @@ class _Starts:
             "until healthy, cold": self.cold,
             "until the first packet, cold": self.first_packet,
             "of CPU until healthy, cold": self.cold_cpu,
+            "until healthy, after a boot": self.booted,
+            "until the first packet, after a boot": self.booted_packet,
+            "of CPU until healthy, after a boot": self.booted_cpu,
             "until healthy, warm": self.warm,
             "of CPU until healthy, warm": self.warm_cpu,
         }
@@ -83,6 +91,12 @@ def _measure(starts: _Starts, services: int, origin: Origin, scale: Scale) -> No
                 scene.change()
             starts.later.append(agent.memory())
             starts.peak.append(agent.peak())
+        scene.boot()
+        scene.watch_first()
+        with scene.agent() as agent:
+            starts.booted.append(agent.healthy())
+            starts.booted_cpu.append(agent.cpu_seconds())
+            starts.booted_packet.append(scene.heard().at - agent.started)
         with scene.agent() as agent:
             starts.warm.append(agent.healthy())
             starts.warm_cpu.append(agent.cpu_seconds())

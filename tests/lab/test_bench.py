@@ -87,6 +87,9 @@ def test_start_times_and_weighs_the_agent() -> None:
     assert {row["seconds"] for row in times} == {
         "until healthy, cold",
         "until the first packet, cold",
+        "until healthy, after a boot",
+        "until the first packet, after a boot",
+        "of CPU until healthy, after a boot",
         "until healthy, warm",
         "of CPU until healthy, cold",
         "of CPU until healthy, warm",
