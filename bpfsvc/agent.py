@@ -32,10 +32,11 @@ from bpfsvc.healthcheck import HealthChecks
 from bpfsvc.lastgood import LastGood
 from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
+from bpfsvc.problems import Problems
 from bpfsvc.programming import Programming
 from bpfsvc.servers import Servers
 from bpfsvc.settings import families
-from bpfsvc.sources import Batch, Problem, Source
+from bpfsvc.sources import Batch, Source
 from bpfsvc.standin import StandIn
 
 _log = logging.getLogger("bpfsvc")
@@ -81,7 +82,7 @@ class Agent:
             file = LastGood(config.last_good, config.node_name)
             self._stand_in = StandIn(file, self._books.cluster, self._health, self._metrics)
         self._waiting: set[ServiceKey] = set()
-        self._problems: dict[str, Problem] = {}
+        self._problems = Problems()
         self._network: Network | None = None
         self._node: Node
         self._programming: Programming
@@ -232,7 +233,8 @@ class Agent:
         """Take objects in; give the Services whose rows may be different now."""
         whole = self._stand_in.answered(batch) if self._stand_in else batch.whole
         touched = self._books.cluster.apply(batch.puts, batch.gone, whole)
-        self._note_problems(batch)
+        self._problems.note(batch.problems)
+        self._metrics.unreadable(len(self._problems))
         self._tell_node()
         return touched
 
@@ -356,7 +358,7 @@ class Agent:
         stays as it is, until the file is mended or something about that Service changes.
         """
         self._programming.adopt()
-        self._waiting = self._hidden()
+        self._waiting = self._problems.hidden(self._books.ledger.keys())
         if self._waiting:
             self._programming.sync(set(self._books.cluster.service_keys()) - self._waiting)
         else:
@@ -370,27 +372,6 @@ class Agent:
         if self._waiting and not self._problems:
             self._waiting.clear()
             self._programming.remove_leftovers()
-
-    def _hidden(self) -> set[ServiceKey]:
-        """Give the Services in the kernel of which nobody knows whether they still exist."""
-        in_kernel = set(self._books.ledger.keys())
-        hidden: set[ServiceKey] = set()
-        for problem in self._problems.values():
-            if problem.key is None:
-                return in_kernel
-            namespace = problem.key.namespace
-            hidden |= {key for key in in_kernel if key[0] == namespace}
-        return hidden
-
-    def _note_problems(self, batch: Batch) -> None:
-        """Log everything broken once, and that it is mended."""
-        now = {str(problem): problem for problem in batch.problems}
-        for text in sorted(now.keys() - self._problems.keys()):
-            _log.error("%s; the last good state stays in force", text)
-        for text in sorted(self._problems.keys() - now.keys()):
-            _log.info("mended: %s", text)
-        self._problems = now
-        self._metrics.unreadable(len(now))
 
     def _check_attachments(self) -> None:
         lost = self._node.check_attachments()

@@ -10,7 +10,6 @@ somebody else occupies is reported once and tried again.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
@@ -27,18 +26,15 @@ from bpfsvc.address import endpoint_text, family, unpack
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.localhealth import Check
 from bpfsvc.pages import JSON, Page
+from bpfsvc.talks import Talks
 
 _RETRY_SECONDS = 5.0
 """Between two attempts to open what could not be opened."""
-
-_PAUSE = 0.1
-"""Seconds to wait when there are no files left."""
 
 _PATIENCE = 10.0
 """Seconds that a peer has to say what it wants."""
 
 _MOST_CONVERSATIONS = 512
-_LONGEST_REQUEST = 16384  # bytes
 _MOST_FILES = 65536
 
 
@@ -48,14 +44,6 @@ class _Place(NamedTuple):
     service: ServiceKey
     address: bytes
     port: int
-
-
-class _Conversation(NamedTuple):
-    """A peer that has not yet finished its request."""
-
-    place: _Place
-    received: bytearray
-    until: float
 
 
 class HealthChecks:
@@ -75,7 +63,9 @@ class HealthChecks:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._listeners: dict[_Place, socket.socket] = {}
-        self._talks: dict[socket.socket, _Conversation] = {}
+        self._talks: Talks[_Place] = Talks(
+            self._selector, patience=_PATIENCE, most=_MOST_CONVERSATIONS
+        )
         self._complaints: dict[_Place, str] = {}
         self._settle_at = 0.0
         self._thread = threading.Thread(target=self._run, name="health checks", daemon=True)
@@ -121,10 +111,12 @@ class HealthChecks:
                 if key.fd == self._wake:
                     os.eventfd_read(self._wake)
                     self._settle_at = 0.0
-                elif isinstance(key.data, _Place):
-                    self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
-                else:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
+                    continue
+                end: socket.socket = key.fileobj  # type: ignore[assignment]
+                if isinstance(key.data, _Place):
+                    self._talks.accept(end, key.data)
+                elif said := self._talks.hear(end):
+                    self._answer(end, *said)
             now = time.monotonic()
             if now >= self._settle_at:
                 with self._lock:
@@ -133,7 +125,7 @@ class HealthChecks:
                     wanted = set(self._places())
                 self._settle(wanted)
                 self._settle_at = now + _RETRY_SECONDS
-            self._give_up(now)
+            self._talks.give_up(now)
 
     def _places(self) -> Iterable[_Place]:
         for service, by_family in self._checks.items():
@@ -168,69 +160,26 @@ class HealthChecks:
         self._listeners[place] = listener
         self._selector.register(listener, selectors.EVENT_READ, place)
 
-    def _accept(self, listener: socket.socket, place: _Place) -> None:
-        try:
-            peer, _ = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._make_room()
-            return  # or it has gone again
-        peer.setblocking(False)
-        if len(self._talks) >= _MOST_CONVERSATIONS:
-            self._make_room()
-        self._talks[peer] = _Conversation(place, bytearray(), time.monotonic() + _PATIENCE)
-        self._selector.register(peer, selectors.EVENT_READ)
-
-    def _make_room(self) -> None:
-        """End the oldest conversation; without any, the files are others', and it must wait."""
-        if self._talks:
-            self._end(next(iter(self._talks)))
-        else:
-            time.sleep(_PAUSE)
-
-    def _hear(self, peer: socket.socket) -> None:
-        talk = self._talks.get(peer)
-        if talk is None:
-            return
-        try:
-            data = peer.recv(_LONGEST_REQUEST)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        talk.received.extend(data)
-        if b"\r\n\r\n" in talk.received or b"\n\n" in talk.received:
-            self._answer(peer, talk)
-        elif data and len(talk.received) < _LONGEST_REQUEST:
-            return
-        self._end(peer)
-
-    def _answer(self, peer: socket.socket, talk: _Conversation) -> None:
+    def _answer(self, peer: socket.socket, place: _Place, request: bytes) -> None:
         with self._lock:
-            by_family = self._checks.get(talk.place.service, {})
-        check = by_family.get(family(talk.place.address))
+            by_family = self._checks.get(place.service, {})
+        check = by_family.get(family(place.address))
         count = check.local_endpoints if check else 0
-        with_body = not talk.received.startswith(b"HEAD ")
-        try:
-            peer.send(response(talk.place.service, count, self._is_healthy(), with_body=with_body))
-            peer.shutdown(socket.SHUT_WR)
-        except OSError:
-            return  # it did not wait for the answer
-
-    def _give_up(self, now: float) -> None:
-        for peer in [peer for peer, talk in self._talks.items() if talk.until < now]:
-            self._end(peer)
-
-    def _end(self, peer: socket.socket) -> None:
-        del self._talks[peer]
-        self._drop(peer)
+        with_body = not request.startswith(b"HEAD ")
+        with peer:
+            try:
+                peer.send(response(place.service, count, self._is_healthy(), with_body=with_body))
+                peer.shutdown(socket.SHUT_WR)
+            except OSError:
+                return  # it did not wait for the answer
 
     def _drop(self, end: socket.socket) -> None:
         self._selector.unregister(end)
         end.close()
 
     def _close_all(self) -> None:
-        for end in (*self._listeners.values(), *self._talks):
+        self._talks.close()
+        for end in self._listeners.values():
             self._drop(end)
         self._selector.close()
         os.close(self._wake)

@@ -11,7 +11,6 @@ that is being replaced may still have it.
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import socket
@@ -24,6 +23,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from bpfsvc.errors import UsageError
+from bpfsvc.talks import Talks
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -38,7 +38,6 @@ _MOST_PEERS = 64
 _MOST_WAITING = 16
 """Peers that may wait for a worker."""
 
-_LONGEST_REQUEST = 16384  # bytes
 _BACKLOG = 128
 _UNSPECIFIED = ("", "0.0.0.0", "::")
 
@@ -60,13 +59,6 @@ class Page(NamedTuple):
 
 
 Route = Callable[[Request], Page]
-
-
-class _Talk(NamedTuple):
-    """A peer that has not yet finished its request."""
-
-    received: bytearray
-    until: float
 
 
 class Pages:
@@ -104,7 +96,7 @@ class Pages:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._listener: socket.socket | None = None
         self._complaint = ""
-        self._talks: dict[socket.socket, _Talk] = {}
+        self._talks: Talks[None] = Talks(self._selector, patience=patience, most=_MOST_PEERS)
         self._waiting: SimpleQueue[tuple[socket.socket, bytes] | None] = SimpleQueue()
         self._workers = [self._thread(self._work) for _ in range(workers)]
         self._loop = self._thread(self._run)
@@ -134,8 +126,9 @@ class Pages:
                 thread.join(timeout=1)  # one that is still sending is not waited for
         if self._loop.is_alive():
             return
-        for end in (*self._talks, *((self._listener,) if self._listener else ())):
-            end.close()
+        self._talks.close()
+        if self._listener:
+            self._listener.close()
         self._listener = None
         self._selector.close()
         os.close(self._wake)
@@ -149,16 +142,18 @@ class Pages:
         retry_at = time.monotonic() + self._retry_seconds
         while not self._stopped:
             for key, _ in self._selector.select(timeout=min(1.0, self._retry_seconds)):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fd != self._wake:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
+                if key.fd == self._wake:
+                    continue
+                end: socket.socket = key.fileobj  # type: ignore[assignment]
+                if end is self._listener:
+                    self._talks.accept(end, None)
+                elif said := self._talks.hear(end):
+                    self._hand_over(end, said[1])
             now = time.monotonic()
             if self._listener is None and now >= retry_at:
                 self._open()
                 retry_at = now + self._retry_seconds
-            for peer in [peer for peer, talk in self._talks.items() if talk.until < now]:
-                self._end(peer)
+            self._talks.give_up(now)
 
     def _open(self) -> None:
         host, port = self._address
@@ -180,46 +175,6 @@ class Pages:
             self._log(f"{self._name} is served at {place} now")
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def _accept(self) -> None:
-        if self._listener is None:
-            return
-        try:
-            peer, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._make_room()
-            return  # or it has gone again
-        if len(self._talks) >= _MOST_PEERS:
-            self._make_room()
-        peer.setblocking(False)
-        self._talks[peer] = _Talk(bytearray(), time.monotonic() + self._patience)
-        self._selector.register(peer, selectors.EVENT_READ)
-
-    def _make_room(self) -> None:
-        """Break off with the peer that has talked longest."""
-        if self._talks:
-            self._end(next(iter(self._talks)))
-        else:
-            time.sleep(0.1)  # the files are others'; the listener stays readable meanwhile
-
-    def _hear(self, peer: socket.socket) -> None:
-        talk = self._talks.get(peer)
-        if talk is None:
-            return
-        try:
-            data = peer.recv(_LONGEST_REQUEST)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        talk.received.extend(data)
-        if b"\r\n\r\n" in talk.received or b"\n\n" in talk.received:
-            del self._talks[peer]
-            self._selector.unregister(peer)
-            self._hand_over(peer, bytes(talk.received))
-        elif not data or len(talk.received) >= _LONGEST_REQUEST:
-            self._end(peer)
-
     def _hand_over(self, peer: socket.socket, raw: bytes) -> None:
         if not self._workers:
             self._answer(peer, raw)
@@ -228,11 +183,6 @@ class Pages:
         else:
             busy = Page(HTTPStatus.SERVICE_UNAVAILABLE, b"too many requests\n")
             self._send(peer, busy, is_head=raw.startswith(b"HEAD "))
-
-    def _end(self, peer: socket.socket) -> None:
-        del self._talks[peer]
-        self._selector.unregister(peer)
-        peer.close()
 
     # -- in any thread --
 
