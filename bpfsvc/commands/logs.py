@@ -27,10 +27,14 @@ class Json(logging.Formatter):
 
 
 def set_up(form: str, verbosity: int) -> None:
-    """Send everything to stderr; ``form`` is ``text`` or ``json``."""
+    """Send everything to stderr; ``form`` is ``text`` or ``json``.
+
+    What libraries say is of interest only if it is a warning.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         Json() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
     level = logging.DEBUG if verbosity >= DEBUG_FROM else logging.INFO
-    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("bpfsvc").setLevel(level)

@@ -87,7 +87,7 @@ def test_a_forgotten_version_leads_to_a_list_as_new(api: ApiServer) -> None:
         seen.wait_in_step(api)
         wait(lambda: len(api.watches) == 4, "the watches")
         known = api.store.resource_version
-        api.requests.clear()
+        api.forget_requests()
         lost_and_forgotten(api)
         seen.wait_in_step(api)
         (query,) = (
@@ -267,7 +267,7 @@ def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
         moments = set()
         for _ in range(3):
             wait(lambda: len(api.watches) == 4, "the watches")
-            api.requests.clear()
+            api.forget_requests()
             api.cut_watches()
             wait(lambda: len(api.requests) >= 4, "new watches")
             first = min(each.moment for each in api.requests)

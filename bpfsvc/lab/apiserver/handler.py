@@ -201,9 +201,7 @@ class Handler(BaseHTTPRequestHandler):
     def _note(self, code: int) -> None:
         path = urlsplit(self.path).path
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.requests.append(
-            Request(self.command, path, self.query, code, headers, self.moment)
-        )
+        self.server.note(Request(self.command, path, self.query, code, headers, self.moment))
 
     # -- watches ------------------------------------------------------------------------------
 

@@ -47,8 +47,7 @@ class ApiServer:
     ) -> None:
         self.store = Store(history)
         self.faults = Faults(**switches)
-        self.requests: deque[Request] = deque(maxlen=100_000)
-        """What was asked, oldest first."""
+        self._requests: deque[Request] = deque(maxlen=100_000)
         self.watches: list[Watch] = []
         """The watches that are open."""
         self.control: Callable[[str, bytes], Any] | None = None
@@ -62,6 +61,19 @@ class ApiServer:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._acceptor = threading.Thread(target=self._accept, name="api-accept", daemon=True)
         self.faults.on_change(self._wake)
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was asked, oldest first; those that come meanwhile are not in it."""
+        return list(self._requests)
+
+    def forget_requests(self) -> None:
+        """Let nothing have been asked yet."""
+        self._requests.clear()
+
+    def note(self, request: Request) -> None:
+        """Remember what was asked."""
+        self._requests.append(request)
 
     # -- listening ----------------------------------------------------------------------------
 
