@@ -21,13 +21,12 @@ from bpfsvc.books import Books
 from bpfsvc.cluster import Cluster, ServiceKey
 from bpfsvc.collector import Collector
 from bpfsvc.config import Config
-from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.installation import Installation, install
 from bpfsvc.datapath.netlink.devices import Network
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.datapath.source import load
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.errors import MapFull
 from bpfsvc.healthcheck import HealthChecks
 from bpfsvc.lastgood import LastGood
 from bpfsvc.model import Node as Identity
@@ -41,8 +40,8 @@ from bpfsvc.standin import StandIn
 
 _log = logging.getLogger("bpfsvc")
 
-Event = Batch | Network | BpfsvcError | None
-"""Objects, interfaces, the end of the source (None or why), in the order of arrival."""
+Event = Batch | Network | Exception | None
+"""Objects, interfaces, the end (None, or what failed), in the order of arrival."""
 
 _TICK = 1.0
 """Seconds at most between two looks at the clock."""
@@ -86,7 +85,7 @@ class Agent:
         self._network: Network | None = None
         self._node: Node
         self._programming: Programming
-        self._collector: Collector
+        self._collector: Collector | None = None
 
     def run(self) -> None:
         """Work until :meth:`stop`; what is in the kernel stays there afterwards."""
@@ -96,7 +95,7 @@ class Agent:
         root.create()
         lock = root.lock()
         watching = threading.Thread(target=self._watch, name="source", daemon=True)
-        monitor = Monitor(self._events.put)
+        monitor = Monitor(self._events.put, self._events.put)
         try:
             self._servers.start()
             self._announcer.started()
@@ -105,8 +104,6 @@ class Agent:
             installation = install(root, source, _log.info, self._config.cache)
             self._open(installation)
             self._begin(monitor, installation)
-            self._collector.start(_log.warning)
-            self._health_checks.start()
             self._report_ready(time.monotonic() - began)
             self._loop()
         except _Stopped:
@@ -115,7 +112,7 @@ class Agent:
             self._stop.set()
             self._health_checks.stop()
             monitor.stop()
-            if hasattr(self, "_collector"):
+            if self._collector:
                 self._collector.stop()
             if self._stand_in:
                 self._stand_in.finish()
@@ -144,17 +141,19 @@ class Agent:
                 self._events.put(batch)
                 del batch  # the first one names every object
             self._events.put(None)
-        except BpfsvcError as error:
+        except Exception as error:
+            # Whatever it is: without a source the agent must not go on as if all were well.
             self._events.put(error)
 
     def _open(self, installation: Installation) -> None:
         pinned = installation.pinned
         self._node = Node(self._config, installation)
-        self._collector = Collector(pinned, self._config.lifetimes, self._config.collect_seconds)
+        keep, seconds = self._config.lifetimes, self._config.collect_seconds
+        self._collector = collector = Collector(pinned, keep, seconds)
         self._programming = Programming(
             self._books,
             pinned,
-            self._collector,
+            collector,
             self._health,
             self._health_checks,
             metrics=self._metrics,
@@ -185,6 +184,10 @@ class Agent:
             installation.complete()
             self._node.write_settings()
         installation.complete()
+        self._tell_attached()
+        assert self._collector is not None
+        self._collector.start(_log.warning)
+        self._health_checks.start()
 
     def _take_first(self, monitor: Monitor, installation: Installation) -> list[Batch]:
         """Wait for the first complete picture of the source, or for the one that stands in."""
@@ -193,16 +196,17 @@ class Agent:
         waits = self._stand_in is not None
         while True:
             try:
-                timeout = max(0.0, patience - time.monotonic()) if waits else None
+                timeout = max(0.0, patience - time.monotonic()) if waits else _CHECK_SECONDS
                 event = self._events.get(timeout=timeout)
             except queue.Empty:
-                waits = False
-                if self._do_without(monitor, installation):
+                if waits and self._do_without(monitor, installation):
                     return taken
+                waits = False
+                self._check_attachments()
                 continue
             if event is None:
                 raise _Stopped
-            if isinstance(event, BpfsvcError):
+            if isinstance(event, Exception):
                 raise event
             if isinstance(event, Network):
                 self._follow(event)
@@ -221,6 +225,7 @@ class Agent:
         if held and self._books.cluster.node_seen and not installation.fresh:
             self._know_node()
             self._put_to_work(monitor, installation)
+            self._programming.tell(self._books.cluster.service_keys())
             self._health.well("start")
         return is_picture
 
@@ -231,8 +236,9 @@ class Agent:
 
     def _take(self, batch: Batch) -> set[ServiceKey]:
         """Take objects in; give the Services whose rows may be different now."""
-        whole = self._stand_in.answered(batch) if self._stand_in else batch.whole
-        touched = self._books.cluster.apply(batch.puts, batch.gone, whole)
+        if self._stand_in:
+            self._stand_in.answered(batch)
+        touched = self._books.cluster.apply(batch.puts, batch.gone, batch.whole)
         self._problems.note(batch.problems)
         self._metrics.unreadable(len(self._problems))
         self._tell_node()
@@ -257,6 +263,7 @@ class Agent:
             if not self._handle(self._drain(_TICK)):
                 return
             now = time.monotonic()
+            self._health.note("contact", self._source.absence())
             if self._stand_in:
                 self._stand_in.save()
             if now >= check_at:
@@ -274,7 +281,7 @@ class Agent:
         for event in events:
             if event is None:
                 return False
-            if isinstance(event, BpfsvcError):
+            if isinstance(event, Exception):
                 raise event
             if isinstance(event, Network):
                 self._follow(event)
@@ -292,11 +299,10 @@ class Agent:
             self._tell_applied(taken)
         return True
 
-    def _tell_applied(self, batches: Iterable[Batch]) -> None:
-        """Tell that what was queued is in the kernel, unless more of it waits by now."""
+    def _tell_applied(self, batches: list[Batch]) -> None:
+        """Tell that what was queued is in the kernel."""
         self._metrics.applied(batches)
-        if self._events.empty():
-            self._health.updated()
+        self._health.updated(changes=len(batches))
 
     def _know_node(self) -> set[ServiceKey]:
         """Take in what the Node object says; give the Services whose rows depend on it."""
@@ -313,7 +319,12 @@ class Agent:
 
     def _follow(self, network: Network) -> None:
         self._network = network
-        self._node.follow(network)
+        try:
+            self._node.follow(network)
+            self._health.well("node")
+        except MapFull as error:
+            _log.error("not all of this node is known to the programs: %s", error)
+            self._health.ill("node", str(error))
         own = addresses(network)
         self._tell_attached()
         nodeports = self._node.nodeports
@@ -322,8 +333,7 @@ class Agent:
         )
 
     def _tell_attached(self) -> None:
-        sockets = len(SOCKET_PROGRAMS) if self._config.cgroup_root else 0
-        self._metrics.attached(len(self._node.attached), sockets)
+        self._metrics.attached(len(self._node.attached), self._node.count_sockets())
         lost, never = (", ".join(names) for names in (self._node.lost, self._node.unattached))
         if lost:
             self._health.ill("attachments", f"programs are not attached any more to {lost}")
@@ -361,6 +371,7 @@ class Agent:
         self._waiting = self._problems.hidden(self._books.ledger.keys())
         if self._waiting:
             self._programming.sync(set(self._books.cluster.service_keys()) - self._waiting)
+            self._programming.tell(self._waiting)
         else:
             self._programming.sync_all()
         self._programming.tell_service_networks()
@@ -371,9 +382,11 @@ class Agent:
         self._programming.sync(touched)
         if self._waiting and not self._problems:
             self._waiting.clear()
-            self._programming.remove_leftovers()
+            self._programming.sync_all()
 
     def _check_attachments(self) -> None:
+        if self._network is None:
+            return
         lost = self._node.check_attachments()
         if lost:
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
@@ -49,7 +50,7 @@ class Health:
         self._clock = clock
         self._lock = threading.Lock()
         self._updated: dict[int, int] = {}
-        self._waiting: dict[int, float] = {}
+        self._waiting: dict[int, deque[float]] = {}
         self._problems: dict[str, str] = {"start": "the first synchronisation is not done yet"}
         self._notes: dict[str, str] = {}
         self._eligible: bool | None = None
@@ -60,13 +61,15 @@ class Health:
         """Note that a change waits to be brought into the kernel; the oldest one counts."""
         with self._lock:
             for family in families:
-                self._waiting.setdefault(family, self._monotonic())
+                self._waiting.setdefault(family, deque()).append(self._monotonic())
 
-    def updated(self, families: Iterable[int] = BOTH) -> None:
-        """Note that nothing waits any more."""
+    def updated(self, families: Iterable[int] = BOTH, changes: int = 1) -> None:
+        """Note that as many changes, the oldest of all, do not wait any more."""
         with self._lock:
             for family in families:
-                self._waiting.pop(family, None)
+                waiting = self._waiting.get(family, deque())
+                for _ in range(min(changes, len(waiting))):
+                    waiting.popleft()
                 self._updated[family] = self._clock()
 
     def well(self, about: str) -> None:
@@ -124,8 +127,13 @@ class Health:
         return not any(map(self._is_stale, self._waiting))
 
     def _is_stale(self, family: int) -> bool:
-        since = self._waiting.get(family)
-        return since is not None and self._monotonic() - since >= self._stale_seconds
+        """Whether a change has waited too long; at the start, none can be helped by a restart."""
+        if "start" in self._problems:
+            return False
+        waiting = self._waiting.get(family)
+        if not waiting:
+            return False
+        return self._monotonic() - waiting[0] >= self._stale_seconds
 
     def _body(self, *, ok: bool, healthy: bool) -> Body:
         now = rfc3339(self._clock())

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from bpfsvc.config import Config
 from bpfsvc.datapath import attachment, sockets, sysctls
 from bpfsvc.datapath.bpf import Map, program_id
+from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.installation import Installation
 from bpfsvc.datapath.layout import Value
 from bpfsvc.datapath.netlink.devices import (
@@ -32,6 +33,10 @@ from bpfsvc.surroundings import primary_address
 _log = logging.getLogger(__name__)
 
 _NOTHING = bytes(16)
+
+_IPVS_DEVICE = "kube-ipvs0"
+"""Where kube-proxy keeps every cluster IP in ipvs mode: addresses of Services, not of the node."""
+
 _ONLY_ROW = bytes(4)
 
 
@@ -146,6 +151,10 @@ class Node:
         if self._config.cgroup_root:
             sockets.attach(self._installation.root, self._pinned, self._config.cgroup_root)
 
+    def count_sockets(self) -> int:
+        """Count the socket programs that are attached."""
+        return sockets.count(self._installation.root)
+
     @property
     def attached(self) -> list[str]:
         """Names of the interfaces our programs are on."""
@@ -217,8 +226,14 @@ class Node:
             _log.warning("%s", text)
 
     def check_attachments(self) -> list[str]:
-        """Find interfaces that lost our programs, and attach them again; give their names."""
+        """Find what lost our programs, interfaces and sockets; give the names.
+
+        Sockets get them again at once, interfaces with the next :meth:`follow`.
+        """
         lost = []
+        if self._config.cgroup_root and self.count_sockets() < len(SOCKET_PROGRAMS):
+            lost.append(f"the sockets of {self._config.cgroup_root}")
+            self.attach_sockets()
         for index, name in list(self._attached.items()):
             try:
                 present = all(self._is_attached(index, hook) for hook in Hook)
@@ -246,6 +261,7 @@ def addresses(network: Network) -> set[bytes]:
     return {
         each.address
         for device in network.devices
+        if device.name != _IPVS_DEVICE
         for each in device.addresses
         if not _is_link_local(each.address)
     }

@@ -1,7 +1,7 @@
 """What of the source cannot be read at present: told once, and remembered.
 
-As long as a file is broken, nobody knows which Services it held; of an object in an API server at
-least the namespace is known.
+As long as a file is broken, nobody knows which Services it held. A Service in an API server is
+known by its name, and of a slice at least the namespace is known.
 """
 
 from __future__ import annotations
@@ -40,5 +40,9 @@ class Problems:
         for problem in self._known.values():
             if problem.key is None:
                 return every
-            hidden |= {key for key in every if key[0] == problem.key.namespace}
+            kind, namespace, name = problem.key
+            if kind == "Service":
+                hidden |= every & {(namespace, name)}
+            else:
+                hidden |= {key for key in every if key[0] == namespace}
         return hidden

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 
 from bpfsvc import rows
 from bpfsvc.absence import Absences
@@ -100,16 +100,18 @@ class Programming:
         self._follow_up(touched)
         self._tell_done(began, full=False)
 
-    def remove_leftovers(self) -> None:
-        """Remove what an earlier agent has left and nobody knows."""
-        self._write(self._books.plans_for_all())
-
     def tell_service_networks(self) -> None:
         """Make known what addresses are nobody's but Services'; their own rows come first."""
         now = self._books.service_networks()
-        if now != self._service_networks:
+        if now == self._service_networks:
+            return
+        try:
             self._tables.set_service_networks(now)
-            self._service_networks = now
+        except MapFull as error:
+            self._health.ill("networks", str(error))
+            return
+        self._health.well("networks")
+        self._service_networks = now
 
     def retry_refused(self) -> None:
         """Try again to bring in the Services that found no room."""
@@ -119,7 +121,13 @@ class Programming:
     def reconcile(self) -> int:
         """Mend what somebody else changed; return how many rows differed."""
         began = time.monotonic()
-        drift = self._mend()
+        try:
+            drift = self._mend()
+            self._health.well("reconciliation")
+        except MapFull as error:
+            # Somebody else's rows take the room; what could be mended is.
+            self._health.ill("reconciliation", str(error))
+            return 0
         self._metrics.reconciled(time.monotonic() - began, drift)
         return drift
 
@@ -158,7 +166,7 @@ class Programming:
                 freed |= plan.frees
                 plan = next(plans, None)
             except MapFull as error:
-                self._mend()
+                self.reconcile()
                 plan = _throw(plans, error)
         return freed
 
@@ -183,13 +191,17 @@ class Programming:
         self._metrics.synced(seconds, full=full, well=not self._books.refused)
         self._metrics.no_local(self._absences.counts())
 
-    def _follow_up(self, touched: Iterable[ServiceKey]) -> None:
+    def tell(self, touched: Collection[ServiceKey]) -> None:
+        """Tell load balancers, and whoever wants metrics, of Services as they are known."""
         cluster, node = self._books.cluster, self._books.node
         self._health_checks.update(
             (key, checks(*cluster.lookup(key), node.name)) for key in touched
         )
         for key in touched:
             self._absences.update(key, *cluster.lookup(key), node)
+
+    def _follow_up(self, touched: Collection[ServiceKey]) -> None:
+        self.tell(touched)
         self._forget_stale(touched)
 
     def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:

@@ -6,6 +6,7 @@ Whoever does not want metrics does not pay for them: what remembers them is impo
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bpfsvc.announcer import Announcer
@@ -23,8 +24,12 @@ _log = logging.getLogger("bpfsvc")
 class Servers:
     """The servers of one agent; ``health`` and ``metrics`` are told what they are to say."""
 
-    def __init__(self, config: Config, announcer: Announcer) -> None:
+    def __init__(
+        self, config: Config, announcer: Announcer, flags: Mapping[str, object] | None = None
+    ) -> None:
+        """``flags``: those that were given, by name, for people to see."""
         self._announcer = announcer
+        self._flags = flags or {}
         self.health = Health(2 * config.sync_seconds)
         self.metrics = Observer()
         self._servers: dict[str, HealthServer | MetricsServer] = {}
@@ -61,6 +66,7 @@ class Servers:
         about = About(
             mode=config.mode,
             configuration=config.document,
+            flags=self._flags,
             checks={
                 "healthz": lambda: self.health.healthz()[0],
                 "livez": lambda: self.health.livez()[0],

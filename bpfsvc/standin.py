@@ -1,30 +1,26 @@
 """What is served as long as the source of objects has not answered.
 
 After a boot the maps are empty, and the last good picture is programmed. If an earlier agent has
-left its work in the kernel, that is newer than any file and is left alone; only who this node is is
-taken from the file, for without it interfaces cannot be followed. Either way people are told, until
-the source answers: what it tells then replaces all of this.
+left its work in the kernel, that is newer than any file and is left alone; the file only tells who
+this node is, without which interfaces cannot be followed, and what load balancers are answered. An
+agent of another build does not even do that: its programs wait for their rows. Either way people
+are told, until the source answers: what it tells then replaces all of this.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from bpfsvc.cluster import Cluster
 from bpfsvc.health import Health
 from bpfsvc.lastgood import LastGood
 from bpfsvc.metrics.observer import Observer
-from bpfsvc.model import Node
-from bpfsvc.sources import Batch, Names
+from bpfsvc.sources import Batch
 
 _log = logging.getLogger("bpfsvc")
 
-_UNANSWERED = "the API server has not answered since the start"
-
-_OTHER_WAYS: Mapping[str, Names] = {"EndpointSlice": frozenset(), "Endpoints": frozenset()}
-"""What stood in may have come from a cluster that told endpoints in another way."""
+_UNANSWERED = "there is no picture from the API server since the start"
 
 
 class StandIn:
@@ -50,29 +46,26 @@ class StandIn:
             stays = f"{held} Services stay as they are" if held else "nothing is served"
             self._note(f"{_UNANSWERED}, and there is no last good state: {stays}")
             return False
+        self._cluster.apply(picture.objects, ())
         if held:
-            self._cluster.apply((one for one in picture.objects if isinstance(one, Node)), ())
             self._note(f"{_UNANSWERED}: {held} Services stay as an earlier agent left them")
             return False
-        self._cluster.apply(picture.objects, ())
         self._stood_in = True
         self._metrics.standing_in(picture.saved)
         since = datetime.fromtimestamp(picture.saved, UTC).isoformat(timespec="seconds")
         self._note(f"{_UNANSWERED}: serving the last good state, saved at {since}")
         return True
 
-    def answered(self, batch: Batch) -> Mapping[str, Names]:
-        """Take note of what the source tells; give the kinds that it replaces as a whole."""
+    def answered(self, batch: Batch) -> None:
+        """Take note of what the source tells."""
         if not batch.complete:
-            return batch.whole
+            return
         self._last_good.changed()
         if self._noted:
             self._note(None)
-        if not self._stood_in:
-            return batch.whole
-        self._stood_in = False
-        self._metrics.standing_in(None)
-        return {**_OTHER_WAYS, **batch.whole}
+        if self._stood_in:
+            self._stood_in = False
+            self._metrics.standing_in(None)
 
     def save(self) -> None:
         """Save what is known, if it is time."""
@@ -88,6 +81,6 @@ class StandIn:
         if text:
             _log.warning("%s", text)
         else:
-            _log.info("the API server has answered: its state is in force")
+            _log.info("the API server has told everything: its state is in force")
         self._noted = bool(text)
         self._health.note("source", text)

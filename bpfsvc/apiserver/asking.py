@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bpfsvc.apiserver import cutting, decoding, objects
-from bpfsvc.apiserver.connection import Answer, Connection
+from bpfsvc.apiserver.connection import READ_SECONDS, Answer, Connection
 from bpfsvc.apiserver.decoding import Event
 from bpfsvc.apiserver.objects import Found
 from bpfsvc.apiserver.resources import Query, Variant
 from bpfsvc.apiserver.trouble import ApiError, Refused
+
+VERSION = "/version"
 
 PAGE = 500
 """Objects in a page, as client-go asks for."""
@@ -118,6 +120,15 @@ class Asking:
         for piece in answer.pieces():
             self._heard()
             yield piece
+
+
+def version(connection: Connection) -> dict[str, str]:
+    """Ask what the server says of itself; raises as ``Connection.get``."""
+    answer = connection.get(VERSION, (), read_timeout=READ_SECONDS)
+    try:
+        return decoding.version(b"".join(answer.pieces()))
+    finally:
+        answer.close()
 
 
 class Pages:

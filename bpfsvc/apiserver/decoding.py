@@ -51,6 +51,17 @@ class _List(msgspec.Struct, gc=False, rename="camel"):
     items: list[msgspec.Raw] | None = None
 
 
+_version = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def version(text: bytes) -> dict[str, str]:
+    """Read what ``/version`` says; raises :class:`Garbled` for anything else."""
+    try:
+        return _version(text)
+    except msgspec.MsgspecError as error:
+        raise Garbled(str(error)) from error
+
+
 class _Cause(msgspec.Struct, gc=False):
     reason: str = ""
 

@@ -10,19 +10,26 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
+from bpfsvc.apiserver import asking
 from bpfsvc.apiserver.connection import Connection
 from bpfsvc.apiserver.contacts import Contact, Contacts
 from bpfsvc.apiserver.pacing import Pacing
 from bpfsvc.apiserver.reflector import Reflector
 from bpfsvc.apiserver.resources import ENDPOINTS, SERVICE_CIDRS, SERVICES, node
+from bpfsvc.apiserver.trouble import ApiError
 from bpfsvc.apiserver.updates import Gathering, Update
 from bpfsvc.model import Node
 from bpfsvc.sources import Batch, Problem
 
 _NEEDED = frozenset({SERVICES.name, ENDPOINTS.name})
 """Nothing is told before these have been listed."""
+
+
+_BRIEF = 10.0
+"""Seconds without contact that nobody needs to know of."""
 
 
 class ApiServer:
@@ -39,11 +46,14 @@ class ApiServer:
         *,
         node_wait: float = 30.0,
         pacing: Pacing | None = None,
+        on_version: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
+        """``on_version`` is told what the server says of itself, once it has answered."""
         self._connection = connection
         self._resources = (SERVICES, ENDPOINTS, node(node_name), SERVICE_CIDRS)
         self._node_wait = node_wait
         self._pacing = pacing or Pacing()
+        self._on_version = on_version
         self._contacts = Contacts(connection.server, self._resources)
         self._updates: queue.SimpleQueue[Update | None] = queue.SimpleQueue()
         self._problems: dict[str, tuple[Problem, ...]] = {}
@@ -51,6 +61,21 @@ class ApiServer:
     def contacts(self) -> dict[str, Contact]:
         """Give the contact over each resource, by its name; any thread may ask."""
         return self._contacts.snapshot()
+
+    def absence(self) -> str | None:
+        """Name what is not followed for longer than a restart of the server's proxy takes."""
+        now = time.monotonic()
+        lost = [
+            each
+            for each in self.contacts().values()
+            if not each.connected and not each.optional and now - each.since > _BRIEF
+        ]
+        if not lost:
+            return None
+        seconds = now - min(each.since for each in lost)
+        names = ", ".join(each.resource for each in lost)
+        reason = lost[0].error or "no answer yet"
+        return f"nothing was heard of {names} for {seconds:.0f} s: {reason}"
 
     def watch(self, stop: threading.Event) -> Iterator[Batch]:
         """Give one batch with everything, then batches of changes, until ``stop`` is set."""
@@ -66,6 +91,7 @@ class ApiServer:
         first = self._first()
         if first is None:
             return
+        threading.Thread(target=self._ask_version, name="api version", daemon=True).start()
         yield first
         del first
         while gathering := self._gather():
@@ -114,6 +140,11 @@ class ApiServer:
 
     def _all_problems(self) -> tuple[Problem, ...]:
         return tuple(problem for some in self._problems.values() for problem in some)
+
+    def _ask_version(self) -> None:
+        """A courtesy to those who compare versions: without an answer they get none."""
+        with suppress(ApiError):
+            self._on_version(asking.version(self._connection))
 
     def _close(self, stop: threading.Event, reflectors: list[Reflector]) -> None:
         stop.wait()

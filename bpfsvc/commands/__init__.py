@@ -120,7 +120,10 @@ COMMANDS = {
         "bpfsvc.commands.doctor",
         "Look whether this node is fit, and what stands beside.",
     ),
-    "cleanup": ("bpfsvc.commands.cleanup", "Remove every trace of an agent that no longer runs."),
+    "cleanup": (
+        "bpfsvc.commands.cleanup",
+        "Remove what an agent that no longer runs has left in the kernel.",
+    ),
 }
 """Name -> module, description."""
 

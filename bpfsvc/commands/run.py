@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,7 +105,7 @@ def run(
         return
     if trouble := oom.protect(config.oom_score_adj):
         _log.debug("%s", trouble)
-    agent = _agent(config)
+    agent = _agent(config, _said(click.get_current_context().params))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     reload = Reload(given, settings, agent.stop)
@@ -120,22 +120,27 @@ def run(
     reload.check()
 
 
-def _agent(config: Config) -> Agent:
+def _said(params: Mapping[str, Any]) -> dict[str, object]:
+    """Give what was said on the command line, for /flagz."""
+    return {name.replace("_", "-"): value for name, value in params.items() if value}
+
+
+def _agent(config: Config, said: Mapping[str, object]) -> Agent:
     """Make an agent. What an API server needs is not loaded for a directory, and vice versa."""
     if config.manifests:
         from bpfsvc.sources.manifests import Manifests
 
         nobody = Announcer()
-        return Agent(config, Manifests(config.manifests), Servers(config, nobody), nobody)
+        return Agent(config, Manifests(config.manifests), Servers(config, nobody, said), nobody)
     from bpfsvc.apiserver.announcements import Announcements
     from bpfsvc.apiserver.connection import connect
     from bpfsvc.apiserver.source import ApiServer
 
     connection = connect(config.kubeconfig, config.master, user_agent=f"bpfsvc/{__version__}")
     announcer = Announcements(connection, config.node_name)
-    servers = Servers(config, announcer)
+    servers = Servers(config, announcer, said)
     connection.observer = servers.metrics.asked
-    source = ApiServer(connection, config.node_name)
+    source = ApiServer(connection, config.node_name, on_version=servers.metrics.kubernetes)
     servers.metrics.contacts(lambda: source.contacts().values())
     return Agent(config, source, servers, announcer)
 

@@ -87,6 +87,17 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
         os.close(link)
 
 
+def count(root: PinRoot) -> int:
+    """Count the socket programs whose links are still attached to a cgroup."""
+    attached = 0
+    for pin in (root.links / name for name in SOCKET_PROGRAMS):
+        if pin.exists():
+            link = bpf.get(pin)
+            attached += bpf.link_cgroup(link) != 0
+            os.close(link)
+    return attached
+
+
 def detach(root: PinRoot) -> int:
     """Detach every socket program; return how many there were."""
     pins = [root.links / name for name in SOCKET_PROGRAMS]

@@ -26,6 +26,10 @@ class Contact(Protocol):
         """Its name."""
 
     @property
+    def optional(self) -> bool:
+        """Nothing depends on it; it may be missing for ever."""
+
+    @property
     def connected(self) -> bool:
         """What is known of it is current."""
 

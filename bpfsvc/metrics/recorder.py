@@ -51,6 +51,7 @@ class Metrics(Observer):
         self._began = now()
         self._lock = threading.Lock()
         self._changes = {"Service": 0, "EndpointSlice": 0}
+        self._well = True
         self._traffic: Traffic | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._proxy = KubeProxy(self._registry)
@@ -83,6 +84,8 @@ class Metrics(Observer):
             self._changes["Service"] += services
             self._changes["EndpointSlice"] += slices
             self._tell_pending()
+        if not (services or slices):
+            return  # a Node tells of itself every few minutes, and nobody waits for that
         self._proxy.service_changes.inc(services)
         self._proxy.endpoint_changes.inc(slices)
         for name in _names(BOTH):
@@ -97,6 +100,9 @@ class Metrics(Observer):
                 self._changes["Service"] -= services
                 self._changes["EndpointSlice"] -= slices
                 self._tell_pending()
+            if self._well and (services or slices):
+                # Also where nothing came of them.
+                self._tell_synced(BOTH)
             for trigger in batch.triggers:
                 if trigger.seconds >= self._began:
                     name = f"IPv{trigger.family}"
@@ -153,8 +159,13 @@ class Metrics(Observer):
         for name in _names(families):
             self._proxy.sync.labels(name).observe(seconds)
             kind.labels(name).observe(seconds)
-            if well:
-                self._proxy.synced_at.labels(name).set(self._now())
+        self._well = well
+        if well:
+            self._tell_synced(families)
+
+    def _tell_synced(self, families: Collection[int]) -> None:
+        for name in _names(families):
+            self._proxy.synced_at.labels(name).set(self._now())
 
     def reconciled(self, seconds: float, drift: int) -> None:
         """Note that the kernel was compared with what was written."""
@@ -222,6 +233,8 @@ class _Contacts:
             "bpfsvc_api_errors", "Lists and watches that failed", None, resource
         )
         for one in self._ask():
+            if one.optional and not one.connected:
+                continue  # what a cluster does not have is no contact that was lost
             key = (one.resource,)
             connected.add_metric(key, one.connected)
             ago = time.monotonic() - one.heard

@@ -22,7 +22,9 @@ _CHOOSE = "give ranges of the node's own family, or another --detect-local-mode"
 
 def of_machine() -> tuple[int, ...]:
     """Give the families that this machine has; both are served wherever they can be."""
-    return (4, 6) if Path("/proc/net/if_inet6").exists() else (4,)
+    disabled = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+    has_v6 = Path("/proc/net/if_inet6").exists() and disabled.read_text().strip() == "0"
+    return (4, 6) if has_v6 else (4,)
 
 
 def doubts(config: Config, node: Node, families: Iterable[int] = (4, 6)) -> tuple[str, ...]:
@@ -56,6 +58,6 @@ def doubts(config: Config, node: Node, families: Iterable[int] = (4, 6)) -> tupl
         ("healthzBindAddress", config.healthz),
         ("metricsBindAddress", config.metrics),
     ):
-        if at and family(pack(at[0])) != right and at[0] != "::":
+        if at and family(pack(at[0])) != right and pack(at[0]) not in addresses.UNSPECIFIED:
             found.append(f"this node is IPv{right}, and {name} is {at[0]}")
     return tuple(found)

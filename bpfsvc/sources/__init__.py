@@ -83,3 +83,7 @@ class Source(Protocol):
         Raises :class:`SourceUnavailable` if it cannot begin.
         """
         ...
+
+    def absence(self) -> str | None:
+        """Say why what was told may be out of date; None if it is not. For any thread."""
+        ...

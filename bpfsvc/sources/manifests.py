@@ -57,6 +57,10 @@ class Manifests:
         _check(self._directory)
         return self._batches(stop)
 
+    def absence(self) -> str | None:
+        """Say nothing: what is wrong with files is told as problems."""
+        return None
+
     def _batches(self, stop: threading.Event) -> Iterator[Batch]:
         shelf = Shelf(self._directory, self._settle, stop)
         told: Batch | None = None

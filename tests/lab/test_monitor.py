@@ -59,7 +59,7 @@ def present(name: str) -> Device:
 def following() -> Iterator[tuple[Network, queue.Queue[Network]]]:
     """Give the first state and a queue of the later ones."""
     changes: queue.Queue[Network] = queue.Queue()
-    follower = Monitor(changes.put)
+    follower = Monitor(changes.put, changes.put)  # type: ignore[arg-type]
     first = follower.start()
     try:
         yield first, changes
@@ -254,7 +254,7 @@ def test_overrun() -> None:
         busy.set()
         assert proceed.wait(10)
 
-    follower = Monitor(report_slowly)
+    follower = Monitor(report_slowly, states.put)  # type: ignore[arg-type]
     follower.start()
     try:
         ip("link add new9 type veth peer name peer9")
@@ -266,3 +266,20 @@ def test_overrun() -> None:
     finally:
         proceed.set()
         follower.stop()
+
+
+def test_whatever_ends_it_is_told() -> None:
+    """Who waits for changes must not wait for ever."""
+    told: queue.Queue[Exception] = queue.Queue()
+
+    def fail(_: Network) -> None:
+        raise ValueError("nobody expected this")
+
+    follower = Monitor(fail, told.put)
+    follower.start()
+    try:
+        ip("link add new8 type veth peer name peer8")
+        assert str(told.get(timeout=10)) == "nobody expected this"
+    finally:
+        follower.stop()
+        ip("link del new8")

@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfsvc.books import Books
@@ -110,6 +110,7 @@ kinds = st.sampled_from(["Service", "EndpointSlice", "Node"])
 ways = st.sampled_from(["watch", "watch", "again", "relist"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(ways, kinds, st.integers(0, 25)), max_size=25))
 def test_any_way_of_the_same_events_ends_in_the_same_rows(
     course: list[tuple[str, str, int]],

@@ -87,6 +87,37 @@ def test_an_update_makes_it_well_again(health: Health, clock: Clock) -> None:
     assert answers(health) == (True, True)
 
 
+def test_a_queue_that_is_never_empty_is_none_that_is_stuck(health: Health, clock: Clock) -> None:
+    """What counts is how long each change waited, and not since when some have."""
+    health.queued([4])
+    for _ in range(100):
+        clock.seconds += LIMIT / 10
+        health.queued([4])
+        health.updated([4])
+    assert answers(health) == (True, True)
+    clock.seconds += LIMIT
+    assert answers(health) == (False, False)
+
+
+def test_several_changes_may_be_brought_in_at_once(health: Health, clock: Clock) -> None:
+    for _ in range(3):
+        health.queued()
+    health.updated(changes=2)
+    clock.seconds = LIMIT
+    assert answers(health) == (False, False)
+    health.updated()
+    assert answers(health) == (True, True)
+
+
+def test_nothing_waits_too_long_before_the_first_synchronisation(clock: Clock) -> None:
+    """A compiler may take its time, and a restart would only begin anew."""
+    health = Health(LIMIT, monotonic=clock.monotonic)
+    health.queued()
+    clock.seconds = 9 * LIMIT
+    assert health.livez()[0]
+    assert not health.healthz()[0]
+
+
 def test_an_update_of_one_family_says_nothing_of_the_other(health: Health, clock: Clock) -> None:
     health.queued()
     clock.seconds = LIMIT

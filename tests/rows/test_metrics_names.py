@@ -50,6 +50,7 @@ class Contact(NamedTuple):
     lists: int = 1
     watches: int = 3
     errors: int = 2
+    optional: bool = False
 
 
 class Clock:

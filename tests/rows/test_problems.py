@@ -12,6 +12,7 @@ from bpfsvc.sources import Problem
 
 SERVICES = [("default", "web"), ("default", "dns"), ("shop", "web")]
 FILE = Problem("a.yaml", 3, "malformed YAML")
+SERVICE = Problem("service", 0, "no port", ObjectKey("Service", "default", "dns"))
 SLICE = Problem("slice", 0, "no port", ObjectKey("EndpointSlice", "shop", "web-1"))
 
 
@@ -34,7 +35,8 @@ def test_a_problem_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
     [
         pytest.param([], set(), id="nothing is broken"),
         pytest.param([FILE], set(SERVICES), id="a file may have held any"),
-        pytest.param([SLICE], {("shop", "web")}, id="an object belongs to its namespace"),
+        pytest.param([SERVICE], {("default", "dns")}, id="a Service is one of them"),
+        pytest.param([SLICE], {("shop", "web")}, id="a slice belongs to a namespace"),
         pytest.param([SLICE, FILE], set(SERVICES), id="both"),
     ],
 )

@@ -35,11 +35,15 @@ class Monitor:
     """Follows the network namespace of the thread that calls :meth:`start`.
 
     ``on_change`` is called in the monitor's own thread with the new state, never twice with the
-    same. It should return soon and not raise: what it raises ends the thread, shown by ``alive``.
+    same. It should return soon. Whatever ends the thread before :meth:`stop` is told to
+    ``on_failure``.
     """
 
-    def __init__(self, on_change: Callable[[Network], None]) -> None:
+    def __init__(
+        self, on_change: Callable[[Network], None], on_failure: Callable[[Exception], None]
+    ) -> None:
         self._on_change = on_change
+        self._on_failure = on_failure
         self._signs = socket.socket(
             socket.AF_NETLINK,
             socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
@@ -48,7 +52,7 @@ class Monitor:
         self._talk = Conversation()
         self._reader = NetworkReader(self._talk)
         self._stop = os.eventfd(0)
-        self._thread = threading.Thread(target=self._follow, name="interfaces", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="interfaces", daemon=True)
         self._known: Network
 
     @property
@@ -71,6 +75,13 @@ class Monitor:
         self._signs.close()
         self._talk.close()
         os.close(self._stop)
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            # Whatever it is: who waits for changes must not wait for ever.
+            self._on_failure(error)
 
     def _follow(self) -> None:
         waiting = select.poll()
