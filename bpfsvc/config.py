@@ -83,9 +83,7 @@ class Config:
 
     What it was told:
 
-    * ``config_file``: the file that was read.
     * ``document``: the effective configuration, keyed as ``/configz`` shows it.
-    * ``notes``: sentences about what was given and has no effect here.
     """
 
     manifests: Path | None = None
@@ -119,9 +117,7 @@ class Config:
     bind_address_hard_fail: bool = False
     sync_seconds: float = 30.0
     profiling: bool = False
-    config_file: Path | None = None
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    notes: tuple[str, ...] = ()
     collect_seconds: float = 5.0
     reconcile_seconds: float = 600.0
 

@@ -34,7 +34,7 @@ from bpfsvc.apiserver.trouble import (
     Refused,
     Unreachable,
 )
-from bpfsvc.apiserver.updates import Update
+from bpfsvc.apiserver.updates import Identity, Update
 
 _log = logging.getLogger("bpfsvc")
 
@@ -127,6 +127,10 @@ class Reflector:
             if error.code == NOT_FOUND and self._take_other_variant():
                 return 0.0
             if self._resource.optional and error.code in (NOT_FOUND, FORBIDDEN):
+                if error.code == NOT_FOUND:
+                    # What was known of them, from a file or a former server, is over.
+                    nothing = tuple((kind, frozenset[Identity]()) for kind in self._resource.kinds)
+                    self._tell(Update(self._name, whole=nothing))
                 self._contacts.absent(self._name, error.message)
                 return self._pacing.look_again * random.uniform(0.8, 1.2)
             self._contacts.failed(self._name, _advice(error, self._variant))

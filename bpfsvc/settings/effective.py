@@ -62,9 +62,7 @@ def config(settings: Settings, node_name: str, cgroup_root: Path | None) -> Conf
         bind_address_hard_fail=proxy.bind_address_hard_fail,
         sync_seconds=defaults.sync_period(proxy).seconds,
         profiling=proxy.enable_profiling,
-        config_file=settings.file,
         document=document(settings),
-        notes=settings.notes,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfsvc.apiserver import cutting, decoding, objects
@@ -41,6 +41,7 @@ def read(source: Iterable[bytes]) -> list[Any]:
 NASTY = '},{"metadata":{"name":"no"}}]}\n'
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=5), max_size=6), st.integers(1, 200), st.booleans())
 def test_items_are_cut_wherever_pieces_end(notes: list[str], size: int, pretty: bool) -> None:
     """A list gives the same items however it is cut and written, whatever texts are inside."""
@@ -103,6 +104,7 @@ def test_items_are_given_the_kind_of_their_list() -> None:
     assert json.loads(whole) == {"kind": "Service", "apiVersion": "v1", **item("a")}
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9).map(lambda raw: raw.replace(b"\n", b"."))), st.integers(1, 9))
 def test_lines_are_cut_wherever_pieces_end(texts: list[bytes], size: int) -> None:
     """A watch gives the same lines however it is cut, but for what has no end."""

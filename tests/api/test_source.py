@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.api.following import (
     put_cluster,
     service,
 )
+from tests.api.mishaps import asked
 
 WATCH_LIST = pytest.mark.parametrize("watch_list", ["served", "recorded", "invalid", "bad request"])
 
@@ -85,7 +87,7 @@ def test_the_selectors_are_those_of_kube_proxy(api: ApiServer) -> None:
     api.faults.watch_list = "invalid"
     with following(api) as seen:
         seen.wait_in_step(api)
-        lists = {each.path: each.query for each in api.requests if "watch" not in each.query}
+        lists = {each.path: each.query for each in asked(api) if "watch" not in each.query}
     paged = {"limit": "500", "resourceVersion": "0"}
     assert lists == {
         "/api/v1/services": {
@@ -118,12 +120,16 @@ def test_what_waits_makes_one_batch(api: ApiServer) -> None:
     stop = threading.Event()
     batches = source.watch(stop)
     picture = applied({}, next(batches))
+    wait(lambda: all(each.connected for each in source.contacts().values()), "every watch")
     for number in range(50):
         api.put(service("web-0", clusterIP=f"10.96.1.{number}"))
     api.delete("Service", "default", "web-1")
     wait(lambda: waiting.has_deletion, "the changes")
     picture = applied(picture, next(batches))
-    assert picture == held(api)
+    # The list of what is not waited for may have come late.
+    assert {key: each for key, each in picture.items() if key.kind == "Service"} == {
+        key: each for key, each in held(api).items() if key.kind == "Service"
+    }
     stop.set()
     assert list(batches) == []
 
@@ -174,6 +180,40 @@ def test_clusters_without_service_cidrs_are_no_trouble(api: ApiServer) -> None:
         assert contact.optional
         api.faults.absent = frozenset()
         seen.wait_in_step(api)
+        # A server that takes the place of another may not offer them any more.
+        api.faults.absent = frozenset({"servicecidrs"})
+        api.cut_watches()
+        seen.wait_for({key: each for key, each in held(api).items() if key.kind != "ServiceCIDR"})
+
+
+def test_the_version_is_told_once_the_server_has_answered(api: ApiServer) -> None:
+    """For metrics: whoever compares versions looks at kubernetes_build_info."""
+    put_cluster(api)
+    told: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+    source = Source(connection(api), "here", on_version=told.put)
+    stop = threading.Event()
+    batches = source.watch(stop)
+    next(batches)
+    assert told.get(timeout=10)["major"] == "1"
+    stop.set()
+    list(batches)
+
+
+def test_a_server_that_is_away_for_long_is_told(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment is nothing; after it, it is named what is not followed, and why."""
+    put_cluster(api)
+    with following(api) as seen:
+        seen.wait_in_step(api)
+        seen.wait_connected()
+        api.go_away()
+        assert seen.source.absence() is None
+        monkeypatch.setattr("bpfsvc.apiserver.source._BRIEF", 0.0)
+        wait(lambda: " services" in str(seen.source.absence()), "the absence is told")
+        assert "servicecidrs" not in str(seen.source.absence())
+        api.come_back()
+        wait(lambda: seen.source.absence() is None, "it is back")
 
 
 def test_clusters_without_slices_have_endpoints(api: ApiServer) -> None:

@@ -22,6 +22,7 @@ from tests.api.following import (
 )
 from tests.api.mishaps import (
     FAULTS,
+    asked,
     away,
     busy,
     change,
@@ -184,13 +185,13 @@ def test_bookmarks_keep_a_quiet_watch_alive(api: ApiServer) -> None:
     with following(api, pacing=IMPATIENT) as seen:
         seen.wait_in_step(api)
         wait(lambda: len(api.watches) == 4, "the watches")
-        before, watch = len(api.requests), api.watches[0]
+        before, watch = len(asked(api)), api.watches[0]
         api.put(node("elsewhere"))
         api.compact()
         api.put(node("elsewhere"))
         moment = seen.source.contacts()["services"].heard
         wait(lambda: seen.source.contacts()["services"].heard > moment + 0.6, "bookmarks")
-        assert len(api.requests) == before
+        assert len(asked(api)) == before
         assert watch in api.watches
         known = lists(api)
         api.cut_watches()

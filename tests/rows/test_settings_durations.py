@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpfsvc.settings.durations import Duration, parse
@@ -50,12 +50,14 @@ def test_more_than_go_holds_is_refused() -> None:
         parse("2562047h47m16.854775808s")
 
 
+@settings(deadline=None)
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
 def test_what_is_written_is_read_again(nanoseconds: int) -> None:
     """Nothing is lost on the way."""
     assert parse(str(Duration(nanoseconds))) == Duration(nanoseconds)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 999), st.sampled_from(["h", "m", "s", "ms", "us", "ns"])),
@@ -70,6 +72,7 @@ def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     assert parse(text).nanoseconds == sum(number * units[unit] for number, unit in parts)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_they_compare_as_their_lengths_do(left: int, right: int) -> None:
     """And only the empty one is false."""

@@ -21,7 +21,6 @@ from bpfsvc.detection import Detection
 from bpfsvc.errors import UsageError
 from bpfsvc.settings import effective
 from tests.rows.settings import (
-    FILE,
     HEAD,
     KUBEADM,
     OWN_HEAD,
@@ -45,7 +44,6 @@ def test_the_file_of_kubeadm_gives_an_agent_with_the_defaults_of_kube_proxy() ->
         oom_score_adj=-999,
         healthz=("0.0.0.0", 10256),
         metrics=("127.0.0.1", 10249),
-        config_file=FILE,
     )
 
 
