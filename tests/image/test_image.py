@@ -104,7 +104,9 @@ def machine(certificates: Certificates) -> Iterator[Machine]:
         "bpfsvc": place / "config",
         "token": place / "token",
         "/var/lib/bpfsvc": place / "state",
+        "/run/xtables.lock": place / "xtables.lock",
     }
+    volumes["/run/xtables.lock"].touch()
     with (
         Lab("bridge") as lab,
         ApiServer(
