@@ -153,7 +153,7 @@ class Node:
 
     def count_sockets(self) -> int:
         """Count the socket programs that are attached."""
-        return sockets.count(self._installation.root)
+        return len(sockets.attached(self._installation.root))
 
     @property
     def attached(self) -> list[str]:

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.netlink.hooks import Hook
+from bpfsvc.datapath.tcx import ATTACH_TYPES
 
 _PROG_GET_NEXT_ID, _MAP_GET_NEXT_ID = 11, 12
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID = 13, 14
 _PROG_QUERY = 16
-_TCX = {Hook.INGRESS: 46, Hook.EGRESS: 47}
-"""BPF_TCX_INGRESS, BPF_TCX_EGRESS."""
 
 _MAP_NAME, _PROG_MAPS, _PROG_NAME = 24, 52, 64
 """Offsets in ``struct bpf_map_info`` and ``struct bpf_prog_info``: name; nr_map_ids; name."""
@@ -71,7 +70,9 @@ def tcx_programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
     found = ctypes.create_string_buffer(4 * _MOST)
     # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and what is not asked
     attributes = ctypes.create_string_buffer(
-        struct.pack("=IIIIQI36x", ifindex, _TCX[hook], 0, 0, ctypes.addressof(found), _MOST),
+        struct.pack(
+            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(found), _MOST
+        ),
         64,
     )
     try:

@@ -87,15 +87,19 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
         os.close(link)
 
 
-def count(root: PinRoot) -> int:
-    """Count the socket programs whose links are still attached to a cgroup."""
-    attached = 0
-    for pin in (root.links / name for name in SOCKET_PROGRAMS):
-        if pin.exists():
-            link = bpf.get(pin)
-            attached += bpf.link_cgroup(link) != 0
+def attached(root: PinRoot) -> dict[str, int]:
+    """Give the socket hooks that are attached to a cgroup, and the ids of their programs."""
+    found = {}
+    for name in SOCKET_PROGRAMS:
+        if not (root.links / name).exists():
+            continue
+        link = bpf.get(root.links / name)
+        try:
+            if bpf.link_cgroup(link):  # else it was removed
+                found[name] = bpf.link_program(link)
+        finally:
             os.close(link)
-    return attached
+    return found
 
 
 def detach(root: PinRoot) -> int:

@@ -20,7 +20,7 @@ from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.datapath.pins import PinRoot, release
 from bpfsvc.errors import KernelError
 
-_ATTACH_TYPES = {Hook.INGRESS: 46, Hook.EGRESS: 47}
+ATTACH_TYPES = {Hook.INGRESS: 46, Hook.EGRESS: 47}
 """BPF_TCX_INGRESS, BPF_TCX_EGRESS."""
 
 _PREFIX = "tcx-"
@@ -42,7 +42,7 @@ def attach(root: PinRoot, ifindex: int, hook: Hook, program: int) -> None:
     if pin.exists() and _update(pin, ifindex, program):
         return
     try:
-        link = bpf.link_create(program, ifindex, _ATTACH_TYPES[hook])
+        link = bpf.link_create(program, ifindex, ATTACH_TYPES[hook])
     except OSError as error:
         if error.errno == errno.ENODEV:
             raise DeviceGone(ifindex) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import struct
 import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
@@ -168,24 +167,10 @@ def _ahead(filters: tuple[Filter, ...], mine: list[Filter]) -> Iterator[Filter]:
 
 
 def _sockets(root: PinRoot, pinned: Pinned) -> tuple[int, int]:
-    """Count the socket hooks that are attached, and those among them with another build's program.
-
-    ``struct bpf_link_info`` begins with type, id and the program's id.
-    """
-    attached = stale = 0
-    for name in SOCKET_PROGRAMS:
-        if not (root.links / name).exists():
-            continue
-        link = bpf.get(root.links / name)
-        try:
-            if not bpf.link_cgroup(link):
-                continue  # its cgroup was removed
-            program = struct.unpack_from("=I", bpf.info(link, 12), 8)[0]
-        finally:
-            os.close(link)
-        attached += 1
-        stale += program != bpf.program_id(pinned.program(name))
-    return attached, stale
+    """Count the socket hooks that are attached, and those with another build's program."""
+    found = sockets.attached(root)
+    stale = [name for name, id_ in found.items() if id_ != bpf.program_id(pinned.program(name))]
+    return len(found), len(stale)
 
 
 def _services(reader: Reader) -> tuple[int, tuple[int, ...]]:
