@@ -100,7 +100,7 @@ def run(
     _tell(settings)
     _set_conntrack(config)
     if init_only:
-        # Reserved before the agent is there, they are nobody's to give back: they stay.
+        # The agent knows them for its own again: it is the very range that it wants.
         reserve_ports(config.masquerade_ports)
         return
     if trouble := oom.protect(config.oom_score_adj):
