@@ -75,7 +75,7 @@ class Programming:
         self._serving = Serving()
         self._absences = Absences()
         self._refused: dict[ServiceKey, str] = {}
-        self._service_networks: set[rows.Network] = set()
+        self._service_networks: set[rows.Network] | None = None
 
     def adopt(self) -> None:
         """Take over what an earlier agent has left; :meth:`sync_all` or :meth:`sync` is next."""
@@ -135,7 +135,8 @@ class Programming:
         """Make the kernel's rows those of the ledger; return how many differed."""
         plan, drift = repair(self._books.ledger, *self._held())
         self._tables.execute(plan)
-        drift += self._tables.set_service_networks(self._service_networks)
+        if self._service_networks is not None:
+            drift += self._tables.set_service_networks(self._service_networks)
         return drift + self._tables.set_endpoints(self._books.endpoints)
 
     def _held(self) -> _Held:

@@ -22,6 +22,7 @@ from bpfsvc.lab.dial import ask, connect, tally
 from bpfsvc.lab.load import Kind, Load
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
+from bpfsvc.lab.objects import Object
 from bpfsvc.lab.patience import wait
 from tests.lab.scene import ONE, WEB, Scene, built, objects
 
@@ -105,6 +106,29 @@ def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Scene) -
     cluster.apply(
         "services", *objects(WEB, running.lab.pods), *objects(ONE[2], running.lab.pods[2:3])
     )
+
+
+def test_networks_of_services_that_went_while_no_agent_ran_guard_nothing_any_more(
+    running: Scene,
+) -> None:
+    """The next agent makes them what they are, also where there are none."""
+    node, cluster = running.node, running.cluster
+    network: Object = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR"}
+    network |= {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.97.0.0/16"]}}
+    cluster.apply("networks", network)
+    assert _service_networks(node) == 1
+    cluster.kill(node)
+    cluster.drop("networks")
+    cluster.start(node)
+    assert _service_networks(node) == 0
+
+
+def _service_networks(node: Node) -> int:
+    pinned = Pinned(PinRoot(node.pin_root).current)
+    try:
+        return len(list(pinned.map("service_networks").items()))
+    finally:
+        pinned.close()
 
 
 def test_another_build_takes_over_under_load(running: Scene) -> None:
