@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Iterable
@@ -28,6 +27,7 @@ from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.datapath.source import load
 from bpfsvc.errors import MapFull
 from bpfsvc.healthcheck import HealthChecks
+from bpfsvc.inbox import Happening, Inbox, Stopped
 from bpfsvc.lastgood import LastGood
 from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
@@ -40,18 +40,11 @@ from bpfsvc.standin import StandIn
 
 _log = logging.getLogger("bpfsvc")
 
-Event = Batch | Network | Exception | None
-"""Objects, interfaces, the end (None, or what failed), in the order of arrival."""
-
 _TICK = 1.0
 """Seconds at most between two looks at the clock."""
 
 _CHECK_SECONDS = 30.0
 """How often attachments are looked at: nobody tells when another program removes them."""
-
-
-class _Stopped(Exception):
-    """The agent was asked to end before it had begun."""
 
 
 class Agent:
@@ -68,7 +61,7 @@ class Agent:
         self._source = source
         if not config.manifests:
             self._health.node(False)
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events = Inbox()
         self._stop = threading.Event()
         self._health_checks = HealthChecks(lambda: self._health.report()[0], self._complain)
         self._books = Books(
@@ -106,7 +99,7 @@ class Agent:
             self._begin(monitor, installation)
             self._report_ready(time.monotonic() - began)
             self._loop()
-        except _Stopped:
+        except Stopped:
             return
         finally:
             self._stop.set()
@@ -195,26 +188,20 @@ class Agent:
         patience = time.monotonic() + self._config.patience_seconds
         waits = self._stand_in is not None
         while True:
-            try:
-                timeout = max(0.0, patience - time.monotonic()) if waits else _CHECK_SECONDS
-                event = self._events.get(timeout=timeout)
-            except queue.Empty:
+            left = max(0.0, patience - time.monotonic()) if waits else _CHECK_SECONDS
+            event = self._events.take(left)
+            if isinstance(event, Network):
+                self._follow(event)
+            elif event is not None:
+                self._take(event)
+                taken.append(event)
+                if event.complete:
+                    return taken
+            else:
                 if waits and self._do_without(monitor, installation):
                     return taken
                 waits = False
                 self._check_attachments()
-                continue
-            if event is None:
-                raise _Stopped
-            if isinstance(event, Exception):
-                raise event
-            if isinstance(event, Network):
-                self._follow(event)
-                continue
-            self._take(event)
-            taken.append(event)
-            if event.complete:
-                return taken
 
     def _do_without(self, monitor: Monitor, installation: Installation) -> bool:
         """Make do without the source; tell whether what stands in is a first picture."""
@@ -259,13 +246,15 @@ class Agent:
         every = self._config.reconcile_seconds
         reconcile_at = time.monotonic() + every
         check_at = time.monotonic() + _CHECK_SECONDS
+        tick_at = 0.0
         while not self._stop.is_set():
-            if not self._handle(self._drain(_TICK)):
-                return
+            self._handle(self._events.drain(_TICK))
             now = time.monotonic()
-            self._health.note("contact", self._source.absence())
-            if self._stand_in:
-                self._stand_in.save()
+            if now >= tick_at:
+                self._health.note("contact", self._source.absence())
+                if self._stand_in:
+                    self._stand_in.save()
+                tick_at = now + _TICK
             if now >= check_at:
                 self._check_attachments()
                 self._programming.retry_refused()
@@ -274,15 +263,11 @@ class Agent:
                 self._reconcile()
                 reconcile_at = now + every
 
-    def _handle(self, events: Iterable[Event]) -> bool:
-        """Act on events; False when the agent is to end."""
+    def _handle(self, events: Iterable[Happening]) -> None:
+        """Act on events."""
         touched: set[ServiceKey] = set()
         taken: list[Batch] = []
         for event in events:
-            if event is None:
-                return False
-            if isinstance(event, Exception):
-                raise event
             if isinstance(event, Network):
                 self._follow(event)
             else:
@@ -297,7 +282,6 @@ class Agent:
         if taken:
             self._programming.tell_service_networks()
             self._tell_applied(taken)
-        return True
 
     def _tell_applied(self, batches: list[Batch]) -> None:
         """Tell that what was queued is in the kernel."""
@@ -348,18 +332,6 @@ class Agent:
             return False
         self._follow(self._network)
         return True
-
-    def _drain(self, seconds: float) -> list[Event]:
-        """Wait for an event, and take all that are there."""
-        try:
-            events = [self._events.get(timeout=seconds)]
-        except queue.Empty:
-            return []
-        while True:
-            try:
-                events.append(self._events.get_nowait())
-            except queue.Empty:
-                return events
 
     def _first_sync(self) -> None:
         """Make the kernel agree with the first complete picture, as far as it is one.
