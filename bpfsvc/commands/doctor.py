@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from bpfsvc.commands import parameters
+from bpfsvc.commands.gotypes import Words
 from bpfsvc.commands.maps import WRITERS
 from bpfsvc.config import DEFAULT_MASQUERADE_PORTS
 from bpfsvc.datapath.attachment import WAYS, Way
@@ -31,7 +32,7 @@ _COLUMNS = ("level", "subject", "finding", "hint")
 )
 @parameters.pin_root
 @click.option("--cgroup-root", metavar="DIR|none", default=None, help="As of bpfsvc run.")
-@click.option("--devices", metavar="PATTERN,...", default="", help="As of bpfsvc run.")
+@click.option("--devices", type=Words("pattern,..."), default=(), help="As of bpfsvc run.")
 @click.option("--attach", type=click.Choice(WAYS), default="auto", help="As of bpfsvc run.")
 @click.option("--tc-priority", type=int, default=PRIORITY, help="As of bpfsvc run.")
 @click.option(
@@ -62,7 +63,7 @@ def doctor(
     output: str,
     pin_root: Path,
     cgroup_root: str | None,
-    devices: str,
+    devices: tuple[str, ...],
     attach: Way,
     tc_priority: int,
     masquerade_ports: PortRange,
@@ -78,7 +79,7 @@ def doctor(
     plan = Plan(
         pin_root=pin_root,
         cgroup_root=cgroup_root,
-        devices=tuple(part.strip() for part in devices.split(",") if part.strip()),
+        devices=devices,
         attach=attach,
         tc_priority=tc_priority,
         masquerade_ports=masquerade_ports,

@@ -46,7 +46,7 @@ class PinnedReader:
 
     def count(self, name: str) -> int:
         """Count the rows of a map."""
-        return sum(len(batch) for batch in self._pinned.map(name).batches())
+        return self._pinned.map(name).count()
 
 
 @contextmanager
