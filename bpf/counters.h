@@ -19,6 +19,11 @@ struct counters {
 	__u64 connections_reopened;
 	__u64 direct_flows_noticed;
 	__u64 icmp_errors_translated;
+	__u64 fast_forwarded; /* packets that took the fast path */
+	__u64 edge_forwarded;
+	__u64 edge_passed__turn;
+	__u64 edge_passed__not_now;
+	__u64 edge_passed__not_by_uplink;
 };
 
 MAP("percpu_array", __u32, struct counters, counters, 1, 0);

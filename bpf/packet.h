@@ -3,6 +3,19 @@
  * stack is small, and what the verifier cannot see into does not multiply the paths it follows.
  */
 
+/* Interfaces by which a connection's packets come; 0: it takes the stack. */
+struct shortcut_ends {
+	__u32 client;
+	__u32 backend;
+};
+
+/* How a packet is to leave. */
+enum way {
+	BY_STACK,
+	BY_SHORTCUT,
+	BY_SHORTCUT_AGAIN, /* and it is translated once more when it leaves */
+};
+
 struct packet {
 	struct flow flow;
 	struct flow after; /* what `flow` must become */
@@ -15,8 +28,14 @@ struct packet {
 	__u8 reuse;    /* the flow's connection is closed, and this opens another */
 	__u8 fragment; /* of FRAGMENT_* */
 	__u8 fragment_protocol;
-	__u8 zero;
+	__u8 hop; /* 1: it is forwarded by us, which costs it one */
 	__u32 fragment_id;
+	__u8 way;      /* of enum way; between steps */
+	__u8 straight; /* on the fast path: to the far end of an interface, in a pod */
+	__u8 reserved[2];
+	struct shortcut_ends ends; /* of a first packet */
+	__u64 route[8];		   /* on the fast path: struct bpf_fib_lookup */
+	__u64 route_back[8];	   /* the same for the replies to a first packet */
 	struct port_search search; /* for a port to masquerade to */
 	struct client client;	   /* of a first packet: who sent it, and what was chosen for it */
 	struct choice choice;
@@ -158,7 +177,7 @@ static inline bool is_echo_request(bool v4, __u8 type)
  * `l2` is the length of the link layer's header. Most packets end here, in the middle of a TCP
  * connection that was never translated, so that is asked before anything else is read.
  */
-static inline int parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settling,
+static inline int parse(struct __sk_buff *skb, __u32 l2, __u8 hook, const struct settings *settings,
 			struct packet *packet)
 {
 	bool v4 = skb->protocol == bpf_htons(ETHERTYPE_IPV4);
@@ -185,9 +204,12 @@ static inline int parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settlin
 		if (ip.protocol == PROTO_TCP &&
 		    !read_bytes(skb, l4 + TCP_FLAGS_OFFSET, &tcp_flags, sizeof(tcp_flags)))
 			return PARSED_NOTHING;
-		if (!settling &&
+		if (!settings->settling &&
 		    (hook == HOOK_EGRESS || (ip.protocol == PROTO_TCP && !tcp_opens(tcp_flags))) &&
-		    !ports_may_be_known(hook, ip.protocol, ports.source, ports.destination))
+		    !ports_may_be_known(hook, ip.protocol, ports.source, ports.destination) &&
+		    !(hook == HOOK_INGRESS && l2 && settings->fast_path &&
+		      ports_may_be_known(HOOK_EGRESS, ip.protocol, ports.source,
+					 ports.destination)))
 			return PARSED_NOTHING;
 	} else {
 		__u8 type;
@@ -210,6 +232,7 @@ static inline int parse(struct __sk_buff *skb, __u32 l2, __u8 hook, bool settlin
 	packet->echo = echo;
 	packet->reuse = 0;
 	packet->fragment = 0;
+	packet->hop = 0;
 	packet->search.round = 0;
 	return parse_addresses(skb, l2, v4, &packet->flow) ? PARSED : PARSED_NOTHING;
 }

@@ -53,8 +53,10 @@ static inline int rewrite_port(struct __sk_buff *skb, __u32 at, __be16 from, __b
 	return error ? error : bpf_skb_store_bytes(skb, at, &to, 2, 0);
 }
 
-/* From the header checksum of an IPv4 packet without options to its ports, as they lie there. */
+/* From the time to live of an IPv4 packet without options to its ports, as they lie there. */
 struct ipv4_end {
+	__u8 ttl;
+	__u8 protocol;
 	__sum16 checksum;
 	__be32 source;
 	__be32 destination;
@@ -71,17 +73,25 @@ static inline __sum16 checksum_fold(__u64 sum)
 	return ~sum;
 }
 
-/* Sum in one's complement what replaces the addresses under a checksum (RFC 1624). */
-static inline __sum16 ipv4_checksum(__sum16 checksum, const struct flow *before,
-				    const struct flow *after)
+/* A sum in one's complement, as a difference that bpf_l4_csum_replace() takes. */
+static inline __u32 checksum_difference(__u64 sum)
 {
-	__u64 sum = (__u16)~checksum;
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return sum + (sum >> 32);
+}
 
-	sum += (__u32)~before->source.words[3];
-	sum += after->source.words[3];
-	sum += (__u32)~before->destination.words[3];
-	sum += after->destination.words[3];
-	return checksum_fold(sum);
+/* What replaces the addresses of IPv4 under a checksum (RFC 1624). */
+static inline __u64 ipv4_difference(const struct flow *before, const struct flow *after)
+{
+	return (__u64)(__u32)~before->source.words[3] + after->source.words[3] +
+	       (__u32)~before->destination.words[3] + after->destination.words[3];
+}
+
+/* The same of the ports, each the first or second half of one word. */
+static inline __u64 ports_difference(const struct flow *before, const struct flow *after)
+{
+	return (__u64)(__u16)~before->source_port + after->source_port +
+	       (__u16)~before->destination_port + after->destination_port;
 }
 
 /* The common case at less cost: all of it lies together and is written at once. */
@@ -89,33 +99,29 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 			       __u64 flags)
 {
 	struct flow *before = &packet->flow, *after = &packet->after;
+	__u64 addresses = ipv4_difference(before, after);
+	__u64 ports = ports_difference(before, after);
 	struct ipv4_end end;
-	int error = 0;
+	int error;
 
-	if (!read_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end.checksum,
-			sizeof(end.checksum)))
+	if (!read_bytes(skb, packet->l3 + IPV4_TTL_OFFSET, &end, 4))
 		return -1;
-	end.checksum = ipv4_checksum(end.checksum, before, after);
+	/* The time to live is the first half of its word. */
+	end.checksum = checksum_fold(addresses + (__u16)~end.checksum +
+				     (__u16)~bpf_htons(packet->hop << 8));
+	end.ttl -= packet->hop;
 	end.source = after->source.words[3];
 	end.destination = after->destination.words[3];
 	end.ports.source = after->source_port;
 	end.ports.destination = after->destination_port;
 
-	if (end.source != before->source.words[3])
-		error |= bpf_l4_csum_replace(skb, checksum, before->source.words[3], end.source,
-					     BPF_F_PSEUDO_HDR | flags | 4);
-	if (end.destination != before->destination.words[3])
-		error |= bpf_l4_csum_replace(skb, checksum, before->destination.words[3],
-					     end.destination, BPF_F_PSEUDO_HDR | flags | 4);
-	if (end.ports.source != before->source_port)
-		error |= bpf_l4_csum_replace(skb, checksum, before->source_port, end.ports.source,
-					     flags | 2);
-	if (end.ports.destination != before->destination_port)
-		error |= bpf_l4_csum_replace(skb, checksum, before->destination_port,
-					     end.ports.destination, flags | 2);
+	error = bpf_l4_csum_replace(skb, checksum, 0, checksum_difference(addresses),
+				    BPF_F_PSEUDO_HDR | flags);
+	if (before->source_port != after->source_port ||
+	    before->destination_port != after->destination_port)
+		error |= bpf_l4_csum_replace(skb, checksum, 0, checksum_difference(ports), flags);
 	return error ? error :
-		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, &end,
-					   sizeof(end), 0);
+		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_TTL_OFFSET, &end, sizeof(end), 0);
 }
 
 /* The addresses alone, which no checksum of the transport covers or which it is not in. */
@@ -179,6 +185,34 @@ static inline int rewrite_sctp(struct __sk_buff *skb, struct packet *packet)
 	return error ? error : bpf_skb_store_bytes(skb, packet->l4, &after, sizeof(after), 0);
 }
 
+/* The hop limit of IPv6; that of IPv4 is written with what its header checksum covers. */
+static inline int rewrite_hop_limit(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 at = packet->l3 + IPV6_HOP_LIMIT_OFFSET;
+	__u8 limit;
+
+	if (!read_bytes(skb, at, &limit, sizeof(limit)))
+		return -1;
+	limit--;
+	return bpf_skb_store_bytes(skb, at, &limit, sizeof(limit), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* The time to live or hop limit alone. */
+static inline int spend_hop(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 at = packet->l3 + IPV4_TTL_OFFSET;
+	__be16 before, after;
+	int error;
+
+	if (!packet->v4)
+		return rewrite_hop_limit(skb, packet);
+	if (!read_bytes(skb, at, &before, sizeof(before)))
+		return -1;
+	after = bpf_htons(bpf_ntohs(before) - 0x100);
+	error = bpf_l3_csum_replace(skb, packet->l3 + IPV4_CHECKSUM_OFFSET, before, after, 2);
+	return error ? error : bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0);
+}
+
 /* Make the packet's flow what it must become. */
 static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 {
@@ -204,5 +238,16 @@ static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 	if (before->destination_port != after->destination_port)
 		error |= rewrite_port(skb, packet->l4 + 2, before->destination_port,
 				      after->destination_port, checksum, flags);
+	if (packet->hop && !packet->v4)
+		error |= rewrite_hop_limit(skb, packet);
 	return error;
+}
+
+/* The verdict after an attempt to write. */
+static inline int rewritten(int error)
+{
+	if (!error)
+		return TC_ACT_UNSPEC;
+	COUNT(dropped__rewrite_failed);
+	return TC_ACT_SHOT;
 }

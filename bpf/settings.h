@@ -2,6 +2,10 @@
 
 #define NS_PER_SECOND 1000000000LL
 
+#define SOCKETS_OFF 0
+#define SOCKETS_HOST 1
+#define SOCKETS_ALL 2
+
 struct settings {
 	__u64 netns_cookie; /* the network namespace of the node; sockets of others are left alone */
 	struct address pod_network_v4;
@@ -20,7 +24,10 @@ struct settings {
 	__u32 half_open_seconds; /* what is not established */
 	__u32 detect_interfaces; /* pods come by marked interfaces, whatever their addresses */
 	__u32 settling;		 /* connections of an older build are still being carried over */
-	struct address node_v4;	 /* what this node's own sockets come from, unless bound */
+	__u32 socket_lb;	 /* of SOCKETS_* */
+	__u32 fast_path;	 /* translated packets may skip the stack */
+	__u16 mesh_ports[4];	/* host order; 0: none. Who listens there sees to its pod's calls */
+	struct address node_v4; /* what this node's own sockets come from, unless bound */
 	struct address node_v6;
 	char reserved_ports[256]; /* what of ip_local_reserved_ports is ours to give back */
 };
