@@ -33,15 +33,17 @@ static inline __u32 *fingerprint_place(const struct flow *flow, __u32 *fingerpri
 	return direct_flows.lookup(&index);
 }
 
-static inline void direct_flow_note(const struct flow *flow)
+/* True when it was not known to be in use. */
+static inline bool direct_flow_note(const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u32 *place = fingerprint_place(flow, &fingerprint);
 
 	if (!place || *place == fingerprint)
-		return;
+		return false;
 	*place = fingerprint;
 	COUNT(direct_flows_noticed);
+	return true;
 }
 
 /* Whether `routed`, client to backend, is in use by a direct flow. */

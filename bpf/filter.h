@@ -10,6 +10,7 @@
 struct port_filter {
 	__u8 source[FILTER_PORTS];
 	__u8 destination[FILTER_PORTS];
+	__u8 overflowed; /* some are in new_connections */
 };
 
 /* One for each hook and TCP, UDP, SCTP. */
@@ -32,27 +33,27 @@ static inline __u32 filter_place(__be16 port)
 	return number % FILTER_PORTS;
 }
 
-static inline bool ports_may_be_known(__u8 hook, __u8 protocol, __be16 source, __be16 destination)
+/* The filter that says yes; NULL for no. */
+static inline struct port_filter *ports_may_be_known(__u8 hook, __u8 protocol, __be16 source,
+						     __be16 destination)
 {
 	struct port_filter *filter = port_filter_get(hook, protocol);
 
-	return filter && (filter->source[filter_place(source)] ||
-			  filter->destination[filter_place(destination)]);
+	if (filter && (filter->source[filter_place(source)] ||
+		       filter->destination[filter_place(destination)]))
+		return filter;
+	return NULL;
 }
 
-static inline bool flow_may_be_known(const struct flow *flow)
-{
-	return ports_may_be_known(flow->hook, flow->protocol, flow->source_port,
-				  flow->destination_port);
-}
-
-static inline void flow_note(const struct flow *flow, bool reply)
+static inline void flow_note(const struct flow *flow, bool reply, bool overflows)
 {
 	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
 	__u8 *place;
 
 	if (!filter)
 		return;
+	if (overflows && !filter->overflowed)
+		filter->overflowed = 1;
 	place = reply ? &filter->source[filter_place(flow->source_port)] :
 			&filter->destination[filter_place(flow->destination_port)];
 	if (!*place)

@@ -22,6 +22,7 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.service = pending->service;
 	entry.reply = 1;
 	entry.held = pending->held;
+	entry.shortcut = pending->shortcut ? skb->ifindex : 0;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	error = masquerade_port_take(skb, settings, &packet->search, &wire, &entry);
 	if (error)
@@ -31,46 +32,53 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	return 0;
 }
 
-static inline int rewritten(int error)
-{
-	if (!error)
-		return TC_ACT_UNSPEC;
-	COUNT(dropped__rewrite_failed);
-	return TC_ACT_SHOT;
-}
-
-static inline int finish(struct __sk_buff *skb, struct packet *packet)
+/*
+ * Make of a packet what it must become, and let it go: by the fast path, as far as `way` allows it. A
+ * first packet's route is known by then. `leaving` is as translate_again() takes it.
+ */
+static inline int finish(struct __sk_buff *skb, struct packet *packet, enum way way,
+			 struct connection *leaving)
 {
 	if (packet->fragment || packet->flow.protocol == PROTO_SCTP)
 		return step(skb, STEP_REWRITE);
-	return rewritten(rewrite(skb, packet));
+	if (way != BY_STACK && (packet->hop || shortcut_find(skb, packet)) &&
+	    way == BY_SHORTCUT_AGAIN)
+		translate_again(skb, packet, leaving);
+	if (rewrite(skb, packet))
+		return rewritten(-1);
+	return way != BY_STACK && packet->hop ? shortcut_leave(skb, packet) : TC_ACT_UNSPEC;
 }
 
-/* A packet of a known connection: bring its state forward and make it what it must become. */
-static inline int next_packet(struct __sk_buff *skb, struct packet *packet,
-			      struct connection *connection)
+/* The same where few packets come by. */
+static inline int finish_rare(struct __sk_buff *skb, struct packet *packet, enum way way)
+{
+	packet->way = way;
+	return way == BY_STACK ? finish(skb, packet, BY_STACK, NULL) : step(skb, STEP_SHORTCUT);
+}
+
+/* A packet of a known connection: bring its state forward. False when it must not pass. */
+static inline bool follow(struct __sk_buff *skb, struct packet *packet,
+			  struct connection *connection)
 {
 	packet->after = connection->after;
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);
 	if (packet->fragment == FRAGMENT_LATER)
-		return finish(skb, packet);
+		return true;
 	connection_track(&packet->flow, connection, packet->tcp_flags);
-	if (!connection->established &&
-	    !connection_progress(&packet->flow, connection, packet->tcp_flags))
-		return TC_ACT_SHOT;
-	return finish(skb, packet);
+	return connection->established ||
+	       connection_progress(&packet->flow, connection, packet->tcp_flags);
 }
 
 /*
- * Whether there is more to do than next_packet(): a port to choose, a pair to move, or, for the first
+ * Whether there is more to do than follow(): a port to choose, a pair to move, or, for the first
  * packet after a pause, to see whether what it needs on the way out was collected meanwhile.
  */
 static inline bool needs_care(const struct connection *connection, __u8 hook)
 {
 	if (!connection->established && (!connection->held || connection->masquerade_pending))
 		return true;
-	return hook == HOOK_INGRESS && connection->masquerade &&
+	return hook == HOOK_INGRESS && connection->masquerade && connection->tick != tick_now() &&
 	       connection_idle(connection, bpf_ktime_get_coarse_ns()) > NS_PER_SECOND;
 }
 

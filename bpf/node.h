@@ -29,7 +29,9 @@ struct interface {
 	struct address v4; /* what to masquerade to when a packet leaves by it; all zero: nothing */
 	struct address v6;
 	__u8 pods; /* who comes by it is a pod of this node */
-	__u8 zero[3];
+	__u8 peer; /* a veth whose other end is in another namespace, and is no port of a bridge */
+	__u8 shortcut; /* the fast path may take packets from it and send by it */
+	__u8 zero;
 };
 
 MAP("hash", __u32, struct interface, interfaces, MAX_INTERFACES, BPF_F_NO_PREALLOC);
@@ -66,3 +68,6 @@ static inline bool masquerade_address(__u32 ifindex, bool v4, struct address *ad
 	*address = v4 ? row->v4 : row->v6;
 	return !address_is_zero(address);
 }
+
+/* Pods of this node, by their addresses, whose sockets are to be left alone: they asked for it. */
+MAP("hash", struct address, __u32, socket_optouts, MAX_INTERFACES, BPF_F_NO_PREALLOC);

@@ -25,26 +25,36 @@ static inline bool note_masquerade(const struct flow *after, const struct connec
 	return false;
 }
 
-/*
- * The first packet through a frontend: write both directions, and what the way out has to do. False
- * when the packet must not pass.
- */
+/* The first packet through a frontend: how the connection is going to travel. */
+static inline void plan_connection(struct __sk_buff *skb, const struct settings *settings,
+				   struct packet *packet)
+{
+	struct choice *choice = &packet->choice;
+
+	packet->after = packet->flow;
+	packet->after.hook = 0;
+	packet->after.destination = choice->backend.address;
+	packet->after.destination_port = choice->backend.port;
+	if (choice->backend.hairpin &&
+	    address_equal(&packet->flow.source, &choice->backend.address))
+		choice->masquerade = 1;
+	if (!shortcut_decide(skb, settings, packet))
+		packet->ends.client = packet->ends.backend = packet->hop = 0;
+}
+
+/* Write both its directions, and what the way out has to do. False when the packet must not pass. */
 static inline bool open_connection(const struct settings *settings, struct packet *packet,
 				   const struct choice *choice)
 {
 	struct flow *after = &packet->after;
 	struct connection entry = {};
 
-	*after = packet->flow;
-	after->hook = 0;
-	after->destination = choice->backend.address;
-	after->destination_port = choice->backend.port;
-
 	entry.created = bpf_ktime_get_coarse_ns();
 	entry.seen = entry.created;
 	entry.service = choice->service;
 	entry.counters = choice->backend.counters;
 	entry.reply = 1;
+	entry.shortcut = packet->ends.backend;
 	entry.held = half_open_take();
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!routed_flow_take(settings, after, &entry)) {
@@ -55,9 +65,8 @@ static inline bool open_connection(const struct settings *settings, struct packe
 
 	entry.reply = 0;
 	entry.after = *after;
-	entry.masquerade = choice->masquerade ||
-			   (choice->backend.hairpin &&
-			    address_equal(&packet->flow.source, &choice->backend.address));
+	entry.masquerade = choice->masquerade;
+	entry.shortcut = packet->ends.client;
 	/* What stands without its other half is given back to whoever asks next. */
 	if (connection_note(&packet->flow, &entry)) {
 		COUNT(dropped__connections_full);
@@ -73,7 +82,7 @@ static inline bool open_connection(const struct settings *settings, struct packe
  * A first packet to a backend's own address. It stays as it is, unless a connection through a
  * frontend already owns its 5-tuple; then it gets another source port.
  */
-static inline int direct_flow(struct packet *packet)
+static inline int direct_flow(struct __sk_buff *skb, struct packet *packet)
 {
 	struct connection *owner;
 	struct flow reply;
@@ -87,11 +96,14 @@ static inline int direct_flow(struct packet *packet)
 		owner = NULL;
 	}
 	if (!owner) {
+		/* Datagrams are all first packets here; those of a flow already noted tell nothing. */
 		if (endpoint_known(&packet->flow.destination, packet->flow.destination_port,
-				   packet->flow.protocol))
-			direct_flow_note(&packet->flow);
+				   packet->flow.protocol) &&
+		    (direct_flow_note(&packet->flow) || packet->flow.protocol == PROTO_TCP))
+			hear_socket(skb, packet, true);
 		return VERDICT_NONE;
 	}
+	hear_socket(skb, packet, true);
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
 	packet->choice.backend.address = packet->flow.destination;
 	packet->choice.backend.port = packet->flow.destination_port;
@@ -134,6 +146,8 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		return hold_back(settings, packet) ? VERDICT_DROP : VERDICT_NONE;
 	if (packet->flow.protocol == PROTO_SCTP && !sctp_opens(skb, packet->l4))
 		return VERDICT_NONE;
+	if (!destination_served(&packet->flow.destination))
+		return direct_flow(skb, packet);
 	packet->client.address = packet->flow.source;
 	packet->client.class = client_class(settings, skb->ifindex, &packet->client.address);
 	key.address = packet->flow.destination;
@@ -142,5 +156,9 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
 	verdict = choose_backend(&key, &packet->client, &packet->choice);
 	count_refusal(verdict);
-	return verdict == VERDICT_NONE ? direct_flow(packet) : verdict;
+	if (verdict == VERDICT_NONE)
+		return direct_flow(skb, packet);
+	if (verdict == VERDICT_DNAT)
+		hear_socket(skb, packet, false);
+	return verdict;
 }

@@ -104,7 +104,7 @@ static inline bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 static inline int parse_unusual(struct __sk_buff *skb, struct packet *packet)
 {
 	packet->fragment = packet->tcp_flags = packet->icmp_error = 0;
-	packet->echo = packet->reuse = 0;
+	packet->echo = packet->reuse = packet->hop = 0;
 	packet->search.round = 0;
 	packet->flow.source_port = packet->flow.destination_port = 0;
 	packet->flow.zero = 0;
