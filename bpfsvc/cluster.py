@@ -1,4 +1,4 @@
-"""The cluster as this node knows it: Services, the slices of each, their networks, and the node.
+"""The cluster as this node knows it: Services, their slices and networks, the node and its pods.
 
 A change is answered with the Services it touches, so the work it causes does not grow with the
 cluster. Labels and headless Services are filtered when rows are made, not here: an object that
@@ -21,6 +21,7 @@ from bpfsvc.model import (
     Network,
     Node,
     ObjectKey,
+    Pod,
     Service,
     ServiceCIDR,
 )
@@ -55,6 +56,9 @@ class Cluster:
         self.node_seen = False
         """Whether the Node object was ever seen."""
         self._service_cidrs: dict[str, tuple[Network, ...]] = {}
+        self._pods: dict[tuple[str, str], Pod] = {}
+        self.pods_seen = False
+        """Whether the pods of this node were ever named, all of them."""
         self._known: dict[ServiceKey, Known] = {}
         self._service_of: dict[tuple[str, str], dict[str, str]] = {}
         """(kind, namespace) -> name of a slice -> name of its Service."""
@@ -73,6 +77,7 @@ class Cluster:
         touched: set[ServiceKey] = set()
         for key in gone:
             touched |= self._remove(key)
+        self.pods_seen |= "Pod" in whole
         for kind, names in whole.items():
             for key in [one for one in self._keys(kind) if one[1:] not in names]:
                 touched |= self._remove(key)
@@ -92,10 +97,15 @@ class Cluster:
         """Give all networks that cluster IPs are taken from, as (network, mask)."""
         return {network for cidrs in self._service_cidrs.values() for network in cidrs}
 
+    def opted_out(self) -> set[bytes]:
+        """Give the packed addresses of this node's pods whose sockets are to be left alone."""
+        return {address for pod in self._pods.values() for address in pod.addresses}
+
     def objects(self) -> list[ModelObject]:
         """Give everything that is known, to be told to another cluster."""
         found: list[ModelObject] = [self.node] if self.node_seen else []
         found += (ServiceCIDR(*item) for item in self._service_cidrs.items())
+        found += self._pods.values()
         for service, slices in self._known.values():
             if service:
                 found.append(service)
@@ -107,6 +117,8 @@ class Cluster:
             return (ObjectKey(kind, *key) for key, known in self._known.items() if known.service)
         if kind == "ServiceCIDR":
             return (ObjectKey(kind, "", name) for name in self._service_cidrs)
+        if kind == "Pod":
+            return (ObjectKey(kind, *identity) for identity in self._pods)
         return (
             ObjectKey(kind, namespace, name)
             for (of_kind, namespace), names in self._service_of.items()
@@ -119,6 +131,8 @@ class Cluster:
             return self._set_service((key.namespace, key.name), None)
         if key.kind == "ServiceCIDR":
             self._service_cidrs.pop(key.name, None)
+        elif key.kind == "Pod":
+            self._pods.pop((key.namespace, key.name), None)
         elif key.kind != "Node":
             return self._remove_slice(key)
         return set()
@@ -131,7 +145,17 @@ class Cluster:
         if isinstance(thing, ServiceCIDR):
             self._service_cidrs[thing.name] = thing.cidrs
             return set()
+        if isinstance(thing, Pod):
+            self._put_pod(thing)
+            return set()
         return self._put_node(thing)
+
+    def _put_pod(self, pod: Pod) -> None:
+        """Keep it if it is one of the few that ask for something."""
+        if pod.opted_out and pod.node == self.node.name:
+            self._pods[pod.namespace, pod.name] = pod
+        else:
+            self._pods.pop((pod.namespace, pod.name), None)
 
     def _put_node(self, node: Node) -> set[ServiceKey]:
         if node.name != self.node.name:

@@ -95,6 +95,12 @@ SERVICE_CIDRS = Resource(
 )
 
 
+def pods(node_name: str) -> Resource:
+    """Give the resource that is the pods of a Node: some say how they want to be treated."""
+    query = (("fieldSelector", f"spec.nodeName={node_name}"),)
+    return Resource("pods", (Variant("Pod", "", "v1", "pods", query),), optional=True)
+
+
 def node(name: str) -> Resource:
     """Give the resource that is one Node."""
     query = (("fieldSelector", f"metadata.name={name}"),)

@@ -18,7 +18,7 @@ from bpfsvc.apiserver.connection import Connection
 from bpfsvc.apiserver.contacts import Contact, Contacts
 from bpfsvc.apiserver.pacing import Pacing
 from bpfsvc.apiserver.reflector import Reflector
-from bpfsvc.apiserver.resources import ENDPOINTS, SERVICE_CIDRS, SERVICES, node
+from bpfsvc.apiserver.resources import ENDPOINTS, SERVICE_CIDRS, SERVICES, node, pods
 from bpfsvc.apiserver.trouble import ApiError
 from bpfsvc.apiserver.updates import Gathering, Update
 from bpfsvc.model import Node
@@ -44,13 +44,18 @@ class ApiServer:
         connection: Connection,
         node_name: str,
         *,
+        with_pods: bool = True,
         node_wait: float = 30.0,
         pacing: Pacing | None = None,
         on_version: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
-        """``on_version`` is told what the server says of itself, once it has answered."""
+        """``on_version`` is told what the server says of itself, once it has answered.
+
+        ``with_pods``: whether anybody wants to know about the pods of this node.
+        """
         self._connection = connection
-        self._resources = (SERVICES, ENDPOINTS, node(node_name), SERVICE_CIDRS)
+        own = (node(node_name), pods(node_name)) if with_pods else (node(node_name),)
+        self._resources = (SERVICES, ENDPOINTS, SERVICE_CIDRS, *own)
         self._node_wait = node_wait
         self._pacing = pacing or Pacing()
         self._on_version = on_version

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from bpfsvc.model.values import EndpointSlice, ModelObject, Node, Service, ServiceCIDR, Traits
+from bpfsvc.model.values import EndpointSlice, ModelObject, Node, Pod, Service, ServiceCIDR, Traits
 
-_KINDS = (Service, EndpointSlice, Node, ServiceCIDR)
+_KINDS = (Service, EndpointSlice, Node, ServiceCIDR, Pod)
 
 SHAPE = ";".join(
     f"{kind.__name__}:{','.join(kind.__struct_fields__)}" for kind in (*_KINDS, Traits)
@@ -26,6 +26,7 @@ class _Shelf(msgspec.Struct):
     slices: list[EndpointSlice] = []
     nodes: list[Node] = []
     cidrs: list[ServiceCIDR] = []
+    pods: list[Pod] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -35,9 +36,8 @@ _decode = msgspec.msgpack.Decoder(_Shelf).decode
 def pack_objects(objects: Iterable[ModelObject]) -> bytes:
     """Give some objects as bytes."""
     shelf = _Shelf()
-    places = dict(
-        zip(_KINDS, (shelf.services, shelf.slices, shelf.nodes, shelf.cidrs), strict=True)
-    )
+    lists = (shelf.services, shelf.slices, shelf.nodes, shelf.cidrs, shelf.pods)
+    places = dict(zip(_KINDS, lists, strict=True))
     for one in objects:
         places[type(one)].append(one)  # type: ignore[attr-defined]
     return _encode(shelf)
@@ -58,4 +58,4 @@ def unpack_objects(data: bytes) -> list[ModelObject]:
         )
         for one in shelf.slices
     )
-    return [*shelf.services, *slices, *shelf.nodes, *shelf.cidrs]
+    return [*shelf.services, *slices, *shelf.nodes, *shelf.cidrs, *shelf.pods]

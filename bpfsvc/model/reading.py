@@ -36,7 +36,7 @@ _AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 def read_object(raw: Mapping[str, object]) -> Objects:
-    """Read one API object, as YAML or JSON give it; other kinds than the five give nothing.
+    """Read one API object, as YAML or JSON give it; kinds that nobody needs give nothing.
 
     Lists are not unfolded here. Raises :class:`ObjectError` for a field that cannot be used.
     """
@@ -247,7 +247,24 @@ def _service_cidr(raw: wire.ServiceCIDR) -> Objects:
     return (values.ServiceCIDR(raw.metadata.name, _usable(pack_network_lenient, cidrs)),)
 
 
+def _pod(raw: wire.Pod) -> Objects:
+    spec = raw.spec or wire.PodSpec()
+    status = raw.status or wire.PodStatus()
+    notes = raw.metadata.annotations or wire.Annotations()
+    listed = () if spec.host_network else status.pod_ips or ()
+    return (
+        values.Pod(
+            namespace=_namespace(raw.metadata),
+            name=raw.metadata.name,
+            node=intern(spec.node_name or ""),
+            addresses=_usable(pack_lenient, (each.ip for each in listed if each.ip)),
+            opted_out=notes.socket_lb == "off",
+        ),
+    )
+
+
 _KINDS = {
+    ("v1", "Pod"): _Kind(wire.Pod, _pod),
     ("v1", "Service"): _Kind(wire.Service, _service),
     ("v1", "Endpoints"): _Kind(wire.Endpoints, _endpoints),
     ("v1", "Node"): _Kind(wire.Node, _node),

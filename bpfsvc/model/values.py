@@ -171,6 +171,26 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, addresses=(*addresses, *others))
 
 
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """A Pod.
+
+    * ``node``: where it runs, empty until that is decided.
+    * ``addresses``: packed, its own; none for one in the network of its node.
+    * ``opted_out``: the annotation ``bpfsvc.io/socket-lb`` says ``off``.
+    """
+
+    namespace: str
+    name: str
+    node: str = ""
+    addresses: tuple[bytes, ...] = ()
+    opted_out: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """Identity among all objects."""
+        return ObjectKey("Pod", self.namespace, self.name)
+
+
 class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
     """A ServiceCIDR: networks that cluster IPs are taken from."""
 
@@ -183,4 +203,4 @@ class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
         return ObjectKey("ServiceCIDR", "", self.name)
 
 
-ModelObject: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
+ModelObject: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR | Pod

@@ -42,12 +42,19 @@ class Labels(Wire):
 NO_LABELS = Labels()
 
 
+class Annotations(Wire):
+    """The annotations that mean something to us."""
+
+    socket_lb: str = field(default="", name="bpfsvc.io/socket-lb")
+
+
 class Metadata(Wire):
     """``metadata`` of any object."""
 
     name: Name
     namespace: str | None = None
     labels: Labels | None = None
+    annotations: Annotations | None = None
     deletion_timestamp: object = None
 
 
@@ -238,6 +245,33 @@ class ServiceCIDR(Wire):
 
     metadata: Metadata
     spec: ServiceCIDRSpec | None = None
+
+
+class PodAddress(Wire):
+    """``status.podIPs[]`` of a Pod."""
+
+    ip: str | None = None
+
+
+class PodSpec(Wire):
+    """``spec`` of a Pod."""
+
+    node_name: str | None = None
+    host_network: bool | None = None
+
+
+class PodStatus(Wire):
+    """``status`` of a Pod."""
+
+    pod_ips: list[PodAddress] | None = field(default=None, name="podIPs")
+
+
+class Pod(Wire):
+    """``v1`` Pod."""
+
+    metadata: Metadata
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
 
 
 class Identity(Wire):

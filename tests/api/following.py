@@ -18,6 +18,9 @@ from bpfsvc.model import ModelObject, ObjectKey, read_object
 from bpfsvc.sources import Batch
 
 NODE = "here"
+RESOURCES = 5
+"""That a source follows: Services, slices, networks, the Node and its pods."""
+
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 HEADLESS = "service.kubernetes.io/headless"
 
@@ -80,7 +83,7 @@ def applied(picture: Picture, batch: Batch) -> Picture:
 def held(server: ApiServer, endpoints: str = "EndpointSlice") -> Picture:
     """Give what a node must know of all that a server holds."""
     found: Picture = {}
-    for kind in ("Service", endpoints, "Node", "ServiceCIDR"):
+    for kind in ("Service", endpoints, "Node", "ServiceCIDR", "Pod"):
         for record in server.store.all(kind):
             if not _is_hidden(record.raw()):
                 found |= {each.key: each for each in read_object(record.raw())}
@@ -93,6 +96,8 @@ def _is_hidden(raw: Mapping[str, Any]) -> bool:
         return PROXY_NAME in labels or raw["spec"].get("clusterIP") == "None"
     if raw["kind"] == "Node":
         return bool(raw["metadata"]["name"] != NODE)
+    if raw["kind"] == "Pod":
+        return bool(raw["spec"].get("nodeName") != NODE)
     return HEADLESS in labels
 
 
@@ -188,6 +193,17 @@ def node(name: str = NODE, *addresses: str) -> Any:
                 {"type": "InternalIP", "address": each} for each in addresses or ("192.0.2.1",)
             ]
         },
+    }
+
+
+def pod(name: str, *addresses: str, on: str = NODE, opted_out: bool = False) -> Any:
+    notes = {"bpfsvc.io/socket-lb": "off"} if opted_out else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": notes},
+        "spec": {"nodeName": on, "containers": []},
+        "status": {"podIPs": [{"ip": each} for each in addresses]},
     }
 
 

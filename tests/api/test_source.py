@@ -23,6 +23,7 @@ from tests.api.following import (
     HEADLESS,
     NODE,
     PROXY_NAME,
+    RESOURCES,
     applied,
     cidr,
     connection,
@@ -31,6 +32,7 @@ from tests.api.following import (
     following,
     held,
     node,
+    pod,
     put_cluster,
     service,
 )
@@ -75,6 +77,10 @@ def test_changes_are_told(api: ApiServer, watch_list: str) -> None:
             lambda: api.delete("Service", "default", "web-2"),
             lambda: api.put(node("here", "192.0.2.7")),
             lambda: api.put(cidr("10.0.0.0/16", name="more")),
+            lambda: api.put(pod("client", "10.0.1.1", opted_out=True)),
+            lambda: api.put(pod("neighbour", "10.0.2.1", on="there")),
+            lambda: api.put(pod("client", "10.0.1.1")),
+            lambda: api.delete("Pod", "default", "client"),
             lambda: api.delete("ServiceCIDR", "", "kubernetes"),
         ):
             change()
@@ -87,6 +93,7 @@ def test_the_selectors_are_those_of_kube_proxy(api: ApiServer) -> None:
     api.faults.watch_list = "invalid"
     with following(api) as seen:
         seen.wait_in_step(api)
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")  # pods are not waited for
         lists = {each.path: each.query for each in asked(api) if "watch" not in each.query}
     paged = {"limit": "500", "resourceVersion": "0"}
     assert lists == {
@@ -98,7 +105,15 @@ def test_the_selectors_are_those_of_kube_proxy(api: ApiServer) -> None:
         "/apis/discovery.k8s.io/v1/endpointslices": {"labelSelector": f"!{HEADLESS}", **paged},
         "/api/v1/nodes": {"fieldSelector": "metadata.name=here", **paged},
         "/apis/networking.k8s.io/v1/servicecidrs": paged,
+        "/api/v1/pods": {"fieldSelector": "spec.nodeName=here", **paged},
     }
+
+
+def test_pods_are_asked_for_only_if_somebody_wants_to_know(api: ApiServer) -> None:
+    """Where sockets of pods are nobody's business, neither are the pods."""
+    source = Source(connection(api), NODE, with_pods=False, pacing=BRISK)
+    assert "pods" not in source.contacts()
+    assert "pods" in Source(connection(api), NODE, pacing=BRISK).contacts()
 
 
 class Waiting(queue.SimpleQueue[Update | None]):
@@ -345,7 +360,7 @@ def test_no_thread_is_left_behind(api: ApiServer) -> None:
     put_cluster(api)
     with following(api) as seen:
         seen.wait_in_step(api)
-        assert len(api.watches) == 4
+        assert len(api.watches) == RESOURCES
         began = time.monotonic()
         assert seen.end()
         assert time.monotonic() - began < 1

@@ -14,6 +14,7 @@ from bpfsvc.lab.apiserver import ApiServer
 from bpfsvc.lab.patience import wait
 from tests.api.following import (
     BRISK,
+    RESOURCES,
     following,
     held,
     node,
@@ -72,7 +73,7 @@ def test_a_broken_watch_goes_on_without_a_list(
     put_cluster(api)
     with following(api) as seen:
         seen.wait_in_step(api)
-        wait(lambda: len(api.watches) == 4, "the watches")
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
         before = lists(api)
         fault(api)
         seen.wait_in_step(api)
@@ -86,7 +87,7 @@ def test_a_forgotten_version_leads_to_a_list_as_new(api: ApiServer) -> None:
     api.faults.watch_list = "invalid"
     with following(api) as seen:
         seen.wait_in_step(api)
-        wait(lambda: len(api.watches) == 4, "the watches")
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
         known = api.store.resource_version
         api.forget_requests()
         lost_and_forgotten(api)
@@ -184,7 +185,7 @@ def test_bookmarks_keep_a_quiet_watch_alive(api: ApiServer) -> None:
     api.faults.bookmark_period = 0.05
     with following(api, pacing=IMPATIENT) as seen:
         seen.wait_in_step(api)
-        wait(lambda: len(api.watches) == 4, "the watches")
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
         before, watch = len(asked(api)), api.watches[0]
         api.put(node("elsewhere"))
         api.compact()
@@ -257,7 +258,7 @@ def test_a_refused_watch_list_is_remembered(api: ApiServer) -> None:
         lost_and_forgotten(api)
         seen.wait_in_step(api)
         asked = [each.path for each in api.requests if "sendInitialEvents" in each.query]
-        assert len(asked) == len(set(asked)) == 4
+        assert len(asked) == len(set(asked)) == RESOURCES
 
 
 def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
@@ -267,7 +268,7 @@ def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
         seen.wait_in_step(api)
         moments = set()
         for _ in range(3):
-            wait(lambda: len(api.watches) == 4, "the watches")
+            wait(lambda: len(api.watches) == RESOURCES, "the watches")
             api.forget_requests()
             api.cut_watches()
             wait(lambda: len(api.requests) >= 4, "new watches")

@@ -114,7 +114,8 @@ def followed(
 def test_the_role_allows_what_the_agent_asks_for_and_nothing_else() -> None:
     """Lists and watches of what it follows, and writing events; Endpoints are a component's."""
     endpoints = followed(resources.ENDPOINTS, kinds={"EndpointSlice"})
-    others = followed(resources.SERVICES, resources.SERVICE_CIDRS, resources.node("any"))
+    of_node = (resources.node("any"), resources.pods("any"))
+    others = followed(resources.SERVICES, resources.SERVICE_CIDRS, *of_node)
     events = {("events.k8s.io", "events", verb) for verb in ("create", "patch")}
     assert granted(overlay("plain")) == endpoints | others | events
     classic = followed(resources.ENDPOINTS, kinds={"Endpoints"})

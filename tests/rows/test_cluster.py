@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.address import pack, pack_network
 from bpfsvc.cluster import Cluster
-from bpfsvc.model import Node, ObjectKey, ServiceCIDR, read_object
+from bpfsvc.model import Node, ObjectKey, Pod, ServiceCIDR, read_object
 from tests.rows.objects import endpoint_slice, service
 
 WEB = ("default", "web")
@@ -157,3 +157,33 @@ def test_addresses_given_to_the_agent_replace_those_of_the_node_object() -> None
     assert list(known.node.addresses) == [own]
     known.apply([Node("here", addresses=(v4, v6))], ())
     assert list(known.node.addresses) == [own, v6]
+
+
+def _pod(name: str, *addresses: str, node: str = "here", opted_out: bool = True) -> Pod:
+    return Pod("default", name, node, tuple(map(pack, addresses)), opted_out)
+
+
+def test_pods_of_this_node_that_opt_out_are_known_by_their_addresses() -> None:
+    known = cluster(
+        _pod("meshed", "10.0.0.1", "fd00::1"),
+        _pod("plain", "10.0.0.2", opted_out=False),
+        _pod("elsewhere", "10.0.0.3", node="there"),
+    )
+    assert known.opted_out() == {pack("10.0.0.1"), pack("fd00::1")}
+    assert known.objects() == [_pod("meshed", "10.0.0.1", "fd00::1")]
+
+
+def test_a_pod_that_takes_its_wish_back_or_goes_is_one_like_all_others() -> None:
+    known = cluster(_pod("one", "10.0.0.1"), _pod("two", "10.0.0.2"), _pod("three", "10.0.0.3"))
+    assert known.apply([_pod("one", "10.0.0.1", opted_out=False)], ()) == set()
+    assert known.apply((), [ObjectKey("Pod", "default", "two")]) == set()
+    assert known.opted_out() == {pack("10.0.0.3")}
+    known.apply((), (), {"Pod": set()})
+    assert known.opted_out() == set()
+
+
+def test_pods_are_seen_when_all_of_them_were_named() -> None:
+    known = cluster(_pod("meshed", "10.0.0.1"))
+    assert not known.pods_seen
+    known.apply((), (), {"Pod": {("default", "meshed")}})
+    assert known.pods_seen

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.address import pack_network
+from bpfsvc.address import pack, pack_network
 from bpfsvc.lastgood import LastGood
-from bpfsvc.model import EndpointSlice, ModelObject, Node, ServiceCIDR
+from bpfsvc.model import EndpointSlice, ModelObject, Node, Pod, ServiceCIDR
 from tests.rows.objects import endpoint_slice, service
 
 OBJECTS: list[ModelObject] = [
@@ -18,6 +18,7 @@ OBJECTS: list[ModelObject] = [
     endpoint_slice("10.0.0.1 here", "10.0.0.2 there"),
     Node("here", "zone-a", pod_cidrs=(pack_network("10.244.1.0/24"),)),
     ServiceCIDR("kubernetes", (pack_network("10.96.0.0/12"),)),
+    Pod("default", "meshed", "node-1", (pack("10.244.1.9"),), True),
 ]
 
 

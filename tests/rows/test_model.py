@@ -13,6 +13,7 @@ from bpfsvc.model import (
     Node,
     ObjectError,
     ObjectKey,
+    Pod,
     Service,
     ServiceCIDR,
     read_json,
@@ -159,6 +160,27 @@ def test_a_service_cidr_has_networks_and_skips_what_is_none(version: str) -> Non
 
 def test_a_service_cidr_of_a_strange_version_is_another_kind() -> None:
     assert read_object({"apiVersion": "v1", "kind": "ServiceCIDR", "metadata": {"name": "x"}}) == ()
+
+
+def _pod(**fields: object) -> Pod:
+    (made,) = read_object({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}} | fields)
+    assert isinstance(made, Pod)
+    return made
+
+
+def test_a_pod_has_its_own_addresses_and_none_in_its_nodes_network() -> None:
+    status = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}
+    made = _pod(spec={"nodeName": "here"}, status=status)
+    assert (made.node, made.addresses) == ("here", (pack("10.0.0.1"), pack("fd00::1")))
+    assert made.key == ObjectKey("Pod", "default", "x")
+    assert _pod(spec={"nodeName": "here", "hostNetwork": True}, status=status).addresses == ()
+    assert _pod().addresses == ()
+
+
+@pytest.mark.parametrize(("value", "opted_out"), [("off", True), ("on", False), ("", False)])
+def test_a_pod_opts_out_by_one_word(value: str, opted_out: bool) -> None:
+    notes = {"bpfsvc.io/socket-lb": value, "other/note": "off"}
+    assert _pod(metadata={"name": "x", "annotations": notes}).opted_out is opted_out
 
 
 def test_a_manifest_without_namespace_is_in_default() -> None:

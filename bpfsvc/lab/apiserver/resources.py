@@ -93,6 +93,14 @@ RESOURCES = (
     ),
     ENDPOINT_SLICES,
     Resource(
+        "",
+        "v1",
+        "pods",
+        "Pod",
+        fields=(*_NAMES, "spec.nodeName"),
+        empty={"spec": {}, "status": {}},
+    ),
+    Resource(
         "networking.k8s.io",
         "v1",
         "servicecidrs",
