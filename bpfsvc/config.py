@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bpfsvc.datapath.attachment import Way
 from bpfsvc.datapath.conntrack import Conntrack
@@ -26,8 +26,16 @@ DEFAULT_HEALTHZ = "0.0.0.0:10256"
 DEFAULT_METRICS = "127.0.0.1:10249"
 DEFAULT_MASQUERADE_PORTS = PortRange(10000, 29999)
 
+DEFAULT_MESH_PORTS = (15001, 4140)
+"""Where the proxies of Istio and of Linkerd take what their pod sends."""
+
+MOST_MESH_PORTS = 4
+
 ProxyMode = Literal["iptables", "ipvs", "nftables"]
 """kube-proxy's modes. Rows are the same in all; it says which block of its settings counts."""
+
+SocketLb = Literal["off", "host", "all"]
+SOCKET_LB: tuple[SocketLb, ...] = get_args(SocketLb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +78,14 @@ class Config:
 
     * ``cache``: where compiled programs are kept for the next boot; None: nowhere.
     * ``cgroup_root``: the cgroup2 directory whose processes' sockets are translated; None: none.
+    * ``socket_lb``: whose sockets: of the node and its pods, of the node alone, of nobody.
+    * ``mesh_ports``: a pod that listens there on its loopback address has a proxy of its own that
+      wants to see where its pod sends: its sockets are left alone.
     * ``devices``: patterns that choose interfaces; empty: all that carry pod or outside traffic.
+    * ``fast_path``: translated packets go straight to the interface or pod where they leave, past
+      netfilter.
+    * ``xdp``: patterns of the uplinks on which XDP forwards what is for backends elsewhere; empty:
+      none; ``auto`` alone: those that do it natively.
     * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: those of our own connections.
     * ``oom_score_adj``: how unwilling the kernel is to kill the agent; None: as it was started.
 
@@ -104,7 +119,11 @@ class Config:
     pin_root: Path = DEFAULT_PIN_ROOT
     cache: Path | None = None
     cgroup_root: Path | None = None
+    socket_lb: SocketLb = "all"
+    mesh_ports: tuple[int, ...] = DEFAULT_MESH_PORTS
     devices: tuple[str, ...] = ()
+    fast_path: bool = False
+    xdp: tuple[str, ...] = ()
     attach: Way = "auto"
     tc_priority: int = PRIORITY
     masquerade_ports: PortRange = DEFAULT_MASQUERADE_PORTS

@@ -104,3 +104,11 @@ class Words(_Value):
     def read(self, text: str) -> tuple[str, ...]:
         """Take them apart."""
         return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+class Numbers(Words):
+    """Whole numbers with commas between them."""
+
+    def read(self, text: str) -> tuple[Any, ...]:
+        """Take them apart."""
+        return tuple(Int().read(part) for part in super().read(text))

@@ -12,12 +12,14 @@ from typing import Any
 
 import click
 
-from bpfsvc.commands.gotypes import Bool, Span, Text, Words
+from bpfsvc.commands.gotypes import Bool, Numbers, Span, Text, Words
 from bpfsvc.commands.parameters import NODE_SETUP, Ports
 from bpfsvc.config import (
     DEFAULT_LAST_GOOD,
     DEFAULT_MASQUERADE_PORTS,
+    DEFAULT_MESH_PORTS,
     DEFAULT_PIN_ROOT,
+    SOCKET_LB,
 )
 from bpfsvc.datapath.attachment import WAYS
 from bpfsvc.datapath.cache import DEFAULT as DEFAULT_CACHE
@@ -106,6 +108,37 @@ OWN = (
         "cgroupRoot",
         Text("dir|none"),
         "cgroup2 directory of the node's processes; where cgroup2 is mounted if not given.",
+    ),
+    option(
+        "--socket-lb",
+        "socketLb",
+        click.Choice(SOCKET_LB),
+        "Whose sockets are translated when they connect: those of the node and its pods, of the"
+        " node alone, or nobody's. What is not is translated packet by packet.",
+        "all",
+    ),
+    option(
+        "--mesh-ports",
+        "meshPorts",
+        Numbers("port,..."),
+        "Sockets of a pod that listens on such a port of its loopback address are left to the proxy"
+        " that does.",
+        ",".join(map(str, DEFAULT_MESH_PORTS)),
+    ),
+    option(
+        "--fast-path",
+        "fastPath",
+        Bool(),
+        "Send translated packets straight to where they leave, past netfilter and its policies.",
+        "false",
+    ),
+    option(
+        "--xdp",
+        "xdp",
+        Words("off|auto|pattern,..."),
+        "Uplinks on which XDP forwards what is for backends on other nodes: auto takes those whose"
+        " driver does it natively.",
+        "off",
     ),
     option(
         "--pin-root",

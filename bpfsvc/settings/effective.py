@@ -24,7 +24,8 @@ def config(settings: Settings, node_name: str, cgroup_root: Path | None) -> Conf
     manifests = Path(mine.manifests) if mine.manifests else None
     kubeconfig = proxy.client_connection.kubeconfig
     mode = cast(ProxyMode, proxy.mode)
-    keep = _conntrack(proxy.conntrack)
+    uplinks = tuple(each for each in mine.xdp if each != own.OFF)
+    keep = _conntrack(proxy.conntrack, sees_all=not uplinks)
     return Config(
         manifests=manifests,
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
@@ -49,7 +50,11 @@ def config(settings: Settings, node_name: str, cgroup_root: Path | None) -> Conf
         pin_root=Path(mine.pin_root),
         cache=_path(mine.cache),
         cgroup_root=cgroup_root,
+        socket_lb=mine.socket_lb,
+        mesh_ports=tuple(mine.mesh_ports),
         devices=tuple(mine.devices),
+        fast_path=mine.fast_path,
+        xdp=uplinks,
         attach=mine.attach,
         tc_priority=mine.tc_priority,
         masquerade_ports=own.ports(mine.masquerade_ports),
@@ -91,13 +96,17 @@ def _override(text: str) -> tuple[bytes, ...]:
     return () if address in addresses.UNSPECIFIED else (address,)
 
 
-def _conntrack(given: shape.Conntrack) -> Conntrack:
+def _conntrack(given: shape.Conntrack, *, sees_all: bool) -> Conntrack:
+    """``sees_all``: else, what comes after packets that went past netfilter is outside its window.
+
+    Rules that drop what is invalid would then end long transfers.
+    """
     return Conntrack(
         max_per_core=given.max_per_core or 0,
         min=given.min or 0,
         tcp_established=_seconds(given.tcp_established_timeout),
         tcp_close_wait=_seconds(given.tcp_close_wait_timeout),
-        tcp_be_liberal=given.tcp_be_liberal,
+        tcp_be_liberal=given.tcp_be_liberal or not sees_all,
         udp=_seconds(given.udp_timeout),
         udp_stream=_seconds(given.udp_stream_timeout),
     )

@@ -89,6 +89,7 @@ def load(given: Given, read: Callable[[Path], reading.File] = reading.read) -> S
         warnings=(
             *(f"{place}: unknown field, passed over" for place in unknown),
             *(f"{place}: stands twice, the last counts" for place in file.repeated),
+            *own.doubtful(mine),
         ),
         notes=_notes(proxy, flags, given, ignored),
     )

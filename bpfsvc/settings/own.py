@@ -6,6 +6,7 @@ back needs no other. Nobody else writes this block, so an unknown field in it is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated
 
@@ -14,7 +15,10 @@ from msgspec import Meta, field, structs
 from bpfsvc.config import (
     DEFAULT_LAST_GOOD,
     DEFAULT_MASQUERADE_PORTS,
+    DEFAULT_MESH_PORTS,
     DEFAULT_PIN_ROOT,
+    MOST_MESH_PORTS,
+    SocketLb,
 )
 from bpfsvc.datapath.attachment import Way
 from bpfsvc.datapath.cache import DEFAULT as DEFAULT_CACHE
@@ -33,6 +37,9 @@ DEFAULT_PATIENCE = Duration.of(10)
 NOWHERE = "none"
 """In place of a path: do without."""
 
+OFF = "off"
+"""In place of patterns: nowhere."""
+
 
 class Own(Shape, frozen=True):
     """BpfsvcConfiguration, but for ``apiVersion`` and ``kind``; :mod:`bpfsvc.config` explains it.
@@ -46,15 +53,21 @@ class Own(Shape, frozen=True):
     cache: str = str(DEFAULT_CACHE)
     cgroup_root: str = ""
     devices: list[str] = field(default_factory=list)
+    fast_path: bool = False
     last_good: str = str(DEFAULT_LAST_GOOD)
     last_good_after: Duration = DEFAULT_PATIENCE
     manifests: str = ""
     map_sizes: dict[str, int] = field(default_factory=dict)
     masquerade_ports: str = str(DEFAULT_MASQUERADE_PORTS)
+    mesh_ports: list[Annotated[int, Meta(ge=1, le=65535)]] = field(
+        default_factory=lambda: [*DEFAULT_MESH_PORTS]
+    )
     pin_root: str = str(DEFAULT_PIN_ROOT)
     service_node_port_range: str = str(NODE_PORTS)
+    socket_lb: SocketLb = "all"
     source_ranges_for_all: bool = False
     tc_priority: Annotated[int, Meta(ge=1, le=0xBFFF)] = PRIORITY
+    xdp: list[str] = field(default_factory=list)
 
     def sizes(self) -> Sizes:
         """Give the sizes of the maps."""
@@ -87,11 +100,24 @@ def check(given: Own, found: Findings) -> None:
             found.refuse((_camel(name),), str(error))
     if given.last_good_after < Duration():
         found.refuse(("lastGoodAfter",), "must not be negative")
+    if len(given.mesh_ports) > MOST_MESH_PORTS:
+        found.refuse(("meshPorts",), f"must be {MOST_MESH_PORTS} at most")
     for name, rows in given.map_sizes.items():
         if name not in SIZES:
             found.unknown.append(("mapSizes", name))
         elif not 1 <= rows <= MOST_ROWS:
             found.refuse(("mapSizes", name), f"must be 1 to {MOST_ROWS}, not {rows}")
+
+
+def doubtful(given: Own) -> Iterator[str]:
+    """Give the warnings about what asks for more harm than it seems to."""
+    asked = {"socketLb": given.socket_lb == OFF, "cgroupRoot": given.cgroup_root == NOWHERE}
+    for name, is_off in asked.items():
+        if is_off:
+            yield (
+                f"{name}: processes of this node itself reach no Service, as only what comes in by"
+                " an interface is translated"
+            )
 
 
 def ports(text: str) -> PortRange:

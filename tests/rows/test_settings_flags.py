@@ -23,6 +23,7 @@ from bpfsvc.datapath.conntrack import Conntrack
 from bpfsvc.datapath.source import Sizes
 from bpfsvc.datapath.sysctls import PortRange
 from bpfsvc.detection import Detection
+from bpfsvc.errors import UsageError
 from tests.rows.settings import KUBEADM, OWN_HEAD, config, given, of_flags, of_text
 
 BOOL = ("", "=true", "=false")
@@ -341,3 +342,30 @@ def test_messages_can_be_json() -> None:
         "logger": "bpfsvc",
         "msg": "7 rows",
     }
+
+
+@pytest.mark.parametrize("flag", ["--socket-lb=off", "--cgroup-root=none"])
+def test_a_node_whose_own_processes_reach_no_service_is_warned_of(flag: str) -> None:
+    (warning,) = of_flags(flag).warnings
+    assert "processes of this node itself reach no Service" in warning
+    assert of_flags("--socket-lb=host").warnings == ()
+
+
+def test_acceleration_is_asked_for_by_flags() -> None:
+    flags = ("--fast-path", "--xdp=eth*,!eth9", "--mesh-ports=15001", "--socket-lb=host")
+    wanted = of_flags(*flags).own
+    assert (wanted.fast_path, wanted.xdp) == (True, ["eth*", "!eth9"])
+    assert (wanted.mesh_ports, wanted.socket_lb) == ([15001], "host")
+
+
+@pytest.mark.parametrize("ports", ["1,2,3,4,5", "0", "70000", "istio"])
+def test_mesh_ports_are_at_most_four_ports(ports: str) -> None:
+    with pytest.raises((UsageError, click.UsageError)):
+        of_flags(f"--mesh-ports={ports}")
+
+
+def test_xdp_makes_netfilter_bear_what_it_has_not_seen() -> None:
+    """Else rules that drop invalid packets would end long transfers."""
+    assert config(of_flags("--xdp=eth0")).conntrack.tcp_be_liberal
+    assert not config(of_flags("--xdp=off")).conntrack.tcp_be_liberal
+    assert config(of_flags("--conntrack-tcp-be-liberal")).conntrack.tcp_be_liberal
