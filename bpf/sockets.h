@@ -1,44 +1,24 @@
 /*
- * The node's own sockets: translated when they connect or send, so that no packet is ever changed.
- * What a socket asked for is kept in the storage of that socket, which cannot fill up and dies with
- * it, and is what it hears of its peer.
+ * Sockets of the node and of its pods: translated when they connect or send, so that no packet is
+ * ever changed. A call that cannot be given exactly what tc would give its packets is left alone,
+ * and tc translates them. Of a pod those are: calls of a namespace that is not known yet; what is to be
+ * masqueraded, the way of a pod to itself included; what is to be refused or lost; and
+ * connected UDP, which nobody could lead to another backend later.
  */
-
-#define SOCKET_TRANSLATIONS 8
 
 #define ECONNREFUSED 111
 #define EHOSTUNREACH 113
 
-struct socket_translation {
-	struct address frontend;
-	struct address backend;
-	__be16 frontend_port;
-	__be16 backend_port;
-};
-
-/* A TCP or connected socket has one; a UDP socket may send to several frontends in turn. */
-struct socket_translations {
-	struct socket_translation rows[SOCKET_TRANSLATIONS];
-	__u32 next;
-};
-
-SOCKET_STORAGE(struct socket_translations, socket_translations);
+#define SOCKET_CONNECTED 1 /* state of a connected UDP socket: TCP_ESTABLISHED */
 
 /*
- * Connected UDP sockets, by their cookie: of which service. They are never asked again, so that the
- * agent closes those whose backend ceases to serve.
+ * Connected UDP sockets of the node, by their cookie: of which service. They are never asked again,
+ * so that the agent closes those whose backend ceases to serve.
  */
 MAP("lru_hash", __u64, __u32, udp_sockets, 65536, 0);
 
 /* bcc declares the helper's result as 32 bits. */
 static __u64 (*socket_cookie)(void *context) = (void *)BPF_FUNC_get_socket_cookie;
-
-static inline bool socket_is_ours(struct bpf_sock_addr *context)
-{
-	struct settings *settings = settings_get();
-
-	return settings && bpf_get_netns_cookie(context) == settings->netns_cookie;
-}
 
 static inline void socket_address(struct bpf_sock_addr *context, bool v4, struct address *address)
 {
@@ -66,52 +46,15 @@ static inline void socket_set_address(struct bpf_sock_addr *context, bool v4,
 	context->user_port = port;
 }
 
-/* The backend this socket already sends to under `key`, while it still is one. */
-static inline bool socket_backend(struct socket_translations *known, const struct frontend_key *key,
-				  struct backend *backend)
+/* What the socket is bound to; false while the kernel is to choose. */
+static inline bool socket_bound(struct bpf_sock_addr *context, bool v4, bool connect,
+				struct address *address)
 {
-#pragma unroll
-	for (int i = 0; i < SOCKET_TRANSLATIONS; i++) {
-		struct socket_translation *row = &known->rows[i];
-
-		if (row->frontend_port == key->port &&
-		    address_equal(&row->frontend, &key->address) &&
-		    endpoint_known(&row->backend, row->backend_port, key->protocol)) {
-			backend->address = row->backend;
-			backend->port = row->backend_port;
-			return true;
-		}
-	}
-	return false;
-}
-
-static inline void socket_remember(struct socket_translations *known,
-				   const struct frontend_key *key, const struct backend *backend)
-{
-	struct socket_translation *row = &known->rows[known->next % SOCKET_TRANSLATIONS];
-
-	row->frontend = key->address;
-	row->frontend_port = key->port;
-	row->backend = backend->address;
-	row->backend_port = backend->port;
-	known->next++;
-}
-
-/* What the socket is bound to or, while it has no address, what this node is known by. */
-static inline void socket_client(struct bpf_sock_addr *context, bool v4, bool connect,
-				 struct client *client)
-{
-	struct settings *settings = settings_get();
-	struct address *address = &client->address;
-
-	client->class = CLIENT_NODE;
 	if (v4) {
 		__be32 bound = connect ? context->sk->src_ip4 : context->msg_src_ip4;
 
 		address_from_v4(address, bound);
-		if (!bound && settings)
-			*address = settings->node_v4;
-		return;
+		return bound;
 	}
 	if (connect) {
 		address->words[0] = context->sk->src_ip6[0];
@@ -124,52 +67,178 @@ static inline void socket_client(struct bpf_sock_addr *context, bool v4, bool co
 		address->words[2] = context->msg_src_ip6[2];
 		address->words[3] = context->msg_src_ip6[3];
 	}
-	if (address_is_zero(address) && settings)
-		*address = settings->node_v6;
+	return !address_is_zero(address);
+}
+
+/*
+ * Leave a call of a pod to tc. A UDP socket stays there: its flow is known to tc from now on, and one
+ * backend serves it. `cookie`: of the namespace that its packet is to tell of, or 0.
+ */
+static inline int socket_leave(struct bpf_sock_addr *context, bool connect, __u64 cookie)
+{
+	struct socket_translations *known;
+
+	if (connect && !cookie)
+		return 1;
+	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (known) {
+		known->by_packets = 1;
+		known->netns_cookie = cookie;
+	}
+	return 1;
+}
+
+/* Whether this kind of call of a pod is tc's, whatever is known of the pod. */
+static inline bool pod_call_is_odd(struct bpf_sock_addr *context, const struct frontend_key *asked,
+				   bool connect)
+{
+	const __be32 *words = asked->address.words;
+
+	/* Loopback is the pod's own. */
+	if (!(words[0] | words[1] | words[2]) ||
+	    !(family_offset(&asked->address) |
+	      (words[3] & bpf_htonl(0xff000000)) ^ bpf_htonl(0x7f000000)))
+		return true;
+	if (asked->protocol != PROTO_TCP && (connect || asked->protocol != PROTO_UDP))
+		return true;
+	/* These may be routed in other ways than what the namespace is known by. */
+	return context->sk->bound_dev_if || context->sk->mark;
+}
+
+static inline bool udp_is_connected(struct bpf_sock_addr *context)
+{
+	return context->sk->state == SOCKET_CONNECTED;
+}
+
+/* A call while nothing is certain about its namespace: tc's, if to a frontend. */
+static inline int pod_unknown(struct bpf_sock_addr *context, bool connect, __u64 cookie,
+			      const struct netns *row, const struct frontend_key *asked, bool tells)
+{
+	struct frontend_key key = *asked;
+
+	if (!frontend_find(&key))
+		return 1;
+	if (!row) {
+		struct netns fresh = {};
+
+		namespaces.update(&cookie, &fresh);
+	}
+	return socket_leave(context, connect, tells ? cookie : 0);
 }
 
 /* connect and sendmsg: send to a backend what was meant for a frontend. */
 static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool connect)
 {
-	struct socket_translations *known;
+	struct settings *settings = settings_get();
+	__u64 cookie = bpf_get_netns_cookie(context);
+	struct socket_translations *known = NULL;
 	struct frontend_key asked = {}, key;
 	struct choice choice = {};
-	struct client client;
+	struct client client = {};
+	struct home *home = NULL;
+	bool bound;
 	int verdict;
 
-	if (!socket_is_ours(context))
+	if (!settings || settings->socket_lb == SOCKETS_OFF)
 		return 1;
 	asked.protocol = context->protocol;
 	asked.port = (__be16)context->user_port;
 	socket_address(context, v4, &asked.address);
 
 	if (!connect) {
+		struct socket_translation *row = NULL;
+
 		known = socket_translations.sk_storage_get(context->sk, 0, 0);
-		if (known && socket_backend(known, &asked, &choice.backend)) {
-			socket_set_address(context, v4, &choice.backend.address,
-					   choice.backend.port);
+		if (known)
+			row = socket_backend(known, &asked);
+		if (row) {
+			if (udp_is_connected(context) && cookie != settings->netns_cookie)
+				return 1;
+			socket_set_address(context, v4, &row->backend.by.address,
+					   row->backend.by.port);
 			return 1;
 		}
 	}
 	key = asked;
-	loopback_normalize(&key.address);
-	socket_client(context, v4, connect, &client);
+	bound = socket_bound(context, v4, connect, &client.address);
+	if (cookie != settings->netns_cookie) {
+		struct netns *row;
+		__u64 now;
+		__u32 state;
+
+		if (settings->socket_lb != SOCKETS_ALL ||
+		    pod_call_is_odd(context, &asked, connect) ||
+		    (!connect && udp_is_connected(context)))
+			return 1;
+		if (known && (known->by_packets || known->next >= SOCKET_TRANSLATIONS))
+			return 1;
+		row = namespaces.lookup(&cookie);
+		/* What a socket is bound to need not be what others of its namespace come from. */
+		if (!row)
+			return pod_unknown(context, connect, cookie, row, &asked, !bound);
+		home = namespace_home(row, &asked.address);
+		state = home->state;
+		now = bpf_ktime_get_coarse_ns();
+		if (state == HOME_UNSURE)
+			return 1;
+		if (state == HOME_UNKNOWN || (state == HOME_TRIED && !trial_is_over(home, now)))
+			return pod_unknown(context, connect, cookie, row, &asked,
+					   state == HOME_UNKNOWN && !bound);
+		if ((__s64)(now - row->checked) >= NS_PER_SECOND) {
+			row->checked = now;
+			namespace_check(context, settings, row);
+		}
+		if (row->left_alone || (bound && !address_equal(&client.address, &home->address)) ||
+		    address_equal(&asked.address, &home->address))
+			return 1;
+		client.address = home->address;
+		client.class = home->class;
+	} else {
+		loopback_normalize(&key.address);
+		client.class = CLIENT_NODE;
+		if (!bound)
+			client.address = *(&settings->node_v4 + family_offset(&asked.address));
+	}
 	verdict = choose_backend(&key, &client, &choice);
 	if (verdict == VERDICT_NONE)
 		return 1;
-	count_refusal(verdict);
 	if (verdict != VERDICT_DNAT) {
+		if (home)
+			return 1;
+		count_refusal(verdict);
 		bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH);
 		return 0;
 	}
+	if (home && choice.masquerade)
+		return socket_leave(context, connect, 0);
 	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (home) {
+		if (!known)
+			return 1;
+		if (address_equal(&client.address, &choice.backend.address)) {
+			known->by_packets = 1;
+			known->asked = asked;
+			known->itself = choice.backend;
+			return 1;
+		}
+		if (home->state != HOME_PROVEN) {
+			home->tried = bpf_ktime_get_coarse_ns();
+			home->trials++;
+			home->state = HOME_TRIED;
+			home->due = 1;
+		}
+		if (home->due) {
+			home->due = 0;
+			known->netns_cookie = cookie;
+		}
+	}
 	if (known)
-		socket_remember(known, &asked, &choice.backend);
+		socket_remember(known, &asked, &choice);
 	choice_made(&choice, &client);
 	if (connect && asked.protocol == PROTO_UDP) {
-		__u64 cookie = socket_cookie(context);
+		__u64 socket = socket_cookie(context);
 
-		udp_sockets.update(&cookie, &choice.service);
+		udp_sockets.update(&socket, &choice.service);
 	}
 	socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
 	return 1;
@@ -187,11 +256,12 @@ static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
 		return 1;
 	port = (__be16)context->user_port;
 	socket_address(context, v4, &peer);
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < SOCKET_TRANSLATIONS; i++) {
 		struct socket_translation *row = &known->rows[i];
 
-		if (row->backend_port == port && port && address_equal(&row->backend, &peer)) {
+		if (row->backend.by.port == port && port &&
+		    address_equal(&row->backend.by.address, &peer)) {
 			socket_set_address(context, v4, &row->frontend, row->frontend_port);
 			return 1;
 		}
