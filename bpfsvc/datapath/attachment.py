@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bpfsvc.datapath import tcx
+from bpfsvc.datapath import census, tcx
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import NAME_PREFIX, Filter, Hook
 from bpfsvc.datapath.pins import PinRoot
@@ -60,6 +60,18 @@ def programs(root: PinRoot, ifindex: int, hook: Hook) -> set[int]:
     """Give the ids of our programs on a hook; more than one only while the way changes."""
     found = {each.program for each in tc.attached(ifindex, hook) if each.ours}
     return (found | {tcx.program_id(root, ifindex, hook)}) - {0}
+
+
+def is_shared(root: PinRoot, ifindex: int) -> bool:
+    """Whether somebody else's programs or filters are on a hook of an interface.
+
+    Raises :class:`~bpfsvc.datapath.netlink.hooks.DeviceGone` or ``KernelError``.
+    """
+    return any(
+        set(census.tcx_programs(ifindex, hook)) - {tcx.program_id(root, ifindex, hook)}
+        or any(not each.ours for each in tc.attached(ifindex, hook))
+        for hook in Hook
+    )
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:

@@ -14,7 +14,7 @@ from outside under kube-proxy and under bpfsvc.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -36,6 +36,8 @@ _BUNDLES = frozenset({"bond", "team"})
 
 _WITHOUT_TRAFFIC = frozenset({LOOPBACK, "dummy", "ifb", "nlmon"})
 """They carry no traffic of pods or of the outside, or carry copies of it."""
+
+_NO_QUEUE = "noqueue"
 
 _WILDCARDS = frozenset("*?[")
 
@@ -60,6 +62,9 @@ class Device:
 
     ``master`` is the index of the bridge, bond or VRF it belongs to, or 0. ``hardware`` is the
     ARPHRD number. ``addresses`` are in the order of the kernel, which is that of preference.
+    ``mac`` is the hardware address, empty where there is none.
+    ``peer_elsewhere``: whether what it is bound to is in another network namespace. ``queue``:
+    the kind of its queueing discipline.
     """
 
     index: int
@@ -69,6 +74,14 @@ class Device:
     up: bool
     hardware: int
     addresses: tuple[DeviceAddress, ...]
+    mac: bytes = b""
+    peer_elsewhere: bool = False
+    queue: str = ""
+
+    @property
+    def routes(self) -> bool:
+        """Whether packets that the node forwards come and leave by it, as Ethernet frames."""
+        return self.has_ethernet and not self.master
 
     @property
     def has_ethernet(self) -> bool:
@@ -93,11 +106,32 @@ class Network:
 def choose(devices: Sequence[Device], patterns: Sequence[str] = ()) -> tuple[Device, ...]:
     """Give the devices to attach: by the rule of this module, narrowed by names.
 
+    See :func:`narrowed`.
+    """
+    kinds = {device.index: device.kind for device in devices}
+
+    def rule(device: Device) -> bool:
+        return _carries_traffic_once(device, kinds.get(device.master, ""))
+
+    return narrowed(devices, patterns, rule)
+
+
+def bundled(devices: Iterable[Device], bundle: Device) -> tuple[Device, ...]:
+    """Give the ports of a bond or team; nothing for any other device."""
+    if bundle.kind not in _BUNDLES:
+        return ()
+    return tuple(device for device in devices if device.master == bundle.index)
+
+
+def narrowed(
+    devices: Sequence[Device], patterns: Sequence[str], rule: Callable[[Device], bool]
+) -> tuple[Device, ...]:
+    """Give the devices that a rule chooses, narrowed by names.
+
     A pattern is a shell pattern over names and keeps what it matches; ``!pattern`` drops what it
     matches. A pattern without wildcards insists: that device is taken even against the rule.
     Exclusions win. With exclusions alone, everything else is chosen by the rule.
     """
-    kinds = {device.index: device.kind for device in devices}
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     included = [pattern for pattern in patterns if not pattern.startswith("!")]
     insisted = {pattern for pattern in included if not _WILDCARDS & set(pattern)}
@@ -107,10 +141,7 @@ def choose(devices: Sequence[Device], patterns: Sequence[str] = ()) -> tuple[Dev
         if not _matches(device.name, excluded)
         and (
             device.name in insisted
-            or (
-                (not included or _matches(device.name, included))
-                and _carries_traffic_once(device, kinds.get(device.master, ""))
-            )
+            or ((not included or _matches(device.name, included)) and rule(device))
         )
     )
 
@@ -156,6 +187,27 @@ def masquerade_address(
     ]
     # The rank alone decides; among equals (one device) the kernel's order stands.
     return min(ranked, key=lambda entry: entry[0])[1] if ranked else None
+
+
+def leads_to_pod(device: Device, network: Network) -> bool:
+    """Whether packets may be given to its other end as if they had just come in there.
+
+    It is a veth into another namespace, and nothing that limits what goes there is passed over. The
+    uplink of a node that is itself a container is such a veth, too: there is more behind it.
+    """
+    return (
+        device.routes
+        and device.kind == "veth"
+        and device.peer_elsewhere
+        and device.queue in ("", _NO_QUEUE)
+        and device.index not in (network.default_v4, network.default_v6)
+        and not any(_is_of_subnet(each) for each in device.addresses)
+    )
+
+
+def _is_of_subnet(address: DeviceAddress) -> bool:
+    whole = 32 if family_of(address.address) == 4 else 128
+    return not address.scope and address.prefix < whole
 
 
 def default_address(network: Network, family: int) -> bytes | None:

@@ -49,10 +49,13 @@ class Link(nlmsg):  # type: ignore[misc]
         ("change", "I"),
     )
     nla_map: ClassVar[tuple[Attribute, ...]] = (
+        (1, "ADDRESS", "cdata"),
         (3, "NAME", "asciiz"),
+        (6, "QDISC", "asciiz"),
         (10, "MASTER", "uint32"),
         (18, "INFO", "info"),
         (29, "EXT_MASK", "uint32"),
+        (37, "LINK_NETNSID", "int32"),
     )
 
     class info(nla):  # type: ignore[misc]  # noqa: N801 (the notation names a class by its attribute)

@@ -93,6 +93,9 @@ def _device(message: Any) -> Device:
         up=bool(message["flags"] & _IFF_UP),
         hardware=message["type"],
         addresses=(),
+        mac=message.get_attr("ADDRESS") or b"",
+        peer_elsewhere=message.get_attr("LINK_NETNSID") is not None,
+        queue=message.get_attr("QDISC") or "",
     )
 
 
