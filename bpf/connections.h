@@ -33,7 +33,9 @@ struct connection {
 	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
 	__u8 held;		 /* in `connections` though not established, and counted as such */
-	__u8 zero[7];
+	__u8 stack_turn;	 /* the turn, see edge.h, in which XDP leaves it to the stack */
+	__u16 tick;	/* of the kernel's coarsest clock when `seen` was last thought of */
+	__u32 shortcut; /* the interface by which packets take the fast path; 0: they do not */
 };
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
@@ -87,20 +89,30 @@ static inline __s64 connection_idle(const struct connection *connection, __u64 n
 	return now - connection->seen;
 }
 
+/* A clock that costs next to nothing; a tick is a tenth of a second to a second, by CONFIG_HZ. */
+static inline __u16 tick_now(void)
+{
+	return bpf_jiffies64() >> 7;
+}
+
 static inline struct connection *connection_find(struct flow *flow)
 {
+	struct port_filter *filter = ports_may_be_known(flow->hook, flow->protocol,
+							flow->source_port, flow->destination_port);
 	struct connection *connection;
 
-	if (!flow_may_be_known(flow))
+	if (!filter)
 		return NULL;
 	connection = connections.lookup(flow);
-	return connection ? connection : new_connections.lookup(flow);
+	if (connection || !filter->overflowed)
+		return connection;
+	return new_connections.lookup(flow);
 }
 
 /* Write an entry of a flow that is not established. An error is a full table's, or a lack of memory. */
 static inline int connection_note(struct flow *flow, struct connection *connection)
 {
-	flow_note(flow, connection->reply);
+	flow_note(flow, connection->reply, !connection->held);
 	return connection->held ? connections.update(flow, connection) :
 				  new_connections.update(flow, connection);
 }
@@ -108,7 +120,7 @@ static inline int connection_note(struct flow *flow, struct connection *connecti
 /* The same for a key that must be nobody's: inserting decides who gets it. */
 static inline int connection_take(struct flow *flow, struct connection *connection)
 {
-	flow_note(flow, connection->reply);
+	flow_note(flow, connection->reply, !connection->held);
 	return connection->held ? connections.insert(flow, connection) :
 				  new_connections.insert(flow, connection);
 }
@@ -161,14 +173,20 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 static inline void connection_track(const struct flow *flow, struct connection *connection,
 				    __u8 tcp_flags)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct connection *other;
+	__u16 tick = tick_now();
 	struct flow partner;
 
-	if (now - connection->seen > NS_PER_SECOND)
-		connection->seen = now;
+	if (tick != connection->tick) {
+		__u64 now = bpf_ktime_get_coarse_ns();
+
+		connection->tick = tick;
+		if (now - connection->seen > NS_PER_SECOND)
+			connection->seen = now;
+	}
 	if (!(tcp_flags & (TCP_FIN | TCP_RST)))
 		return;
+	connection->seen = bpf_ktime_get_coarse_ns();
 	pair_of(&partner, flow, &connection->after);
 	other = connection_find(&partner);
 	if (tcp_flags & TCP_RST) {

@@ -40,12 +40,28 @@ static inline int rewrite_quote(struct __sk_buff *skb, __u32 l3, __u32 l4, bool 
 	return error;
 }
 
-static inline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet)
+/*
+ * An error goes the way of the connection that it is about: to conntrack, one about a connection that
+ * it never saw would be invalid. At the interface where it leaves it meets us again.
+ */
+static inline int pass_icmp_error(struct __sk_buff *skb, struct packet *packet, bool shortcut)
+{
+	if (!shortcut || !shortcut_find(skb, packet))
+		return TC_ACT_UNSPEC;
+	if (spend_hop(skb, packet))
+		return rewritten(-1);
+	packet->straight = 0;
+	return shortcut_leave(skb, packet);
+}
+
+static inline int translate_icmp_error(struct __sk_buff *skb, const struct settings *settings,
+				       struct packet *packet)
 {
 	__u32 checksum = packet->l4 + ICMP_CHECKSUM_OFFSET;
 	__u32 inner_l3 = packet->l4 + sizeof(struct icmp_header);
 	struct flow inner = {}, key, after;
 	struct connection *connection;
+	bool shortcut = false;
 	__u32 header;
 	int error;
 
@@ -56,6 +72,13 @@ static inline int translate_icmp_error(struct __sk_buff *skb, struct packet *pac
 	/* The error travels like a reply to the packet it quotes. */
 	flow_reverse(&key, &inner, packet->flow.hook);
 	connection = connection_find(&key);
+	packet->after = packet->flow;
+	if (packet->flow.hook == HOOK_INGRESS) {
+		if (connection)
+			shortcut = way_of(skb, settings, connection) != BY_STACK;
+		else
+			return pass_icmp_error(skb, packet, shortcut_reply(skb, settings, &key));
+	}
 	if (!connection || connection->masquerade_pending)
 		return TC_ACT_UNSPEC;
 	flow_reverse(&after, &connection->after, 0);
@@ -66,16 +89,15 @@ static inline int translate_icmp_error(struct __sk_buff *skb, struct packet *pac
 		error |= rewrite_address(skb, packet->l3, packet->v4,
 					 destination_offset(packet->v4), &packet->flow.destination,
 					 &after.source, packet->v4 ? 0 : checksum, 0);
+		packet->after.destination = after.source;
 	} else if (address_equal(&packet->flow.source, &inner.destination)) {
 		/* The backend itself complains, and its client knows it by the frontend's address. */
 		error |= rewrite_address(skb, packet->l3, packet->v4, source_offset(packet->v4),
 					 &packet->flow.source, &after.destination,
 					 packet->v4 ? 0 : checksum, 0);
 	}
-	if (error) {
-		COUNT(dropped__rewrite_failed);
-		return TC_ACT_SHOT;
-	}
+	if (error)
+		return rewritten(error);
 	COUNT(icmp_errors_translated);
-	return TC_ACT_UNSPEC;
+	return pass_icmp_error(skb, packet, shortcut);
 }

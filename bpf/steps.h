@@ -11,7 +11,8 @@
 #define STEP_OPEN 5    /* a first packet whose backend is chosen */
 #define STEP_REJECT 6
 #define STEP_MASQUERADE 7 /* the first packet of a masqueraded connection leaves */
-#define STEPS 8
+#define STEP_SHORTCUT 8	  /* a packet of other steps takes the fast path */
+#define STEPS 9
 
 MAP("prog", __u32, __u32, steps, STEPS, 0);
 

@@ -16,13 +16,14 @@ from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
 from bpfsvc.doctor.judging import api as api_judging
+from bpfsvc.doctor.judging import fastpath as fastpath_judging
 from bpfsvc.doctor.judging import forwarding as forwarding_judging
 from bpfsvc.doctor.judging import kubeproxy as kubeproxy_judging
 from bpfsvc.doctor.judging import others as others_judging
 from bpfsvc.doctor.judging import ports as ports_judging
 from bpfsvc.doctor.judging import programs as programs_judging
 from bpfsvc.doctor.judging import system as system_judging
-from bpfsvc.doctor.looking import api, forwarding, kubeproxy, others, ports, system
+from bpfsvc.doctor.looking import api, fastpath, forwarding, kubeproxy, others, ports, system
 from bpfsvc.inspection.reader import reading
 from bpfsvc.takeover import leftovers
 
@@ -60,6 +61,7 @@ def look(plan: Plan) -> Facts:
             api=api.look(plan.kubeconfig, plan.master, network, found),
             attach=plan.attach,
             priority=plan.tc_priority,
+            guards=fastpath.see(network, found.saved),
         )
 
 
@@ -75,4 +77,5 @@ def judge(facts: Facts) -> Iterator[Finding]:
     yield from kubeproxy_judging.judge(facts.proxy, facts.ports.listening)
     yield from ports_judging.judge(facts.ports)
     yield from forwarding_judging.judge(facts.forwarding)
+    yield from fastpath_judging.judge(facts.guards)
     yield from api_judging.judge(facts.api)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bpfsvc.datapath.attachment import Way
 from bpfsvc.datapath.sysctls import PortRange
-from bpfsvc.doctor.sightings import Others
+from bpfsvc.doctor.sightings import Guards, Others
 from bpfsvc.takeover.running import KubeProxy
 
 
@@ -149,3 +149,4 @@ class Facts:
     api: ApiServer
     attach: Way
     priority: int
+    guards: Guards = field(default_factory=Guards)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bpfsvc.takeover.rules import Table
+
 
 class Attached(NamedTuple):
     """A foreign program on an interface.
@@ -35,3 +37,28 @@ class Others(NamedTuple):
     loaded: frozenset[str] | None = frozenset()
     pinned: frozenset[str] = frozenset()
     gateway: str = ""
+
+
+class Chain(NamedTuple):
+    """A chain of nftables: its family (``ip``, ``inet``, ``netdev`` ...), table and name."""
+
+    family: str
+    table: str
+    name: str
+
+
+class Guards(NamedTuple):
+    """What stands in the way of forwarded packets, and the fast path would pass by.
+
+    * ``devices``: names of the interfaces. ``pinned``: known pins that exist.
+    * ``tables``: those of iptables, each after the flavour it is of.
+    * ``chains``: those of nftables that filter what is forwarded.
+    * ``ipsec``: policies of IPsec. ``unseen``: what could not be looked at, a sentence each.
+    """
+
+    devices: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    tables: tuple[tuple[str, Table], ...] = ()
+    chains: tuple[Chain, ...] = ()
+    ipsec: int = 0
+    unseen: tuple[str, ...] = ()

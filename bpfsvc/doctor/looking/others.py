@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bpfsvc.datapath import census, tcx
+from bpfsvc.datapath import census, tcx, xdp
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.conversation import Conversation
 from bpfsvc.datapath.netlink.details import read_details
@@ -38,9 +38,12 @@ def look(talk: Conversation, network: Network, root: PinRoot, patterns: Sequence
 
 def attached(talk: Conversation, root: PinRoot, devices: Sequence[Device]) -> Iterator[Attached]:
     """Give the programs on ``devices`` that are not those of the agent at ``root``."""
-    details = read_details(talk)
+    details, mine = read_details(talk), xdp.attached(root)
     for device in devices:
-        for program in details[device.index].xdp if device.index in details else ():
+        found = details[device.index].xdp if device.index in details else ()
+        for program in found:
+            if program == mine.get(device.index):
+                continue
             yield Attached(device.name, "xdp", "xdp", census.program_name(program))
         for hook in Hook:
             try:
