@@ -1,7 +1,7 @@
 /*
  * The walk of a packet. Every interface runs `ingress` on what it receives and `egress` on what it
  * sends; in between the kernel routes an ordinary packet from client to backend. Sockets of the
- * node itself take the shorter way at the end of this file.
+ * node and of its pods take the shorter way at the end of this file.
  */
 #include "protocols.h"
 #include "address.h"
@@ -11,6 +11,7 @@
 #include "filter.h"
 #include "names.h"
 #include "node.h"
+#include "destinations.h"
 #include "frontends.h"
 #include "sources.h"
 #include "backends.h"
@@ -25,15 +26,20 @@
 #include "steps.h"
 #include "crc32c.h"
 #include "rewrite.h"
+#include "shortcut.h"
 #include "quotes.h"
 #include "reset.h"
 #include "reject.h"
 #include "icmp.h"
+#include "translations.h"
+#include "namespaces.h"
 #include "sockets.h"
 #include "collect.h"
 #include "decide.h"
 #include "opening.h"
 #include "following.h"
+#include "uplinks.h"
+#include "edge.h"
 
 /* Whether there is anything to do for a packet of no known connection. */
 static inline bool unknown_matters(const struct settings *settings, const struct packet *packet,
@@ -46,19 +52,23 @@ static inline bool unknown_matters(const struct settings *settings, const struct
 	if (hook == HOOK_EGRESS)
 		return false;
 	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
-	return packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags);
+	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))
+		return false;
+	return destination_matters(&packet->flow.destination);
 }
 
 /* What is parsed: to its connection, or to where one begins. `inlined`: known packets end here. */
 static inline int lead(struct __sk_buff *skb, const struct settings *settings,
 		       struct packet *packet, __u8 hook, bool inlined)
 {
-	struct connection *connection;
+	struct connection *connection, *leaving = NULL;
+	enum way way;
 
 	if (packet->icmp_error)
 		return step(skb, STEP_ICMP);
 	if (packet->echo)
-		return step(skb, STEP_FIRST);
+		return destination_matters(&packet->flow.destination) ? step(skb, STEP_FIRST) :
+									TC_ACT_UNSPEC;
 
 	connection = connection_find(&packet->flow);
 	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {
@@ -69,12 +79,21 @@ static inline int lead(struct __sk_buff *skb, const struct settings *settings,
 			connection = NULL;
 		}
 	}
-	if (!connection)
-		return unknown_matters(settings, packet, hook) ? step(skb, STEP_FIRST) :
-								 TC_ACT_UNSPEC;
-	if (!inlined || needs_care(connection, hook))
-		return step(skb, STEP_CAREFUL);
-	return next_packet(skb, packet, connection);
+	if (connection) {
+		if (!inlined || needs_care(connection, hook))
+			return step(skb, STEP_CAREFUL);
+		way = hook == HOOK_INGRESS ? way_of(skb, settings, connection) : BY_STACK;
+		if (!follow(skb, packet, connection))
+			return TC_ACT_SHOT;
+	} else {
+		if (hook == HOOK_INGRESS && inlined)
+			leaving = shortcut_packet(skb, settings, packet);
+		if (!leaving)
+			return unknown_matters(settings, packet, hook) ? step(skb, STEP_FIRST) :
+									 TC_ACT_UNSPEC;
+		way = BY_SHORTCUT_AGAIN;
+	}
+	return finish(skb, packet, way, leaving);
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
@@ -84,7 +103,7 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
-	switch (parse(skb, l2, hook, settings->settling, packet)) {
+	switch (parse(skb, l2, hook, settings, packet)) {
 	case PARSED:
 		/* Devices without a link layer header are few: no copy for them of what comes then. */
 		return lead(skb, settings, packet, hook, l2 != 0);
@@ -133,13 +152,17 @@ int step_first(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (verdict == VERDICT_REJECT)
 		return step(skb, STEP_REJECT);
-	return verdict == VERDICT_DNAT ? step(skb, STEP_OPEN) : TC_ACT_SHOT;
+	if (verdict != VERDICT_DNAT)
+		return TC_ACT_SHOT;
+	plan_connection(skb, settings, packet);
+	return step(skb, STEP_OPEN);
 }
 
 int step_open(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
+	enum way way = BY_STACK;
 
 	if (!settings || !packet || !open_connection(settings, packet, &packet->choice))
 		return TC_ACT_SHOT;
@@ -148,15 +171,19 @@ int step_open(struct __sk_buff *skb)
 		choice_made(&packet->choice, &packet->client);
 		count_packet(packet->choice.backend.counters, false, skb->len);
 	}
-	return finish(skb, packet);
+	if (packet->ends.client)
+		way = packet->choice.masquerade ? BY_SHORTCUT_AGAIN : BY_SHORTCUT;
+	return finish_rare(skb, packet, way);
 }
 
 int step_careful(struct __sk_buff *skb)
 {
+	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
 	struct connection *connection;
+	enum way way;
 
-	if (!packet)
+	if (!settings || !packet)
 		return TC_ACT_SHOT;
 	connection = connection_find(&packet->flow);
 	/* Evicted or collected this instant: the client will ask again. */
@@ -167,7 +194,8 @@ int step_careful(struct __sk_buff *skb)
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
 	    !note_masquerade(&connection->after, connection))
 		return TC_ACT_SHOT;
-	return next_packet(skb, packet, connection);
+	way = packet->flow.hook == HOOK_INGRESS ? way_of(skb, settings, connection) : BY_STACK;
+	return follow(skb, packet, connection) ? finish_rare(skb, packet, way) : TC_ACT_SHOT;
 }
 
 int step_masquerade(struct __sk_buff *skb)
@@ -192,9 +220,10 @@ int step_masquerade(struct __sk_buff *skb)
 
 int step_icmp(struct __sk_buff *skb)
 {
+	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
 
-	return packet ? translate_icmp_error(skb, packet) : TC_ACT_SHOT;
+	return settings && packet ? translate_icmp_error(skb, settings, packet) : TC_ACT_SHOT;
 }
 
 int step_unusual(struct __sk_buff *skb)
@@ -240,11 +269,24 @@ int step_rewrite(struct __sk_buff *skb)
 	return verdict;
 }
 
+int step_shortcut(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? finish(skb, packet, packet->way, NULL) : TC_ACT_SHOT;
+}
+
 int step_reject(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
 
 	return packet ? reject(skb, packet) : TC_ACT_SHOT;
+}
+
+/* What comes from outside for a backend elsewhere, before the kernel has made an skb of it. */
+int edge(struct xdp_md *context)
+{
+	return edge_packet(context);
 }
 
 int collect(struct __sk_buff *skb)

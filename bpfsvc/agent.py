@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bpfsvc import memory
 from bpfsvc.announcer import Announcer
@@ -51,9 +51,16 @@ class Agent:
     """One node's agent."""
 
     def __init__(
-        self, config: Config, source: Source, servers: Servers, announcer: Announcer
+        self,
+        config: Config,
+        source: Source,
+        servers: Servers,
+        announcer: Announcer,
+        doubt: Callable[[], str] = lambda: "",
     ) -> None:
+        """``doubt()`` says what speaks against the fast path now, "" for nothing."""
         self._config = config
+        self._doubt = doubt
         self._announcer = announcer
         self._servers = servers
         self._health = servers.health
@@ -69,6 +76,8 @@ class Agent:
             config.services(Identity(config.node_name)),
             max_backends=config.sizes.max_backends,
         )
+        # Files name all pods that there are; an API server does when it has listed them.
+        self._books.cluster.pods_seen = config.manifests is not None
         self._stand_in: StandIn | None = None
         if config.last_good:
             file = LastGood(config.last_good, config.node_name)
@@ -140,7 +149,7 @@ class Agent:
 
     def _open(self, installation: Installation) -> None:
         pinned = installation.pinned
-        self._node = Node(self._config, installation)
+        self._node = Node(self._config, installation, self._doubt)
         keep, seconds = self._config.lifetimes, self._config.collect_seconds
         self._collector = collector = Collector(pinned, keep, seconds)
         self._programming = Programming(
@@ -281,6 +290,7 @@ class Agent:
             self._sync(touched)
         if taken:
             self._programming.tell_service_networks()
+            self._programming.tell_opted_out()
             self._tell_applied(taken)
 
     def _tell_applied(self, batches: list[Batch]) -> None:
@@ -323,6 +333,9 @@ class Agent:
             self._health.ill("attachments", f"programs are not attached any more to {lost}")
         else:
             self._health.well("attachments")
+        refused = self._node.edge.declined
+        reasons = [f"{name} is not served by XDP: {reason}" for name, reason in refused.items()]
+        self._health.note("xdp", "; ".join(reasons) or None)
         note = f"programs cannot be attached to {never}" if never else None
         self._health.note("attachments", note)
 
@@ -347,6 +360,7 @@ class Agent:
         else:
             self._programming.sync_all()
         self._programming.tell_service_networks()
+        self._programming.tell_opted_out()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
         """Bring Services into the kernel."""

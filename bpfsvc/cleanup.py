@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bpfsvc.datapath import attachment, sockets, sysctls
+from bpfsvc.datapath import attachment, sockets, sysctls, xdp
 from bpfsvc.datapath.netlink.conversation import Conversation
 from bpfsvc.datapath.netlink.hooks import DeviceGone
 from bpfsvc.datapath.netlink.network import read_network
@@ -46,6 +46,9 @@ def _detach(root: PinRoot) -> Iterator[str]:
     finally:
         talk.close()
     for device in devices:
+        # First: the programs at the tc hooks take what it leaves.
+        if xdp.detach(root, device.index):
+            yield f"detached XDP from {device.name}"
         try:
             if attachment.detach(root, device.index):
                 yield f"detached from {device.name}"

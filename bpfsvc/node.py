@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 
-from bpfsvc.config import Config
+from bpfsvc.config import SOCKET_LB, Config
 from bpfsvc.datapath import attachment, sockets, sysctls
-from bpfsvc.datapath.bpf import Map, program_id
+from bpfsvc.datapath.bpf import program_id
 from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.destinations import Destinations
 from bpfsvc.datapath.installation import Installation
 from bpfsvc.datapath.layout import Value
 from bpfsvc.datapath.netlink.devices import (
@@ -22,9 +24,11 @@ from bpfsvc.datapath.netlink.devices import (
     Network,
     choose,
     default_address,
+    leads_to_pod,
     masquerade_address,
 )
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
+from bpfsvc.edge import Edge
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.model import Node as Identity
 from bpfsvc.nodeports import LOOPBACK, NodePortAddresses, resolve
@@ -43,18 +47,30 @@ _ONLY_ROW = bytes(4)
 class Node:
     """What the programs know of this node, and where they are attached."""
 
-    def __init__(self, config: Config, installation: Installation) -> None:
+    def __init__(
+        self,
+        config: Config,
+        installation: Installation,
+        doubt: Callable[[], str] = lambda: "",
+    ) -> None:
+        """``doubt()`` says what speaks against the fast path now, "" for nothing."""
         self._config = config
+        self._fast_path = config.fast_path
+        self._doubt = doubt
         self._installation = installation
         self._pinned = installation.pinned
         self._addresses = self._pinned.map("node_addresses")
         self._interfaces = self._pinned.map("interfaces")
+        self._destinations = Destinations(self._pinned)
         self._attacher = attachment.Attacher(installation.root, config.attach, config.tc_priority)
+        self.edge = Edge(config.xdp, installation)
         self._attached: dict[int, str] = {}
         self._known: set[str] = set()
         self._failed: set[str] = set()
         self._complained: dict[str, str] = {}
         self._network = Network((), 0, 0)
+        self._chosen: tuple[Device, ...] = ()
+        self._shared: dict[int, bool] = {}
         self._reserved = ""
         self._settling = False
         self.know(Identity(config.node_name))
@@ -107,6 +123,11 @@ class Node:
             "sctp_seconds": keep.sctp,
             "reserved_ports": self._reserved.encode(),
             "settling": self._settling,
+            "socket_lb": SOCKET_LB.index(self._config.socket_lb),
+            "fast_path": self._fast_path,
+            "mesh_ports": struct.pack(
+                "=4H", *self._config.mesh_ports, *[0] * (4 - len(self._config.mesh_ports))
+            ),
             "detect_interfaces": self._config.detection.by_interface,
         }
         for of_family in (4, 6):
@@ -130,10 +151,18 @@ class Node:
         Addresses first: a program must find them when its first packet comes.
         """
         chosen = choose(network.devices, self._config.devices)
-        self._network = network
+        self._network, self._chosen = network, chosen
         self._put_settings()
-        _replace(self._addresses, self._address_rows(network))
-        _replace(self._interfaces, self._interface_rows(network, chosen))
+        addresses_now = self._address_rows(network)
+        self._destinations.add(addresses_now)
+        self._addresses.replace(addresses_now)
+        self._shared = {
+            device.index: self._shared[device.index]
+            if device.index in self._shared
+            else self._is_shared(device)
+            for device in chosen
+        }
+        self._put_interfaces()
         present = {device.index for device in network.devices}
         for index in set(self._attached) - {device.index for device in chosen}:
             # Gone, or part of a bond by now: a packet must meet our ingress only once.
@@ -145,11 +174,19 @@ class Node:
         for device in chosen:
             if self._attached.get(device.index) != device.name:
                 self._attach(device)
+        self.edge.follow(network, [each for each in chosen if each.index in self._attached])
+
+    @property
+    def _cgroup(self) -> Path | None:
+        """Where sockets are met; None when nobody's are translated."""
+        return self._config.cgroup_root if self._config.socket_lb != "off" else None
 
     def attach_sockets(self) -> None:
-        """Attach the socket programs, if this agent is to."""
-        if self._config.cgroup_root:
-            sockets.attach(self._installation.root, self._pinned, self._config.cgroup_root)
+        """Attach the socket programs, or detach what a former agent left, if nobody's are met."""
+        if self._cgroup:
+            sockets.attach(self._installation.root, self._pinned, self._cgroup)
+        else:
+            sockets.detach(self._installation.root)
 
     def count_sockets(self) -> int:
         """Count the socket programs that are attached."""
@@ -178,19 +215,48 @@ class Node:
             for address in {*addresses(network), LOOPBACK}
         }
 
-    def _interface_rows(self, network: Network, chosen: Iterable[Device]) -> dict[bytes, bytes]:
+    def _put_interfaces(self) -> None:
         record = self._pinned.layout.maps["interfaces"].value
+        network = self._network
         pods = self._config.detection.pod_interfaces(network.devices)
-        return {
-            struct.pack("=I", device.index): record.pack(
-                {
-                    "v4": masquerade_address(device, network, 4) or _NOTHING,
-                    "v6": masquerade_address(device, network, 6) or _NOTHING,
-                    "pods": device.index in pods,
-                }
-            )
-            for device in chosen
-        }
+        self._interfaces.replace(
+            {
+                struct.pack("=I", device.index): record.pack(
+                    {
+                        "v4": masquerade_address(device, network, 4) or _NOTHING,
+                        "v6": masquerade_address(device, network, 6) or _NOTHING,
+                        "pods": device.index in pods,
+                        "shortcut": device.routes and not self._shared[device.index],
+                        "peer": leads_to_pod(device, network) and not self._shared[device.index],
+                    }
+                )
+                for device in self._chosen
+            },
+        )
+
+    def _is_shared(self, device: Device) -> bool:
+        """Whether a device has programs of others, which the fast path would pass by."""
+        try:
+            return self._fast_path and attachment.is_shared(self._installation.root, device.index)
+        except BpfsvcError:
+            return True
+
+    def _reconsider_fast_path(self) -> None:
+        """Take out of it where somebody else has put programs since; give it up where that is due.
+
+        Then it is for good: what was in doubt once would be again.
+        """
+        if not self._fast_path:
+            return
+        if doubt := self._doubt():
+            self._fast_path = False
+            self._put_settings()
+            _log.warning("--fast-path is not used any more: %s (bpfsvc doctor tells more)", doubt)
+            return
+        shared = {device.index: self._is_shared(device) for device in self._chosen}
+        if shared != self._shared:
+            self._shared = shared
+            self._put_interfaces()
 
     def _attach(self, device: Device) -> None:
         suffix = "" if device.has_ethernet else "_l3"
@@ -231,8 +297,9 @@ class Node:
         Sockets get them again at once, interfaces with the next :meth:`follow`.
         """
         lost = []
-        if self._config.cgroup_root and self.count_sockets() < len(SOCKET_PROGRAMS):
-            lost.append(f"the sockets of {self._config.cgroup_root}")
+        self._reconsider_fast_path()
+        if self._cgroup and self.count_sockets() < len(SOCKET_PROGRAMS):
+            lost.append(f"the sockets of {self._cgroup}")
             self.attach_sockets()
         for index, name in list(self._attached.items()):
             try:
@@ -242,18 +309,11 @@ class Node:
             if not present:
                 lost.append(name)
                 del self._attached[index]
-        return lost
+        return lost + self.edge.check()
 
     def _is_attached(self, index: int, hook: Hook) -> bool:
         ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
         return bool(attachment.programs(self._installation.root, index, hook) & ours)
-
-
-def _replace(table: Map, wanted: Mapping[bytes, bytes]) -> None:
-    """Make the rows of ``table`` those of ``wanted``, additions first."""
-    have = dict(table.items())
-    table.update_many((key, row) for key, row in wanted.items() if have.get(key) != row)
-    table.delete_many([key for key in have if key not in wanted])
 
 
 def addresses(network: Network) -> set[bytes]:

@@ -16,6 +16,7 @@ from bpfsvc.absence import Absences
 from bpfsvc.books import Books
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.collector import Collector
+from bpfsvc.datapath.departures import Departures
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.datapath.sockdiag import destroy_udp
 from bpfsvc.datapath.tables import Tables
@@ -67,6 +68,7 @@ class Programming:
         self._books = books
         self._pinned = pinned
         self._tables = Tables(pinned)
+        self._departures = Departures(pinned)
         self._collector = collector
         self._health = health
         self._health_checks = health_checks
@@ -76,9 +78,11 @@ class Programming:
         self._absences = Absences()
         self._refused: dict[ServiceKey, str] = {}
         self._service_networks: set[rows.Network] | None = None
+        self._opted_out: set[bytes] | None = None
 
     def adopt(self) -> None:
         """Take over what an earlier agent has left; :meth:`sync_all` or :meth:`sync` is next."""
+        self._tables.know_destinations()
         self._books.adopt(*self._held())
         self._metrics.opened(self._pinned, self._books.ledger, lambda: self._collector.rows)
 
@@ -113,6 +117,22 @@ class Programming:
         self._health.well("networks")
         self._service_networks = now
 
+    def tell_opted_out(self) -> None:
+        """Make known which pods of this node want their sockets to be left alone.
+
+        Until the pods have been named, those that an earlier agent knew of still do.
+        """
+        now = self._books.cluster.opted_out()
+        if now == self._opted_out or not (now or self._books.cluster.pods_seen):
+            return
+        try:
+            self._tables.set_opted_out(now)
+        except MapFull as error:
+            self._health.ill("pods", str(error))
+            return
+        self._health.well("pods")
+        self._opted_out = now
+
     def retry_refused(self) -> None:
         """Try again to bring in the Services that found no room."""
         if self._books.refused:
@@ -133,10 +153,13 @@ class Programming:
 
     def _mend(self) -> int:
         """Make the kernel's rows those of the ledger; return how many differed."""
+        self._tables.know_destinations()
         plan, drift = repair(self._books.ledger, *self._held())
         self._tables.execute(plan)
         if self._service_networks is not None:
             drift += self._tables.set_service_networks(self._service_networks)
+        if self._opted_out is not None:
+            drift += self._tables.set_opted_out(self._opted_out)
         return drift + self._tables.set_endpoints(self._books.endpoints)
 
     def _held(self) -> _Held:
@@ -232,6 +255,7 @@ class Programming:
             if change.port in ids
             for place in change.gone
         }
+        self._departures.note(gone, serving)
         if gone and self._with_sockets:
             destroy_udp(lambda place, cookie: (place, self._tables.socket_service(cookie)) in gone)
 

@@ -124,6 +124,7 @@ COMMANDS = {
         "bpfsvc.commands.cleanup",
         "Remove what an agent that no longer runs has left in the kernel.",
     ),
+    "bench": ("bpfsvc.commands.bench", "Measure bpfsvc and its rivals, in labs on this machine."),
 }
 """Name -> module, description."""
 

@@ -44,8 +44,8 @@ def dump(names: tuple[str, ...], output: str, pin_root: Path) -> None:
     """Print maps with names instead of numbers; all of them if none is named.
 
     Only the pinned maps are read: no agent need run. The maps are frontends, services, backends,
-    endpoints, connections, node_addresses, interfaces, settings, counters, and sizes, which says
-    how full the others are.
+    endpoints, connections, node_addresses, interfaces, uplinks, settings, counters, and sizes,
+    which says how full the others are.
     """
     with open_pinned(PinRoot(pin_root)) as pinned:
         chosen = choose(pinned.layout, names)

@@ -96,6 +96,7 @@ def run(
         config = dataclasses.replace(config, cgroup_root=_cgroup_root(settings.own.cgroup_root))
     if not allow_beside:
         _refuse_beside_others(config)
+    config = _without_doubt(config)
     check_ports(config.masquerade_ports, config.node_ports)
     _tell(settings)
     _set_conntrack(config)
@@ -131,7 +132,8 @@ def _agent(config: Config, said: Mapping[str, object]) -> Agent:
         from bpfsvc.sources.manifests import Manifests
 
         nobody = Announcer()
-        return Agent(config, Manifests(config.manifests), Servers(config, nobody, said), nobody)
+        servers = Servers(config, nobody, said)
+        return Agent(config, Manifests(config.manifests), servers, nobody, _guard(config))
     from bpfsvc.apiserver.announcements import Announcements
     from bpfsvc.apiserver.connection import connect
     from bpfsvc.apiserver.source import ApiServer
@@ -140,15 +142,41 @@ def _agent(config: Config, said: Mapping[str, object]) -> Agent:
     announcer = Announcements(connection, config.node_name)
     servers = Servers(config, announcer, said)
     connection.observer = servers.metrics.asked
-    source = ApiServer(connection, config.node_name, on_version=servers.metrics.kubernetes)
+    source = ApiServer(
+        connection,
+        config.node_name,
+        with_pods=config.cgroup_root is not None and config.socket_lb == "all",
+        on_version=servers.metrics.kubernetes,
+    )
     servers.metrics.contacts(lambda: source.contacts().values())
-    return Agent(config, source, servers, announcer)
+    return Agent(config, source, servers, announcer, _guard(config))
 
 
 def _refuse_beside_others(config: Config) -> None:
     from bpfsvc.doctor.beside import refuse_beside_others  # what it looks with is needed only here
 
     refuse_beside_others(config.pin_root, config.devices)
+
+
+def _guard(config: Config) -> Callable[[], str]:
+    """Give what tells past whose guard the fast path would lead packets; "" for nobody."""
+    if not config.fast_path:
+        return lambda: ""
+    from bpfsvc.doctor.beside import fast_path_guard
+
+    return fast_path_guard
+
+
+def _without_doubt(config: Config) -> Config:
+    """Give up the fast path where there is a doubt."""
+    if not config.fast_path:
+        return config
+    from bpfsvc.doctor.beside import fast_path_doubt
+
+    if doubt := fast_path_doubt():
+        _log.warning("--fast-path is not used: %s (bpfsvc doctor tells more)", doubt)
+        return dataclasses.replace(config, fast_path=False)
+    return config
 
 
 def _clean_up(settings: Settings) -> None:

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bpfsvc.errors import KernelError, MapFull
@@ -124,9 +124,9 @@ def program_test_run(
     return verdict, data_out.raw[:size]
 
 
-def link_create(program: int, target: int, attach_type: int) -> int:
+def link_create(program: int, target: int, attach_type: int, flags: int = 0) -> int:
     """Attach a program by a link to a cgroup (descriptor) or an interface (index)."""
-    return call(LINK_CREATE, struct.pack("=IIII16x", program, target, attach_type, 0))
+    return call(LINK_CREATE, struct.pack("=IIII16x", program, target, attach_type, flags))
 
 
 def link_update(link: int, program: int) -> None:
@@ -146,7 +146,7 @@ def link_cgroup(link: int) -> int:
 
 
 def link_ifindex(link: int) -> int:
-    """Give the interface a tcx link is attached to; 0 once that is gone."""
+    """Give the interface a tcx or XDP link is attached to; 0 once that is gone."""
     return int(struct.unpack_from("=I", info(link, 24), 16)[0])
 
 
@@ -253,6 +253,12 @@ class Map:
                     raise self._write_error(error) from error
             # The kernel stops at a key that is gone; go on behind it.
             done += _batch_count(attributes) + 1
+
+    def replace(self, wanted: Mapping[bytes, bytes]) -> None:
+        """Make the rows those of ``wanted``, additions first."""
+        have = dict(self.items())
+        self.update_many((key, row) for key, row in wanted.items() if have.get(key) != row)
+        self.delete_many([key for key in have if key not in wanted])
 
     def batches(self, size: int = 1024) -> Iterator[list[tuple[bytes, bytes]]]:
         """Read the whole map, at most ``size`` rows at a time.

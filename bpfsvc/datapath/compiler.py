@@ -37,6 +37,7 @@ STEPS = (
     "step_open",
     "step_reject",
     "step_masquerade",
+    "step_shortcut",
 )
 """Programs that others jump to, by their index in the map ``steps``."""
 
@@ -54,7 +55,13 @@ SOCKET_PROGRAMS = {
 }
 """Socket programs and their attach types (``enum bpf_attach_type``)."""
 
-_SCHED_CLS, _SOCK_ADDR = 3, 18
+XDP_PROGRAMS = ("edge",)
+"""Programs for uplinks, which see a packet before the kernel makes one of it."""
+
+_SCHED_CLS, _XDP, _SOCK_ADDR = 3, 6, 18
+
+_XDP_ATTACH_TYPE = 37
+"""BPF_XDP, which a link asks for."""
 
 _LOAD_IMMEDIATE, _CALL = 0x18, 0x85
 """The instruction with a constant of 64 bits, twice as long as others; and a call."""
@@ -93,6 +100,7 @@ def compile_text(request: Request) -> Bytecode:
         names[fd] = lib.bpf_table_name(module.module, index).decode()
         maps[names[fd]] = _map_layout(module, lib, index, bpf.Map(os.dup(fd), names[fd]))
     wanted = dict.fromkeys(TC_PROGRAMS, (_SCHED_CLS, 0))
+    wanted |= dict.fromkeys(XDP_PROGRAMS, (_XDP, _XDP_ATTACH_TYPE))
     wanted |= {name: (_SOCK_ADDR, attach_type) for name, attach_type in SOCKET_PROGRAMS.items()}
     programs = tuple(
         Program(name, *numbers, *_unlink(name, module.dump_func(name.encode()), names))

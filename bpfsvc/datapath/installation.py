@@ -26,7 +26,7 @@ _FILTER = "port_filters"
 _TIMES = ("created", "seen")
 """By which two states of one connection are told apart."""
 
-_REBUILT = ("layout", "steps", "packets", "direct_flows", _FILTER)
+_REBUILT = ("layout", "steps", "packets", "direct_flows", "destinations", _FILTER)
 """Maps whose content belongs to one build."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sys import intern
 
 from bpfsvc.datapath.bpf import NOEXIST, Map
+from bpfsvc.datapath.destinations import Destinations
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import MapFull
 from bpfsvc.plan import (
@@ -83,6 +84,8 @@ class Tables:
         self._network = pinned.layout.maps["service_networks"].key.codec
         self._address_key = pinned.layout.maps["frontends"].key.codec
         self._slot = pinned.layout.maps["backends"].key.codec
+        self._destinations = Destinations(pinned)
+        self._opted_out = pinned.map("socket_optouts")
         self._counters = pinned.map("backend_counters")
         self._udp_sockets = pinned.map("udp_sockets")
 
@@ -96,9 +99,11 @@ class Tables:
         self._services.update_many((_ID.pack(n.service_id), self._name(n)) for n in plan.names_put)
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
+        self._destinations.add_endpoints(row.address for row in plan.endpoints_put)
         self._use_endpoints(plan.endpoints_put)
         self._put_backends(plan)
         self._ranges.update_many((self._range_key(row), _ANYTHING) for row in plan.ranges_put)
+        self._destinations.add(row.frontend.address for row in plan.frontends_put)
         self._frontends.update_many(self._frontend_row(row) for row in plan.frontends_put)
         self._frontends.delete_many([self._frontend_key(f) for f in plan.frontends_deleted])
         self._ranges.delete_many([self._range_key(row) for row in plan.ranges_deleted])
@@ -122,11 +127,18 @@ class Tables:
 
     def set_service_networks(self, networks: Iterable[Network]) -> int:
         """Make the networks of cluster IPs exactly these; return the number of differences."""
+        networks = set(networks)
+        self._destinations.cover(networks)
         wanted = {self._network.pack(bits, address) for address, bits in networks}
-        held = {key for key, _ in self._service_networks.items()}
-        self._service_networks.update_many((key, _ANYTHING) for key in wanted - held)
-        self._service_networks.delete_many(list(held - wanted))
-        return len(wanted ^ held)
+        return _set_keys(self._service_networks, wanted)
+
+    def know_destinations(self) -> None:
+        """Go through all rows for the addresses they name."""
+        self._destinations.refill()
+
+    def set_opted_out(self, addresses: Iterable[bytes]) -> int:
+        """Let exactly these be pods whose sockets are left alone; return the differences."""
+        return _set_keys(self._opted_out, set(addresses))
 
     def set_endpoints(self, uses: Callable[[], Iterable[EndpointRow]]) -> int:
         """Make the endpoints exactly these, with their counts of uses; return the differences.
@@ -144,6 +156,7 @@ class Tables:
                 gone.append(key)
             elif missing[key] == _ID.unpack(count)[0]:
                 del missing[key]
+        self._destinations.add_endpoints(key[:16] for key in missing)
         self._endpoints.update_many((key, _ID.pack(count)) for key, count in missing.items())
         self._endpoints.delete_many(gone)
         return len(missing) + len(gone)
@@ -259,6 +272,14 @@ class Tables:
     def _range_key(self, row: RangeRow) -> bytes:
         address, bits = row.network
         return self._range.pack(_ID_BITS + bits, row.service_id, address)
+
+
+def _set_keys(table: Map, wanted: set[bytes]) -> int:
+    """Make the keys of a map that is a set exactly these; return the number of differences."""
+    held = {key for key, _ in table.items()}
+    table.update_many((key, _ANYTHING) for key in wanted - held)
+    table.delete_many(list(held - wanted))
+    return len(wanted ^ held)
 
 
 def _open(

@@ -55,8 +55,9 @@ class Stage:
         books = Books(cluster, situation.config, max_backends=_TABLE)
         for plan in books.plans_for_all():
             self._tables.execute(plan)
-        self._tables.set_service_networks(books.service_networks())
         self._put_node(situation)
+        self._tables.know_destinations()
+        self._tables.set_service_networks(books.service_networks())
         return books
 
     def forget_traffic(self) -> None:

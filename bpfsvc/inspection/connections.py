@@ -36,7 +36,15 @@ CONNECTION = (
     "reset",
     "masquerade_pending",
 )
-_KNOWN = (*CONNECTION, "after.protocol", "after.hook", "counters", "masquerade", "held")
+_KNOWN = (
+    *CONNECTION,
+    "after.protocol",
+    "after.hook",
+    "counters",
+    "masquerade",
+    "held",
+    "stack_turn",
+)
 """What a record says of an entry, or leaves out on purpose."""
 
 _INGRESS = 1

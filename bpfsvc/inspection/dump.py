@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bpfsvc.datapath.layout import Layout
 from bpfsvc.errors import UsageError
-from bpfsvc.inspection import clients, connections, node, services
+from bpfsvc.inspection import clients, connections, namespaces, node, services
 from bpfsvc.inspection.fields import lacks
 from bpfsvc.inspection.generic import generic
 from bpfsvc.inspection.reader import Reader
@@ -65,6 +65,11 @@ _VIEWS = {
         node.node_addresses, {"node_addresses": (("address",), ("nodeports",))}
     ),
     "interfaces": _View(node.interfaces, {"interfaces": (_NUMBER, node.INTERFACE)}),
+    "uplinks": _View(node.uplinks, {"uplinks": (_NUMBER, node.UPLINK)}),
+    "namespaces": _View(namespaces.namespaces, {"namespaces": (_NUMBER, namespaces.NAMESPACE)}),
+    "socket_optouts": _View(
+        namespaces.socket_optouts, {"socket_optouts": (namespaces.OPTOUT, _NUMBER)}
+    ),
     "settings": _View(node.settings, {"settings": (_NUMBER, ())}),
     "counters": _View(node.counters, {"counters": (_NUMBER, ())}),
     "sizes": _View(node.sizes, {}),
@@ -75,7 +80,8 @@ _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends
 
 _INTERNAL = {
     *("layout", "steps", "packets", "port_filters", "direct_flows", "half_open"),
-    *("quotes", "crc32c_steps", "fragments", "fragment_budgets", "udp_sockets"),
+    *("quotes", "crc32c_steps", "fragments", "fragment_budgets", "udp_sockets", "departures"),
+    "destinations",
 }
 """The description itself, and machinery of the programs: scratch space, bytes, counts."""
 

@@ -24,6 +24,7 @@ _POD_RANGES = {"v4": ("IPv4", 96), "v6": ("IPv6", 0)}
 """Families, and how many bits of a mask stand before those of the family."""
 
 INTERFACE = ("v4", "v6", "pods")
+UPLINK = ("ifindex", "mac", "redirect", "takes")
 
 _PORTS = ("masquerade_first", "masquerade_ports")
 
@@ -53,6 +54,28 @@ def interfaces(reader: Reader) -> Records:
         rows.append(row + more.values(raw_key, raw))
     columns = ("interface", "index", "masquerade_v4", "masquerade_v6", "pods")
     return Records("interfaces", columns + more.columns, rows)
+
+
+def uplinks(reader: Reader) -> Records:
+    """Give the interfaces that XDP serves, each with the one that routes know it by."""
+    layout = reader.layout.maps["uplinks"]
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, UPLINK)
+    more = extras(layout, ("value",), UPLINK)
+    rows: list[Row] = []
+    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.rows("uplinks"))
+    for index, raw_key, raw in found:
+        routed, mac, redirect, takes = value(raw)
+        row: Row = (
+            interface_text(index),
+            index,
+            interface_text(routed),
+            mac.hex(":"),
+            bool(redirect),
+            bool(takes),
+        )
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("interface", "index", "routed_as", "mac", "redirects", "takes_redirected")
+    return Records("uplinks", columns + more.columns, rows)
 
 
 class MasqueradePorts(NamedTuple):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 
-from bpfsvc.datapath import bpf, sockets, sysctls, tcx
+from bpfsvc.datapath import bpf, sockets, sysctls, tcx, xdp
 from bpfsvc.datapath.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
@@ -57,6 +57,7 @@ def look(root: PinRoot, healthz: tuple[str, int] | None) -> Facts:
             forwarding=tuple(family for family in (4, 6) if sysctls.forwards(family)),
             masquerade_ports=str(ports or ""),
             masquerade_reserved=ports is not None and _is_reserved(ports),
+            fast_path=_has_fast_path(reader),
         )
 
 
@@ -130,12 +131,20 @@ def _same_namespace(reader: Reader) -> bool:
     return cookie in (0, sockets.netns_cookie())
 
 
+def _has_fast_path(reader: Reader) -> bool:
+    layout, raw = reader.layout.maps["settings"], reader.row("settings", bytes(4))
+    if raw is None or lacks(layout.value, ("fast_path",)):
+        return False
+    return bool(chooser(layout.value, ("fast_path",))(raw)[0])
+
+
 def _interfaces(root: PinRoot, reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
     ours = {
         hook: {bpf.program_id(pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
         for hook in Hook
     }
     key = chooser(reader.layout.maps["interfaces"].key, ("value",))
+    edge, uplinks = _edge(root, reader, pinned)
     for index in sorted(key(raw_key)[0] for raw_key, _ in reader.rows("interfaces")):
         missing, stale, ahead = [], [], []
         for hook in Hook:
@@ -150,12 +159,32 @@ def _interfaces(root: PinRoot, reader: Reader, pinned: Pinned) -> Iterator[Inter
             elif not {linked, *(each.program for each in mine)} & ours[hook]:
                 stale.append(str(hook))
             ahead += [f"{hook}: {each}" for each in _ahead(filters, mine)]
+        if index in uplinks and index not in edge:
+            missing.append("xdp")
+        elif not edge.get(index, True):
+            stale.append("xdp")
         yield InterfaceFacts(
             name=interface_text(index),
             missing=tuple(missing),
             stale=tuple(stale),
             ahead=tuple(ahead),
+            xdp=edge.get(index, False),
         )
+
+
+def _edge(root: PinRoot, reader: Reader, pinned: Pinned) -> tuple[dict[int, bool], set[int]]:
+    """Give the interfaces with XDP, and whether it is this build's; and those that should have it.
+
+    A bond's ports have rows of their own, and the program by way of the bond.
+    """
+    if "uplinks" not in reader.layout.maps:
+        return {}, set()
+    ours = bpf.program_id(pinned.program("edge"))
+    served = chooser(reader.layout.maps["uplinks"].value, ("ifindex",))
+    return (
+        {index: program == ours for index, program in xdp.attached(root).items()},
+        {served(raw)[0] for _, raw in reader.rows("uplinks")},
+    )
 
 
 def _ahead(filters: tuple[Filter, ...], mine: list[Filter]) -> Iterator[Filter]:

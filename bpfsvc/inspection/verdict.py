@@ -26,13 +26,14 @@ class InterfaceFacts:
     """One interface that should carry our programs.
 
     ``missing`` are hooks without our programs, ``stale`` those with programs of another build,
-    ``ahead`` foreign filters that see packets first.
+    ``ahead`` foreign filters that see packets first. ``xdp``: packets are taken there by XDP, too.
     """
 
     name: str
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     ahead: tuple[str, ...] = ()
+    xdp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Facts:
     * ``sockets``, ``stale_sockets``, ``all_sockets``: hooks attached, with programs of another
       build, and known.
     * ``families``: address families (4, 6) that have Services; ``forwarding``: those forwarded.
-    * ``masquerade_ports``: empty if the agent has not set them.
+    * ``masquerade_ports``: empty if the agent has not set them. ``fast_path``: it is in force.
     """
 
     build: str
@@ -66,6 +67,7 @@ class Facts:
     forwarding: tuple[int, ...]
     masquerade_ports: str
     masquerade_reserved: bool
+    fast_path: bool = False
 
 
 def reasons(facts: Facts) -> tuple[str, ...]:
@@ -108,6 +110,7 @@ def lines(facts: Facts) -> tuple[str, ...]:
     found = reasons(facts)
     attached = sum(not each.missing and not each.stale for each in facts.interfaces)
     ahead = [f"{each.name} {other}" for each in facts.interfaces for other in each.ahead]
+    by_xdp = [each.name for each in facts.interfaces if each.xdp]
     forwarding = ", ".join(
         f"IPv{family} {'on' if family in facts.forwarding else 'off'}" for family in (4, 6)
     )
@@ -116,6 +119,8 @@ def lines(facts: Facts) -> tuple[str, ...]:
         + (", of this version" if facts.build == facts.expected_build else ", of another version"),
         "agent": _agent(facts),
         "interfaces": f"{attached} of {len(facts.interfaces)} attached"
+        + (f", XDP on {_some(by_xdp)}" if by_xdp else "")
+        + (", with the fast path" if facts.fast_path else "")
         + (f"; before us: {_some(ahead)}" if ahead else ""),
         "sockets": f"{facts.sockets} of {facts.all_sockets} hooks attached",
         "services": f"{facts.services}, with {facts.frontends} frontends"

@@ -86,7 +86,13 @@ def run(command: list[str], text: str = "") -> str:
     """Run a program to its end and give what it printed; ``KernelError`` with its last words."""
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, check=False, timeout=_SECONDS
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",  # of comments, which may be in any code
+            check=False,
+            timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise KernelError(f"{_name(command)} took more than {_SECONDS} s") from error

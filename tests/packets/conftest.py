@@ -8,8 +8,10 @@ from typing import cast
 import pytest
 
 from bpfsvc.lab import sandbox
+from tests.packets.crossing import Crossing, crossing, furnish
 from tests.packets.node import Node
 from tests.packets.scene import SCENES, SCTP_SCENES, TCP_SCENES, UDP_SCENES, Scene
+from tests.packets.uplink import Uplink, uplink
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +63,57 @@ def udp_scene(request: pytest.FixtureRequest) -> Scene:
 def sctp_scene(request: pytest.FixtureRequest) -> Scene:
     """SCTP over both families."""
     return cast(Scene, request.param)
+
+
+@pytest.fixture(scope="module")
+def crossroads(loaded: Node) -> Iterator[Crossing]:
+    """One for all tests of the module: its routes are only added to."""
+    with crossing(loaded) as made:
+        yield made
+
+
+@pytest.fixture(params=TCP_SCENES + UDP_SCENES, ids=str)
+def people(request: pytest.FixtureRequest) -> Scene:
+    """The protocols that take part, over both families."""
+    scene = request.param
+    assert isinstance(scene, Scene)
+    return scene
+
+
+@pytest.fixture
+def at(crossroads: Crossing, node: Node, people: Scene) -> Crossing:
+    """The crossing with the people of the scene, and the fast path on."""
+    assert crossroads.node is node
+    furnish(crossroads, people)
+    return crossroads
+
+
+@pytest.fixture(params=TCP_SCENES, ids=str)
+def talkers(request: pytest.FixtureRequest) -> Scene:
+    """Those who use TCP."""
+    scene = request.param
+    assert isinstance(scene, Scene)
+    return scene
+
+
+@pytest.fixture
+def tcp_at(crossroads: Crossing, node: Node, talkers: Scene) -> Crossing:
+    """The crossing with those."""
+    assert crossroads.node is node
+    furnish(crossroads, talkers)
+    return crossroads
+
+
+@pytest.fixture(scope="module")
+def cables(loaded: Node) -> Iterator[Uplink]:
+    """The cables of all these tests."""
+    with uplink(loaded) as made:
+        yield made
+
+
+@pytest.fixture
+def wire(cables: Uplink) -> Uplink:
+    """An uplink of a node without Services or connections."""
+    cables.node.reset()
+    cables.serve(cables.near, cables.far)
+    return cables

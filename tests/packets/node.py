@@ -21,7 +21,8 @@ from scapy.packet import Packet
 
 from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
 from bpfsvc.datapath import bpf
-from bpfsvc.datapath.installation import install
+from bpfsvc.datapath.destinations import Destinations
+from bpfsvc.datapath.installation import Installation, install
 from bpfsvc.datapath.pins import Pinned, PinRoot
 from bpfsvc.datapath.source import Sizes, Source, load
 from bpfsvc.datapath.tables import Tables
@@ -74,9 +75,13 @@ class Node:
 
     def load(self, source: Source) -> None:
         """Load a build, beside the one that is there, if any, and take over what that one holds."""
-        self.installation = install(self.root, source, print)
-        self.pinned: Pinned = self.installation.pinned
+        self._take(install(self.root, source, print))
+
+    def _take(self, installation: Installation) -> None:
+        self.installation = installation
+        self.pinned: Pinned = installation.pinned
         self.tables = Tables(self.pinned)
+        self.destinations = Destinations(self.pinned)
 
     def reset(self) -> None:
         """Forget every Service, connection and setting."""
@@ -93,8 +98,9 @@ class Node:
         fingerprints.update_many(
             [(struct.pack("=I", place), bytes(4)) for place in range(fingerprints.max_entries)]
         )
-        counters = self.pinned.map("counters")
-        counters.update(bytes(4), bytes(counters.value_size))
+        for name in ("counters", "destinations"):
+            found = self.pinned.map(name)
+            found.update(bytes(4), bytes(found.value_size))
         self.fill_filter(0)
         self.half_open(0)
         self.ids = Ids(65536)
@@ -122,11 +128,11 @@ class Node:
         Ports as far apart as the filter is long share a byte, and the lowest is given.
         """
         found = self.pinned.map("port_filters")
-        length = found.value_size // 2
+        length = 8192  # FILTER_PORTS
         known = set()
         for index in range(found.max_entries):
             raw = found.lookup(struct.pack("=I", index)) or b""
-            for at in (at for at, byte in enumerate(raw) if byte):
+            for at in (at for at, byte in enumerate(raw[: 2 * length]) if byte):
                 which, port = divmod(at, length)
                 protocol, hook = divmod(index, 2)
                 place = (("TCP", "UDP", "SCTP")[protocol], ("ingress", "egress")[hook])
@@ -171,6 +177,7 @@ class Node:
         """Make an address the node's own."""
         record = self.pinned.layout.maps["node_addresses"].value
         row = record.pack({"nodeports": nodeports})
+        self.destinations.add([pack(address)])
         self.pinned.map("node_addresses").update(pack(address), row)
 
     def service_networks(self, *networks: str) -> None:
@@ -293,7 +300,10 @@ class Node:
             record = self.pinned.layout.maps[name].value
             found = self.pinned.map(name)
             for key, value in list(found.items()):
-                found.update(key, record.pack({**record.unpack(value), "seen": seen}))
+                row = {**record.unpack(value), "seen": seen}
+                if "tick" in row:
+                    row["tick"] = int(row["tick"]) - 1 & 0xFFFF
+                found.update(key, record.pack(row))
 
     def flow(self, hook: str, packet: Packet) -> bytes:
         """Give the key of the connection entry that a packet meets at a hook."""

@@ -24,7 +24,6 @@ from bpfsvc.datapath.installation import install
 from bpfsvc.datapath.layout import Layout
 from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.datapath.source import Source, load
-from bpfsvc.datapath.tables import Tables
 from bpfsvc.errors import SystemUnfit
 from bpfsvc.lab import sandbox
 from tests.packets import test_collect, test_fragments, test_reject, test_walk
@@ -51,9 +50,7 @@ class CachedNode(Node):
         super().__init__(directory, source)
 
     def load(self, source: Source) -> None:
-        self.installation = install(self.root, source, print, self.cache)
-        self.pinned = self.installation.pinned
-        self.tables = Tables(self.pinned)
+        self._take(install(self.root, source, print, self.cache))
 
 
 def put(cache: Path, source: Source, data: bytes) -> Path:

@@ -171,7 +171,15 @@ def test_the_machinery_of_the_programs_is_not_shown(node: Node) -> None:
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(STRANGER, BACKEND))
     found = dumped(node)
-    for name in ("layout", "packets", "quotes", "port_filters", "crc32c_steps", "direct_flows"):
+    for name in (
+        "layout",
+        "packets",
+        "quotes",
+        "port_filters",
+        "destinations",
+        "crc32c_steps",
+        "direct_flows",
+    ):
         assert name in node.pinned.layout.maps
         assert name not in found
         assert bpfsvc(node, "maps", "dump", name).returncode == 2

@@ -54,6 +54,17 @@ def careful(node: Node, scene: Scene) -> tuple[str, Packet]:
     return "ingress", scene.data(scene.stranger, scene.vip)
 
 
+def shortcut(node: Node, scene: Scene) -> tuple[str, Packet]:
+    """Make a packet of a fast connection need care, after which it would be fast again."""
+    prepared = careful(node, scene)
+    node.settings(fast_path=1)
+    found = node.pinned.map("connections")
+    record = node.pinned.layout.maps["connections"].value
+    for key, value in list(found.items()):
+        found.update(key, record.pack({**record.unpack(value), "shortcut": node.interface}))
+    return prepared
+
+
 def masquerade(node: Node, scene: Scene) -> tuple[str, Packet]:
     scene.service(node, [scene.backend], masquerade=True)
     return "egress", node.ingress(scene.opening(scene.stranger, scene.vip))
@@ -89,6 +100,7 @@ NEEDS = {
     "step_rewrite": (rewrite, SCTP4),
     "step_reject": (reject, TCP4),
     "step_masquerade": (masquerade, TCP4),
+    "step_shortcut": (shortcut, TCP4),
 }
 
 

@@ -117,6 +117,12 @@ def test_a_node_can_be_well(change: dict[str, Any]) -> None:
     assert lines(replace(WELL, **change))[0] == "well"
 
 
+def test_interfaces_with_xdp_are_named() -> None:
+    served = (InterfaceFacts(name="eth0", xdp=True), InterfaceFacts(name="veth1"))
+    text = "\n".join(lines(replace(WELL, interfaces=served)))
+    assert "interfaces:  2 of 2 attached, XDP on eth0" in text
+
+
 def test_foreign_filters_and_drops_are_told_even_when_all_is_well() -> None:
     interface = InterfaceFacts(name="eth0", ahead=("ingress: bpf 'guard' at priority 1",))
     text = "\n".join(lines(replace(WELL, interfaces=(interface,), drops={"rewrite failed": 2})))
