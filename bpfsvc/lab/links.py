@@ -6,9 +6,13 @@ too, so that captures show what a test sent and not who asked for whom.
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import ipaddress
+import struct
 from dataclasses import dataclass
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SOCK_DGRAM
 
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
@@ -19,6 +23,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NODAD = 0x02
 _PERMANENT = 0x80
 _LOCAL = 2  # RTN_LOCAL
+_SIOCETHTOOL = 0x8946
+_OFFLOADS = {"tx": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+"""ETHTOOL_STXCSUM, STSO, SGSO and SGRO (``linux/ethtool.h``)."""
 _ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
 
 
@@ -35,6 +42,23 @@ class End:
         """Change attributes of the link (``mtu=``, ``state=``, ``master=`` ...)."""
         self.namespace.netlink.link("set", index=self.index, **attributes)
 
+    def offload(self, feature: str, on: bool) -> None:
+        """Switch on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
+
+        Between namespaces packets go without a checksum, which XDP sends on as it finds them, and a
+        cable takes frames from XDP only where the other end uses GRO. So a cable whose one end is
+        served by XDP needs ``tx`` off and ``gro`` on at the other.
+        """
+        value = ctypes.create_string_buffer(struct.pack("=II", _OFFLOADS[feature], on), 8)
+        request = struct.pack("=16sQ16x", self.name.encode(), ctypes.addressof(value))
+        with self.namespace.socket(AF_INET, SOCK_DGRAM) as asked:
+            try:
+                fcntl.ioctl(asked, _SIOCETHTOOL, request)
+            except OSError as error:
+                # What is not to be had is off: segments, where the other end runs XDP.
+                if on or error.errno != errno.EOPNOTSUPP:
+                    raise
+
 
 def cable(
     left: Namespace, left_name: str, right: Namespace, right_name: str, mtu: int = 1500
@@ -47,7 +71,7 @@ def cable(
         mtu=mtu,
         peer={"ifname": right_name, "net_ns_fd": right.fd, "mtu": mtu},
     )
-    ends = (_end(left, left_name), _end(right, right_name))
+    ends = (find(left, left_name), find(right, right_name))
     for end in ends:
         end.set(state="up")
     return ends
@@ -58,7 +82,7 @@ def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
     where.netlink.link(
         "add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
     )
-    end = _end(where, name)
+    end = find(where, name)
     # Left to itself, a bridge takes the lowest address of its ports, and changes it as they come.
     end.set(state="up", mtu=mtu, address=end.mac)
     return end
@@ -79,7 +103,7 @@ def vxlan(where: Namespace, name: str, *, local: Address, over: End, mac: str, m
         vxlan_learning=0,
         **{key: str(local)},
     )
-    end = _end(where, name)
+    end = find(where, name)
     end.set(state="up")
     return end
 
@@ -154,7 +178,8 @@ def default_route(version: int) -> Network:
     return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
 
 
-def _end(where: Namespace, name: str) -> End:
+def find(where: Namespace, name: str) -> End:
+    """Find the interface of a name."""
     with where.entered():
         index = where.index(name)
     (link,) = where.netlink.link("get", index=index)

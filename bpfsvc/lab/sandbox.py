@@ -197,9 +197,22 @@ def end_members(cgroup: Path) -> None:
 
 
 def _remove_cgroup(cgroup: Path) -> None:
-    for directory in sorted(cgroup.rglob("*/"), reverse=True):
-        directory.rmdir()
-    cgroup.rmdir()
+    for directory in (*sorted(cgroup.rglob("*/"), reverse=True), cgroup):
+        _remove_directory(directory)
+
+
+def _remove_directory(directory: Path) -> None:
+    """Remove a cgroup; one whose last process is no member any more may be busy for a moment."""
+    deadline = time.monotonic() + stretched(_PATIENCE)
+    while True:
+        try:
+            directory.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+        else:
+            return
 
 
 def main(arguments: Sequence[str]) -> None:

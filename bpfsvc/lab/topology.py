@@ -92,6 +92,7 @@ class Lab:
         self.cluster_cidrs = {family: CLUSTER_CIDRS[family] for family in self.families}
         self.nodes: list[Node] = []
         self.client: Client
+        self.switch: Namespace
         self._far: Client | None = None
         self._counts = (nodes, pods_per_node)
         self.cni_masquerade, self._holds_pods, self._far_mtu = cni_masquerade, holds_pods, far_mtu
@@ -136,8 +137,8 @@ class Lab:
             tree.mkdir()
             self._stack.callback(tree.rmdir)
         prefix = f"{name}-"
-        switch = self._open(Namespace("switch", prefix=prefix))
-        lan = links.bridge(switch, "br0")
+        self.switch = self._open(Namespace("switch", prefix=prefix))
+        lan = links.bridge(self.switch, "br0")
         for family in self.families:
             links.add_address(lan, *_host(_LAN, family, _SWITCH))
         self.client = self._open(Client("client", prefix=prefix))
