@@ -1,0 +1,61 @@
+/* One run of a client, as client.c drives it, and streams.c and datagrams.c fill it. */
+#ifndef CLIENT_H
+#define CLIENT_H
+
+#include "histogram.h"
+#include "load.h"
+
+#include <stdbool.h>
+
+/* What came of a look at a client that may be ready; errors are negative errno values. */
+#define PENDING 0
+#define ANSWERED 1
+#define FINISHED 2
+
+/* One of those who work at the same time. */
+struct client {
+	int socket;    /* -1: none at present */
+	bool finished; /* it begins nothing any more */
+	bool refused;  /* its operation failed, and the next has not begun */
+	bool sent;     /* what is to be sent, is */
+	unsigned int received;
+	uint64_t began;	 /* its operation, in ns */
+	uint64_t number; /* of its datagram */
+};
+
+struct run {
+	const struct kind *kind;
+	struct place to;
+	int watcher;
+	int failure;	   /* errno of what makes the run worthless */
+	uint64_t start;	   /* in ns, as all that follow */
+	uint64_t deadline; /* for beginning an operation */
+	uint64_t last;	   /* when the last one ended */
+	uint64_t cpu;	   /* of this process */
+	uint64_t numbers;  /* given to datagrams */
+	uint64_t operations;
+	uint64_t bytes;
+	uint64_t errors;
+	struct histogram histogram;
+};
+
+/* What a client does again and again. The functions give what came of it, as above. */
+struct kind {
+	const char *name;
+	int (*prepare)(struct run *, struct client *); /* before the clock starts; or NULL */
+	int (*begin)(struct run *, struct client *);   /* an operation; or NULL: nothing to do */
+	int (*ready)(struct run *, struct client *);   /* when the socket is, for something */
+	bool each;				       /* operation has a socket of its own */
+	bool unsure;				       /* whether what is sent arrives */
+};
+
+extern const struct kind connect_kind, request_kind, bulk_kind, datagrams_kind, questions_kind;
+
+int make_socket(struct run *run, struct client *client, int kind);
+int reach(struct run *run, struct client *client);
+void drop(struct client *client);
+
+/* Wait before the clock starts; -ETIMEDOUT if none of `events` happens. */
+int await(struct client *client, short events, int ms);
+
+#endif

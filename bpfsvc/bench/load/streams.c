@@ -1,0 +1,209 @@
+/* What a client does by TCP. */
+#include "client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+#define SETUP_MS 2500 /* for a connection before the run: one lost SYN and its successor */
+#define WRITES 16     /* blocks before others get their turn */
+
+/*
+ * Source ports of connections, in turn. Every port waits a second or two in TIME_WAIT, and at full
+ * rate most of them do: the kernel's search for a free one would cost the faster of two ways more.
+ * NodePorts are left out, for a node may be the client.
+ */
+#define FIRST_PORT 2000
+#define FIRST_NODE_PORT 30000
+#define AFTER_NODE_PORTS 32768
+#define AFTER_PORTS 65000
+#define PORT_TRIES 64
+
+static char block[BLOCK] = {SINK};
+
+static unsigned int next_port(void)
+{
+	static unsigned int port;
+
+	/* Not where another client in this namespace began. */
+	if (!port)
+		port = FIRST_PORT + read_clock(CLOCK_MONOTONIC) % (FIRST_NODE_PORT - FIRST_PORT);
+	if (++port == FIRST_NODE_PORT)
+		port = AFTER_NODE_PORTS;
+	if (port == AFTER_PORTS)
+		port = FIRST_PORT;
+	return port;
+}
+
+static int send_message(struct client *client)
+{
+	const char message[MESSAGE] = {ECHO};
+	ssize_t sent = send(client->socket, message, sizeof(message), MSG_NOSIGNAL);
+
+	if (sent < 0)
+		return errno == EAGAIN ? PENDING : -errno;
+	client->sent = true;
+	client->received = 0;
+	return sent == sizeof(message) ? PENDING : -ENOBUFS;
+}
+
+static int receive_message(struct client *client)
+{
+	char message[MESSAGE];
+	ssize_t length = recv(client->socket, message, sizeof(message) - client->received, 0);
+
+	if (length < 0)
+		return errno == EAGAIN ? PENDING : -errno;
+	if (!length)
+		return -ECONNRESET;
+	client->received += length;
+	return client->received == sizeof(message) ? ANSWERED : PENDING;
+}
+
+/*
+ * Begin a connection from the next port that can be had; -EINPROGRESS when it is begun. All take
+ * ports in turn: one that was ever taken so is not given out by the kernel for a minute.
+ */
+static int begin_stream(struct run *run, struct client *client)
+{
+	int result = 0;
+
+	for (int number = 0; number < PORT_TRIES; number++) {
+		result = make_socket(run, client, SOCK_STREAM);
+		if (result)
+			return result;
+		result = take_port(client->socket, run->to.any.sa_family, next_port());
+		if (!result)
+			result = reach(run, client);
+		if (!result || result == -EINPROGRESS)
+			return result;
+		drop(client);
+		/* The port is somebody's, or was less than a second ago. */
+		if (result != -EADDRINUSE && result != -EADDRNOTAVAIL)
+			break;
+	}
+	return result;
+}
+
+/* connect: a whole connection for each message, which the client closes */
+
+static int connect_begin(struct run *run, struct client *client)
+{
+	int result;
+
+	client->sent = false;
+	result = begin_stream(run, client);
+	if (result && result != -EINPROGRESS)
+		return result;
+	watch(run->watcher, client->socket, EPOLLIN | EPOLLOUT | EPOLLET, client);
+	return PENDING;
+}
+
+static int connect_ready(struct run *run, struct client *client)
+{
+	int result;
+
+	(void)run;
+	if (!client->sent)
+		return send_message(client);
+	result = receive_message(client);
+	/* Part of what is timed. */
+	if (result == ANSWERED)
+		drop(client);
+	return result;
+}
+
+/* request: messages on one connection, the first of which is not counted */
+
+static int establish(struct run *run, struct client *client)
+{
+	socklen_t size = sizeof(int);
+	int error = 0, result = begin_stream(run, client);
+
+	if (result == -EINPROGRESS)
+		result = await(client, POLLOUT, SETUP_MS);
+	if (result)
+		return result;
+	getsockopt(client->socket, SOL_SOCKET, SO_ERROR, &error, &size);
+	return -error;
+}
+
+static int request_prepare(struct run *run, struct client *client)
+{
+	int result = establish(run, client);
+
+	if (!result)
+		result = send_message(client);
+	while (result == PENDING) {
+		result = await(client, POLLIN, SETUP_MS);
+		if (!result)
+			result = receive_message(client);
+	}
+	if (result < 0)
+		return result;
+	watch(run->watcher, client->socket, EPOLLIN, client);
+	return 0;
+}
+
+static int request_begin(struct run *run, struct client *client)
+{
+	(void)run;
+	return send_message(client);
+}
+
+static int request_ready(struct run *run, struct client *client)
+{
+	(void)run;
+	return receive_message(client);
+}
+
+/* bulk: blocks on one connection; it ends when the server has read them all */
+
+static int bulk_prepare(struct run *run, struct client *client)
+{
+	int result = establish(run, client);
+
+	if (!result)
+		watch(run->watcher, client->socket, EPOLLIN | EPOLLOUT, client);
+	return result;
+}
+
+static int bulk_close(struct run *run, struct client *client)
+{
+	struct epoll_event wanted = {.events = EPOLLIN, .data.ptr = client};
+
+	client->sent = true;
+	epoll_ctl(run->watcher, EPOLL_CTL_MOD, client->socket, &wanted);
+	return shutdown(client->socket, SHUT_WR) < 0 ? -errno : PENDING;
+}
+
+static int bulk_ready(struct run *run, struct client *client)
+{
+	ssize_t length;
+	char end;
+
+	for (int number = 0; number < WRITES && !client->sent; number++) {
+		if (read_clock(CLOCK_MONOTONIC) >= run->deadline)
+			return bulk_close(run, client);
+		length = send(client->socket, block, sizeof(block), MSG_NOSIGNAL);
+		if (length < 0)
+			return errno == EAGAIN ? PENDING : -errno;
+		run->bytes += length;
+	}
+	if (!client->sent)
+		return PENDING;
+	length = recv(client->socket, &end, sizeof(end), 0);
+	if (length < 0)
+		return errno == EAGAIN ? PENDING : -errno;
+	return length ? -EPROTO : FINISHED;
+}
+
+const struct kind connect_kind = {
+	.name = "connect", .begin = connect_begin, .ready = connect_ready, .each = true};
+
+const struct kind request_kind = {.name = "request",
+				  .prepare = request_prepare,
+				  .begin = request_begin,
+				  .ready = request_ready};
+
+const struct kind bulk_kind = {.name = "bulk", .prepare = bulk_prepare, .ready = bulk_ready};

@@ -1,0 +1,206 @@
+"""The load tool does what it is told, and counts what the server at the other end saw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.bench.load import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
+from bpfsvc.errors import SystemUnfit
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.topology import Lab
+
+_PORT, _NO_PORT = 9000, 9001
+_CLIENTS = 3
+_SECONDS = 0.05
+_BLOCK = 64 * 1024
+_NOBODY = "10.244.2.99"
+
+
+@dataclass
+class Ends:
+    """A client in a pod and a server in a pod of another node."""
+
+    program: Path
+    near: Pod
+    far: Pod
+    client: Client
+    server: Server
+
+    def run(self, kind: str, family: int = 4, port: int = _PORT) -> tuple[Outcome, Seen]:
+        """Do so; give what the client reports, and what the server saw of it."""
+        before = self.server.seen()
+        outcome = self.client.run(kind, self.far.address(family), port, _CLIENTS, _SECONDS)
+        pairs = zip(self.server.seen(), before, strict=True)
+        return outcome, Seen(*(now - then for now, then in pairs))
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
+    """One of each, for all tests."""
+    program = build(tmp_path_factory.mktemp("load"))
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    with Lab("routed", pods_per_node=1) as lab:
+        near, far = lab.pods
+        # Every datagram to a closed port is refused, not only the first few of a second.
+        for key in ("net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"):
+            far.sysctl(key, 0)
+        server = Server(program, far, last, _PORT)
+        yield Ends(program, near, far, Client(program, near, first), server)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_client_and_server_count_the_same(ends: Ends, kind: str, family: int) -> None:
+    """Every kind, in both families; what is sent before the clock starts is not counted."""
+    busy = ends.server.cpu()
+    outcome, seen = ends.run(kind, family)
+    assert outcome.operations > 0
+    assert outcome.seconds >= _SECONDS
+    # What it does when its last operation has ended costs some microseconds.
+    assert 0 < outcome.cpu_seconds <= outcome.seconds * 1.05
+    assert ends.server.cpu() > busy
+    done, unsure = outcome.operations, outcome.errors
+    if kind == "connect":
+        assert seen == Seen(connections=done, messages=done, datagrams=0, bytes=0)
+    elif kind == "request":
+        assert seen == Seen(_CLIENTS, messages=done + _CLIENTS, datagrams=0, bytes=0)
+    elif kind == "bulk":
+        assert seen == Seen(_CLIENTS, messages=0, datagrams=0, bytes=outcome.bytes)
+        assert done == outcome.bytes // _BLOCK
+    else:
+        first = _CLIENTS if kind == "datagrams" else 0
+        assert seen == Seen(0, 0, datagrams=seen.datagrams, bytes=0)
+        assert done <= seen.datagrams <= done + first + unsure
+    if kind != "bulk":
+        assert outcome.bytes == done * 64
+        assert sum(count for _, count in outcome.histogram) == done
+    if kind in ("connect", "request", "bulk"):
+        assert outcome.errors == 0
+
+
+def test_the_latencies_of_a_client_add_up_to_its_time(ends: Ends) -> None:
+    """Each operation begins when the last has ended; buckets are a few percent too high at most."""
+    outcome, _ = ends.run("request")
+    total = sum(edge * count for edge, count in outcome.histogram) / 1e6
+    assert 0.7 < total / (_CLIENTS * outcome.seconds) < 1.04
+    edges = [edge for edge, _ in outcome.histogram]
+    assert edges == sorted(set(edges))
+    found = outcome.percentiles()
+    assert list(found) == ["50", "90", "99", "99.9"]
+    assert edges[0] <= found["50"] <= found["90"] <= found["99"] <= found["99.9"] <= edges[-1]
+
+
+def test_connections_are_closed_by_the_client(ends: Ends) -> None:
+    """Both ends send their FIN, the client first: it keeps every TIME_WAIT, the server none."""
+    before = _time_wait(ends.near)
+    outcome, _ = ends.run("connect")
+    assert _time_wait(ends.near) >= before + outcome.operations
+    assert _time_wait(ends.far) == 0
+
+
+def _time_wait(place: Namespace) -> int:
+    with place.entered():
+        rows = Path("/proc/thread-self/net/sockstat").read_text().splitlines()
+    words = next(row for row in rows if row.startswith("TCP:")).split()
+    return int(words[words.index("tw") + 1])
+
+
+def test_datagrams_that_nobody_answers_are_errors(ends: Ends) -> None:
+    """Each client sends one every 20 ms: nothing is measured, and nothing is in a hurry."""
+    outcome, _ = ends.run("datagrams", port=_NO_PORT)
+    assert outcome.operations == 0
+    assert _CLIENTS <= outcome.errors <= _CLIENTS * 3
+    assert outcome.percentiles() == {}
+
+
+def test_connections_that_nobody_answers_are_errors(ends: Ends) -> None:
+    """Their SYNs are lost, and still under way when the time is over."""
+    outcome = ends.client.run("connect", _NOBODY, _PORT, _CLIENTS, _SECONDS)
+    assert (outcome.operations, outcome.errors) == (0, _CLIENTS)
+    assert outcome.seconds == _SECONDS
+
+
+def test_an_answer_from_another_address_is_none(ends: Ends) -> None:
+    """As for a resolver, which ignores what it has not asked."""
+    other = "10.244.2.77"
+    ends.far.run(["ip", "address", "add", f"{other}/32", "dev", "lo"])
+    pod = ["via", ends.far.address(), "dev", ends.far.host_interface, "onlink"]
+    ends.far.node.run(["ip", "route", "add", other, *pod])
+    before = ends.server.seen().datagrams
+    outcome = ends.client.run("datagrams", other, _PORT, 1, _SECONDS)
+    assert outcome.operations == 0
+    assert ends.server.seen().datagrams == before + 1 + outcome.errors
+
+
+@pytest.mark.parametrize("kind", ["connect", "request", "bulk", "questions"])
+def test_a_refusal_is_one_clear_error(ends: Ends, kind: str, family: int) -> None:
+    """It says who was asked for what; the client goes on to serve."""
+    address = ends.far.address(family)
+    with pytest.raises(LoadFailed) as caught:
+        ends.run(kind, family, _NO_PORT)
+    assert "Connection refused" in caught.value.message
+    assert f"{kind} to {address} port {_NO_PORT}" in caught.value.message
+    assert ends.run(kind, family)[0].operations > 0
+
+
+def test_an_order_that_makes_no_sense_is_one_clear_error(ends: Ends) -> None:
+    """No such kind, no client, no address."""
+    for kind, address, clients in (
+        ("nothing", "10.0.0.1", 1),
+        ("connect", "10.0.0.1", 0),
+        ("connect", "10.0.0.", 1),
+    ):
+        with pytest.raises(LoadFailed, match="Invalid argument"):
+            ends.client.run(kind, address, _PORT, clients, _SECONDS)
+
+
+def test_a_server_that_cannot_listen_is_one_clear_error(ends: Ends) -> None:
+    """The port is taken; the core does not exist."""
+    with pytest.raises(LoadFailed, match=r"port .*: Address already in use"):
+        Server(ends.program, ends.far, min(os.sched_getaffinity(0)), _PORT)
+    with pytest.raises(LoadFailed, match=r"core .*: Invalid argument"):
+        Server(ends.program, ends.near, 1000, _PORT)
+
+
+def test_what_is_missing_to_build_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler, or the headers: either way what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemUnfit, match=r"no C compiler .*apt-get install gcc libc6-dev"):
+        build(tmp_path)
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'x.c:1: fatal error: stdio.h: no such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    with pytest.raises(SystemUnfit, match=r"stdio\.h.*apt-get install gcc libc6-dev"):
+        build(tmp_path)
+
+
+def test_slices_add_up() -> None:
+    """Numbers are sums, and buckets are merged by their edges."""
+    one = Outcome(
+        operations=3, seconds=0.5, cpu_seconds=0.2, bytes=10, histogram=((1.0, 1), (4.0, 2))
+    )
+    two = Outcome(operations=4, seconds=0.5, errors=1, bytes=5, histogram=((2.0, 3), (4.0, 1)))
+    assert one + two == Outcome(
+        operations=7,
+        seconds=1.0,
+        cpu_seconds=0.2,
+        bytes=15,
+        errors=1,
+        histogram=((1.0, 1), (2.0, 3), (4.0, 3)),
+    )
+    assert one + Outcome() == one
+
+
+def test_percentiles_are_the_first_edges_that_so_many_reach() -> None:
+    """The edge of the bucket in which the operation of that rank is."""
+    even = Outcome(histogram=tuple((float(edge), 10) for edge in range(1, 101)))
+    assert even.percentiles() == {"50": 50.0, "90": 90.0, "99": 99.0, "99.9": 100.0}
+    assert even.percentiles((1, 100)) == {"1": 1.0, "100": 100.0}
+    assert Outcome(histogram=((7.0, 1),)).percentiles((50, 99.9)) == {"50": 7.0, "99.9": 7.0}
