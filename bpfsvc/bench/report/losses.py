@@ -1,0 +1,68 @@
+"""Where bpfsvc loses: what a reader should look for first, and is not left to find alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bpfsvc.bench.figures import Spread
+from bpfsvc.bench.results import OURS, RIVALS, Cell, Results, ratios
+
+TO_REFERENCE = "-"
+TO_RIVAL = "!"
+
+
+class Loss(NamedTuple):
+    """A cell of ours that is worse than another mode's, by the median ratio of rounds."""
+
+    cell: Cell
+    sign: str
+    against: str
+    ratio: float
+
+
+def losses(results: Results, cell: Cell) -> list[Loss]:
+    """Give the losses of a cell: none if it is not ours, at most one of each sign.
+
+    Only rates have a reference to lose to: an empty program or a dropped packet is a floor. The
+    best rival is the one that this cell does worst against.
+    """
+    if cell.mode not in OURS or not cell.values:
+        return []
+    found = []
+    ratio = cell.ratio
+    if ratio is not None and cell.more_is_better and ratio < 1:
+        found.append(Loss(cell, TO_REFERENCE, cell.reference, ratio))
+    against = [
+        (ratio, mode)
+        for mode in sorted(RIVALS)
+        if (ratio := _ratio(results, cell, mode)) is not None
+    ]
+    if against:
+        ratio, mode = min(against) if cell.more_is_better else max(against)
+        if ratio < 1 if cell.more_is_better else ratio > 1:
+            found.append(Loss(cell, TO_RIVAL, mode, ratio))
+    return found
+
+
+def _ratio(results: Results, cell: Cell, mode: str) -> float | None:
+    """Compare with a mode; changes have no rounds, and each is told to each mode in its way."""
+    if cell.suite == "change":
+        other = results.one(suite="change", kind=cell.kind, services=cell.services, mode=mode)
+        return cell.median / other.median if other and other.median else None
+    rival = results.beside(cell, mode)
+    rounds = ratios(cell, rival) if rival else ()
+    return Spread.of(rounds).median if rounds else None
+
+
+def all_losses(results: Results) -> list[Loss]:
+    """Give the losses of all cells, the worst first."""
+    found = [loss for cell in results.cells for loss in losses(results, cell)]
+    return sorted(found, key=lambda loss: min(loss.ratio, 1 / loss.ratio) if loss.ratio else 0)
+
+
+def legend() -> str:
+    """Say what the signs mean."""
+    return (
+        f"{TO_REFERENCE} slower than the reference, {TO_RIVAL} worse than the best rival "
+        "(medians of the ratios of rounds)"
+    )
