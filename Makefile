@@ -14,6 +14,8 @@ PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
 
 # What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
+# What the benchmark needs beside: a C compiler for its load tool, and the other modes' tools.
+COMPARED := gcc libc6-dev ethtool ipvsadm
 # What another kernel needs to be tried.
 EMULATOR := qemu-system-x86 kmod
 # What the image is built and run with, without any registry.
@@ -24,10 +26,10 @@ missing = $(strip $(shell for package in $(1); do \
 
 KERNEL := build/kernels/debian-12
 
-C_SOURCES := $(wildcard bpf/*.c bpf/*.h)
+C_SOURCES := $(wildcard bpf/*.c bpf/*.h bpfsvc/bench/load/*.c bpfsvc/bench/load/*.h)
 
 .PHONY: help demo test slow kernels image image-test bench lint format clean
-.PHONY: packages emulator containers
+.PHONY: packages compared emulator containers
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
@@ -36,7 +38,7 @@ help:
 	@echo 'make kernels Linux 6.1 in an emulated machine: the demo, and tests of packets and of the lab'
 	@echo 'make image   the container image, in storage of its own'
 	@echo 'make image-test  the image, run in a lab as the DaemonSet of deploy/ says'
-	@echo 'make bench   the figures: rates, change, start, memory, flood'
+	@echo 'make bench   bpfsvc against kube-proxy and against nothing, measured (ARGS=--quick: 3 min)'
 	@echo 'make lint    ruff, mypy, import-linter, clang-format'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
 	@echo 'make clean   remove everything made here'
@@ -44,7 +46,7 @@ help:
 demo: $(VENV)/installed-demo
 	@$(PYTHON) -m bpfsvc.demo $(ARGS)
 
-test: lint
+test: lint | compared
 	@$(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
 
 slow: $(VENV)/installed-test $(KERNEL)/version
@@ -59,8 +61,8 @@ image: $(VENV)/installed-test | containers
 image-test: image
 	@$(PYTEST) -s tests/image $(ARGS)
 
-bench: $(VENV)/installed-demo
-	@$(PYTHON) -m bpfsvc.bench $(ARGS)
+bench: $(VENV)/installed-bench | compared
+	@$(PYTHON) -m bpfsvc bench $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(PYTHON) -m ruff check .
@@ -81,6 +83,7 @@ clean:
 
 # Debian packages: looked for every time, for the checkout may have moved to another machine.
 packages: ; @$(call install,$(call missing,$(PACKAGES)))
+compared: packages ; @$(call install,$(call missing,$(COMPARED)))
 emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
 containers: packages ; @$(call install,$(call missing,$(CONTAINERS)))
 

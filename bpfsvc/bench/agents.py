@@ -13,9 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from bpfsvc.bench.modes import AGENTS
 from bpfsvc.errors import BpfsvcError
+from bpfsvc.lab import sandbox
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
+
+CACHE = sandbox.ROOT / "cache"
+"""Of compiled programs, for all whose start is not what is measured."""
 
 _HEALTHZ = ("127.0.0.1", 10256)
 _REQUEST = b"GET /healthz HTTP/1.0\r\n\r\n"
@@ -39,8 +44,13 @@ class Memory(NamedTuple):
 class Agent:
     """One running agent; a context manager that ends it and leaves what it loaded."""
 
-    def __init__(self, node: Node, flags: Sequence[str], log: Path) -> None:
-        """``flags``: where it finds its objects."""
+    def __init__(
+        self, node: Node, flags: Sequence[str], log: Path, cache: Path | None = None
+    ) -> None:
+        """``flags``: where it finds its objects, and how it balances.
+
+        ``cache``: of compiled programs; by default beside ``log``.
+        """
         self._node = node
         self._log = log
         cidrs = ",".join(str(CLUSTER_CIDRS[family]) for family in node.addresses)
@@ -50,7 +60,7 @@ class Agent:
             _CODE,
             *flags,
             "--cache",
-            str(log.with_name("cache")),
+            str(cache or log.with_name("cache")),
             "--pin-root",
             str(node.pin_root),
             "--cgroup-root",
@@ -89,6 +99,17 @@ class Agent:
                 )
             time.sleep(_POLL)
         return time.monotonic() - self.started
+
+    def said(self) -> str:
+        """Give its log."""
+        return self._log.read_text()
+
+    def leave(self, core: int) -> None:
+        """Keep all its threads off a core, if there is another one: what runs there is measured."""
+        others = os.sched_getaffinity(0) - {core}
+        if others:
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), others)
 
     def stop(self) -> None:
         """End it in good order."""
@@ -164,8 +185,11 @@ def _sizes(file: Path) -> dict[str, int]:
 
 
 def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
-    """Start an agent on every node of a lab, to be ended with ``stack``; all are healthy then."""
-    flags = ["--manifests", str(manifests)]
+    """Start an agent of mode ``tc`` on every node of a lab, to be ended with ``stack``.
+
+    All are healthy then.
+    """
+    flags = ["--manifests", str(manifests), *AGENTS["tc"]]
     agents = [
         stack.enter_context(
             Agent(node, flags, manifests.with_name(f"{manifests.name}-{node.name}.log"))

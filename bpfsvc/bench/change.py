@@ -1,55 +1,98 @@
-"""From a change to changed packets: one EndpointSlice of one Service moves to another pod.
+"""From a change to changed packets: the one EndpointSlice of a Service moves to another pod.
 
 An API server takes the change, or a file is replaced. Then a client that asks from ever new source
 ports waits for the first answer of the new backend. So the time includes hearing of the change, the
 agent's work, and half a round trip. The changes come at uneven intervals, or they would fall in
 step with the clocks of the agent.
+
+For rivals the time begins when the tool is run that replaces their rules, and includes nothing of
+what kube-proxy does before: at most, the real time is more.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 
-from bpfsvc.bench.figures import Row, Say, Scale, Spread, percentile
-from bpfsvc.bench.scene import Scene
-from bpfsvc.bench.supplies import Origin
+from bpfsvc.bench import rivals
+from bpfsvc.bench.agents import CACHE
+from bpfsvc.bench.figures import Origin, Say, Scale
+from bpfsvc.bench.modes import AGENTS
+from bpfsvc.bench.results import Cell, Results
+from bpfsvc.bench.scene import AgentScene, RivalScene, Scene
+from bpfsvc.bench.steps import Step
+from bpfsvc.bench.traffic import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.words import services as in_words
+from bpfsvc.errors import BpfsvcError
 
+ORIGINS: tuple[Origin, ...] = ("API", "json")
 _PAUSES = (0.02, 0.12)  # seconds between two changes
+_WAIT = 0.02  # about, until a change is seen
+_RIVAL_WAIT = 1.2e-4  # the same, for each Service
 
 
-def change(scale: Scale, say: Say) -> list[Row]:
-    """Measure at all sizes of cluster."""
-    origins: tuple[Origin, ...] = ("API", "json")
-    return [
-        _measure(services, origin, scale, say) for services in scale.services for origin in origins
-    ]
+def steps(scale: Scale, modes: Sequence[str], results: Results, slow: set[str]) -> Iterator[Step]:
+    """Measure at all sizes of cluster: an agent of either origin, and the rivals among ``modes``.
+
+    Agents are those of ``tc``: what clients' packets meet makes no difference to them. ``slow``:
+    modes that a cluster was too large for, to which others are added.
+    """
+    for services in scale.services:
+        about = f"change: {in_words(services)}"
+        if not set(modes).isdisjoint(AGENTS):
+            for origin in (one for one in ORIGINS if one in scale.origins):
+                each = statistics.mean(_PAUSES) + _WAIT
+                seconds = setup_seconds("tc", services) + scale.changes * each
+                act = partial(_agent, services, origin, scale, results)
+                yield Step(f"{about}, agent ({origin})", seconds, act)
+        for mode in modes:
+            if mode in rivals.MODES:
+                each = statistics.mean(_PAUSES) + _RIVAL_WAIT * services
+                seconds = setup_seconds(mode, services, scale.rival_limit) / 2
+                seconds += scale.rival_changes * each
+                act = partial(_rival, services, mode, scale, results, slow)
+                yield Step(f"{about}, {mode}", seconds, act)
 
 
-def _measure(services: int, origin: Origin, scale: Scale, say: Say) -> Row:
-    times: list[float] = []
-    asked = unanswered = 0
+def _agent(services: int, origin: Origin, scale: Scale, results: Results, say: Say) -> None:
+    with AgentScene(services, origin, CACHE) as scene, scene.agent() as agent:
+        agent.healthy()
+        results.cells.append(_cell(scene, "tc", services, origin, scale.changes, say))
+
+
+def _rival(
+    services: int, mode: str, scale: Scale, results: Results, slow: set[str], say: Say
+) -> None:
+    if mode in slow:
+        raise BpfsvcError(NOT_AGAIN)
+    with ExitStack() as stack:
+        try:
+            scene = stack.enter_context(RivalScene(services, mode, scale.rival_limit))
+        except rivals.TooSlow:
+            slow.add(mode)
+            raise
+        results.cells.append(_cell(scene, mode, services, "tool", scale.rival_changes, say))
+
+
+def _cell(scene: Scene, mode: str, services: int, where: str, changes: int, say: Say) -> Cell:
     pause = random.Random(1)
-    with Scene(services, origin) as scene:
-        say(f"change: starting an agent with {services} Services ({origin})")
-        with scene.agent() as agent:
-            agent.healthy()
-            scene.change()
-            for number in range(scale.changes):
-                say(f"change: {number + 1} of {scale.changes} with {services} Services")
-                time.sleep(pause.uniform(*_PAUSES))
-                seconds, heard = scene.change()
-                times.append(seconds * 1000)
-                asked += heard.asked
-                unanswered += heard.unanswered
-    spread = Spread.of(times)
-    return {
-        "services": services,
-        "from": origin,
-        "changes": len(times),
-        **spread.columns("ms"),
-        "ms 90%": percentile(times, 90),
-        "ms 99%": percentile(times, 99),
-        "questions": asked,
-        "unanswered": unanswered,
-    }
+    times = []
+    scene.change()
+    for number in range(changes):
+        say(f"{number + 1} of {changes}")
+        time.sleep(pause.uniform(*_PAUSES))
+        seconds, _ = scene.change()
+        times.append(seconds * 1000)
+    return Cell(
+        suite="change",
+        kind="change",
+        mode=mode,
+        services=services,
+        where=where,
+        unit="ms",
+        values=tuple(times),
+    )

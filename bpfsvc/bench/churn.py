@@ -12,44 +12,56 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from bpfsvc.bench.agents import Agent
-from bpfsvc.bench.figures import Row, Say, Scale, Spread, percentile
-from bpfsvc.bench.scene import Scene
+from bpfsvc.bench.agents import CACHE, Agent
+from bpfsvc.bench.figures import Say, Scale
+from bpfsvc.bench.results import Cell, Results
+from bpfsvc.bench.scene import AgentScene
+from bpfsvc.bench.steps import Step
 from bpfsvc.bench.supplies import Server
+from bpfsvc.bench.traffic import setup_seconds
+from bpfsvc.bench.words import services as in_words
 
 _PAUSES = (0.05, 0.25)  # seconds between two changes that are watched
+_OTHERS = 100  # Services at least, or nothing could change all the time
 
 
-def churn(scale: Scale, say: Say) -> list[Row]:
+def steps(scale: Scale, results: Results) -> Iterator[Step]:
     """Measure at the largest size of cluster."""
-    services = max(scale.services)
-    with Scene(services, "API") as scene:
-        say(f"churn: starting an agent with {services} Services")
-        with scene.agent() as agent:
-            agent.healthy()
-            scene.change()
-            quiet = _watch(scene, _until(scale.idle_seconds), "quiet")
-            say(f"churn: the agent is left alone for {scale.idle_seconds:.0f} s")
-            idle = _cpu(agent, lambda: time.sleep(scale.idle_seconds))
-            run = _Run(scene.supply, scale)
-            say(f"churn: {scale.churn_rate} changes a second for {scale.churn_seconds:.0f} s")
-            rows: list[Row] = []
-            busy = _cpu(agent, lambda: rows.append(_watch(scene, run, "changes everywhere")))
-            last, _ = scene.change()
-            about: Row = {
-                "services": services,
-                "made": run.told["changes"],
-                "a second": run.told["rate"],
-                "sent ms 99%": run.told["lag"].get("p99", 0.0),
-                "drained s": run.told["drained"],
-                "one more ms": last * 1000,
-                "CPU % idle": idle,
-                "CPU % busy": busy,
-                "RSS MB": agent.memory().rss,
-            }
-    return [about, quiet, *rows]
+    services = max(_OTHERS, *scale.services)
+    seconds = setup_seconds("tc", services) + 2 * scale.idle_seconds + scale.churn_seconds
+    yield Step(f"churn: {in_words(services)}", seconds, partial(_churn, services, scale, results))
+
+
+def _churn(services: int, scale: Scale, results: Results, say: Say) -> None:
+    def note(kind: str, unit: str, *values: float) -> None:
+        results.cells.append(
+            Cell(suite="churn", kind=kind, mode="tc", services=services, unit=unit, values=values)
+        )
+
+    with AgentScene(services, "API", CACHE) as scene, scene.agent() as agent:
+        agent.healthy()
+        scene.change()
+        note("a watched change, quiet", "ms", *_watch(scene, _until(scale.idle_seconds)))
+        say(f"the agent is left alone for {scale.idle_seconds:g} s")
+        idle = _cpu(agent, lambda: time.sleep(scale.idle_seconds))
+        say(f"{scale.churn_rate} changes a second for {scale.churn_seconds:g} s")
+        run = _Run(scene.supply, scale)
+        busy = _cpu(
+            agent,
+            lambda: note("a watched change, while all change", "ms", *_watch(scene, run)),
+        )
+        last, _ = scene.change()
+        note("one more change, afterwards", "ms", last * 1000)
+        note("changes made", "", run.told["changes"])
+        note("changes made", "per second", run.told["rate"])
+        note("changes sent, 99 of 100 within", "ms", run.told["lag"].get("p99", 0.0))
+        note("until all was sent", "s", run.told["drained"])
+        note("CPU of the agent, idle", "% of a core", idle)
+        note("CPU of the agent, busy", "% of a core", busy)
+        note("agent, RSS", "MB", agent.memory().rss)
 
 
 class _Run:
@@ -72,21 +84,15 @@ class _Run:
         )
 
 
-def _watch(scene: Scene, during: Iterable[None], when: str) -> Row:
-    """Change the watched Service as long as something else lasts."""
+def _watch(scene: AgentScene, during: Iterable[None]) -> list[float]:
+    """Change the watched Service as long as something else lasts; give the ms of each change."""
     pause = random.Random(1)
     times = []
     for _ in during:
         time.sleep(pause.uniform(*_PAUSES))
         seconds, _ = scene.change()
         times.append(seconds * 1000)
-    spread = Spread.of(times)
-    return {
-        "during": when,
-        "changes watched": len(times),
-        **spread.columns("ms"),
-        "ms 99%": percentile(times, 99),
-    }
+    return times
 
 
 def _until(seconds: float) -> Iterator[None]:

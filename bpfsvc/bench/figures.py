@@ -1,4 +1,4 @@
-"""Numbers with their spread, and the rows that suites report them in.
+"""Numbers with their spread, and how much is measured.
 
 A median alone hides whether a difference of one percent means anything; the quartiles tell.
 """
@@ -8,46 +8,76 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-Value = str | int | float
-Row = dict[str, Value]
-"""One line of a report: what was measured (text and counts), then the figures, by column."""
+Origin = Literal["json", "yaml", "API"]
+"""Where an agent gets its objects from: files of a format, or an API server."""
 
 Say = Callable[[str], None]
 """Tells the person who waits what is going on."""
+
+SUITES = ("pods", "edge", "frames", "programs", "change", "start", "churn", "flood")
+"""All, in the order in which they are carried out."""
+USUAL = SUITES[:6]
+SHORT = SUITES[:5]
+"""What is measured if nobody says what, and in a hurry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """How much is measured. Times in seconds.
 
-    * ``services``: the sizes of cluster at which everything is measured.
-    * ``rounds``: of alternating measurements; each gives one ratio. ``slices``: turns in a round,
-      ``slice_seconds`` each.
-    * ``changes``: of one EndpointSlice. ``starts``: of the agent, cold and warm each.
+    * ``services``: the sizes of cluster at which to measure (the edge at the outer two only).
+    * ``modes``: of ``results.MODES``; ``kinds`` of those in ``traffic``; none are all.
+    * ``clients``: how many at once.
+    * ``rounds``: of alternating measurements; each gives one ratio. ``slices``: turns of each mode
+      in a round, ``slice_seconds`` each. ``warm_seconds``: before the first round.
+    * ``changes``: of one EndpointSlice, followed by an agent; ``rival_changes``: by others.
+      ``rival_limit``: seconds in which one has to program a node, or is given up.
+    * ``starts``: of the agent, cold and warm each. ``origins``: of its objects.
     * ``churn_rate``: changes a second, for ``churn_seconds``, after ``idle_seconds`` without any.
     * ``flood_seconds``: length of each phase; ``flood_rates``: first packets a second.
+    * ``limit``: no part begins that would end later than this after the start; 0 for no limit.
     """
 
-    services: tuple[int, ...] = (2, 10_000)
-    rounds: int = 9
-    slices: int = 10
-    slice_seconds: float = 0.05
+    services: tuple[int, ...] = (1, 100, 1000, 10_000)
+    modes: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    clients: tuple[int, ...] = (1, 4, 16)
+    rounds: int = 7
+    slices: int = 3
+    slice_seconds: float = 0.06
+    warm_seconds: float = 0.06
     changes: int = 100
-    starts: int = 5
+    rival_changes: int = 10
+    rival_limit: float = 60.0
+    starts: int = 3
+    origins: tuple[Origin, ...] = ("API", "json", "yaml")
     flood_seconds: float = 5.0
     flood_rates: tuple[int, ...] = (10_000, 100_000)
     churn_rate: int = 1000
     churn_seconds: float = 60.0
     idle_seconds: float = 10.0
+    limit: float = 0.0
 
 
-class Suite(Protocol):
-    """A suite gives the rows of its table."""
-
-    def __call__(self, scale: Scale, say: Say) -> list[Row]:
-        """Measure."""
+QUICK = Scale(
+    services=(1, 1000),
+    kinds=("connect", "request", "datagrams"),
+    clients=(1,),
+    rounds=3,
+    slices=2,
+    slice_seconds=0.04,
+    changes=20,
+    rival_changes=3,
+    rival_limit=10.0,
+    starts=1,
+    origins=("API",),
+    flood_rates=(10_000,),
+    churn_seconds=10.0,
+    limit=160.0,
+)
+"""What is done in less than three minutes."""
 
 
 class Spread(NamedTuple):
@@ -70,16 +100,6 @@ class Spread(NamedTuple):
             percentile(ordered, 75),
             ordered[-1],
         )
-
-    def columns(self, name: str) -> Row:
-        """Give the figures as columns, the median under the plain name."""
-        return {
-            name: self.median,
-            f"{name} min": self.low,
-            f"{name} 25%": self.quarter,
-            f"{name} 75%": self.three_quarters,
-            f"{name} max": self.high,
-        }
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

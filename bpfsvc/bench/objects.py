@@ -1,8 +1,10 @@
-"""Clusters of any size as files: the Services that are measured among many that are not.
+"""Clusters of any size: the Service that is measured, among many that are not.
 
-One file for each object, as a controller that mirrors a cluster would keep them. Two Services are
-special: ``measured`` (TCP, one endpoint) and ``moving`` (UDP), whose endpoint the ``change`` suite
-changes.
+``measured`` has a port for TCP and one for UDP, both of them node ports too, and one endpoint, so
+that everything can be measured in a cluster of one Service, always between the same two ends. All
+others are there to be many: a port each, and ``ENDPOINTS`` endpoints that nobody asks.
+
+As files there is one for each object, as a controller that mirrors a cluster would keep them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import ipaddress
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Object = dict[str, Any]
 Format = Literal["json", "yaml"]
@@ -19,22 +21,49 @@ Format = Literal["json", "yaml"]
 ENDPOINTS = 4
 """Endpoints of each Service that only fills the cluster."""
 
-MEASURED, MOVING = "10.96.0.10", "10.96.0.11"
-PORT, NODE_PORT = 80, 30080
-
-_SPECIAL = (("measured", MEASURED, "TCP", NODE_PORT), ("moving", MOVING, "UDP", 0))
-SPECIALS = len(_SPECIAL)
+NAME, MEASURED = "measured", "10.96.0.10"
+PORT, NODE_PORT, FILLER_PORT = 80, 30080, 8080
+PROTOCOLS = ("TCP", "UDP")
+"""Of the measured Service, each with ``PORT`` and ``NODE_PORT``."""
 
 _VIPS = ipaddress.ip_address("10.97.0.0")
 _PODS = ipaddress.ip_address("10.244.16.0")
 _NAMESPACE = "bench"
 
 
-def service(name: str, address: str, protocol: str, node_port: int = 0) -> Object:
-    """Give a Service with one port; a NodePort if ``node_port`` is given."""
-    port: Object = {"name": "main", "protocol": protocol, "port": PORT, "targetPort": 8080}
-    if node_port:
-        port["nodePort"] = node_port
+class Filler(NamedTuple):
+    """A Service that only fills the cluster, TCP: its address, and those of its endpoints."""
+
+    name: str
+    address: str
+    endpoints: tuple[str, ...]
+
+
+def fillers(services: int) -> Iterator[Filler]:
+    """Give what is beside the measured Service in a cluster of ``services`` Services."""
+    for number in range(services - 1):
+        first = _PODS + number * ENDPOINTS
+        endpoints = tuple(str(first + offset) for offset in range(ENDPOINTS))
+        yield Filler(f"filler-{number}", str(_VIPS + number), endpoints)
+
+
+def measured(backend: str, port: int) -> tuple[Object, Object]:
+    """Give the measured Service and its slice."""
+    return service(NAME, MEASURED, PROTOCOLS, NODE_PORT), measured_slice(backend, port)
+
+
+def measured_slice(backend: str, port: int) -> Object:
+    """Give the slice of the measured Service, with one endpoint."""
+    return endpoint_slice(NAME, [backend], port, PROTOCOLS)
+
+
+def service(name: str, address: str, protocols: Sequence[str], node_port: int = 0) -> Object:
+    """Give a Service with ``PORT`` for each protocol; a NodePort if ``node_port`` is given."""
+    more = {"nodePort": node_port} if node_port else {}
+    ports = [
+        {"name": protocol.lower(), "protocol": protocol, "port": PORT, "targetPort": 8080} | more
+        for protocol in protocols
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -46,13 +75,15 @@ def service(name: str, address: str, protocol: str, node_port: int = 0) -> Objec
             "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack",
             "selector": {"app": name},
-            "ports": [port],
+            "ports": ports,
         },
     }
 
 
-def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str) -> Object:
-    """Give the EndpointSlice of a Service, its endpoints on two nodes in turn."""
+def endpoint_slice(
+    name: str, addresses: Sequence[str], port: int, protocols: Sequence[str]
+) -> Object:
+    """Give the EndpointSlice of a Service, its endpoints on two nodes in turn, node 2 first."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -62,11 +93,13 @@ def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str
             "labels": {"kubernetes.io/service-name": name},
         },
         "addressType": "IPv4",
-        "ports": [{"name": "main", "port": port, "protocol": protocol}],
+        "ports": [
+            {"name": protocol.lower(), "port": port, "protocol": protocol} for protocol in protocols
+        ],
         "endpoints": [
             {
                 "addresses": [address],
-                "nodeName": f"node-{number % 2 + 1}",
+                "nodeName": f"node-{2 - number % 2}",
                 "conditions": {"ready": True, "serving": True, "terminating": False},
                 "targetRef": {"kind": "Pod", "name": f"{name}-{number}", "namespace": _NAMESPACE},
             }
@@ -75,32 +108,19 @@ def endpoint_slice(name: str, addresses: Sequence[str], port: int, protocol: str
     }
 
 
-def special(backend: str, port: int) -> Iterator[tuple[Object, Object]]:
-    """Give the special Services, each with its slice."""
-    for name, address, protocol, node_port in _SPECIAL:
-        yield (
-            service(name, address, protocol, node_port),
-            endpoint_slice(name, [backend], port, protocol),
-        )
-
-
 def write_cluster(
     directory: Path, services: int, backend: str, port: int, text: Format = "json"
 ) -> None:
-    """Write ``services`` Services, two of them the special ones, which ``backend`` serves."""
+    """Write ``services`` Services, one of them the measured one, which ``backend`` serves."""
     directory.mkdir(parents=True, exist_ok=True)
-    for pair in special(backend, port):
-        _write(directory, pair[0]["metadata"]["name"], text, *pair)
-    for number in range(services - SPECIALS):
-        name = f"filler-{number}"
-        first = _PODS + number * ENDPOINTS
-        pods = [str(first + offset) for offset in range(ENDPOINTS)]
+    _write(directory, NAME, text, *measured(backend, port))
+    for filler in fillers(services):
         _write(
             directory,
-            name,
+            filler.name,
             text,
-            service(name, str(_VIPS + number), "TCP"),
-            endpoint_slice(name, pods, 8080, "TCP"),
+            service(filler.name, filler.address, ["TCP"]),
+            endpoint_slice(filler.name, filler.endpoints, FILLER_PORT, ["TCP"]),
         )
 
 

@@ -12,6 +12,7 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,10 @@ class ProcessFailed(BpfsvcError):
 class Talker:
     """A process that answers each line of JSON with one."""
 
-    def __init__(self, place: Namespace, module: str, *words: str) -> None:
-        self._name = f"{module} {' '.join(words)} in {place.name}"
+    def __init__(self, place: Namespace, name: str, line: Sequence[str | Path]) -> None:
+        self._name = f"{name} in {place.name}"
         self._heard = b""
-        self._process = place.popen(
-            command(module, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._process = place.popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, *words: object) -> Any:
         """Send a request and wait for its answer."""
@@ -64,9 +63,13 @@ class Talker:
 
 
 def command(module: str, *words: str) -> list[str]:
-    """Give the command that runs ``main`` of a module of this package."""
+    """Give the command that runs ``main`` of a module of this package.
+
+    ^C in a terminal goes to it too; it is for those who started it to end it.
+    """
     code = (
-        f"import sys; sys.path.append({_ROOT!r}); from bpfsvc.bench.{module} import main; "
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"sys.path.append({_ROOT!r}); from bpfsvc.bench.{module} import main; "
         "main(sys.argv[1:])"
     )
     return [sys.executable, "-I", "-S", "-c", code, *words]

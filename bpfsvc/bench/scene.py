@@ -1,7 +1,11 @@
-"""The scene of the suites ``change`` and ``start``: one agent, two backends that say who they are.
+"""The scene of the suites that change endpoints: two backends that say who they are.
 
-Only the node where packets are translated has an agent: on a real network the other agents work on
+Only the node where packets are translated is programmed: on a real network the other nodes are
 other machines. A client in a pod asks without pause, on a core of its own with the backends.
+
+``AgentScene`` has an agent that follows a supply of objects. ``RivalScene`` has rules as kube-proxy
+writes them, and what it measures is the tool that replaces them and nothing else: the times of
+kube-proxy itself are longer by what it thinks and waits.
 """
 
 from __future__ import annotations
@@ -10,14 +14,21 @@ import itertools
 import shutil
 import socket
 import sys
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+from bpfsvc.bench import rivals
 from bpfsvc.bench.agents import Agent, cores
 from bpfsvc.bench.datagrams import Heard
-from bpfsvc.bench.objects import MOVING, PORT, endpoint_slice
-from bpfsvc.bench.processes import Talker, server
-from bpfsvc.bench.supplies import Files, Origin, Server
+from bpfsvc.bench.figures import Origin
+from bpfsvc.bench.modes import AGENTS, PODS, balanced, measured_balanced
+from bpfsvc.bench.objects import MEASURED, PORT, measured_slice
+from bpfsvc.bench.processes import ProcessFailed, Talker, command, server
+from bpfsvc.bench.supplies import Files, Server
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.topology import Lab
 
@@ -25,29 +36,39 @@ _BACKEND_PORT = 9000
 _serial = itertools.count(1)
 
 
-class Scene:
-    """A context manager: a lab with a cluster of ``services`` Services in files or a server."""
+class Scene(ABC):
+    """A context manager: a lab for a cluster of ``services`` Services."""
 
-    def __init__(self, services: int, origin: Origin = "json") -> None:
-        self._services, self._origin = services, origin
-        self._lab = Lab("routed", families=(4,), pods_per_node=2)
+    def __init__(self, services: int) -> None:
+        self._services = services
+        self._lab = Lab(
+            "routed", families=(4,), pods_per_node=2, holds_pods=True, cni_masquerade=True
+        )
         self._directory = sandbox.ROOT / f"scene-{next(_serial)}"
         self._present = 0
+        self._stack = ExitStack()
 
-    def __enter__(self) -> Scene:
-        lab = self._lab.__enter__()
-        near, far = lab.nodes
-        core, _ = cores()
-        self._backends = [pod.address(4) for pod in far.pods.values()]
-        for number, pod in enumerate(far.pods.values()):
-            server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, "datagrams", "server", core, str(number))
-        self._client = Talker(next(iter(near.pods.values())), "datagrams", "client", str(core))
-        if self._origin == "API":
-            address = str(lab.client.addresses[4])
-            self.supply: Files | Server = Server(self._directory, lab.client, address, lab.nodes)
-        else:
-            self.supply = Files(self._directory, self._origin)
-        self.supply.fill(self._services, self._backends[0], _BACKEND_PORT)
+    def __enter__(self) -> Self:
+        try:
+            lab = self._stack.enter_context(self._lab)
+            near, far = lab.nodes
+            core, _ = cores()
+            self._backends = [pod.address(4) for pod in far.pods.values()]
+            for number, pod in enumerate(far.pods.values()):
+                words = ("datagrams", "server", core, str(number))
+                server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, *words)
+            pod = next(iter(near.pods.values()))
+            line = command("datagrams", "client", str(core))
+            self._client = Talker(pod, "the client that asks", line)
+            self._directory.mkdir()
+            self._stack.callback(shutil.rmtree, self._directory)
+            self._furnish()
+            # The client's source ports come again after some seconds: no flow may be remembered.
+            for kind in ("udp_timeout", "udp_timeout_stream"):
+                near.sysctl(f"net.netfilter.nf_conntrack_{kind}", 1)
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(
@@ -56,13 +77,60 @@ class Scene:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._lab.__exit__(kind, error, trace)
-        shutil.rmtree(self._directory)
+        self._stack.close()
+
+    def change(self) -> tuple[float, Heard]:
+        """Let the other backend serve; give the seconds until packets went there."""
+        following = 1 - self._present
+        self._prepare(self._backends[following])
+        self._client.ask(MEASURED, PORT, str(self._present), str(following))
+        changed = self._release()
+        heard = self.heard()
+        self._present = following
+        if heard.at < changed:
+            raise ProcessFailed("the other backend answered before the change")
+        return heard.at - changed, heard
+
+    def heard(self) -> Heard:
+        """Wait for the answer that the client is waiting for."""
+        return Heard(*self._client.hear())
+
+    @abstractmethod
+    def _furnish(self) -> None:
+        """Bring the cluster into the lab."""
+
+    @abstractmethod
+    def _prepare(self, backend: str) -> None:
+        """Have all ready for a change to a backend."""
+
+    @abstractmethod
+    def _release(self) -> float:
+        """Make the change, and give the moment just before (``CLOCK_MONOTONIC``, seconds)."""
+
+
+class AgentScene(Scene):
+    """With objects in files or in an API server, and agents of mode ``tc`` that follow them.
+
+    ``cache``: of compiled programs; an empty one if None, so that the first agent compiles.
+    """
+
+    def __init__(self, services: int, origin: Origin, cache: Path | None = None) -> None:
+        super().__init__(services)
+        self._origin, self._cache = origin, cache
+
+    def _furnish(self) -> None:
+        lab = self._lab
+        if self._origin == "API":
+            address = str(lab.client.addresses[4])
+            self.supply: Files | Server = Server(self._directory, lab.client, address, lab.nodes)
+        else:
+            self.supply = Files(self._directory, self._origin)
+        self.supply.fill(self._services, self._backends[0], _BACKEND_PORT)
 
     def agent(self) -> Agent:
         """Start the agent of the node on which the client's pod is."""
-        flags = self.supply.flags()
-        return Agent(self._lab.nodes[0], flags, self._directory / "agent.log")
+        flags = [*self.supply.flags(), *AGENTS["tc"]]
+        return Agent(self._lab.nodes[0], flags, self._directory / "agent.log", self._cache)
 
     def boot(self) -> None:
         """Empty the node's kernel, as a boot does; files stay."""
@@ -72,19 +140,32 @@ class Scene:
 
     def watch_first(self) -> None:
         """Let the client ask from now on, though nobody may answer yet."""
-        self._client.ask(MOVING, PORT, "", str(self._present))
+        self._client.ask(MEASURED, PORT, "", str(self._present))
 
-    def heard(self) -> Heard:
-        """Wait for the answer that the client is waiting for."""
-        return Heard(*self._client.hear())
+    def _prepare(self, backend: str) -> None:
+        self.supply.prepare(measured_slice(backend, _BACKEND_PORT))
 
-    def change(self) -> tuple[float, Heard]:
-        """Let the other backend serve; give the seconds until packets went there."""
-        following = 1 - self._present
-        value = endpoint_slice("moving", [self._backends[following]], _BACKEND_PORT, "UDP")
-        self.supply.prepare(value)
-        self._client.ask(MOVING, PORT, str(self._present), str(following))
-        changed = self.supply.release()
-        heard = self.heard()
-        self._present = following
-        return heard.at - changed, heard
+    def _release(self) -> float:
+        return self.supply.release()
+
+
+class RivalScene(Scene):
+    """With rules of a rival on the one node, which are to be there within ``limit`` seconds."""
+
+    def __init__(self, services: int, mode: str, limit: float) -> None:
+        super().__init__(services)
+        self._mode, self._limit = mode, limit
+
+    def _furnish(self) -> None:
+        services = balanced(self._services, self._backends[0], _BACKEND_PORT)
+        rivals.program(self._lab.nodes[0], self._mode, services, PODS, self._limit)
+
+    def _prepare(self, backend: str) -> None:
+        # The client asks by UDP, and two runs of a tool would be one too many.
+        _, following = measured_balanced(backend, _BACKEND_PORT)
+        self._make = rivals.prepare(self._lab.nodes[0], self._mode, following)
+
+    def _release(self) -> float:
+        moment = time.monotonic()
+        self._make()
+        return moment

@@ -15,15 +15,14 @@ import time
 from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from bpfsvc.bench.objects import (
     ENDPOINTS,
-    SPECIALS,
     Format,
     as_text,
+    measured,
     slice_file,
-    special,
     write_cluster,
 )
 from bpfsvc.bench.processes import ProcessFailed
@@ -31,8 +30,6 @@ from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.objects import node
 from bpfsvc.lab.supply import PORT, kubeconfig
-
-Origin = Literal["json", "yaml", "API"]
 
 _PATIENCE = 120.0  # seconds for a request
 _CROWD = "crowd"
@@ -42,7 +39,7 @@ class Supply(Protocol):
     """A cluster of some size, one of whose slices changes."""
 
     def fill(self, services: int, backend: str, port: int) -> None:
-        """Let there be so many Services; the special ones are served by ``backend``."""
+        """Let there be so many Services; ``backend`` serves the measured one."""
         ...
 
     def flags(self) -> list[str]:
@@ -98,8 +95,8 @@ class Server:
         self._place, self._address, self._nodes = place, address, nodes
         self._next: dict[str, Any] = {}
         directory.mkdir(parents=True, exist_ok=True)
-        self._kubeconfig = directory / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(kubeconfig(f"http://{address}:{PORT}")))
+        self.kubeconfig = directory / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(kubeconfig(f"http://{address}:{PORT}")))
         words = ["-m", "bpfsvc.lab.apiserver", "--listen", f"{address}:{PORT}"]
         self._process = place.popen(
             [sys.executable, *words],
@@ -113,18 +110,16 @@ class Server:
             raise ProcessFailed("the API server does not start")
 
     def fill(self, services: int, backend: str, port: int) -> None:
-        """Let it fill itself, and put the special ones beside."""
-        if filler := services - SPECIALS:
-            self.ask("fill", services=filler, endpoints=ENDPOINTS, namespace=_CROWD)
+        """Let it fill itself, and put the measured one beside."""
+        if others := services - 1:
+            self.ask("fill", services=others, endpoints=ENDPOINTS, namespace=_CROWD)
         objects = [node(each.name, each.addresses.values()) for each in self._nodes]
-        for pair in special(backend, port):
-            objects += pair
-        self.ask("put", objects=objects)
+        self.ask("put", objects=[*objects, *measured(backend, port)])
 
     def flags(self) -> list[str]:
         """Name a kubeconfig, and a file for the last good state."""
-        kept = self._kubeconfig.with_name("last-good")
-        return ["--kubeconfig", str(self._kubeconfig), "--last-good", str(kept)]
+        kept = self.kubeconfig.with_name("last-good")
+        return ["--kubeconfig", str(self.kubeconfig), "--last-good", str(kept)]
 
     def prepare(self, value: dict[str, Any]) -> None:
         """Keep it."""

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import signal
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bpfsvc.bench import report, syns
-from bpfsvc.bench.change import change
-from bpfsvc.bench.churn import churn
-from bpfsvc.bench.figures import Row, Scale, Spread, percentile
-from bpfsvc.bench.flood import flood
-from bpfsvc.bench.latency import latency
-from bpfsvc.bench.start import start
+from bpfsvc.bench import syns
+from bpfsvc.bench.figures import Scale, Spread, percentile
+from bpfsvc.bench.results import Cell, Results
+from bpfsvc.bench.suites import Plan, Run
+from bpfsvc.lab import sandbox
+from bpfsvc.lab.patience import wait
 
 TINY = Scale(
     services=(3,),
-    rounds=1,
-    slices=1,
+    modes=("direct", "nftables", "tc"),
+    clients=(1,),
+    rounds=2,
+    slices=2,
     slice_seconds=0.02,
+    warm_seconds=0.02,
     changes=3,
+    rival_changes=2,
     starts=1,
+    origins=("API",),
     flood_seconds=0.3,
     flood_rates=(1000,),
     churn_rate=100,
@@ -29,62 +40,152 @@ TINY = Scale(
     idle_seconds=0.5,
 )
 
+KUBE_PROXY = """\
+#!/bin/sh
+# An agent, with as many of kube-proxy's flags as it needs.
+for word; do
+	case $word in --kubeconfig=*|--hostname-override=*|--cluster-cidr=*) set -- "$@" $word;; esac
+	shift
+done
+pins=$(mktemp -d {pins}/kube-proxy-XXXXXX)
+exec {python} -m bpfsvc run --pin-root $pins --cgroup-root none --cache {cache} --last-good "" "$@"
+"""
 
-def _number(row: Row, column: str) -> float:
-    value = row[column]
-    assert not isinstance(value, str)
-    return value
+
+class Silence:
+    """Who shows nothing."""
+
+    def step(self, text: str, seconds: float) -> None:
+        """Ignore a step."""
+
+    def note(self, text: str) -> None:
+        """Ignore a line."""
 
 
-def _say(_line: str) -> None:
-    """Say nothing."""
+def measured(*suites: str, scale: Scale = TINY, kube_proxy: Path | None = None) -> Results:
+    with Run(Plan(suites=suites, scale=scale, kube_proxy=kube_proxy)) as run:
+        return run.take(Silence())
 
 
-def test_latency_compares_every_way_from_both_places() -> None:
-    """A pod and the node, both kinds of transaction, three ways each, against none."""
-    rows = latency(TINY, _say)
-    ways = {(row["from"], row["transaction"], row["variant"]) for row in rows}
-    assert ways == {
-        (place, kind, variant)
-        for place in ("pod", "node")
-        for kind in ("connect", "request")
-        for variant in ("control", "direct", "cluster IP")
+def one(results: Results, **wanted: object) -> Cell:
+    """Give the only cell of that kind."""
+    (cell,) = results.find(**wanted)
+    return cell
+
+
+@pytest.mark.slow
+def test_traffic_of_pods_takes_every_way_in_turn() -> None:
+    """Each kind and mode has a rate and a cost a round, and a ratio to direct of the same round."""
+    results = measured("pods", scale=replace(TINY, services=(1,), clients=(1, 3)))
+    assert results.notes == []
+    kinds = ("connect", "request", "bulk", "datagrams", "questions")
+    ways = [*((kind, "pod") for kind in kinds), ("connect", "node")]
+    assert {(cell.kind, cell.where) for cell in results.find(suite="pods")} == set(ways)
+    for kind, where in ways:
+        for clients in (1, 3):
+            cells = results.find(suite="pods", kind=kind, where=where, clients=clients)
+            assert [cell.mode for cell in cells] == ["direct", "nftables", "tc"]
+            for cell in cells:
+                assert cell.services == 1
+                assert len(cell.values) == len(cell.cpu) == TINY.rounds
+                assert min(cell.values) > 0
+                assert all(0 < cost < 1e5 for cost in cell.cpu)
+                expected = tuple(
+                    here / there for here, there in zip(cell.values, cells[0].values, strict=True)
+                )
+                assert cell.ratios == (() if cell.mode == "direct" else expected)
+                if kind != "bulk":
+                    assert 0 < cell.latency["50"] <= cell.latency["99"] < 1e6
+                    assert sum(count for _, count in cell.histogram) > 0
+
+
+def test_stands_tell_how_long_they_took_and_what_they_weigh() -> None:
+    results = measured("pods", scale=replace(TINY, kinds=("request",)))
+    (tool,) = one(results, suite="start", mode="nftables").values[:1]
+    (agent,) = one(results, suite="start", mode="tc").values
+    assert 0 < tool < agent < 60
+    for kind, most in (("agent, RSS", 500), ("maps", 500)):
+        weights = one(results, suite="memory", kind=kind)
+        assert weights.mode == "tc"
+        assert len(weights.values) == 2
+        assert all(1 < weight < most for weight in weights.values)
+
+
+def test_node_ports_are_asked_from_outside_with_and_without_xdp() -> None:
+    """Of a node that has the backend, and of one that has not."""
+    scale = replace(TINY, modes=("direct", "xdp"), kinds=("connect", "datagrams"))
+    results = measured("edge", scale=scale)
+    assert results.notes == []
+    found = {(cell.kind, cell.where, cell.mode) for cell in results.find(suite="edge")}
+    assert found == {
+        (kind, where, mode)
+        for kind in scale.kinds
+        for where in ("remote", "local")
+        for mode in ("direct", "xdp")
     }
-    for row in rows:
-        assert 0 < _number(row, "ratio min") <= _number(row, "ratio") <= _number(row, "ratio max")
-        assert 0 < _number(row, "CPU us") < 1e5
-        assert _number(row, "per second") > 0
+
+
+def test_kube_proxy_itself_is_measured_where_it_is_given(tmp_path: Path) -> None:
+    """With an agent in its place, which understands it."""
+    binary = tmp_path / "kube-proxy"
+    words = {"pins": sandbox.BPF_ROOT, "python": sys.executable, "cache": sandbox.ROOT / "cache"}
+    binary.write_text(KUBE_PROXY.format(**words))
+    binary.chmod(0o755)
+    scale = replace(TINY, modes=("kube-proxy",), kinds=("request",))
+    try:
+        results = measured("pods", scale=scale, kube_proxy=binary)
+    finally:
+        for left in sandbox.BPF_ROOT.glob("kube-proxy-*"):
+            shutil.rmtree(left)
+    assert results.notes == []
+    assert [cell.mode for cell in results.find(suite="pods")] == ["direct", "kube-proxy"]
+
+
+def test_a_mode_that_fails_becomes_a_note_and_others_go_on() -> None:
+    """A rival that is too slow is not tried again."""
+    scale = replace(TINY, services=(2, 3), kinds=("request",), rival_limit=1e-4)
+    results = measured("pods", "change", scale=replace(scale, modes=("direct", "nftables")))
+    assert [cell.mode for cell in results.find(suite="pods")] == ["direct", "direct"]
+    assert len(results.notes) == 4
+    assert "not programmed within" in results.notes[0]
+    assert all("not tried" in note for note in results.notes[1:])
 
 
 def test_change_sees_the_new_backend_after_every_change() -> None:
     """As many times as there were changes, none of them before its change."""
-    rows = change(TINY, _say)
-    assert [row["from"] for row in rows] == ["API", "json"]
-    for row in rows:
-        assert row["services"] == 3
-        assert row["changes"] == TINY.changes
-        assert 0 < _number(row, "ms min") <= _number(row, "ms") <= _number(row, "ms max")
-        assert _number(row, "questions") >= TINY.changes
+    results = measured("change", scale=replace(TINY, services=(1,), origins=("API", "json")))
+    assert [(cell.mode, cell.where) for cell in results.cells] == [
+        ("tc", "API"),
+        ("tc", "json"),
+        ("nftables", "tool"),
+    ]
+    for cell in results.cells:
+        assert (cell.kind, cell.unit, cell.services) == ("change", "ms", 1)
+        assert len(cell.values) == (TINY.changes if cell.mode == "tc" else TINY.rival_changes)
+        assert all(0 < value < 60_000 for value in cell.values)
 
 
 def test_churn_changes_all_services_while_one_is_watched() -> None:
     """As often as was asked, and all of it is told soon after."""
-    about, quiet, busy = churn(TINY, _say)
-    assert about["made"] == TINY.churn_rate * TINY.churn_seconds
-    assert _number(about, "drained s") < 1
-    assert 0 <= _number(about, "CPU % idle") < _number(about, "CPU % busy") < 200
-    for row in (quiet, busy):
-        assert _number(row, "changes watched") > 0
-        assert 0 < _number(row, "ms min") <= _number(row, "ms") <= _number(row, "ms max")
+    results = measured("churn")
+    made = one(results, kind="changes made", unit="")
+    assert made.services == 100
+    assert made.values == (TINY.churn_rate * TINY.churn_seconds,)
+    assert one(results, kind="until all was sent").median < 1
+    idle, busy = (
+        one(results, kind=f"CPU of the agent, {when}").median for when in ("idle", "busy")
+    )
+    assert 0 <= idle < busy < 200
+    for when in ("quiet", "while all change"):
+        assert min(one(results, kind=f"a watched change, {when}").values) > 0
 
 
+@pytest.mark.slow
 def test_start_times_and_weighs_the_agent() -> None:
-    """Cold and warm, from a server and both formats, and both processes weigh something."""
-    rows = start(TINY, _say)
-    times = [row for row in rows if "seconds" in row]
-    weights = [row for row in rows if "memory" in row]
-    assert {row["from"] for row in times} == {"API", "json", "yaml"}
-    assert {row["seconds"] for row in times} == {
+    """Cold, after a boot and warm, and both processes weigh something."""
+    results = measured("start", scale=replace(TINY, origins=("yaml",)))
+    times = results.find(suite="start", where="yaml", unit="s")
+    assert {cell.kind for cell in times} == {
         "until healthy, cold",
         "until the first packet, cold",
         "until healthy, after a boot",
@@ -94,28 +195,84 @@ def test_start_times_and_weighs_the_agent() -> None:
         "of CPU until healthy, cold",
         "of CPU until healthy, warm",
     }
-    assert all(0 < _number(row, "s") < 60 for row in times)
-    assert all(5 < _number(row, "RSS MB") < 1000 for row in weights)
+    assert all(0 < cell.median < 60 for cell in times)
+    weights = results.find(suite="memory")
+    assert {"compiler, largest", "agent, largest", "agent, rss after a warm start"} <= {
+        cell.kind for cell in weights
+    }
+    assert all(5 < cell.median < 1000 for cell in weights)
 
 
+@pytest.mark.slow
 def test_a_flood_is_sent_and_leaves_established_connections_alone() -> None:
     """Three phases for each target; first packets are noticed where there is a Service."""
-    rows = flood(TINY, _say)
-    assert [(row["to"], row["phase"]) for row in rows] == [
-        (target, phase)
-        for target in ("closed port", "Service")
-        for phase in ("before", "during", "after")
-    ]
-    for row in rows:
-        assert (_number(row, "SYNs sent") > 0) == (row["phase"] == "during")
-        assert row["failed"] == 0
-        assert _number(row, "established") > 0
-    before, during = (rows[at] for at in (3, 4))
-    held = [
-        sum(_number(row, table) for table in ("new_connections", "connections"))
-        for row in (before, during)
-    ]
-    assert held[1] > held[0]
+    results = measured("flood")
+
+    def value(phase: str, what: str) -> float:
+        return one(
+            results, where=target, kind=f"1,000 SYNs a second to a {target}, {phase}: {what}"
+        ).median
+
+    rows = {}
+    for target in ("closed port", "Service"):
+        for phase in ("before", "during", "after"):
+            assert (value(phase, "SYNs sent") > 0) == (phase == "during")
+            assert value(phase, "established connections that failed") == 0
+            assert value(phase, "requests on established connections") > 0
+            rows[target, phase] = sum(
+                value(phase, f"rows of {table}") for table in ("new_connections", "connections")
+            )
+    assert rows["Service", "during"] > rows["Service", "before"]
+
+
+@pytest.fixture
+def running() -> Iterator[subprocess.Popen[bytes]]:
+    """A benchmark in a sandbox of its own, which has begun to measure."""
+    words = ["bench", "--suites", "pods", "--modes", "tc", "--services", "1", "--rounds", "1000"]
+    process = subprocess.Popen(
+        # Another network namespace, or it would take this sandbox for its own.
+        ["unshare", "-n", sys.executable, "-m", "bpfsvc", *words],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_an_interrupted_benchmark_leaves_nothing(running: subprocess.Popen[bytes]) -> None:
+    """As ^C does it: everything in the terminal's group is told at once."""
+    wait(lambda: _loads(running.pid) >= 2, "clients and servers of two stands", timeout=60)
+    assert running.poll() is None
+    assert list(sandbox.CGROUP_ROOT.rglob("bpfsvc-lab-*"))
+    os.killpg(running.pid, signal.SIGINT)
+    assert running.wait(30) == 130
+    assert running.stderr is not None
+    assert running.stderr.read().splitlines()[-1] == b"Error: interrupted"
+    wait(lambda: _session(running.pid) == [], "the end of those that were told to end", timeout=2)
+    assert list(sandbox.CGROUP_ROOT.rglob("bpfsvc-lab-*")) == []
+
+
+def _session(leader: int) -> list[str]:
+    """Give the names of the processes of a session."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, fields = file.read_text().partition("(")[2].rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields.split()[3]) == leader:
+            found.append(name)
+    return found
+
+
+def _loads(leader: int) -> int:
+    return _session(leader).count("load")
 
 
 @pytest.mark.parametrize("number", [0, 1, 64_511, 64_512, 5_000_000], ids=lambda n: f"SYN {n}")
@@ -132,20 +289,3 @@ def test_spread_holds_median_quartiles_and_ends() -> None:
     """Between two values the line between them counts."""
     assert Spread.of([4.0, 1.0, 3.0, 2.0, 5.0]) == (3.0, 1.0, 2.0, 4.0, 5.0)
     assert percentile([1.0, 2.0], 90) == pytest.approx(1.9)
-
-
-def test_report_is_the_same_in_both_forms() -> None:
-    """The JSON names the machine and holds the rows; the table has a column for each figure."""
-    rows: list[Row] = [{"services": 2, "ms": 1.5}, {"services": 10_000, "ms": 1.75}]
-    read = json.loads(report.as_json({"change": rows}, TINY))
-    assert read["suites"]["change"] == rows
-    assert {"kernel", "cores"} <= set(read["machine"])
-    assert report.as_table("change", rows).split() == [
-        "change:",
-        "services",
-        "ms",
-        "2",
-        "1.500",
-        "10000",
-        "1.750",
-    ]

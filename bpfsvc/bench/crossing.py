@@ -1,0 +1,205 @@
+"""Connections whose packets can be translated again and again.
+
+A test run that repeats gives a program the packet that its last run left. Translated once, such a
+packet is of no connection any more, and what would be timed is how fast it is found to be none. So
+there are two Services here for one: ``front`` is served by ``back``, and ``back`` by ``front``. A
+packet to one becomes one to the other, and the next time one to the first again; answers likewise.
+Masquerades cross in the same way: the node leaves as itself for the client and, its addresses
+exchanged for a moment, as the client for itself.
+
+The programs write all entries themselves, led through handshakes packet by packet; every packet
+that comes out is compared with what it must be, byte for byte.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from bpfsvc.address import pack
+from bpfsvc.bench.packets import ACK, SYN, Flow, Place
+from bpfsvc.bench.testruns import repeat, skb_context
+from bpfsvc.datapath.pins import Pinned
+from bpfsvc.datapath.tables import Tables
+from bpfsvc.diff import plan
+from bpfsvc.errors import BpfsvcError
+from bpfsvc.ids import Ids
+from bpfsvc.rows import Backend, Frontend, Policies, Policy, PortRows, ServicePort
+
+PASS = 0xFFFFFFFF
+"""TC_ACT_UNSPEC, -1: no verdict."""
+
+_SECONDS = 3600
+_BACKENDS = 64
+
+
+class WrongPath(BpfsvcError):
+    """A packet did not become what it should on the path that was to be measured."""
+
+
+class Ends(NamedTuple):
+    """The addresses of one family: a client, this node, a cluster IP and a pod elsewhere."""
+
+    client: str
+    node: str
+    front: str
+    back: str
+
+
+V4 = Ends("192.0.2.7", "192.168.50.11", "10.96.0.10", "10.244.2.11")
+V6 = Ends("2001:db8::7", "fd50::11", "fd96::10", "fd44:2::11")
+
+
+class Crossing(NamedTuple):
+    """One way from ``client`` to ``front`` and on to ``back``, and how it leaves the node."""
+
+    client: Place
+    front: Place
+    back: Place
+    protocol: int
+    leaves_as: Place | None = None
+    """Masqueraded to this."""
+
+    def to(self, place: Place) -> Flow:
+        """Give the flow from the client to a place."""
+        return Flow(self.client, place, self.protocol)
+
+    @property
+    def other(self) -> Crossing:
+        """Give the way that leads a translated packet back."""
+        return self._replace(front=self.back, back=self.front)
+
+
+class Stage:
+    """A loaded build that holds Services; nothing of it is attached to an interface.
+
+    What it held before is gone.
+    """
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._pinned = pinned
+        self._tables = Tables(pinned)
+        self._ids = Ids(_BACKENDS)
+        self.context = skb_context(socket.if_nametoindex("lo"))
+        for name in ("connections", "new_connections", "frontends"):
+            found = pinned.map(name)
+            found.delete_many([key for key, _ in found.items()])
+        filters = pinned.map("port_filters")
+        for index in range(filters.max_entries):
+            filters.update(struct.pack("=I", index), bytes(filters.value_size))
+        self._settings(Place(V4.node, 0))
+        self._addresses(V4.node, V6.node)
+        # As an agent does it; until then every destination is looked at.
+        self._tables.know_destinations()
+        self._tables.set_service_networks(())
+
+    # -- what the node holds ----------------------------------------------------------------------
+
+    def serve(self, front: Place, back: Place, protocol: int, *, masquerade: bool = False) -> None:
+        """Program a Service with one backend."""
+        policy = Policy(0, 1, masquerade, False)
+        family = 6 if ":" in front.address else 4
+        name = f"{front.address}-{front.port}"
+        port = ServicePort("bench", name, "", protocol, family)
+        frontend = Frontend(pack(front.address), front.port, protocol)
+        rows = PortRows(
+            front.port,
+            (Backend(pack(back.address), back.port),),
+            {frontend: Policies(policy, policy, policy)},
+        )
+        self._tables.execute(plan({}, {port: rows}, self._ids))
+
+    def cross(self, crossing: Crossing) -> None:
+        """Program the two Services of a crossing and establish its connections, to and fro."""
+        masquerade = crossing.leaves_as is not None
+        for one in (crossing, crossing.other):
+            self.serve(one.front, one.back, one.protocol, masquerade=masquerade)
+        for one in (crossing, crossing.other):
+            self._establish(one)
+        if crossing.leaves_as is not None:
+            exchanged = crossing._replace(client=crossing.leaves_as, leaves_as=crossing.client)
+            with self._leaving_as(crossing.client):
+                self._establish(exchanged)
+                self._establish(exchanged.other)
+
+    def _establish(self, way: Crossing) -> None:
+        """Lead the first packet, the first answer and an acknowledgement over the node."""
+        with self._leaving_as(way.leaves_as):
+            self._forth(way, SYN)
+            self._back(way, SYN | ACK)
+            self._forth(way, ACK)
+
+    def _forth(self, way: Crossing, flags: int) -> None:
+        routed = way.to(way.back)
+        self._expect("ingress", way.to(way.front), routed, flags)
+        if way.leaves_as:
+            self._expect("egress", routed, routed._replace(source=way.leaves_as), flags)
+
+    def _back(self, way: Crossing, flags: int) -> None:
+        answer = way.to(way.back).answer
+        if way.leaves_as:
+            wire = answer._replace(destination=way.leaves_as)
+            self._expect("ingress", wire, answer, flags)
+        self._expect("egress", answer, way.to(way.front).answer, flags)
+
+    def _expect(self, hook: str, before: Flow, after: Flow, flags: int) -> None:
+        run = repeat(self._pinned.program(hook), before.frame(flags), 1, self.context)
+        if run.verdict != PASS or run.packet != after.frame(flags):
+            raise WrongPath(f"{hook}: a packet of {before} does not become one of {after}")
+
+    @contextmanager
+    def _leaving_as(self, place: Place | None) -> Iterator[None]:
+        if place is None:
+            yield
+            return
+        self._settings(place)
+        v4, v6 = (V4.node, place.address) if ":" in place.address else (place.address, V6.node)
+        self._addresses(v4, v6)
+        yield
+        self._addresses(V4.node, V6.node)
+
+    def _settings(self, leaves_as: Place) -> None:
+        record = self._pinned.layout.maps["settings"].value
+        row = record.pack(
+            {
+                "masquerade_first": leaves_as.port,
+                "masquerade_ports": 1,
+                "tcp_established_seconds": _SECONDS,
+                "tcp_half_closed_seconds": _SECONDS,
+                "tcp_closed_seconds": _SECONDS,
+                "udp_seconds": _SECONDS,
+                "half_open_seconds": _SECONDS,
+            }
+        )
+        self._pinned.map("settings").update(bytes(4), row)
+
+    def _addresses(self, v4: str, v6: str) -> None:
+        """Say what this node leaves as by the interface that packets here come and go by."""
+        record = self._pinned.layout.maps["interfaces"].value
+        row = record.pack({"v4": pack(v4), "v6": pack(v6)})
+        self._pinned.map("interfaces").update(self.context[40:44], row)
+
+    # -- what it has done -------------------------------------------------------------------------
+
+    def counted(self) -> int:
+        """Give the packets of all backends, in both directions, since they were programmed."""
+        return self._sum("packets") + self._sum("reply_packets")
+
+    def chosen(self) -> int:
+        """Give how often a backend has been chosen."""
+        return self._sum("connections")
+
+    def _sum(self, name: str) -> int:
+        found = self._pinned.map("backend_counters")
+        codec = self._pinned.layout.maps["backend_counters"].value.pick(name)
+        total = 0
+        for number in range(1, self._ids.max_backends):
+            raw = found.lookup(struct.pack("=I", number))
+            if raw is None:
+                break
+            for at in range(0, len(raw), found.cpu_value_size):
+                total += codec.unpack_from(raw, at)[0]
+        return total

@@ -1,0 +1,290 @@
+"""What the programs themselves cost: nanoseconds per packet, of test runs that repeat.
+
+A program of two instructions is measured right before each path; what a path costs is what it takes
+above that. Every path is proved: a translated packet must come out as it went in after an even
+number of runs, and the counters of backends must have counted each (see ``crossing``).
+
+First packets cannot be repeated, for the second is not the first. Each is one of its own, timed by
+a call of its own, and so is the empty program beside them: the figure includes colder caches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from bpfsvc.bench.crossing import PASS, V4, V6, Crossing, Ends, Stage, WrongPath
+from bpfsvc.bench.edgepath import PROGRAM as EDGE
+from bpfsvc.bench.edgepath import Uplink, forwarded, uplink
+from bpfsvc.bench.figures import Say, Scale
+from bpfsvc.bench.frameprograms import PASS as XDP_PASS
+from bpfsvc.bench.instructions import Code
+from bpfsvc.bench.packets import ACK, ARP_REQUEST, SYN, Flow, Place
+from bpfsvc.bench.results import Cell, Results
+from bpfsvc.bench.steps import Step
+from bpfsvc.bench.testruns import SCHED_CLS, XDP, repeat
+from bpfsvc.datapath.building import make_build
+from bpfsvc.datapath.creation import load_program
+from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.datapath.source import Sizes, load
+from bpfsvc.lab import sandbox
+
+_TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
+_NAMES = {_TCP: "TCP", _UDP: "UDP"}
+
+_FRONT, _MASQUERADED, _FIRST, _EDGE = 80, 81, 82, 83
+"""Ports of Services."""
+_BACK = 8000
+"""What is added to them where the Service is served."""
+_ELSEWHERE = 5201
+"""A port that is no Service's, nor shares a place in the filter of ports with one."""
+_NOBODY = {V4: "203.0.113.7", V6: "2001:db8:ffff::7"}
+"""Addresses that no row names; others of these packets go to another port of a backend."""
+
+_CLIENT, _LEAVES_AS = 40001, 61001
+
+_ROUND_SECONDS, _LOAD_SECONDS = 1.8, 5.0
+
+_FEWER = 200
+"""So many times less often than others, paths are measured that take a call for each packet."""
+
+
+class _Path(Protocol):
+    """A hook, and packets that go one way through its program."""
+
+    kind: str
+    hook: str
+    mode: str
+
+    def time(self, stage: Stage, program: int, times: int) -> float:
+        """Give ns per packet of any program."""
+
+    def prove(self, stage: Stage, program: int, times: int) -> float:
+        """Give ns per packet of the program of the hook; WrongPath if they went another way."""
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """The same packet again and again; ``counted``: as one of a backend."""
+
+    kind: str
+    hook: str
+    frame: bytes
+    counted: bool = False
+    mode: str = "tc"
+
+    def time(self, stage: Stage, program: int, times: int) -> float:
+        return repeat(program, self.frame, times, stage.context).nanoseconds
+
+    def prove(self, stage: Stage, program: int, times: int) -> float:
+        times += times % 2
+        before = stage.counted()
+        run = repeat(program, self.frame, times, stage.context)
+        counted = stage.counted() - before
+        if (run.verdict, run.packet) != (PASS, self.frame):
+            raise WrongPath(f"{self.kind}: the packet changed, or was not passed on")
+        if counted != (times if self.counted else 0):
+            raise WrongPath(f"{self.kind}: {counted} of {times} packets were counted")
+        return run.nanoseconds
+
+
+@dataclass(slots=True)
+class _Translated(_Repeated):
+    """Packets of a crossing: an odd number of runs makes ``after`` of them."""
+
+    after: bytes = b""
+
+    def prove(self, stage: Stage, program: int, times: int) -> float:
+        cost = _Repeated.prove(self, stage, program, times)
+        if repeat(program, self.frame, 1, stage.context).packet != self.after:
+            raise WrongPath(f"{self.kind}: the packet was not translated")
+        return cost
+
+
+@dataclass(slots=True)
+class _First:
+    """Packets of connections that are new each time."""
+
+    kind: str
+    hook: str
+    flows: Iterator[Flow]
+    mode: str = "tc"
+
+    def time(self, stage: Stage, program: int, times: int) -> float:
+        frames = [next(self.flows).frame(SYN) for _ in range(max(1, times // _FEWER))]
+        return statistics.median(
+            repeat(program, frame, 1, stage.context).nanoseconds for frame in frames
+        )
+
+    def prove(self, stage: Stage, program: int, times: int) -> float:
+        before = stage.chosen()
+        cost = self.time(stage, program, times)
+        if stage.chosen() - before != max(1, times // _FEWER):
+            raise WrongPath(f"{self.kind}: not every packet opened a connection")
+        return cost
+
+
+@dataclass(slots=True)
+class _Course:
+    """A path, and what each round measured of it and of the empty program."""
+
+    path: _Path
+    values: list[float] = field(default_factory=list)
+    empty: list[float] = field(default_factory=list)
+
+    def cells(self) -> Iterator[Cell]:
+        for mode, values in (("empty", self.empty), (self.path.mode, self.values)):
+            yield Cell(
+                suite="programs",
+                kind=self.path.kind,
+                mode=mode,
+                services=0,
+                unit="ns",
+                values=tuple(values),
+            )
+
+
+def steps(scale: Scale, results: Results) -> Iterator[Step]:
+    """Measure a build with the usual capacities. Modes and sizes make no difference."""
+    seconds = _LOAD_SECONDS + _ROUND_SECONDS * (scale.rounds + 1)
+    yield Step("programs", seconds, partial(_measure, scale, results))
+
+
+def _measure(scale: Scale, results: Results, say: Say) -> None:
+    root = PinRoot(sandbox.BPF_ROOT / "programs")
+    say("compiling")
+    root.create()
+    make_build(root, load(Sizes()))
+    pinned = Pinned(root.next)
+    try:
+        results.cells += measure(pinned, say, rounds=scale.rounds)
+    finally:
+        pinned.close()
+        root.remove()
+
+
+def measure(pinned: Pinned, say: Say, *, rounds: int = 7, repeats: int = 100_000) -> list[Cell]:
+    """Measure a loaded build, which nobody else uses and which is emptied for it.
+
+    Every path gives two cells, of the modes ``empty`` and ``tc``. To be called in a sandbox.
+    """
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    with ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, allowed)
+        empty = {"tc": _empty(SCHED_CLS, -1, stack), "xdp": _empty(XDP, XDP_PASS, stack)}
+        stage = Stage(pinned)
+        courses = [_Course(path) for path in _paths(stage)]
+        if (pinned.directory / "programs" / EDGE).exists():
+            outside = stack.enter_context(uplink(pinned))
+            courses += [_Course(path) for path in _forwarded(stage, outside)]
+        for number in range(rounds + 1):
+            say(f"round {number} of {rounds}")
+            for course in courses:
+                path = course.path
+                least = path.time(stage, empty[path.mode], repeats)
+                cost = path.prove(stage, pinned.program(path.hook), repeats)
+                # The first round warms up.
+                if number:
+                    course.empty.append(least)
+                    course.values.append(cost)
+    return [cell for course in courses for cell in course.cells()]
+
+
+def _empty(kind: int, verdict: int, stack: ExitStack) -> int:
+    """Load a program that says its verdict at once; ``stack`` closes it."""
+    code = Code()
+    code.leave(verdict)
+    program = load_program("empty", kind, 0, code.finish(), "Apache-2.0")
+    stack.callback(os.close, program)
+    return program
+
+
+def _paths(stage: Stage) -> Iterator[_Path]:
+    yield _Repeated("not IP, ingress", "ingress", ARP_REQUEST)
+    yield _Repeated("not IP, egress", "egress", ARP_REQUEST)
+    yield from _untouched()
+    for protocol, ends in itertools.product((_TCP, _UDP), (V4, V6)):
+        yield from _established(stage, protocol, ends)
+    for protocol, ends in ((_TCP, V4), (_TCP, V6), (_UDP, V4)):
+        yield from _masqueraded(stage, protocol, ends)
+    for ends in (V4, V6):
+        yield _first(stage, ends)
+
+
+def _untouched() -> Iterator[_Path]:
+    """What concerns no Service."""
+    for ends in (V4, V6):
+        away = Place(ends.client, _ELSEWHERE), Place(ends.back, _ELSEWHERE)
+        for protocol, hook in itertools.product((_TCP, _UDP), ("ingress", "egress")):
+            name = f"{_name(protocol, ends)}, {hook}"
+            yield _Repeated(f"no Service, {name}", hook, Flow(*away, protocol).frame(ACK))
+        name = _name(_TCP, ends)
+        nobody = Place(_NOBODY[ends], _ELSEWHERE)
+        strange = Flow(away[0], nobody, _UDP).frame(ACK)
+        yield _Repeated(
+            f"no Service, nor a backend, {_name(_UDP, ends)}, ingress", "ingress", strange
+        )
+        first = Flow(*away, _TCP).frame(SYN)
+        yield _Repeated(f"no Service, first packet, {name}, ingress", "ingress", first)
+        same_port = Flow(away[0], Place(ends.back, _FRONT), _TCP).frame(ACK)
+        yield _Repeated(f"no Service, port of one, {name}, ingress", "ingress", same_port)
+
+
+def _established(stage: Stage, protocol: int, ends: Ends) -> Iterator[_Path]:
+    way = _crossing(protocol, ends, _FRONT)
+    stage.cross(way)
+    there, routed = way.to(way.front), way.to(way.back)
+    name = _name(protocol, ends)
+    yield _path(f"established, {name}, ingress", "ingress", there, routed, counted=True)
+    yield _path(f"established, {name}, egress", "egress", routed.answer, there.answer, counted=True)
+
+
+def _masqueraded(stage: Stage, protocol: int, ends: Ends) -> Iterator[_Path]:
+    """What there is more of when the node stands in for the client."""
+    way = _crossing(protocol, ends, _MASQUERADED)._replace(leaves_as=Place(ends.node, _LEAVES_AS))
+    assert way.leaves_as is not None
+    stage.cross(way)
+    there, routed = way.to(way.front), way.to(way.back)
+    wire = routed._replace(source=way.leaves_as)
+    name = f"{_name(protocol, ends)}, masqueraded"
+    yield _path(f"established, {name}, ingress", "ingress", there, routed, counted=True)
+    yield _path(f"established, {name}, egress", "egress", routed, wire)
+    yield _path(f"established, {name}, reply, ingress", "ingress", wire.answer, routed.answer)
+
+
+def _forwarded(stage: Stage, outside: Uplink) -> Iterator[_Path]:
+    """What XDP forwards; each way of connections of its own."""
+    for protocol, ends in ((_TCP, V4), (_TCP, V6), (_UDP, V4)):
+        way = _crossing(protocol, ends, _EDGE)._replace(leaves_as=Place(ends.node, _LEAVES_AS))
+        stage.cross(way)
+        yield from forwarded(_name(protocol, ends), way, outside)
+
+
+def _first(stage: Stage, ends: Ends) -> _Path:
+    front = Place(ends.front, _FIRST)
+    stage.serve(front, Place(ends.back, _FIRST + _BACK), _TCP)
+    network = ends.client.removesuffix("7")
+    clients = itertools.product(range(100, 200), range(1024, 32768))
+    flows = (Flow(Place(f"{network}{host}", port), front, _TCP) for host, port in clients)
+    return _First(f"first packet, {_name(_TCP, ends)}, ingress", "ingress", flows)
+
+
+def _crossing(protocol: int, ends: Ends, port: int) -> Crossing:
+    front, back = Place(ends.front, port), Place(ends.back, port + _BACK)
+    return Crossing(Place(ends.client, _CLIENT), front, back, protocol)
+
+
+def _path(kind: str, hook: str, before: Flow, after: Flow, *, counted: bool = False) -> _Path:
+    return _Translated(kind, hook, before.frame(), counted, after=after.frame())
+
+
+def _name(protocol: int, ends: Ends) -> str:
+    return f"{_NAMES[protocol]} over {'IPv4' if ends is V4 else 'IPv6'}"

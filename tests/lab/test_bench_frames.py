@@ -1,0 +1,92 @@
+"""Frames of the benchmark are right and arrive, and what they cost is measured where they pass."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from bpfsvc.bench.frameprograms import load, payload, sender
+from bpfsvc.bench.frames import measure
+from bpfsvc.bench.instructions import R1, R2, Code
+from bpfsvc.bench.packets import Flow, Place
+from bpfsvc.bench.wire import BACKEND, CLIENT, NODE, Lost, Wire
+from bpfsvc.errors import BpfsvcError
+from bpfsvc.lab.capture import Capture
+
+FRAMES = 2000
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """Give one, and keep the test on one core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    with Wire("tested") as made:
+        yield made
+    os.sched_setaffinity(0, allowed)
+
+
+def test_every_frame_is_made_anew_with_right_checksums(wire: Wire) -> None:
+    """Whatever became of it before: all ports of the flows, and nothing else that differs."""
+    flow = Flow(Place(CLIENT, 30_000), BACKEND, socket.IPPROTO_UDP)
+    program = load("sender", sender(flow, 16, wire.link))
+    with Capture(wire.node, "eth0") as capture:
+        wire.send(program, bytes(60), FRAMES)
+        frames = [frame.data for frame in capture.frames() if not frame.outgoing]
+    os.close(program)
+    assert len(frames) == FRAMES
+    ports = set()
+    for data in set(frames):
+        parsed = Ether(data)
+        port = parsed[UDP].sport
+        ports.add(port)
+        sums = parsed[IP].chksum, parsed[UDP].chksum
+        del parsed[IP].chksum, parsed[UDP].chksum
+        again = Ether(bytes(parsed))
+        assert (again[IP].chksum, again[UDP].chksum) == sums
+        assert data == flow._replace(source=Place(CLIENT, port)).frame(
+            link=wire.link, payload=payload(port)
+        )
+    assert ports == set(range(30_000, 30_016))
+
+
+def test_frames_that_nobody_forwards_are_lost(wire: Wire) -> None:
+    with (
+        wire.aimed(Place(NODE, 9), "tc") as aimed,
+        pytest.raises(Lost, match=f"0 of {FRAMES} frames arrived"),
+    ):
+        aimed.send(FRAMES)
+
+
+def test_packets_that_are_not_translated_are_found_out(wire: Wire) -> None:
+    """The node routes them, but masquerades none."""
+    with pytest.raises(Lost, match=r"does not become"):
+        wire.lead(BACKEND, masqueraded=True)
+
+
+def test_modes_are_measured_beside_those_without_services() -> None:
+    cells, notes = measure(1, ("iptables", "tc"), lambda _: None, rounds=2, frames=FRAMES)
+    assert notes == []
+    values = {cell.mode: cell.values for cell in cells}
+    assert list(values) == ["drop", "bounce", "stack", "iptables", "tc"]
+    assert all(len(each) == 2 and 10 < min(each) < 1e6 for each in values.values())
+    assert {(cell.kind, cell.where, cell.unit) for cell in cells} == {("datagrams", "remote", "ns")}
+
+
+def test_a_mode_that_cannot_be_set_up_is_told_and_left_out() -> None:
+    cells, notes = measure(1, ("nonsense",), lambda _: None, rounds=1, frames=FRAMES)
+    assert [cell.mode for cell in cells] == ["drop", "bounce", "stack"]
+    assert [note.partition(":")[0] for note in notes] == ["frames"]
+    assert "nonsense with 1 Service" in notes[0]
+
+
+def test_a_jump_to_nowhere_is_an_error() -> None:
+    code = Code()
+    code.if_more(R1, R2, "nowhere")
+    with pytest.raises(BpfsvcError, match=r"no mark 'nowhere'"):
+        code.finish()

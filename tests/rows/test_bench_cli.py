@@ -1,0 +1,228 @@
+"""The command bench: what it takes, what it refuses, what it does before and after measuring."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bpfsvc.bench import figures, modes, rivals, traffic
+from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
+from bpfsvc.bench.modes import Cluster
+from bpfsvc.bench.objects import MEASURED, NODE_PORT, PORT
+from bpfsvc.bench.results import MODES, Cell, Results
+from bpfsvc.bench.steps import Step, take
+from bpfsvc.bench.traffic import KINDS, setup_seconds, tasks
+from bpfsvc.commands import main
+from bpfsvc.commands.bench import Several
+from bpfsvc.errors import BpfsvcError, SystemUnfit
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["bench", *map(str, arguments)], prog_name="bpfsvc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--suites", "pods,spin"], "'spin' is none of pods, edge", id="a suite"),
+        pytest.param(["--modes", "ebpf"], "'ebpf' is none of direct, iptables", id="a mode"),
+        pytest.param(["--services", "0"], "'0' is no list of numbers from 1 to 30,000", id="none"),
+        pytest.param(["--services", "10,x"], "'10,x' is no list of numbers", id="no number"),
+        pytest.param(["--services", "30001"], "'30001' is no list of numbers", id="too many"),
+        pytest.param(["--clients", "513"], "'513' is no list of numbers from 1 to 512", id="a lot"),
+        pytest.param(["--rounds", "0"], "Invalid value for '--rounds'", id="no round"),
+        pytest.param(["--minutes", "0"], "Invalid value for '--minutes'", id="no time"),
+        pytest.param(["--json", "/no/such/x.json"], "there is no such directory", id="a file"),
+        pytest.param(["--kube-proxy", "/no/such"], "does not exist", id="a binary"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(arguments: list[str], message: str) -> None:
+    found = bench(*arguments)
+    assert found.exit_code == 2
+    assert message in found.output.splitlines()[0]
+
+
+def test_measuring_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = bench("--quick")
+    assert found.exit_code == 1
+    assert found.output == "Error: a sandbox needs root\nHint: run the command as root\n"
+
+
+def test_the_module_is_the_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "bpfsvc.bench", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.stdout.split() == bench("--help").output.split()
+
+
+def test_names_are_taken_in_their_own_order() -> None:
+    several = Several(("a", "b", "c"))
+    assert several.convert("c, a", None, None) == ("a", "c")
+    assert several.convert("all", None, None) == ("a", "b", "c")
+
+
+def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
+    """Needs nothing but the file, and gives it back as it was."""
+    cells = [
+        Cell(
+            suite="pods",
+            kind="connect",
+            mode=mode,
+            services=1,
+            where="pod",
+            unit="per second",
+            values=(9_000.0, 9_100.0),
+            ratios=ratios,
+            reference="direct" if ratios else "",
+        )
+        for mode, ratios in (("direct", ()), ("tc", (0.97, 0.98)))
+    ]
+    results = Results(cells=cells, notes=["as it was"], seconds=12.5, quick=True)
+    source = tmp_path / "results.json"
+    source.write_text(results.to_json())
+    again, sheet, document = (tmp_path / name for name in ("again.json", "x.csv", "x.md"))
+    found = bench("--from", source, "--json", again, "--csv", sheet, "--markdown", document)
+    assert found.exit_code == 0, found.output
+    assert "* as it was" in found.output.splitlines()
+    assert Results.from_json(again.read_text()) == results
+    assert "tc" in sheet.read_text()
+    assert "tc" in document.read_text()
+
+
+def test_what_no_benchmark_wrote_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "results.json"
+    source.write_text("{}")
+    found = bench("--from", source)
+    assert found.exit_code == 1
+    assert found.output.startswith("Error: these are no results of a benchmark")
+
+
+def test_what_is_measured_by_default_is_some_of_all() -> None:
+    assert set(SHORT) < set(USUAL) < set(SUITES)
+    assert tuple(SUITES[:2]) == traffic.SUITES
+    assert set(QUICK.services) <= set(Scale().services)
+    assert set(QUICK.kinds) <= set(KINDS["pods"])
+    assert QUICK.limit < 180
+
+
+def test_a_quick_run_asks_less_of_everything() -> None:
+    assert len(tasks("pods", QUICK)) < len(tasks("pods", Scale()))
+    (first, *_) = tasks("edge", Scale())
+    assert str(first) == "edge: connect, remote, 1 client"
+    assert first.seconds(2, QUICK) < first.seconds(2, Scale()) < first.seconds(3, Scale())
+
+
+def test_a_cluster_of_one_service_is_the_measured_one(tmp_path: Path) -> None:
+    cluster = Cluster(1, tmp_path, "10.244.2.11", 9000)
+    files = sorted(file.name for file in cluster.manifests().iterdir())
+    assert files == ["measured-slice.json", "measured.json"]
+    tcp, udp = cluster.balanced()
+    assert (tcp.protocol, udp.protocol) == ("tcp", "udp")
+    for port in (tcp, udp):
+        assert (port.address, port.port, port.node_port) == (MEASURED, PORT, NODE_PORT)
+        assert port.backends == (("10.244.2.11", 9000),)
+
+
+def test_the_measured_service_stands_in_the_middle_of_the_rules(tmp_path: Path) -> None:
+    cluster = Cluster(101, tmp_path, "10.244.2.11", 9000)
+    rules = cluster.balanced()
+    assert len(rules) == 102
+    assert [rule.address for rule in rules].index(MEASURED) == 50
+    assert all(len(rule.backends) == 4 for rule in rules if rule.address != MEASURED)
+    assert len({rule.key for rule in rules}) == 102
+    assert len(list(cluster.manifests().iterdir())) == 202
+
+
+def test_direct_is_always_measured_and_what_cannot_be_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    obstacles = {"iptables": "", "iptables-nft": "", "nftables": "", "ipvs": "no such kernel"}
+    monkeypatch.setattr(rivals, "modes", lambda: obstacles)
+    found, notes = modes.possible(["tc", "ipvs", "kube-proxy"], kube_proxy=False)
+    assert found == ["direct", "tc"]
+    assert notes == [
+        "ipvs was not measured: no such kernel",
+        "kube-proxy was not measured: its binary is to be given",
+    ]
+    everything, _ = modes.possible([], kube_proxy=True)
+    assert everything == [mode for mode in MODES if mode != "ipvs"]
+
+
+def test_a_rival_that_will_be_too_slow_is_planned_for_no_longer_than_its_limit() -> None:
+    assert setup_seconds("iptables-nft", 100_000, limit=10.0) == pytest.approx(10.6)
+    assert setup_seconds("direct", 10_000) < setup_seconds("iptables", 10_000)
+
+
+class Told:
+    """Who remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, float]] = []
+        self.notes: list[str] = []
+
+    def step(self, text: str, seconds: float) -> None:
+        self.steps.append((text, seconds))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Interruption:
+    """One that comes before the n-th step."""
+
+    def __init__(self, at: int = 0) -> None:
+        self._left = at
+
+    def check(self) -> None:
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
+
+
+def test_steps_that_fail_or_come_too_late_are_noted() -> None:
+    done: list[str] = []
+
+    def fail(_say: figures.Say) -> None:
+        raise BpfsvcError("it broke")
+
+    steps = [
+        Step("one", 1.0, lambda say: say("more")),
+        Step("two", 2.0, fail),
+        Step("long", 100.0, lambda _: done.append("long")),
+        Step("last", 100.0, lambda _: done.append("last"), always=True),
+    ]
+    results, told = Results(), Told()
+    take(steps, results, told, Interruption(), limit=50.0)
+    assert done == ["last"]
+    assert results.notes == told.notes
+    assert results.notes == [
+        "two: it broke",
+        "left out, for the run may not take longer than 50 s: long",
+    ]
+    assert told.steps[:3] == [("one", 0.0), ("one: more", 0.0), ("one", 1.0)]
+
+
+def test_a_tool_that_is_missing_ends_the_run() -> None:
+    def fail(_say: figures.Say) -> None:
+        raise SystemUnfit("no such tool")
+
+    with pytest.raises(SystemUnfit):
+        take([Step("one", 1.0, fail)], Results(), Told(), Interruption())
+
+
+def test_an_interruption_that_got_lost_ends_the_run_before_the_next_step() -> None:
+    done: list[str] = []
+    steps = [Step("one", 1.0, lambda _: done.append("one")), Step("two", 1.0, lambda _: None)]
+    with pytest.raises(KeyboardInterrupt):
+        take(steps, Results(), Told(), Interruption(2))
+    assert done == ["one"]
