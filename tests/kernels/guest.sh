@@ -20,8 +20,13 @@ echo "up on $(uname -r), $(nproc) processors"
 
 # Two processors, two suites at a time. Of packets, whatever the verifier or a helper of this kernel
 # could do otherwise; of the lab, one layout each of routed and bridged pods.
-suite packets 1500 $pytest tests/packets/test_{walk,masquerade_ports,reuse,guards}.py \
-	tests/packets/test_{fragments,sctp}.py &
-suite demo 1200 $python -m bpfsvc.demo
-suite lab 1500 $pytest tests/lab/test_traffic_cases.py -k 'TCP and not vxlan'
+{
+	suite packets 2400 $pytest tests/packets/test_{walk,masquerade_ports,reuse,guards}.py \
+		tests/packets/test_{fragments,sctp}.py
+	suite shortcuts 1500 $pytest tests/packets/test_{edge,fast_path}.py \
+		-k TCP/IPv4
+} &
+suite demo 1500 $python -m bpfsvc.demo
+suite lab 2100 $pytest tests/lab/test_traffic_cases.py -k 'TCP and not vxlan'
+suite sockets 1200 $pytest tests/lab/test_traffic_pod_sockets.py -k call_of_a_pod
 wait
