@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import itertools
 import socket
 from collections import Counter
 from contextlib import closing
@@ -24,6 +25,10 @@ Raw = dict[str, Any]
 
 LEAST, MOST = 4, 40
 """Connections for each endpoint: as many in any case, and as many until all were met."""
+
+_fresh = itertools.cycle(range(33000, 61000))
+"""Ports from which datagrams are sent. One that the kernel chose may be that of a flow that still
+lives, and goes on to its backend while that one serves, be it terminating."""
 
 
 def equip(site: Site, case: Raw) -> None:
@@ -93,12 +98,13 @@ class Asked(NamedTuple):
         """
         if bound is None:
             bound = self.flow["from"] != "localhost"
+        is_tcp = self.flow["proto"] == "TCP"
         return ask(
             self.client,
             self.flow["dst_ip"],
             self.flow["dst_port"],
-            "tcp" if self.flow["proto"] == "TCP" else "udp",
-            source=(self.flow["src_ip"], 0) if bound else None,
+            "tcp" if is_tcp else "udp",
+            source=(self.flow["src_ip"], 0 if is_tcp else next(_fresh)) if bound else None,
             timeout=timeout,
         )
 
