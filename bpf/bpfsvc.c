@@ -54,7 +54,7 @@ static inline bool unknown_matters(const struct settings *settings, const struct
 	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
 	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))
 		return false;
-	return destination_matters(&packet->flow.destination);
+	return destination_matters(&packet->flow);
 }
 
 /* What is parsed: to its connection, or to where one begins. `inlined`: known packets end here. */
@@ -67,8 +67,8 @@ static inline int lead(struct __sk_buff *skb, const struct settings *settings,
 	if (packet->icmp_error)
 		return step(skb, STEP_ICMP);
 	if (packet->echo)
-		return destination_matters(&packet->flow.destination) ? step(skb, STEP_FIRST) :
-									TC_ACT_UNSPEC;
+		return destination_served(&packet->flow.destination) ? step(skb, STEP_FIRST) :
+								       TC_ACT_UNSPEC;
 
 	connection = connection_find(&packet->flow);
 	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {

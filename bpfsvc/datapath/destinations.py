@@ -1,4 +1,4 @@
-"""The addresses that any row names, as bits that spare most first packets every other question.
+"""The destinations that any row names, as bits that spare most first packets every other question.
 
 A bit is set before the row is written and cleared only when all rows are gone through again, so
 that the programs (``bpf/destinations.h``) may trust a bit that is not set. The map is written like
@@ -15,16 +15,20 @@ from bpfsvc.address import family
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.rows import Network
 
-_SERVED, _ENDPOINTS = ("frontends", "node_addresses"), ("endpoints",)
-"""Maps whose keys begin with an address, by what its bit says."""
+_SERVED, _BACKENDS = ("frontends", "node_addresses"), ("endpoints",)
+"""Maps whose keys begin with a destination, by what its bit says."""
 
 _ADDRESS = 16
+_BACKEND = 20
+"""Bytes of a key that count: an address, or all with port and protocol."""
+
 _ALL_BITS = 128
 _BYTES = (1 << 20) // 8
-_AT = {_SERVED: 4 * _ADDRESS, _ENDPOINTS: 4 * _ADDRESS + _BYTES}
-"""Where the bits are: after network and mask of either family."""
+_AT = {_SERVED: (4 * _ADDRESS, _ADDRESS), _BACKENDS: (4 * _ADDRESS + _BYTES, _BACKEND)}
+"""Where the bits are, after network and mask of either family, and by how much of a key."""
 
 _WORDS = struct.Struct("=4I")
+_REST = struct.Struct("!HB")
 _M64 = (1 << 64) - 1
 _NOWHERE = b"\xff" * _ADDRESS + bytes(_ADDRESS)
 """A network and a mask that let no address be within."""
@@ -40,16 +44,16 @@ class Destinations:
 
     def add(self, addresses: Iterable[bytes]) -> None:
         """Set the bits of packed addresses, of which rows of frontends or the node come next."""
-        self._set(_AT[_SERVED], addresses)
+        self._set(_AT[_SERVED][0], addresses)
 
-    def add_endpoints(self, addresses: Iterable[bytes]) -> None:
-        """The same for endpoints."""
-        self._set(_AT[_ENDPOINTS], addresses)
+    def add_backends(self, keys: Iterable[bytes]) -> None:
+        """The same by keys of the map ``endpoints``."""
+        self._set(_AT[_BACKENDS][0], keys)
 
-    def _set(self, start: int, addresses: Iterable[bytes]) -> None:
+    def _set(self, start: int, destinations: Iterable[bytes]) -> None:
         memory = self._memory
-        for address in addresses:
-            place = place_of(address)
+        for destination in destinations:
+            place = place_of(destination)
             at, bit = start + (place >> 3), 1 << (place & 7)
             if not memory[at] & bit:
                 memory[at] |= bit
@@ -57,15 +61,15 @@ class Destinations:
     def refill(self) -> None:
         """Set the bits of all rows there are, and clear those of other frontends and addresses.
 
-        Those of endpoints stay as long as the build: connections that an endpoint has may outlive
-        its row, and whoever comes to it directly must not be taken for one of them.
+        Those of backends stay as long as the build: connections that one has may outlive its row,
+        and whoever comes to it directly must not be taken for one of them.
         """
-        for names, start in _AT.items():
-            stays = names == _ENDPOINTS
+        for names, (start, size) in _AT.items():
+            stays = names == _BACKENDS
             bits = bytearray(self._memory[start : start + _BYTES] if stays else _BYTES)
             for name in names:
                 for key, _ in self._pinned.map(name).items():
-                    place = place_of(key[:_ADDRESS])
+                    place = place_of(key[:size])
                     bits[place >> 3] |= 1 << (place & 7)
             self._memory[start : start + _BYTES] = bytes(bits)
 
@@ -77,11 +81,13 @@ class Destinations:
             self._memory[at : at + 2 * _ADDRESS] = _around(ours) if ours else _NOWHERE
 
 
-def place_of(address: bytes) -> int:
-    """Give the place of a packed address among the bits."""
-    first, second, third, fourth = _WORDS.unpack(address)
-    high, low = second << 32 | first, fourth << 32 | third
-    mixed: int = (high * 0x9E3779B97F4A7C15 ^ low) & _M64
+def place_of(destination: bytes) -> int:
+    """Give the place among the bits of a packed address, or of one with port and protocol."""
+    first, second, third, fourth = _WORDS.unpack_from(destination)
+    mixed: int = (second << 32 | first) * 0x9E3779B97F4A7C15 ^ (fourth << 32 | third)
+    if len(destination) > _ADDRESS:
+        port, protocol = _REST.unpack_from(destination, _ADDRESS)
+        mixed ^= (protocol << 16 | port) * 0xC4CEB9FE1A85EC53
     return (mixed * 0xFF51AFD7ED558CCD & _M64) >> 44
 
 

@@ -99,7 +99,7 @@ class Tables:
         self._services.update_many((_ID.pack(n.service_id), self._name(n)) for n in plan.names_put)
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
-        self._destinations.add_endpoints(row.address for row in plan.endpoints_put)
+        self._destinations.add_backends(map(self._endpoint_key, plan.endpoints_put))
         self._use_endpoints(plan.endpoints_put)
         self._put_backends(plan)
         self._ranges.update_many((self._range_key(row), _ANYTHING) for row in plan.ranges_put)
@@ -156,7 +156,7 @@ class Tables:
                 gone.append(key)
             elif missing[key] == _ID.unpack(count)[0]:
                 del missing[key]
-        self._destinations.add_endpoints(key[:16] for key in missing)
+        self._destinations.add_backends(missing)
         self._endpoints.update_many((key, _ID.pack(count)) for key, count in missing.items())
         self._endpoints.delete_many(gone)
         return len(missing) + len(gone)

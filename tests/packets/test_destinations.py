@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -28,10 +29,10 @@ def stepless(node: Node) -> Iterator[Node]:
     steps.update(FIRST, struct.pack("=I", node.pinned.program("step_first")))
 
 
-def looked_at(node: Node, address: str) -> bool:
+def looked_at(node: Node, address: str, port: int = 53) -> bool:
     """Whether a first datagram to an address goes on to be looked at."""
     client = "192.0.2.1:4000" if ":" not in address else "[fd98::1]:4000"
-    place = f"{address}:53" if ":" not in address else f"[{address}]:53"
+    place = f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
     verdict, _ = node.run("ingress", udp(client, place))
     assert verdict in (SHOT, UNSPEC)
     return verdict == SHOT
@@ -47,10 +48,19 @@ def test_then_only_those_that_rows_name(stepless: Node, udp_scene: Scene) -> Non
     """Frontends, backends and the node's own addresses; all else passes at once."""
     stepless.service_networks()
     udp_scene.service(stepless, [udp_scene.backend])
-    for place in (udp_scene.vip, udp_scene.backend, udp_scene.us):
+    for place in (udp_scene.vip, udp_scene.us):
         assert looked_at(stepless, bare(place))
     for place in (STRANGE[udp_scene.family], udp_scene.other_vip, udp_scene.other_backend):
         assert not looked_at(stepless, bare(place))
+
+
+def test_of_a_backend_only_its_own_port_is_looked_at(stepless: Node, udp_scene: Scene) -> None:
+    stepless.service_networks()
+    udp_scene.service(stepless, [udp_scene.backend])
+    backend, port = bare(udp_scene.backend), int(udp_scene.backend.rpartition(":")[2])
+    assert looked_at(stepless, backend, port)
+    for other in (port - 1, port + 1, socket.htons(port)):
+        assert not looked_at(stepless, backend, other)
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -72,19 +82,24 @@ def test_networks_of_one_family_say_nothing_of_the_other(stepless: Node) -> None
 
 
 def test_the_programs_find_the_bit_that_the_agent_sets(stepless: Node) -> None:
-    """For any address of either family."""
+    """For any address of either family, and any port of a backend."""
     chance = random.Random(20)
     stepless.service_networks()
     stepless.destinations.refill()
     places = {place_of(pack(own)) for own in ("192.168.50.11", "fd50::11")}
+    backends: set[int] = set()
     for _ in range(300):
         last = chance.randbytes(4) if chance.random() < 0.5 else b""
         packed = pack("0.0.0.0")[:12] + last if last else b"\xfd" + chance.randbytes(15)
         if last and (last[0] in (0, 127) or last[0] >= 224):
             continue
-        address = unpack(packed)
+        address, port = unpack(packed), chance.randrange(1, 1 << 16)
+        key = packed + struct.pack("!HBx", port, socket.IPPROTO_UDP)
         shared = place_of(packed) in places
-        assert looked_at(stepless, address) is shared
+        assert looked_at(stepless, address, port) is (shared or place_of(key) in backends)
+        stepless.destinations.add_backends([key])
+        assert looked_at(stepless, address, port)
+        backends.add(place_of(key))
         stepless.destinations.add([packed])
         assert looked_at(stepless, address)
         places.add(place_of(packed))
