@@ -29,6 +29,7 @@ from bpfsvc.errors import MapFull
 from bpfsvc.healthcheck import HealthChecks
 from bpfsvc.inbox import Happening, Inbox, Stopped
 from bpfsvc.lastgood import LastGood
+from bpfsvc.lookout import Lookout
 from bpfsvc.model import Node as Identity
 from bpfsvc.node import Node, addresses
 from bpfsvc.problems import Problems
@@ -60,7 +61,7 @@ class Agent:
     ) -> None:
         """``doubt()`` says what speaks against the fast path now, "" for nothing."""
         self._config = config
-        self._doubt = doubt
+        self._lookout = Lookout(doubt, _CHECK_SECONDS)
         self._announcer = announcer
         self._servers = servers
         self._health = servers.health
@@ -106,12 +107,15 @@ class Agent:
             installation = install(root, source, _log.info, self._config.cache)
             self._open(installation)
             self._begin(monitor, installation)
+            if self._config.fast_path:
+                self._lookout.start()
             self._report_ready(time.monotonic() - began)
             self._loop()
         except Stopped:
             return
         finally:
             self._stop.set()
+            self._lookout.stop()
             self._health_checks.stop()
             monitor.stop()
             if self._collector:
@@ -149,7 +153,7 @@ class Agent:
 
     def _open(self, installation: Installation) -> None:
         pinned = installation.pinned
-        self._node = Node(self._config, installation, self._doubt)
+        self._node = Node(self._config, installation)
         keep, seconds = self._config.lifetimes, self._config.collect_seconds
         self._collector = collector = Collector(pinned, keep, seconds)
         self._programming = Programming(
@@ -260,6 +264,7 @@ class Agent:
             self._handle(self._events.drain(_TICK))
             now = time.monotonic()
             if now >= tick_at:
+                self._heed_doubt()
                 self._health.note("contact", self._source.absence())
                 if self._stand_in:
                     self._stand_in.save()
@@ -369,6 +374,12 @@ class Agent:
         if self._waiting and not self._problems:
             self._waiting.clear()
             self._programming.sync_all()
+
+    def _heed_doubt(self) -> None:
+        """Lead no packet past somebody who came to guard the node."""
+        doubt = self._lookout.seen
+        if doubt and self._node.give_up_fast_path():
+            _log.warning("--fast-path is not used any more: %s (bpfsvc doctor tells more)", doubt)
 
     def _check_attachments(self) -> None:
         if self._network is None:

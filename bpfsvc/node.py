@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 from bpfsvc.config import SOCKET_LB, Config
@@ -47,16 +46,9 @@ _ONLY_ROW = bytes(4)
 class Node:
     """What the programs know of this node, and where they are attached."""
 
-    def __init__(
-        self,
-        config: Config,
-        installation: Installation,
-        doubt: Callable[[], str] = lambda: "",
-    ) -> None:
-        """``doubt()`` says what speaks against the fast path now, "" for nothing."""
+    def __init__(self, config: Config, installation: Installation) -> None:
         self._config = config
         self._fast_path = config.fast_path
-        self._doubt = doubt
         self._installation = installation
         self._pinned = installation.pinned
         self._addresses = self._pinned.map("node_addresses")
@@ -241,17 +233,17 @@ class Node:
         except BpfsvcError:
             return True
 
-    def _reconsider_fast_path(self) -> None:
-        """Take out of it where somebody else has put programs since; give it up where that is due.
-
-        Then it is for good: what was in doubt once would be again.
-        """
+    def give_up_fast_path(self) -> bool:
+        """Use it no more, for good: what was in doubt once would be again; False if it was not."""
         if not self._fast_path:
-            return
-        if doubt := self._doubt():
-            self._fast_path = False
-            self._put_settings()
-            _log.warning("--fast-path is not used any more: %s (bpfsvc doctor tells more)", doubt)
+            return False
+        self._fast_path = False
+        self._put_settings()
+        return True
+
+    def _reconsider_fast_path(self) -> None:
+        """Take out of it where somebody else has put programs since."""
+        if not self._fast_path:
             return
         shared = {device.index: self._is_shared(device) for device in self._chosen}
         if shared != self._shared:
