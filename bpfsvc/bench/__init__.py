@@ -2,22 +2,21 @@
 
 ``bpfsvc bench`` as root. From the outside in::
 
-    suites      a run: the suites of a plan, as steps
-    steps       taking them, one after the other; interruption: being told to stop
-    traffic     suites pods and edge: rates and latency of every mode, at every size of cluster
-    frames      packets from outside, as a driver receives them
-    programs    the programs alone, in nanoseconds
-    change      from a change to changed packets
-    start       from the start of the process to balanced packets, and the memory of the agent
-    churn       endpoints that change all the time
-    flood       established and new connections while somebody sends first packets only
+    runs        a run: the suites of a plan, carried out, watched and interrupted
+    suites      what is measured, and in which order of turns
+    steps       what suites are made of and runs take
+    stands      where it is measured: labs, set up for a mode or for a change, and their agents
+    clusters    what is set up there: modes, and clusters of any size as each mode takes them
+    rivals      the rules of others
+    packets     packets made by hand, and programs run on them
+    load        the load itself
+    processes   those that are started for it, and their clocks
 
-    modes       the ways to a backend that are compared; stands: each set up in a lab
-    turns       one kind of load on all stands, turn by turn
-    load        the load itself; rivals: the rules of others
-    results     what was measured; aims: what should have been; report: both, told
+    results     what was measured; figures: its numbers, and how much is measured
+    aims        what should have been
+    report      all of it, told; words: how sizes and times are called everywhere
 
 Everything compared is compared within one run, turn by turn, so that what else the machine does
-falls on all alike. Nothing is imported here, so that the processes of this package (``datagrams``,
-``syns``) start in 20 ms.
+falls on all alike. What is above uses what is below; lint knows the order (``setup.cfg``). Nothing
+is imported here, so that the processes of this package start in 20 ms.
 """

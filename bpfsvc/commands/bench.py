@@ -172,7 +172,7 @@ def bench(
 def _measure(**wanted: Any) -> Results:
     """Measure in a sandbox, which this process or its successor is in from here on."""
     try:
-        from bpfsvc.bench.suites import Plan, measure
+        from bpfsvc.bench.runs.plan import Plan, measure
     except ModuleNotFoundError as missing:
         raise _lacks(missing) from missing
     return measure(Plan(**wanted))

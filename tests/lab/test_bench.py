@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.bench import syns
 from bpfsvc.bench.figures import Scale, Spread, percentile
+from bpfsvc.bench.processes import syns
 from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.suites import Plan, Run
+from bpfsvc.bench.runs.plan import Plan, Run
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.patience import wait
 

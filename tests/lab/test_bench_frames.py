@@ -10,15 +10,16 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from bpfsvc.bench.frameprograms import load, payload, sender
-from bpfsvc.bench.frames import measure
-from bpfsvc.bench.instructions import R1, R2, Code
-from bpfsvc.bench.packets import Flow, Place
-from bpfsvc.bench.wire import BACKEND, CLIENT, NODE, Lost, Wire
+from bpfsvc.bench.packets.flows import Flow, Place
+from bpfsvc.bench.packets.frameprograms import load, payload, sender
+from bpfsvc.bench.packets.instructions import R1, R2, Code
+from bpfsvc.bench.stands.wire import BACKEND, CLIENT, NODE, Lost, Wire
+from bpfsvc.bench.suites.frames import measure
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab.capture import Capture
 
 FRAMES = 2000
+IPV4 = b"\x08\x00"
 
 
 @pytest.fixture
@@ -37,8 +38,10 @@ def test_every_frame_is_made_anew_with_right_checksums(wire: Wire) -> None:
     program = load("sender", sender(flow, 16, wire.link))
     with Capture(wire.node, "eth0") as capture:
         wire.send(program, bytes(60), FRAMES)
-        frames = [frame.data for frame in capture.frames() if not frame.outgoing]
+        incoming = [frame.data for frame in capture.frames() if not frame.outgoing]
     os.close(program)
+    # The wire's own end may join groups of IPv6 meanwhile.
+    frames = [data for data in incoming if data[12:14] == IPV4]
     assert len(frames) == FRAMES
     ports = set()
     for data in set(frames):

@@ -8,10 +8,10 @@ import pytest
 from scapy.layers.inet import TCP, UDP
 from scapy.layers.l2 import Ether
 
-from bpfsvc.bench.crossing import V4, V6, Crossing, Stage, WrongPath
-from bpfsvc.bench.packets import SYN, Place
-from bpfsvc.bench.programs import measure
-from bpfsvc.bench.testruns import repeat
+from bpfsvc.bench.packets.crossing import V4, V6, Crossing, Stage, WrongPath
+from bpfsvc.bench.packets.flows import SYN, Place
+from bpfsvc.bench.packets.testruns import repeat
+from bpfsvc.bench.suites.programs import measure
 from tests.packets.node import Node
 
 PROTOCOLS = {socket.IPPROTO_TCP: TCP, socket.IPPROTO_UDP: UDP}

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bpfsvc.bench import figures, modes, rivals, traffic
+from bpfsvc.bench import figures, rivals
+from bpfsvc.bench.clusters import modes
+from bpfsvc.bench.clusters.modes import Cluster
+from bpfsvc.bench.clusters.objects import MEASURED, NODE_PORT, PORT
 from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
-from bpfsvc.bench.modes import Cluster
-from bpfsvc.bench.objects import MEASURED, NODE_PORT, PORT
 from bpfsvc.bench.results import MODES, Cell, Results
 from bpfsvc.bench.steps import Step, take
-from bpfsvc.bench.traffic import KINDS, setup_seconds, tasks
+from bpfsvc.bench.suites import traffic
+from bpfsvc.bench.suites.durations import setup_seconds
+from bpfsvc.bench.suites.traffic import KINDS, tasks
 from bpfsvc.commands import main
 from bpfsvc.commands.bench import Several
 from bpfsvc.errors import BpfsvcError, SystemUnfit

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from bpfsvc.bench.order import Order
+from bpfsvc.bench.suites.order import Order
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])

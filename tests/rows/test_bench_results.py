@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.bench.progress import Progress
 from bpfsvc.bench.results import Cell, NoResults, Results, noisy, rank, ratios
+from bpfsvc.bench.runs.progress import Progress
 from bpfsvc.bench.words import clients, duration, services
 
 CELL = Cell(

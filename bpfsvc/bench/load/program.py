@@ -22,9 +22,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bpfsvc.bench.clocks import cpu_seconds
 from bpfsvc.bench.load.outcome import Outcome
-from bpfsvc.bench.processes import Talker
+from bpfsvc.bench.processes.children import Talker
+from bpfsvc.bench.processes.clocks import cpu_seconds
 from bpfsvc.errors import BpfsvcError, SystemUnfit
 from bpfsvc.lab.namespace import Namespace
 
@@ -77,7 +77,7 @@ class _Process(Talker):
         return self._process.pid
 
     def cpu(self) -> float:
-        """Give the CPU seconds that the process has used so far; see ``clocks``."""
+        """Give the CPU seconds that the process has used so far; see ``processes.clocks``."""
         return cpu_seconds(self.pid)
 
     def hear(self) -> Any:

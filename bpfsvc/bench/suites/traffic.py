@@ -22,13 +22,14 @@ from contextlib import ExitStack
 from functools import partial
 
 from bpfsvc.bench import rivals
+from bpfsvc.bench.clusters.modes import AGENTS, DIRECT, Cluster
 from bpfsvc.bench.figures import Say, Scale
-from bpfsvc.bench.modes import AGENTS, DIRECT, KUBE_PROXY, Cluster
 from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.rivals import TooSlow
-from bpfsvc.bench.stands import BACKEND, BACKEND_PORT, Means, Stand
+from bpfsvc.bench.stands.stand import BACKEND, BACKEND_PORT, Means, Stand
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.turns import Task, measure
+from bpfsvc.bench.suites.durations import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.suites.turns import Task, measure
 from bpfsvc.bench.words import services as in_words
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import sandbox
@@ -39,20 +40,8 @@ KINDS = {
     "pods": ("connect", "request", "bulk", "datagrams", "questions"),
     "edge": ("connect", "request", "datagrams"),
 }
-NOT_AGAIN = "not tried: such a cluster, or a smaller one, took too long already"
 _SILENT = {"pods": "xdp", "edge": "socket"}
 """By suite, the mode that says nothing there."""
-
-_LAB_SECONDS = 0.6
-_AGENT_SECONDS = (1.5, 2e-4)  # for one, and for each Service
-_KUBE_PROXY_SECONDS = (2.0, 2e-3)
-_TOOL_SECONDS = {
-    "iptables": (1.5e-4, 0.0),
-    "iptables-nft": (1e-4, 8e-7),
-    "nftables": (4e-4, 8e-8),
-    "ipvs": (1e-3, 0.0),
-}
-"""For each Service, and for each pair of them: some grow worse the more there is."""
 
 
 def tasks(suite: str, scale: Scale) -> list[Task]:
@@ -153,19 +142,6 @@ class Traffic:
         finally:
             stands.clear()
             own.close()
-
-
-def setup_seconds(mode: str, services: int, limit: float = 60.0) -> float:
-    """Reckon how long a stand takes to set up, its two nodes one after the other.
-
-    ``limit``: seconds after which a rival is given up, and the other node not tried.
-    """
-    if mode in AGENTS or mode == KUBE_PROXY:
-        once, each = _AGENT_SECONDS if mode in AGENTS else _KUBE_PROXY_SECONDS
-        return _LAB_SECONDS + 2 * (once + each * services)
-    each, pair = _TOOL_SECONDS.get(mode, (0.0, 0.0))
-    node = each * services + pair * services**2
-    return _LAB_SECONDS + (limit if node > limit else 2 * node)
 
 
 def _offload(stands: Sequence[Stand], _say: Say) -> None:

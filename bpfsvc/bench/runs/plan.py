@@ -8,17 +8,18 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bpfsvc.bench import change, churn, flood, frames, load, programs, start, traffic
+from bpfsvc.bench import load
+from bpfsvc.bench.clusters.modes import possible
 from bpfsvc.bench.figures import SUITES, Scale
-from bpfsvc.bench.interruption import Interruption
-from bpfsvc.bench.machine import machine
-from bpfsvc.bench.modes import possible
-from bpfsvc.bench.progress import Progress
 from bpfsvc.bench.results import Results
 from bpfsvc.bench.rivals.kubeproxy import Layout
-from bpfsvc.bench.stands import Means
+from bpfsvc.bench.runs.interruption import Interruption
+from bpfsvc.bench.runs.machine import machine
+from bpfsvc.bench.runs.progress import Progress
+from bpfsvc.bench.stands.stand import Means
 from bpfsvc.bench.steps import Step, Watcher, take, total
-from bpfsvc.bench.traffic import Traffic
+from bpfsvc.bench.suites import change, churn, flood, frames, programs, start, traffic
+from bpfsvc.bench.suites.traffic import Traffic
 from bpfsvc.bench.words import duration, services
 from bpfsvc.lab import sandbox
 

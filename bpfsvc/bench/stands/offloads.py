@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from bpfsvc.bench.frameprograms import ATTACH_XDP, PASS, load
-from bpfsvc.bench.instructions import Code
+from bpfsvc.bench.packets.frameprograms import ATTACH_XDP, PASS, load
+from bpfsvc.bench.packets.instructions import Code
 from bpfsvc.datapath import bpf
 from bpfsvc.lab import links
 from bpfsvc.lab.node import Node

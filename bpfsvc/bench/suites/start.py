@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
-from bpfsvc.bench.agents import CompilerPeak, Memory
 from bpfsvc.bench.figures import Origin, Say, Scale
 from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.scene import AgentScene
+from bpfsvc.bench.stands.agents import CompilerPeak, Memory
+from bpfsvc.bench.stands.scene import AgentScene
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.traffic import setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds
 from bpfsvc.bench.words import services as in_words
 
 _CHANGES = 100

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from bpfsvc.bench.agents import CACHE, Agent
+from bpfsvc.bench.clusters.supplies import Server
 from bpfsvc.bench.figures import Say, Scale
 from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.scene import AgentScene
+from bpfsvc.bench.stands.agents import CACHE, Agent
+from bpfsvc.bench.stands.scene import AgentScene
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.supplies import Server
-from bpfsvc.bench.traffic import setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds
 from bpfsvc.bench.words import services as in_words
 
 _PAUSES = (0.05, 0.25)  # seconds between two changes that are watched

@@ -19,7 +19,9 @@ from typing import Any
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab.namespace import Namespace
 
-_ROOT = str(Path(__file__).parents[2])
+ROOT = Path(__file__).parents[3]
+"""Where the package lies; ``python -m bpfsvc`` finds it from there."""
+
 _PATIENCE = 60.0
 
 
@@ -69,8 +71,8 @@ def command(module: str, *words: str) -> list[str]:
     """
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        f"sys.path.append({_ROOT!r}); from bpfsvc.bench.{module} import main; "
-        "main(sys.argv[1:])"
+        f"sys.path.append({str(ROOT)!r}); "
+        f"from bpfsvc.bench.processes.{module} import main; main(sys.argv[1:])"
     )
     return [sys.executable, "-I", "-S", "-c", code, *words]
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bpfsvc.bench.crossing import Crossing, Stage, WrongPath
-from bpfsvc.bench.frameprograms import SEND_BACK
-from bpfsvc.bench.packets import Flow
-from bpfsvc.bench.testruns import repeat, xdp_context
+from bpfsvc.bench.packets.crossing import Crossing, Stage, WrongPath
+from bpfsvc.bench.packets.flows import Flow
+from bpfsvc.bench.packets.frameprograms import SEND_BACK
+from bpfsvc.bench.packets.testruns import repeat, xdp_context
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.lab import links
 from bpfsvc.lab.links import End

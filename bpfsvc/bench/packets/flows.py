@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from bpfsvc.bench.syns import fold
+from bpfsvc.bench.processes.syns import fold
 
 SYN, ACK = 0x02, 0x10
 

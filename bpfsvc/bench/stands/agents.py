@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from bpfsvc.bench.modes import AGENTS
+from bpfsvc.bench.clusters.modes import AGENTS
+from bpfsvc.bench.processes.children import ROOT
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.node import Node
@@ -77,7 +78,7 @@ class Agent:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                cwd=Path(__file__).parents[2],
+                cwd=ROOT,
             )
         self.pid = self._process.pid
 

@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bpfsvc.bench.agents import cores, start_agents
+from bpfsvc.bench.clusters.objects import MEASURED, NODE_PORT, PORT, write_cluster
 from bpfsvc.bench.figures import Say, Scale, percentile
-from bpfsvc.bench.objects import MEASURED, NODE_PORT, PORT, write_cluster
-from bpfsvc.bench.processes import ProcessFailed, command
+from bpfsvc.bench.processes.children import ProcessFailed, command
 from bpfsvc.bench.results import Cell, Results
+from bpfsvc.bench.stands.agents import cores, start_agents
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.traffic import setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds
 from bpfsvc.datapath.pins import Pinned, PinRoot
 from bpfsvc.lab import dial, sandbox
 from bpfsvc.lab.dial import Conversation

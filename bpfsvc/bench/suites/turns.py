@@ -1,8 +1,8 @@
 """Turn by turn: one task measured on all stands of a size within the same seconds.
 
 What else a machine does falls on all alike when turns are short and alternate. A round has some
-turns of each stand; their sums give one rate for each stand, and one ratio to ``direct``. The order
-shifts from turn to turn, and runs the other way round every second time.
+turns of each stand; their sums give one rate for each stand, and one ratio to ``direct``. Who comes
+next is chance (``order``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bpfsvc.bench.clusters.modes import DIRECT
 from bpfsvc.bench.figures import Scale
 from bpfsvc.bench.load import Outcome
-from bpfsvc.bench.modes import DIRECT
-from bpfsvc.bench.order import Order
 from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.stands import Stand
+from bpfsvc.bench.stands.stand import Stand
+from bpfsvc.bench.suites.order import Order
 from bpfsvc.bench.words import clients as clients_in_words
 from bpfsvc.bench.words import services as services_in_words
 from bpfsvc.errors import BpfsvcError

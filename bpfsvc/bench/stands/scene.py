@@ -15,20 +15,18 @@ import shutil
 import socket
 import sys
 import time
-from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from abc import abstractmethod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from bpfsvc.bench import rivals
-from bpfsvc.bench.agents import Agent, cores
-from bpfsvc.bench.datagrams import Heard
+from bpfsvc.bench.clusters.modes import AGENTS, PODS, balanced, measured_balanced
+from bpfsvc.bench.clusters.objects import MEASURED, PORT, measured_slice
+from bpfsvc.bench.clusters.supplies import Files, Server
 from bpfsvc.bench.figures import Origin
-from bpfsvc.bench.modes import AGENTS, PODS, balanced, measured_balanced
-from bpfsvc.bench.objects import MEASURED, PORT, measured_slice
-from bpfsvc.bench.processes import ProcessFailed, Talker, command, server
-from bpfsvc.bench.supplies import Files, Server
+from bpfsvc.bench.processes.children import ROOT, ProcessFailed, Talker, command, server
+from bpfsvc.bench.processes.datagrams import Heard
+from bpfsvc.bench.stands.agents import Agent, cores
+from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.topology import Lab
 
@@ -36,48 +34,35 @@ _BACKEND_PORT = 9000
 _serial = itertools.count(1)
 
 
-class Scene(ABC):
-    """A context manager: a lab for a cluster of ``services`` Services."""
+class Scene(Scaffold):
+    """A lab for a cluster of ``services`` Services."""
 
     def __init__(self, services: int) -> None:
+        super().__init__()
         self._services = services
         self._lab = Lab(
             "routed", families=(4,), pods_per_node=2, holds_pods=True, cni_masquerade=True
         )
         self._directory = sandbox.ROOT / f"scene-{next(_serial)}"
         self._present = 0
-        self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
-        try:
-            lab = self._stack.enter_context(self._lab)
-            near, far = lab.nodes
-            core, _ = cores()
-            self._backends = [pod.address(4) for pod in far.pods.values()]
-            for number, pod in enumerate(far.pods.values()):
-                words = ("datagrams", "server", core, str(number))
-                server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, *words)
-            pod = next(iter(near.pods.values()))
-            line = command("datagrams", "client", str(core))
-            self._client = Talker(pod, "the client that asks", line)
-            self._directory.mkdir()
-            self._stack.callback(shutil.rmtree, self._directory)
-            self._furnish()
-            # The client's source ports come again after some seconds: no flow may be remembered.
-            for kind in ("udp_timeout", "udp_timeout_stream"):
-                near.sysctl(f"net.netfilter.nf_conntrack_{kind}", 1)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def _build(self) -> None:
+        lab = self._stack.enter_context(self._lab)
+        near, far = lab.nodes
+        core, _ = cores()
+        self._backends = [pod.address(4) for pod in far.pods.values()]
+        for number, pod in enumerate(far.pods.values()):
+            words = ("datagrams", "server", core, str(number))
+            server(pod, socket.SOCK_DGRAM, _BACKEND_PORT, *words)
+        pod = next(iter(near.pods.values()))
+        line = command("datagrams", "client", str(core))
+        self._client = Talker(pod, "the client that asks", line)
+        self._directory.mkdir()
+        self._stack.callback(shutil.rmtree, self._directory)
+        self._furnish()
+        # The client's source ports come again after some seconds: no flow may be remembered.
+        for kind in ("udp_timeout", "udp_timeout_stream"):
+            near.sysctl(f"net.netfilter.nf_conntrack_{kind}", 1)
 
     def change(self) -> tuple[float, Heard]:
         """Let the other backend serve; give the seconds until packets went there."""
@@ -136,7 +121,7 @@ class AgentScene(Scene):
         """Empty the node's kernel, as a boot does; files stay."""
         node = self._lab.nodes[0]
         words = [sys.executable, "-m", "bpfsvc", "cleanup", "--pin-root", str(node.pin_root)]
-        node.run(words, cwd=Path(__file__).parents[2])
+        node.run(words, cwd=ROOT)
 
     def watch_first(self) -> None:
         """Let the client ask from now on, though nobody may answer yet."""

@@ -1,6 +1,6 @@
 """UDP questions, each from a fresh source port: who answers tells what the kernel does at present.
 
-Started bare, with the standard library alone (see ``processes``). ``server CORE DESCRIPTOR WORD``
+Started bare, with the standard library alone (see ``children``). ``server CORE DESCRIPTOR WORD``
 answers every datagram with its word. ``client CORE``: each line of standard input is a JSON array
 [address, port, now, next]; it says ``true`` when it has heard the word ``now`` (at once, if that is
 empty), and then asks until it hears ``next`` and says [monotonic time of that answer, questions

@@ -17,7 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Protocol
 
-from bpfsvc.bench.objects import (
+from bpfsvc.bench.clusters.objects import (
     ENDPOINTS,
     Format,
     as_text,
@@ -25,7 +25,7 @@ from bpfsvc.bench.objects import (
     slice_file,
     write_cluster,
 )
-from bpfsvc.bench.processes import ProcessFailed
+from bpfsvc.bench.processes.children import ROOT, ProcessFailed
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.objects import node
@@ -102,7 +102,7 @@ class Server:
             [sys.executable, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
         )
         stream = self._process.stdout
         assert stream is not None

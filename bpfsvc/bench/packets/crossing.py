@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from bpfsvc.address import pack
-from bpfsvc.bench.packets import ACK, SYN, Flow, Place
-from bpfsvc.bench.testruns import repeat, skb_context
+from bpfsvc.bench.packets.flows import ACK, SYN, Flow, Place
+from bpfsvc.bench.packets.testruns import repeat, skb_context
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.datapath.tables import Tables
 from bpfsvc.diff import plan

@@ -22,7 +22,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from bpfsvc.bench import rivals
-from bpfsvc.bench.objects import (
+from bpfsvc.bench.clusters.objects import (
     FILLER_PORT,
     MEASURED,
     NAME,

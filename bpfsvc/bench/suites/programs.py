@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from bpfsvc.bench.crossing import PASS, V4, V6, Crossing, Ends, Stage, WrongPath
-from bpfsvc.bench.edgepath import PROGRAM as EDGE
-from bpfsvc.bench.edgepath import Uplink, forwarded, uplink
 from bpfsvc.bench.figures import Say, Scale
-from bpfsvc.bench.frameprograms import PASS as XDP_PASS
-from bpfsvc.bench.instructions import Code
-from bpfsvc.bench.packets import ACK, ARP_REQUEST, SYN, Flow, Place
+from bpfsvc.bench.packets.crossing import PASS, V4, V6, Crossing, Ends, Stage, WrongPath
+from bpfsvc.bench.packets.edgepath import PROGRAM as EDGE
+from bpfsvc.bench.packets.edgepath import Uplink, forwarded, uplink
+from bpfsvc.bench.packets.flows import ACK, ARP_REQUEST, SYN, Flow, Place
+from bpfsvc.bench.packets.frameprograms import PASS as XDP_PASS
+from bpfsvc.bench.packets.instructions import Code
+from bpfsvc.bench.packets.testruns import SCHED_CLS, XDP, repeat
 from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.testruns import SCHED_CLS, XDP, repeat
 from bpfsvc.datapath.building import make_build
 from bpfsvc.datapath.creation import load_program
 from bpfsvc.datapath.pins import Pinned, PinRoot

@@ -4,7 +4,7 @@ The sources are in 198.18.0.0/15 (benchmarks' own range): what answers them goes
 the lab and ends there. Frames differ only in fields whose changes cancel out in the checksums, so
 that one ``struct.pack`` makes each; that leaves Python fast enough to flood.
 
-Started bare, with the standard library alone (see ``processes``). Words: CORE, interface, its MAC,
+Started bare, with the standard library alone (see ``children``). Words: CORE, interface, its MAC,
 the MAC of the node, JSON list of [address, port] to flood in turn, SYNs a second, seconds. Prints
 [SYNs sent, seconds] at the end. It ends by itself.
 """

@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from bpfsvc.bench import offloads, rivals
-from bpfsvc.bench.agents import CACHE, Agent, cores
-from bpfsvc.bench.clocks import cpu_seconds, softirq_thread
+from bpfsvc.bench import rivals
+from bpfsvc.bench.clusters.modes import AGENTS, DIRECT, KUBE_PROXY, PODS, UPLINK, Cluster
+from bpfsvc.bench.clusters.objects import MEASURED, NODE_PORT, PORT
+from bpfsvc.bench.clusters.supplies import Server as ApiServer
 from bpfsvc.bench.load import Client, Outcome, Server
-from bpfsvc.bench.modes import AGENTS, DIRECT, KUBE_PROXY, PODS, UPLINK, Cluster
-from bpfsvc.bench.objects import MEASURED, NODE_PORT, PORT
+from bpfsvc.bench.processes.clocks import cpu_seconds, softirq_thread
 from bpfsvc.bench.rivals import KubeProxy
 from bpfsvc.bench.rivals.kubeproxy import Layout
-from bpfsvc.bench.supplies import Server as ApiServer
+from bpfsvc.bench.stands import offloads
+from bpfsvc.bench.stands.agents import CACHE, Agent, cores
+from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.datapath import bpf
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab.namespace import Namespace
@@ -55,48 +55,35 @@ class Means:
     layout: Layout = "iptables"
 
 
-class Stand:
-    """A context manager: ``mode`` for a ``cluster``.
+class Stand(Scaffold):
+    """A ``mode``, set up for a ``cluster``.
 
     ``synced``: seconds until each node was programmed; none for ``direct``. For an agent that is
     from its start until it is healthy; a rival's tools have no such start.
     """
 
     def __init__(self, mode: str, cluster: Cluster, means: Means) -> None:
+        super().__init__()
         self.mode, self.cluster = mode, cluster
         self.synced: list[float] = []
         self._means = means
         self._agents: list[Agent] = []
         self._clients: dict[Namespace, Client] = {}
-        self._stack = ExitStack()
         self._core, _ = cores()
         self._softirqs = softirq_thread(self._core)
 
-    def __enter__(self) -> Stand:
-        try:
-            self._lab = self._stack.enter_context(
-                Lab("routed", families=(4,), pods_per_node=1, holds_pods=True, cni_masquerade=True)
-            )
-            if self.mode == "xdp":  # which asks for all this when it is attached
-                self.set_offloads()
-                offloads.take_back(self._lab, self._stack)
-            near, far = self._lab.nodes
-            (self._pod,), (backend,) = near.pods.values(), far.pods.values()
-            self._server = Server(self._means.load, backend, self._core, BACKEND_PORT)
-            self._lab.client.route(BACKEND, far)
-            self._program()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def _build(self) -> None:
+        self._lab = self._stack.enter_context(
+            Lab("routed", families=(4,), pods_per_node=1, holds_pods=True, cni_masquerade=True)
+        )
+        if self.mode == "xdp":  # which asks for all this when it is attached
+            self.set_offloads()
+            offloads.take_back(self._lab, self._stack)
+        near, far = self._lab.nodes
+        (self._pod,), (backend,) = near.pods.values(), far.pods.values()
+        self._server = Server(self._means.load, backend, self._core, BACKEND_PORT)
+        self._lab.client.route(BACKEND, far)
+        self._program()
 
     def run(self, kind: str, where: str, clients: int, seconds: float) -> tuple[Outcome, float]:
         """Put a load on for so long; give what came of it, and the CPU seconds of both ends.

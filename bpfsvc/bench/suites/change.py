@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from functools import partial
 
 from bpfsvc.bench import rivals
-from bpfsvc.bench.agents import CACHE
+from bpfsvc.bench.clusters.modes import AGENTS
 from bpfsvc.bench.figures import Origin, Say, Scale
-from bpfsvc.bench.modes import AGENTS
 from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.scene import AgentScene, RivalScene, Scene
+from bpfsvc.bench.stands.agents import CACHE
+from bpfsvc.bench.stands.scene import AgentScene, RivalScene, Scene
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.traffic import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.suites.durations import NOT_AGAIN, setup_seconds
 from bpfsvc.bench.words import services as in_words
 from bpfsvc.errors import BpfsvcError
 

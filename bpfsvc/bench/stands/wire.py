@@ -16,13 +16,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from bpfsvc.bench.clocks import cpu_seconds, softirq_thread
-from bpfsvc.bench.frameprograms import DROP, SEND_BACK, Counter, load, payload, sender
-from bpfsvc.bench.packets import TTL, Flow, Place
-from bpfsvc.bench.testruns import live
+from bpfsvc.bench.packets.flows import TTL, Flow, Place
+from bpfsvc.bench.packets.frameprograms import DROP, SEND_BACK, Counter, load, payload, sender
+from bpfsvc.bench.packets.testruns import live
+from bpfsvc.bench.processes.clocks import cpu_seconds, softirq_thread
+from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import links, sandbox
 from bpfsvc.lab.capture import Capture, Frame
@@ -45,28 +44,12 @@ class Lost(BpfsvcError):
     """Frames did not arrive, or not as what they should have become."""
 
 
-class Wire:
-    """A context manager: a node of the name node-1 and its wire, set up to forward to a backend."""
+class Wire(Scaffold):
+    """A node of the name node-1 and its wire, set up to forward to a backend."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        try:
-            self._build()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     def _build(self) -> None:
         prefix = f"{self._name}-"

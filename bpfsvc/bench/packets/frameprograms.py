@@ -8,9 +8,9 @@ import struct
 from types import TracebackType
 from typing import Self
 
-from bpfsvc.bench.instructions import R0, R1, R2, R3, R4, R6, Code
-from bpfsvc.bench.packets import LINK, PAYLOAD, Flow
-from bpfsvc.bench.testruns import XDP
+from bpfsvc.bench.packets.flows import LINK, PAYLOAD, Flow
+from bpfsvc.bench.packets.instructions import R0, R1, R2, R3, R4, R6, Code
+from bpfsvc.bench.packets.testruns import XDP
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.creation import create_map, load_program
 from bpfsvc.datapath.layout import MapLayout, Record

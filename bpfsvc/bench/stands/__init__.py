@@ -1,0 +1,13 @@
+"""Where it is measured.
+
+Three places, each of them a ``scaffold``: set up, and taken down again::
+
+    stand       one mode, with clients and a server behind the Service, for traffic
+    scene       one node and two backends that say who they are, for changes
+    wire        one node and a wire, for frames
+
+What they are made with::
+
+    agents      agents as on a node, timed and weighed
+    offloads    cables as between real interfaces
+"""
