@@ -28,9 +28,8 @@ struct ethernet {
 struct edge_packet {
 	struct flow flow; /* at ingress */
 	bool v4;
-	__u8 tos;
-	__u16 length;	    /* of the IP packet, host order */
-	__be32 information; /* flow label and class of IPv6 */
+	__u16 length;	     /* of the IP packet, host order */
+	__u32 traffic_class; /* as a fib lookup takes it; of IPv6 with the flow label */
 };
 
 static inline __u8 turn_of(__u64 now)
@@ -49,7 +48,7 @@ static inline bool edge_parse_v4(void *data, void *end, struct edge_packet *pack
 	    ip->fragment & bpf_htons(IPV4_FRAGMENT_OFFSET | IPV4_MORE_FRAGMENTS))
 		return false;
 	packet->v4 = true;
-	packet->tos = ip->tos;
+	packet->traffic_class = ip->tos;
 	packet->length = bpf_ntohs(ip->total_length);
 	packet->flow.protocol = ip->protocol;
 	address_from_v4(&packet->flow.source, addresses[0]);
@@ -69,7 +68,7 @@ static inline bool edge_parse_v6(void *data, void *end, struct edge_packet *pack
 	if (ip->hop_limit <= 1 || length > 0xffff)
 		return false;
 	packet->v4 = false;
-	packet->information = ip->version_and_flow & bpf_htonl(IPV6_FLOW_INFO);
+	packet->traffic_class = ip->version_and_flow & bpf_htonl(IPV6_FLOW_INFO);
 	packet->length = length;
 	packet->flow.protocol = ip->next_header;
 	address_from_v6(&packet->flow.source, addresses);
@@ -160,22 +159,8 @@ static inline bool edge_route(struct xdp_md *context, const struct edge_packet *
 	__u32 ifindex;
 	long result;
 
-	route->l4_protocol = routed->protocol;
-	route->sport = routed->source_port;
-	route->dport = routed->destination_port;
-	route->tot_len = packet->length;
-	route->ifindex = uplink->ifindex;
-	if (packet->v4) {
-		route->family = AF_INET;
-		route->tos = packet->tos;
-		route->ipv4_src = routed->source.words[3];
-		route->ipv4_dst = routed->destination.words[3];
-	} else {
-		route->family = AF_INET6;
-		route->flowinfo = packet->information;
-		__builtin_memcpy(route->ipv6_src, &routed->source, 16);
-		__builtin_memcpy(route->ipv6_dst, &routed->destination, 16);
-	}
+	route_ask(route, routed, packet->v4, uplink->ifindex, packet->traffic_class,
+		  packet->length);
 	result = bpf_fib_lookup(context, route, sizeof(*route), 0);
 	/* The stack finds the neighbour, or says that the packet is too big. */
 	if (result == BPF_FIB_LKUP_RET_NO_NEIGH || result == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
@@ -190,29 +175,6 @@ static inline bool edge_route(struct xdp_md *context, const struct edge_packet *
 	first->stack_turn = turn_of(now);
 	COUNT(edge_passed__not_by_uplink);
 	return false;
-}
-
-static inline __u64 replaced_word(__be32 from, __be32 to)
-{
-	return (__u64)(__u32)~from + to;
-}
-
-/* Sum in one's complement what replaces the addresses and ports under a checksum (RFC 1624). */
-static inline __u64 replaced_flow(const struct flow *before, const struct flow *after, bool v4)
-{
-	__u64 sum = replaced_word(before->source.words[3], after->source.words[3]) +
-		    replaced_word(before->destination.words[3], after->destination.words[3]);
-
-	sum += (__u16)~before->source_port + (__u32)after->source_port;
-	sum += (__u16)~before->destination_port + (__u32)after->destination_port;
-	if (v4)
-		return sum;
-#pragma unroll
-	for (int i = 0; i < 3; i++) {
-		sum += replaced_word(before->source.words[i], after->source.words[i]);
-		sum += replaced_word(before->destination.words[i], after->destination.words[i]);
-	}
-	return sum;
 }
 
 static inline bool edge_rewrite_transport(void *data, void *end, __u32 l4,
@@ -230,7 +192,7 @@ static inline bool edge_rewrite_transport(void *data, void *end, __u32 l4,
 	/* A UDP checksum of zero means there is none, and must neither appear nor vanish. */
 	if (!tcp && !*checksum)
 		return true;
-	*checksum = checksum_fold((__u16) ~*checksum + replaced_flow(before, after, v4));
+	*checksum = checksum_fold((__u16) ~*checksum + flow_difference(before, after, v4));
 	if (!tcp && !*checksum)
 		*checksum = 0xffff;
 	return true;
@@ -245,9 +207,7 @@ static inline bool edge_rewrite_v4(void *data, void *end, const struct flow *bef
 
 	if (data + ETH_HLEN + IPV4_HEADER_LENGTH > end)
 		return false;
-	sum = (__u16)~ip->checksum;
-	sum += replaced_word(before->source.words[3], after->source.words[3]);
-	sum += replaced_word(before->destination.words[3], after->destination.words[3]);
+	sum = (__u16)~ip->checksum + addresses_difference(before, after, 3);
 	/* The TTL is the upper half of its word. */
 	sum += (__u16)~bpf_htons(0x0100);
 	ip->checksum = checksum_fold(sum);

@@ -80,11 +80,12 @@ static inline __u32 checksum_difference(__u64 sum)
 	return sum + (sum >> 32);
 }
 
-/* What replaces the addresses of IPv4 under a checksum (RFC 1624). */
-static inline __u64 ipv4_difference(const struct flow *before, const struct flow *after)
+/* What replaces one word of both addresses under a checksum (RFC 1624); IPv4 has but the last. */
+static inline __u64 addresses_difference(const struct flow *before, const struct flow *after,
+					 int word)
 {
-	return (__u64)(__u32)~before->source.words[3] + after->source.words[3] +
-	       (__u32)~before->destination.words[3] + after->destination.words[3];
+	return (__u64)(__u32)~before->source.words[word] + after->source.words[word] +
+	       (__u32)~before->destination.words[word] + after->destination.words[word];
 }
 
 /* The same of the ports, each the first or second half of one word. */
@@ -94,12 +95,23 @@ static inline __u64 ports_difference(const struct flow *before, const struct flo
 	       (__u16)~before->destination_port + after->destination_port;
 }
 
+/* The same of all that a pseudo header and a transport have of a flow. */
+static inline __u64 flow_difference(const struct flow *before, const struct flow *after, bool v4)
+{
+	__u64 sum = addresses_difference(before, after, 3) + ports_difference(before, after);
+
+	if (v4)
+		return sum;
+	return sum + addresses_difference(before, after, 0) +
+	       addresses_difference(before, after, 1) + addresses_difference(before, after, 2);
+}
+
 /* The common case at less cost: all of it lies together and is written at once. */
 static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u32 checksum,
 			       __u64 flags)
 {
 	struct flow *before = &packet->flow, *after = &packet->after;
-	__u64 addresses = ipv4_difference(before, after);
+	__u64 addresses = addresses_difference(before, after, 3);
 	__u64 ports = ports_difference(before, after);
 	struct ipv4_end end;
 	int error;

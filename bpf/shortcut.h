@@ -65,18 +65,10 @@ shortcut_packet(struct __sk_buff *skb, const struct settings *settings, struct p
 	return shortcut_reply(skb, settings, &packet->after);
 }
 
-/*
- * Ask the kernel how `flow` is routed that came by interface `comes_by`: give the interface by which it
- * leaves. NULL unless it is forwarded, in one piece, by one that takes part.
- */
-static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib_lookup *route,
-					   const struct flow *flow, bool v4, __u32 comes_by,
-					   __u32 traffic_class, __u16 length, bool *neighbour)
+/* Put the question how `flow` is routed; all else of `route` must be zero. */
+static inline void route_ask(struct bpf_fib_lookup *route, const struct flow *flow, bool v4,
+			     __u32 comes_by, __u32 traffic_class, __u16 length)
 {
-	struct interface *leaves_by;
-	long result;
-
-	__builtin_memset(route, 0, sizeof(*route));
 	route->l4_protocol = flow->protocol;
 	route->sport = flow->source_port;
 	route->dport = flow->destination_port;
@@ -93,6 +85,21 @@ static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib
 		__builtin_memcpy(route->ipv6_src, flow->source.words, 16);
 		__builtin_memcpy(route->ipv6_dst, flow->destination.words, 16);
 	}
+}
+
+/*
+ * Ask the kernel how `flow` is routed that came by interface `comes_by`: give the interface by which it
+ * leaves. NULL unless it is forwarded, in one piece, by one that takes part.
+ */
+static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib_lookup *route,
+					   const struct flow *flow, bool v4, __u32 comes_by,
+					   __u32 traffic_class, __u16 length, bool *neighbour)
+{
+	struct interface *leaves_by;
+	long result;
+
+	__builtin_memset(route, 0, sizeof(*route));
+	route_ask(route, flow, v4, comes_by, traffic_class, length);
 	result = bpf_fib_lookup(skb, route, sizeof(*route), 0);
 	/* An unknown neighbour is no reason to bother the stack: whoever sends to it will ask. */
 	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH)
