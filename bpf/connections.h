@@ -130,6 +130,15 @@ static inline void pair_of(struct flow *partner, const struct flow *flow, const 
 	flow_reverse(partner, after, other_hook(flow->hook));
 }
 
+static inline void entry_delete(struct flow *flow)
+{
+	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
+
+	connections.delete(flow);
+	if (!filter || filter->overflowed)
+		new_connections.delete(flow);
+}
+
 /* Remove the pair that `flow` belongs to. `connection`, its entry, must not be used afterwards. */
 static inline void connection_remove(struct flow *flow, struct connection *connection)
 {
@@ -138,10 +147,8 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 	pair_of(&partner, flow, &connection->after);
 	if (connection->held)
 		half_open_release();
-	connections.delete(flow);
-	new_connections.delete(flow);
-	connections.delete(&partner);
-	new_connections.delete(&partner);
+	entry_delete(flow);
+	entry_delete(&partner);
 }
 
 /* Remove the masquerade of what leaves as `after`: whoever does next is another connection. */
@@ -206,8 +213,7 @@ static inline void connection_forget_half(struct flow *flow, struct connection *
 	COUNT(dropped__evicted);
 	if (connection->held)
 		half_open_release();
-	connections.delete(flow);
-	new_connections.delete(flow);
+	entry_delete(flow);
 }
 
 /* Move a pair to where nothing is evicted; false when there is no room. */

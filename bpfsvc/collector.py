@@ -11,12 +11,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from bpfsvc.address import family
 from bpfsvc.config import Lifetimes
 from bpfsvc.datapath import bpf
+from bpfsvc.datapath.bpf import Block
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.rows import Place
@@ -35,6 +36,12 @@ _CROWDED = 0.75
 _LINGER_SECONDS, _UNANSWERED_SECONDS = 2, 5
 """What is early: LINGER_SECONDS and UNANSWERED_SECONDS of the C sources."""
 
+_ALONE_SECONDS = 15
+"""By how much an entry of replies outlives its partner, with which it is removed, before it is
+thought to have none."""
+
+_NS = 1_000_000_000
+
 _HALF_OPEN_SLACK = 256
 """A difference of one in so many entries of the table is not worth correcting."""
 
@@ -49,8 +56,9 @@ class Collector:
         layout = pinned.layout.maps["connections"]
         self._protocol = layout.key.pick("protocol")
         self._origin = layout.key.pick("source", "source_port", "protocol")
-        self._state = layout.value.pick("seen", "established", "fin_sent", "fin_received", "reset")
-        self._pair = layout.value.pick("held", "reply")
+        self._state = layout.value.pick(
+            "seen", "reply", "established", "fin_sent", "fin_received", "reset", "held"
+        )
         self._owner = layout.value.pick("service", "reply")
         self._half_open = pinned.map("half_open")
         self._lifetimes = lifetimes
@@ -76,10 +84,11 @@ class Collector:
         """Go through the table once; return how many entries proved to be over."""
         removed = rows = half_open = 0
         crowded = self.rows > _CROWDED * self._connections.max_entries
-        for batch in self._connections.batches():
-            rows += len(batch)
-            half_open += sum(self._pair.unpack(value) == (1, 0) for _, value in batch)
-            removed += self._offer(self._over(batch, crowded), crowded=crowded)
+        for block in self._connections.blocks():
+            rows += block.rows
+            over, held = self._over(block, crowded)
+            half_open += held
+            removed += self._offer(over, crowded=crowded)
             if self._stop.wait(_PACE):
                 return removed
         self._correct_half_open(half_open)
@@ -118,26 +127,24 @@ class Collector:
         if not serving:
             return removed
         for table in (self._connections, self._new_connections):
-            for batch in table.batches():
+            for block in table.blocks():
                 found: dict[int, list[bytes]] = {}
-                for key, value in batch:
-                    if self._leads_astray(key, value, serving):
-                        found.setdefault(family(self._origin.unpack(key)[0]), []).append(key)
+                for key in self._astray(block, serving):
+                    found.setdefault(family(self._origin.unpack(key)[0]), []).append(key)
                 for of_family, keys in found.items():
                     offered = self._offer(keys, force=True)
                     removed[of_family] = removed.get(of_family, 0) + offered
         return removed
 
-    def _leads_astray(
-        self, key: bytes, value: bytes, serving: Mapping[int, frozenset[Place]]
-    ) -> bool:
-        """Whether this is the entry of replies from a backend that does not serve."""
-        service, reply = self._owner.unpack(value)
-        if not reply or service not in serving:
-            return False
-        address, port, protocol = self._origin.unpack(key)
-        place = (address, socket.ntohs(port))
-        return protocol == IPPROTO_UDP and place not in serving[service]
+    def _astray(self, block: Block, serving: Mapping[int, frozenset[Place]]) -> Iterator[bytes]:
+        """Give the keys of entries of replies from backends that do not serve."""
+        for at, (service, reply) in enumerate(self._owner.iter_unpack(block.values)):
+            if not reply or service not in serving:
+                continue
+            key = block.key(at)
+            address, port, protocol = self._origin.unpack(key)
+            if protocol == IPPROTO_UDP and (address, socket.ntohs(port)) not in serving[service]:
+                yield key
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
@@ -146,25 +153,45 @@ class Collector:
             except (BpfsvcError, OSError) as error:
                 self._log(f"connections could not be collected: {error}")
 
-    def _over(self, batch: list[tuple[bytes, bytes]], crowded: bool) -> list[bytes]:
+    def _over(self, block: Block, crowded: bool) -> tuple[list[bytes], int]:
+        """Give the keys of entries worth proposing, and how many pairs are held half open."""
         now = time.monotonic_ns()
-        return [key for key, value in batch if now - self._limit(key, value, crowded) >= 0]
-
-    def _limit(self, key: bytes, value: bytes, crowded: bool) -> int:
-        """Give the time (ns) from which an entry is worth proposing."""
+        closed, half_open = self._early(crowded)
         keep = self._lifetimes
-        seen, established, sent, received, reset = self._state.unpack(value)
-        if reset or (sent and received):
-            seconds = _LINGER_SECONDS if crowded else keep.tcp_closed
-        elif not established:
-            seconds = _UNANSWERED_SECONDS if crowded else keep.half_open
-        elif self._protocol.unpack(key)[0] != IPPROTO_TCP:
-            seconds = keep.udp
-        elif sent or received:
-            seconds = keep.tcp_half_closed
-        else:
-            seconds = keep.tcp_established
-        return int(seen) + seconds * 1_000_000_000
+        shortest = min(closed, half_open, keep.udp, keep.sctp, keep.tcp_half_closed)
+        young = now - shortest * _NS
+        found, held_pairs = [], 0
+        # Some hundred thousand times a sweep: what most rows need is done in place.
+        for at, (seen, reply, established, sent, received, reset, held) in enumerate(
+            self._state.iter_unpack(block.values)
+        ):
+            if held and not reply:
+                held_pairs += 1
+            if seen > young:
+                continue
+            if reset or (sent and received):
+                seconds = closed
+            elif not established:
+                seconds = half_open
+            else:
+                seconds = self._established_seconds(block.key(at), sent or received)
+            if now - seen >= (seconds + _ALONE_SECONDS * reply) * _NS:
+                found.append(block.key(at))
+        return found, held_pairs
+
+    def _early(self, crowded: bool) -> tuple[int, int]:
+        """Give the seconds for which closed and half-open connections are kept."""
+        if crowded:
+            return _LINGER_SECONDS, _UNANSWERED_SECONDS
+        return self._lifetimes.tcp_closed, self._lifetimes.half_open
+
+    def _established_seconds(self, key: bytes, closing: bool) -> int:
+        protocol = self._protocol.unpack(key)[0]
+        if protocol == IPPROTO_UDP:
+            return self._lifetimes.udp
+        if protocol != IPPROTO_TCP:
+            return self._lifetimes.sctp
+        return self._lifetimes.tcp_half_closed if closing else self._lifetimes.tcp_established
 
     def _offer(self, keys: list[bytes], *, force: bool = False, crowded: bool = False) -> int:
         removed = 0

@@ -13,6 +13,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from bpfsvc.errors import KernelError, MapFull
 
@@ -166,6 +167,19 @@ def possible_cpus() -> int:
     return int(text.split(",")[-1].split("-")[-1]) + 1
 
 
+class Block(NamedTuple):
+    """Some rows of a map as they were read: keys end to end, and values likewise."""
+
+    rows: int
+    keys: bytes
+    values: bytes
+
+    def key(self, at: int) -> bytes:
+        """Give one key."""
+        size = len(self.keys) // self.rows
+        return self.keys[at * size : (at + 1) * size]
+
+
 class Map:
     """One map of the kernel. Keys and values are bytes; per-CPU values lie end to end."""
 
@@ -265,24 +279,21 @@ class Map:
 
         Rows written meanwhile may or may not be seen; none is seen twice unless it moved.
         """
-        for count, keys, values in self.blocks(size):
+        for block in self.blocks(size):
             yield list(
                 zip(
-                    _cut(keys, self.key_size, count),
-                    _cut(values, self.value_size, count),
+                    _cut(block.keys, self.key_size, block.rows),
+                    _cut(block.values, self.value_size, block.rows),
                     strict=True,
                 )
             )
 
     def count(self) -> int:
         """Count the rows, at a tenth of the cost of reading them."""
-        return sum(count for count, _, _ in self.blocks(4096))
+        return sum(block.rows for block in self.blocks(4096))
 
-    def blocks(self, size: int = 1024) -> Iterator[tuple[int, bytes, bytes]]:
-        """Read the whole map as :meth:`batches` does: how many rows, their keys, their values.
-
-        Keys and values lie end to end, for who does not look at each; more may follow behind.
-        """
+    def blocks(self, size: int = 1024) -> Iterator[Block]:
+        """Read the whole map as :meth:`batches` does, for who does not look at each row."""
         token = ctypes.create_string_buffer(max(4, self.key_size))
         first = True
         while True:
@@ -305,7 +316,11 @@ class Map:
             count = _batch_count(attributes)
             first = False
             if count:
-                yield count, keys.raw, values.raw
+                yield Block(
+                    count,
+                    ctypes.string_at(keys, count * self.key_size),
+                    ctypes.string_at(values, count * self.value_size),
+                )
             if last:
                 return
 
