@@ -9,7 +9,7 @@
 struct collect_header {
 	__u8 ethernet[ETH_HLEN];
 	__u8 flows;
-	__u8 force;   /* remove whatever state they are in */
+	__u8 force;   /* remove them whatever state they are in, and how they are masqueraded */
 	__u8 crowded; /* closed and half-open connections go early */
 	__u8 zero;
 };
@@ -69,6 +69,12 @@ static inline int collect_flows(struct __sk_buff *skb)
 		if (!header.force &&
 		    !connection_over(settings, &flow, connection, now, header.crowded))
 			continue;
+		if (header.force && connection->reply) {
+			struct flow routed;
+
+			flow_reverse(&routed, &flow, HOOK_EGRESS);
+			masquerade_forget(&routed);
+		}
 		connection_remove(&flow, connection);
 		removed++;
 	}

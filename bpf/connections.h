@@ -159,7 +159,7 @@ static inline void masquerade_forget(const struct flow *after)
 
 	routed.hook = HOOK_EGRESS;
 	masquerade = connection_find(&routed);
-	if (masquerade)
+	if (masquerade && !masquerade->reply)
 		connection_remove(&routed, masquerade);
 }
 

@@ -11,11 +11,19 @@
 
 #define SOCKET_CONNECTED 1 /* state of a connected UDP socket: TCP_ESTABLISHED */
 
+/* What a connected UDP socket asked for. */
+struct udp_socket {
+	struct address frontend;
+	__be16 frontend_port;
+	__u16 zero;
+};
+
 /*
- * Connected UDP sockets of the node, by their cookie: of which service. They are never asked again,
- * so that the agent closes those whose backend ceases to serve.
+ * Those of the node, by their cookie: they are never asked again, so the agent closes them when their
+ * backend ceases to serve. It also removes the rows of those that are closed already. Nothing is
+ * evicted: who comes when there is no room stays unknown.
  */
-MAP("lru_hash", __u64, __u32, udp_sockets, 65536, 0);
+MAP("hash", __u64, struct udp_socket, udp_sockets, 262144, BPF_F_NO_PREALLOC);
 
 /* bcc declares the helper's result as 32 bits. */
 static __u64 (*socket_cookie)(void *context) = (void *)BPF_FUNC_get_socket_cookie;
@@ -44,6 +52,19 @@ static inline void socket_set_address(struct bpf_sock_addr *context, bool v4,
 		context->user_ip6[3] = address->words[3];
 	}
 	context->user_port = port;
+}
+
+/*
+ * No address at all means loopback to connect(2): of IPv4 it is made that, of IPv6 (true) it is never a
+ * frontend. NodePorts stand under these addresses, so they must not be asked for.
+ */
+static inline bool asked_of_nobody(struct address *address)
+{
+	if (address->words[3])
+		return false;
+	if (address_is_v4(address))
+		address->words[3] = bpf_htonl(0x7f000001);
+	return address_is_zero(address);
 }
 
 /* What the socket is bound to; false while the kernel is to choose. */
@@ -101,6 +122,9 @@ static inline bool pod_call_is_odd(struct bpf_sock_addr *context, const struct f
 		return true;
 	if (asked->protocol != PROTO_TCP && (connect || asked->protocol != PROTO_UDP))
 		return true;
+	/* Two frontends may lead a port to one backend: only tc can give one of them another port. */
+	if (connect && context->sk->src_port)
+		return true;
 	/* These may be routed in other ways than what the namespace is known by. */
 	return context->sk->bound_dev_if || context->sk->mark;
 }
@@ -144,6 +168,8 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	asked.protocol = context->protocol;
 	asked.port = (__be16)context->user_port;
 	socket_address(context, v4, &asked.address);
+	if (asked_of_nobody(&asked.address))
+		return 1;
 
 	if (!connect) {
 		struct socket_translation *row = NULL;
@@ -236,9 +262,10 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		socket_remember(known, &asked, &choice);
 	choice_made(&choice, &client);
 	if (connect && asked.protocol == PROTO_UDP) {
+		struct udp_socket row = {.frontend = asked.address, .frontend_port = asked.port};
 		__u64 socket = socket_cookie(context);
 
-		udp_sockets.update(&socket, &choice.service);
+		udp_sockets.update(&socket, &row);
 	}
 	socket_set_address(context, v4, &choice.backend.address, choice.backend.port);
 	return 1;

@@ -5,19 +5,26 @@
 
 #define SOCKET_TRANSLATIONS 8
 
-/* Who ceased to serve a UDP service, whatever else it serves. */
+/*
+ * Who serves a UDP service, eligible or not: 1, or 0 for who has just ceased to. The agent writes it
+ * after the rows of the service.
+ */
 struct served {
 	__u32 service;
 	struct endpoint_key by;
 };
 
-MAP("lru_hash", struct served, __u32, departures, 16384, 0);
+MAP("hash", struct served, __u32, udp_serving, MAX_BACKENDS, BPF_F_NO_PREALLOC);
+
+/* So long a choice is believed that may not stand there yet. */
+#define CHOICE_FRESH_NS (2 * NS_PER_SECOND)
 
 struct socket_translation {
 	struct address frontend;
 	__be16 frontend_port;
 	__u16 zero;
 	struct served backend;
+	__u64 chosen; /* ns, CLOCK_MONOTONIC */
 };
 
 /* A TCP or connected socket has one; a UDP socket may send to several frontends in turn. */
@@ -32,6 +39,17 @@ struct socket_translations {
 
 SOCKET_STORAGE(struct socket_translations, socket_translations);
 
+/* Whether who was chosen still serves. One that is not eligible any more keeps those it has. */
+static inline bool translation_stands(struct socket_translation *row)
+{
+	__u32 *serves = udp_serving.lookup(&row->backend);
+
+	if (serves)
+		return *serves;
+	return (__s64)(bpf_ktime_get_coarse_ns() - row->chosen) < CHOICE_FRESH_NS &&
+	       endpoints.lookup(&row->backend.by);
+}
+
 /* The row of the backend this socket already sends to under `key`, while it still is one. */
 static inline struct socket_translation *socket_backend(struct socket_translations *known,
 							const struct frontend_key *key)
@@ -41,8 +59,7 @@ static inline struct socket_translation *socket_backend(struct socket_translatio
 		struct socket_translation *row = &known->rows[i];
 
 		if (row->frontend_port == key->port &&
-		    address_equal(&row->frontend, &key->address) &&
-		    endpoints.lookup(&row->backend.by) && !departures.lookup(&row->backend))
+		    address_equal(&row->frontend, &key->address) && translation_stands(row))
 			return row;
 	}
 	return NULL;
@@ -59,5 +76,6 @@ static inline void socket_remember(struct socket_translations *known,
 	row->backend.by.address = choice->backend.address;
 	row->backend.by.port = choice->backend.port;
 	row->backend.by.protocol = key->protocol;
+	row->chosen = bpf_ktime_get_coarse_ns();
 	known->next++;
 }

@@ -272,6 +272,7 @@ class Agent:
             if now >= check_at:
                 self._check_attachments()
                 self._programming.retry_refused()
+                self._programming.forget_closed_sockets()
                 check_at = now + _CHECK_SECONDS
             if now >= reconcile_at:
                 self._reconcile()

@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from bpfsvc.address import family
@@ -20,7 +20,7 @@ from bpfsvc.datapath import bpf
 from bpfsvc.datapath.bpf import Block
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.errors import BpfsvcError
-from bpfsvc.rows import Place
+from bpfsvc.served import Served
 
 _BATCH = 16
 """COLLECT_FLOWS of the C sources."""
@@ -59,7 +59,7 @@ class Collector:
         self._state = layout.value.pick(
             "seen", "reply", "established", "fin_sent", "fin_received", "reset", "held"
         )
-        self._owner = layout.value.pick("service", "reply")
+        self._becomes = layout.value.pick("after.source", "after.source_port", "reply")
         self._half_open = pinned.map("half_open")
         self._lifetimes = lifetimes
         self._seconds = seconds
@@ -116,34 +116,33 @@ class Collector:
                 " when it is full, new connections fail (enlarge it with --max-connections)"
             )
 
-    def forget_udp(self, serving: Mapping[int, frozenset[Place]]) -> dict[int, int]:
-        """Remove the UDP connections of services to whoever does not serve them any more.
+    def forget_udp(self, served: Served) -> dict[int, int]:
+        """Remove the UDP connections that lead astray; return how many there were, by family.
 
-        ``serving`` gives, for each service id that is looked at, those who do. Established TCP
-        stays with its backend; a UDP client would go on talking to nobody. Returns how many there
-        were, by family.
+        Established TCP stays with its backend; a UDP client would go on talking to nobody.
         """
         removed: dict[int, int] = {}
-        if not serving:
-            return removed
         for table in (self._connections, self._new_connections):
             for block in table.blocks():
                 found: dict[int, list[bytes]] = {}
-                for key in self._astray(block, serving):
+                for key in self._astray(block, served):
                     found.setdefault(family(self._origin.unpack(key)[0]), []).append(key)
                 for of_family, keys in found.items():
                     offered = self._offer(keys, force=True)
                     removed[of_family] = removed.get(of_family, 0) + offered
         return removed
 
-    def _astray(self, block: Block, serving: Mapping[int, frozenset[Place]]) -> Iterator[bytes]:
-        """Give the keys of entries of replies from backends that do not serve."""
-        for at, (service, reply) in enumerate(self._owner.iter_unpack(block.values)):
-            if not reply or service not in serving:
+    def _astray(self, block: Block, served: Served) -> Iterator[bytes]:
+        """Give the keys of entries that make of a backend's replies those of a frontend."""
+        ports = {socket.htons(port) for port in served.ports}
+        for at, (frontend, number, reply) in enumerate(self._becomes.iter_unpack(block.values)):
+            if not reply or number not in ports:
                 continue
             key = block.key(at)
             address, port, protocol = self._origin.unpack(key)
-            if protocol == IPPROTO_UDP and (address, socket.ntohs(port)) not in serving[service]:
+            if protocol == IPPROTO_UDP and served.is_astray(
+                (frontend, socket.ntohs(number)), (address, socket.ntohs(port))
+            ):
                 yield key
 
     def _run(self) -> None:

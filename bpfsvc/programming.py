@@ -16,9 +16,7 @@ from bpfsvc.absence import Absences
 from bpfsvc.books import Books
 from bpfsvc.cluster import ServiceKey
 from bpfsvc.collector import Collector
-from bpfsvc.datapath.departures import Departures
 from bpfsvc.datapath.pins import Pinned
-from bpfsvc.datapath.sockdiag import destroy_udp
 from bpfsvc.datapath.tables import Tables
 from bpfsvc.errors import MapFull
 from bpfsvc.health import Health
@@ -34,7 +32,7 @@ from bpfsvc.plan import (
     ServiceName,
 )
 from bpfsvc.reconciler import repair
-from bpfsvc.serving import Serving
+from bpfsvc.udpclients import UdpClients
 
 _log = logging.getLogger("bpfsvc")
 
@@ -68,13 +66,13 @@ class Programming:
         self._books = books
         self._pinned = pinned
         self._tables = Tables(pinned)
-        self._departures = Departures(pinned)
         self._collector = collector
         self._health = health
         self._health_checks = health_checks
         self._metrics = metrics
-        self._with_sockets = with_sockets
-        self._serving = Serving()
+        self._udp_clients = UdpClients(
+            books, pinned, collector, health, metrics, with_sockets=with_sockets
+        )
         self._absences = Absences()
         self._refused: dict[ServiceKey, str] = {}
         self._service_networks: set[rows.Network] | None = None
@@ -95,6 +93,7 @@ class Programming:
         began = time.monotonic()
         self._write(self._books.plans_for_all())
         self._follow_up(self._books.cluster.service_keys())
+        self._udp_clients.settle()
         self._tell_done(began, full=True)
 
     def sync(self, touched: set[ServiceKey]) -> None:
@@ -133,6 +132,10 @@ class Programming:
         self._health.well("pods")
         self._opted_out = now
 
+    def forget_closed_sockets(self) -> None:
+        """Make room for UDP sockets to come."""
+        self._udp_clients.forget_closed()
+
     def retry_refused(self) -> None:
         """Try again to bring in the Services that found no room."""
         if self._books.refused:
@@ -160,6 +163,7 @@ class Programming:
             drift += self._tables.set_service_networks(self._service_networks)
         if self._opted_out is not None:
             drift += self._tables.set_opted_out(self._opted_out)
+        drift += self._udp_clients.settle()
         return drift + self._tables.set_endpoints(self._books.endpoints)
 
     def _held(self) -> _Held:
@@ -226,38 +230,7 @@ class Programming:
 
     def _follow_up(self, touched: Collection[ServiceKey]) -> None:
         self.tell(touched)
-        self._forget_stale(touched)
-
-    def _forget_stale(self, touched: Iterable[ServiceKey]) -> None:
-        """Let UDP clients go whose backends ceased to serve; see :mod:`bpfsvc.serving`."""
-        changes = [
-            change
-            for key in touched
-            for change in self._serving.changes(key, *self._books.cluster.lookup(key))
-        ]
-        ids = {
-            port: one.service_id
-            for change in changes
-            for port, one in self._books.ledger.of(change.port[:2]).items()
-        }
-        serving = {ids[each.port]: each.serving for each in changes if each.port in ids}
-        if not serving:
-            return
-        began = time.monotonic()
-        removed = self._collector.forget_udp(serving)
-        looked_at = {change.port.family for change in changes}
-        self._metrics.stale_udp(
-            time.monotonic() - began, {each: removed.get(each, 0) for each in looked_at}
-        )
-        gone = {
-            (place, ids[change.port])
-            for change in changes
-            if change.port in ids
-            for place in change.gone
-        }
-        self._departures.note(gone, serving)
-        if gone and self._with_sockets:
-            destroy_udp(lambda place, cookie: (place, self._tables.socket_service(cookie)) in gone)
+        self._udp_clients.follow(touched)
 
 
 def _throw(plans: Plans, error: MapFull) -> Plan | None:

@@ -9,7 +9,7 @@ for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from socket import IPPROTO_UDP
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ class Serving:
 
     def __init__(self) -> None:
         self._known: dict[ServiceKey, dict[ServicePort, frozenset[Place]]] = {}
+
+    def of(self, key: ServiceKey) -> Mapping[ServicePort, frozenset[Place]]:
+        """Give who served each UDP service port when it was last asked who does, or last served."""
+        return self._known.get(key, {})
 
     def changes(
         self, key: ServiceKey, service: Service | None, slices: Iterable[EndpointSlice]

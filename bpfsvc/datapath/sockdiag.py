@@ -37,6 +37,15 @@ _ID_AT = 4
 _BUFFER = 1 << 16
 
 
+def live_udp() -> set[int]:
+    """Give the cookies of the UDP sockets of this network namespace that are bound to a port."""
+    found: set[int] = set()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as talk:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found.update(map(_cookie, _sockets(talk, family)))
+    return found
+
+
 def destroy_udp(is_lost: Callable[[Place, int], bool]) -> int:
     """Close UDP sockets of this network namespace, by the place of their peer and their cookie.
 
@@ -45,14 +54,13 @@ def destroy_udp(is_lost: Callable[[Place, int], bool]) -> int:
     closed = 0
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as talk:
         for family in (socket.AF_INET, socket.AF_INET6):
-            for sockid in list(_connected(talk, family, is_lost)):
+            every = list(_sockets(talk, family))
+            for sockid in [one for one in every if is_lost(_peer(family, one), _cookie(one))]:
                 closed += _destroy(talk, family, sockid)
     return closed
 
 
-def _connected(
-    talk: socket.socket, family: int, is_lost: Callable[[Place, int], bool]
-) -> Iterator[bytes]:
+def _sockets(talk: socket.socket, family: int) -> Iterator[bytes]:
     talk.send(_message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, family, bytes(_ID_BYTES)))
     while True:
         data = talk.recv(_BUFFER)
@@ -60,11 +68,12 @@ def _connected(
             size, kind, _, _, _ = _HEADER.unpack_from(data)
             if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                 return
-            sockid = data[_HEADER.size + _ID_AT : _HEADER.size + _ID_AT + _ID_BYTES]
-            (cookie,) = struct.unpack_from("=Q", sockid, _COOKIE_AT)
-            if is_lost(_peer(family, sockid), cookie):
-                yield sockid
+            yield data[_HEADER.size + _ID_AT : _HEADER.size + _ID_AT + _ID_BYTES]
             data = data[(size + 3) & ~3 :]
+
+
+def _cookie(sockid: bytes) -> int:
+    return int(struct.unpack_from("=Q", sockid, _COOKIE_AT)[0])
 
 
 def _peer(family: int, sockid: bytes) -> Place:

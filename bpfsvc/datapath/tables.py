@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from sys import intern
@@ -87,7 +86,6 @@ class Tables:
         self._destinations = Destinations(pinned)
         self._opted_out = pinned.map("socket_optouts")
         self._counters = pinned.map("backend_counters")
-        self._udp_sockets = pinned.map("udp_sockets")
 
     # -- writing --
 
@@ -181,11 +179,6 @@ class Tables:
         self._endpoints.delete_many(gone)
 
     # -- reading --
-
-    def socket_service(self, cookie: int) -> int:
-        """Give the service id that a connected UDP socket was translated by; 0: none."""
-        raw = self._udp_sockets.lookup(cookie.to_bytes(8, sys.byteorder))
-        return _ID.unpack(raw)[0] if raw else 0
 
     def names(self) -> Iterator[ServiceName]:
         """Read the names of all service ids."""

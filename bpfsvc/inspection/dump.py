@@ -80,7 +80,7 @@ _SHOWN_WITHIN = {"new_connections": "connections", "backend_counters": "backends
 
 _INTERNAL = {
     *("layout", "steps", "packets", "port_filters", "direct_flows", "half_open"),
-    *("quotes", "crc32c_steps", "fragments", "fragment_budgets", "udp_sockets", "departures"),
+    *("quotes", "crc32c_steps", "fragments", "fragment_budgets", "udp_sockets", "udp_serving"),
     "destinations",
 }
 """The description itself, and machinery of the programs: scratch space, bytes, counts."""

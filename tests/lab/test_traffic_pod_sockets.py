@@ -41,6 +41,9 @@ STICKY = Named("sticky", 60)
 ROLLED = Named("rolled", 61)
 MESH_PORT = 15001
 
+WITHOUT_PORT = ((socket.SOL_IP, 24, 1),)
+"""IP_BIND_ADDRESS_NO_PORT (ip(7)): a bound socket gets its port when it connects, as others do."""
+
 MARKED = ((socket.SOL_SOCKET, socket.SO_MARK, 1),)
 """A socket with a mark may be routed in another way than others: it is left to tc."""
 
@@ -171,6 +174,13 @@ def test_affinity_is_that_of_the_pods_address(met: Scene, family: int) -> None:
                 assert ask(pod, STICKY.vip(family), 80, options=options).pod == chosen
 
 
+def test_a_socket_that_has_a_port_is_left_to_tc(met: Scene, family: int) -> None:
+    """Another may have the same one, and be given the same backend."""
+    answer = ask(met.pod, ONE[2].vip(family), 80, source=(met.pod.address(family), 0))
+    assert host(answer.peer) == met.pod.address(family)
+    assert by_packets(met.node, answer.peer)
+
+
 def test_source_ranges_know_the_pods_address(met: Scene, family: int) -> None:
     allowed, other = met.node.pods.values()
     answer = ask(allowed, INGRESS[family], 80)
@@ -182,7 +192,8 @@ def test_source_ranges_know_the_pods_address(met: Scene, family: int) -> None:
 def test_a_socket_that_is_bound_keeps_its_address(met: Scene, family: int) -> None:
     """To the address that is known of the pod it is translated; to another it is left to tc."""
     pod = list(met.node.pods.values())[1]
-    answer = ask(pod, ONE[2].vip(family), 80, source=(pod.address(family), 0))
+    own = (pod.address(family), 0)
+    answer = ask(pod, ONE[2].vip(family), 80, source=own, options=WITHOUT_PORT)
     assert host(answer.peer) == pod.address(family)
     assert not by_packets(met.node, answer.peer)
     second = "10.244.1.99" if family == 4 else "fd44:1::99"
