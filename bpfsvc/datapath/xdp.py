@@ -7,11 +7,15 @@ keeps others away; whoever is there before us is left alone. It ends with its in
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from bpfsvc.datapath import bpf
 from bpfsvc.datapath.netlink.hooks import DeviceGone
@@ -29,13 +33,58 @@ _PREFIX = "xdp-"
 _OCCUPIED = {errno.EBUSY, errno.EEXIST}
 """Another program is there in the same mode; or in generic mode, which no native one may join."""
 
+_SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
+_GET_FLAGS, _GET_CHANNELS = 0x25, 0x3C
+"""ETHTOOL_GFLAGS, ETHTOOL_GCHANNELS (``linux/ethtool.h``)."""
+
 
 class Declined(KernelError):
-    """The driver of an interface does not run the program, for whatever reason."""
+    """The driver of an interface does not run the program, for whatever reason.
+
+    It may have taken the link down to find that out, and up again: Intel's ice counts its queues
+    last (``ice_xdp_setup_prog``). So nobody should ask again without a reason.
+    """
 
 
 class Occupied(Declined):
-    """Another XDP program is on the interface; this one may be tried again."""
+    """Another XDP program is in the way, mostly. That the kernel finds before it asks a driver."""
+
+
+class Conditions(NamedTuple):
+    """What drivers give as reasons to refuse, as far as it is easily known of an interface.
+
+    ``mtu`` in bytes; ``queues`` in use: those that receive, send, and do both; ``offloads``: bits
+    of ``enum ethtool_flags``, LRO among them. The last two are empty and 0 where a driver does not
+    tell. None says whether the link is up.
+    """
+
+    mtu: int
+    queues: tuple[int, ...]
+    offloads: int
+
+
+def conditions(name: str) -> Conditions:
+    """Look at an interface; raises ``OSError`` if there is none of that name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as control:
+        answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("=16s24x", name.encode()))
+        (mtu,) = struct.unpack_from("=16xi", answer)
+        # The command; four limits; how many receive, send, do something else, and do both.
+        channels = _ethtool(control, name, _GET_CHANNELS, 9)
+        flags = _ethtool(control, name, _GET_FLAGS, 2)
+    queues = (channels[5], channels[6], channels[8]) if channels else ()
+    return Conditions(mtu, queues, flags[1] if flags else 0)
+
+
+def _ethtool(control: socket.socket, name: str, command: int, size: int) -> tuple[int, ...]:
+    """Ask a driver for a structure of ``size`` words; () if it does not answer."""
+    words = (ctypes.c_uint32 * size)(command)
+    try:
+        fcntl.ioctl(
+            control, _SIOCETHTOOL, struct.pack("@16sP16x", name.encode(), ctypes.addressof(words))
+        )
+    except OSError:
+        return ()
+    return tuple(words)
 
 
 def attach(root: PinRoot, ifindex: int, program: int) -> None:

@@ -4,82 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from bpfsvc.datapath import bpf, creation, xdp
-from bpfsvc.datapath.netlink.conversation import Conversation
-from bpfsvc.datapath.netlink.details import read_details
-from bpfsvc.datapath.netlink.devices import Network, choose
+from bpfsvc.address import pack
+from bpfsvc.datapath import bpf, xdp
+from bpfsvc.datapath.netlink.devices import DeviceAddress
 from bpfsvc.datapath.netlink.hooks import DeviceGone
-from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.edge import Edge
 from bpfsvc.lab import links
 from bpfsvc.lab.namespace import Namespace
+from tests.packets.cables import follow, follow_as, laid, network, programs, rows, stranger
 from tests.packets.node import Node
-
-XDP, XDP_PASS, DRIVER_MODE = 6, 2, 1 << 2
-"""BPF_PROG_TYPE_XDP, its verdict, XDP_FLAGS_DRV_MODE."""
 
 
 @pytest.fixture
 def place(node: Node) -> Iterator[Namespace]:
     """The namespace of a node with the interfaces ``one`` and ``two``, for the calling thread."""
-    here, there = Namespace("edge-here"), Namespace("edge-there")
-    try:
-        for name in ("one", "two"):
-            links.cable(here, name, there, name)
-        with here.entered():
-            yield here
-            for index in xdp.attached(node.root):
-                xdp.detach(node.root, index)
-            node.pinned.map("uplinks").replace({})
-    finally:
-        here.close()
-        there.close()
-
-
-@contextmanager
-def stranger(place: Namespace, name: str) -> Iterator[int]:
-    """Put an XDP program of somebody else on an interface; give its id."""
-    code = struct.pack("=BBhiBBhi", 0xB7, 0, 0, XDP_PASS, 0x95, 0, 0, 0)
-    program = creation.load_program("stranger", XDP, xdp.ATTACH_TYPE, code, "GPL")
-    link = bpf.link_create(program, place.index(name), xdp.ATTACH_TYPE, DRIVER_MODE)
-    try:
-        yield bpf.program_id(program)
-    finally:
-        os.close(program)
-        os.close(link)
-
-
-def network() -> Network:
-    talk = Conversation()
-    try:
-        return read_network(talk)
-    finally:
-        talk.close()
-
-
-def follow(edge: Edge) -> None:
-    now = network()
-    edge.follow(now, choose(now.devices))
-
-
-def programs(place: Namespace, name: str) -> tuple[int, ...]:
-    """Give the ids of the XDP programs on an interface, as the kernel tells everybody."""
-    talk = Conversation()
-    try:
-        return read_details(talk)[place.index(name)].xdp
-    finally:
-        talk.close()
-
-
-def rows(node: Node) -> set[int]:
-    """Give the interfaces that the program knows."""
-    return {struct.unpack("=I", key)[0] for key, _ in node.pinned.map("uplinks").items()}
+    with laid(node) as here:
+        yield here
 
 
 def test_it_comes_where_it_is_asked_for_and_goes_with_the_wish(
@@ -182,3 +126,28 @@ def test_a_program_that_was_taken_away_is_missed_and_comes_back(
     follow(edge)
     assert edge.served == ["one"]
     assert len(programs(place, "one")) == 1
+
+
+UPLINK = {"kind": "", "addresses": (DeviceAddress(pack("192.0.2.1"), 24, 0, True),)}
+"""As hardware with an address, which ``auto`` takes."""
+
+
+def test_what_is_served_stays_so_while_its_link_goes_down_and_up(
+    node: Node, place: Namespace
+) -> None:
+    """Whoever manages the network may take the address away meanwhile.
+
+    Would the program be taken off then, some drivers would take the link down again, and so on.
+    """
+    edge = Edge(("auto",), node.installation)
+    follow_as(edge, {"one": UPLINK})
+    attached = bpf.get(node.root.links / f"xdp-{place.index('one')}")
+    try:
+        follow_as(edge, {"one": UPLINK | {"addresses": ()}})
+        assert bpf.link_ifindex(attached) == place.index("one")
+    finally:
+        os.close(attached)
+    assert edge.served == ["one"]
+    assert rows(node) == {place.index("one")}
+    follow_as(edge, {"one": UPLINK | {"master": place.index("two")}})
+    assert (edge.served, programs(place, "one")) == ([], ())
