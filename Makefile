@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 
+# Where tc, nft and iptables are; "su" without "-" keeps the PATH of a user, which lacks it.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
 # bcc belongs to the distribution's Python, so that is the one the environment is made of.
 SYSTEM_PYTHON := /usr/bin/python3
 VENV := .venv
@@ -14,8 +17,9 @@ PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
 
 # What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
-# What the benchmark needs beside: a C compiler for its load tool, and the other modes' tools.
-COMPARED := gcc libc6-dev ethtool ipvsadm
+# What the benchmark and the tests need beside: a C compiler for the load tool, the other modes' tools,
+# and another's view of what is attached and loaded.
+COMPARED := gcc libc6-dev ethtool ipvsadm bpftool
 # What another kernel needs to be tried.
 EMULATOR := qemu-system-x86 kmod
 # What the image is built and run with, without any registry.
@@ -49,7 +53,7 @@ demo: $(VENV)/installed-demo
 test: lint | compared
 	@$(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
 
-slow: $(VENV)/installed-test $(KERNEL)/version
+slow: $(VENV)/installed-test $(KERNEL)/version | compared
 	@$(PYTEST) -m slow $(TESTS) tests/kernels $(ARGS)
 
 kernels: $(VENV)/installed-test $(KERNEL)/version

@@ -116,8 +116,10 @@ def test_an_api_server_that_nobody_named_is_asked_for(served: Scene) -> None:
 
 
 def test_no_root_is_said(served: Scene) -> None:
-    """Another user has none of the capabilities."""
-    done = run(served, before=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+    """Another user has none of the capabilities (but reads a checkout in root's home, too)."""
+    caps = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *caps]
+    done = run(served, before=user)
     line = complaint(done, 1)
     assert "CAP_NET_ADMIN" in line
     assert "CAP_PERFMON" in line
