@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import links
 from bpfsvc.lab.links import Address, End, Network
 from bpfsvc.lab.namespace import LabError, Namespace
@@ -160,10 +161,21 @@ class Node(Namespace):
                 links.delete_route(self, network)
 
     def close(self) -> None:
-        """End the pods, the node's processes, and what agents have pinned."""
-        for pod in self.pods.values():
-            pod.close()
-        if self.cgroup is not None and self.holds_pods:
-            (self.cgroup / "pods").rmdir()
-        super().close()
-        shutil.rmtree(self.pin_root)
+        """End the pods, the node's processes, and what agents have pinned.
+
+        As much as there is, wherever building it has stopped. What fails is no reason to leave the
+        rest; the first error is raised in the end.
+        """
+        steps = [pod.close for pod in self.pods.values()]
+        if self.cgroup is not None:
+            pods = self.cgroup / "pods"
+            steps.append(lambda: pods.rmdir() if pods.exists() else None)
+        steps += [super().close, lambda: shutil.rmtree(self.pin_root)]
+        errors = []
+        for step in steps:
+            try:
+                step()
+            except (BpfsvcError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -37,11 +37,19 @@ class Pod(Namespace):
         super().__init__(name, prefix=node.prefix, cgroup=cgroup)
         self.node = node
         self.addresses = addresses
+        try:
+            self._attach(host_interface)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, host_interface: str) -> None:
+        node = self.node
         self.host_end, self.uplink = links.cable(node, host_interface, self, "eth0", node.pod_mtu)
         attach = _attach_bridged if node.bridge is not None else _attach_routed
-        for address in addresses.values():
+        for address in self.addresses.values():
             attach(self, address)
-        for address in addresses.values():
+        for address in self.addresses.values():
             links.await_address(self.uplink, address)
 
     @property

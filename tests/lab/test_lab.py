@@ -18,6 +18,7 @@ from bpfsvc.lab.capture import Capture, Frame
 from bpfsvc.lab.dial import ask, connect, tally
 from bpfsvc.lab.namespace import LabError
 from bpfsvc.lab.topology import Lab
+from tests.lab.traces import descriptors, traces
 
 NETWORKS: list[dict[str, Any]] = [
     {"layout": "routed"},
@@ -322,17 +323,7 @@ def test_load_counts_failures() -> None:
 
 def test_lab_leaves_nothing_behind() -> None:
     """Afterwards there is no process, no named namespace, no cgroup and no pin of the lab."""
-
-    def traces() -> list[Path]:
-        return sorted(
-            [
-                *sandbox.NETNS_ROOT.iterdir(),
-                *sandbox.CGROUP_ROOT.glob("*/"),
-                *sandbox.BPF_ROOT.glob("lab*"),
-            ]
-        )
-
-    before, descriptors = traces(), len(list(Path("/proc/self/fd").iterdir()))
+    before, opened = traces(), descriptors()
     with Lab("bridge", "vxlan", cni_masquerade=True) as lab:
         lab.serve()
         children = [lab.nodes[0].popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=-1)]
@@ -342,7 +333,7 @@ def test_lab_leaves_nothing_behind() -> None:
         (lab.nodes[0].pin_root / "deeper").mkdir()
         assert traces() != before
     assert traces() == before
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert descriptors() == opened
     assert all(child.returncode is not None for child in children)
     assert not _runs(grandchild)
 

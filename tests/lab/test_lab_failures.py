@@ -1,0 +1,59 @@
+"""A lab that cannot be built, or not taken down: it says why, and leaves nothing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from bpfsvc.lab import links
+from bpfsvc.lab.namespace import LabError
+from bpfsvc.lab.node import Node
+from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.topology import Lab
+from tests.lab.traces import descriptors, traces
+
+
+@pytest.mark.parametrize("holds_pods", [False, True], ids=["pods outside", "pods below"])
+@pytest.mark.parametrize(
+    ("place", "step", "good"),
+    [(Node, "masquerade_pods", 1), (links, "await_address", 3)],
+    ids=["before any pod", "half of a pod"],
+)
+def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, place: Any, step: str, good: int, holds_pods: bool
+) -> None:
+    """``good``: how often the step goes well before."""
+    before, opened = traces(), descriptors()
+    calls, act = itertools.count(), getattr(place, step)
+
+    def fail(*words: Any) -> Any:
+        if next(calls) == good:
+            raise LabError("this went wrong first")
+        return act(*words)
+
+    monkeypatch.setattr(place, step, fail)
+    with (
+        pytest.raises(LabError, match="this went wrong first"),
+        Lab(families=(4,), cni_masquerade=True, holds_pods=holds_pods),
+    ):
+        pass
+    assert traces() == before
+    assert descriptors() == opened
+
+
+def test_a_node_is_closed_to_the_end_whatever_fails_and_the_first_error_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here none of its pods can be closed without trouble."""
+    before, end = traces(), Pod.close
+
+    def fail(pod: Pod) -> None:
+        end(pod)
+        raise LabError(f"{pod.name} said no")
+
+    monkeypatch.setattr(Pod, "close", fail)
+    with pytest.raises(LabError, match="pod-1-1 said no"), Lab(nodes=1, holds_pods=True):
+        pass
+    assert traces() == before
