@@ -88,6 +88,34 @@ def test_a_mode_that_cannot_be_set_up_is_told_and_left_out() -> None:
     assert "nonsense with 1 Service" in notes[0]
 
 
+def test_a_rival_is_left_out_of_clusters_as_large_as_one_that_took_it_too_long() -> None:
+    """What took too long is noted, and smaller ones are tried."""
+    slow: dict[str, int] = {}
+
+    def modes(services: int, limit: float) -> tuple[list[str], list[str]]:
+        cells, notes = measure(
+            services,
+            ("nftables",),
+            lambda _: None,
+            rounds=1,
+            frames=FRAMES,
+            limit=limit,
+            slow=slow,
+        )
+        return [cell.mode for cell in cells], [note.partition(": ")[2] for note in notes]
+
+    bare = ["drop", "bounce", "stack"]
+    found, (note,) = modes(3, 1e-6)
+    assert found == bare
+    assert "not programmed within" in note
+    assert slow == {"nftables": 3}
+    assert modes(3, 60) == (
+        bare,
+        ["nftables with 3 Services: not tried: 3 Services took too long already"],
+    )
+    assert modes(2, 60) == ([*bare, "nftables"], [])
+
+
 def test_a_jump_to_nowhere_is_an_error() -> None:
     code = Code()
     code.if_more(R1, R2, "nowhere")

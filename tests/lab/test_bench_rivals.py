@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,9 +18,14 @@ from typing import NamedTuple
 import pytest
 
 from bpfsvc.bench import rivals
-from bpfsvc.bench.rivals import Balanced, KubeProxy, Mode, RivalFailed, TooSlow
+from bpfsvc.bench.rivals import Balanced, KubeProxy, Mode, RivalFailed, TooSlow, ipvs
+from bpfsvc.bench.rivals.balanced import Site, Step
+from bpfsvc.bench.rivals.running import Runner
+from bpfsvc.bench.stands.agents import cores
+from bpfsvc.bench.stands.scene import RivalScene
+from bpfsvc.lab.capture import Capture
 from bpfsvc.lab.dial import Protocol, ask, tally
-from bpfsvc.lab.patience import wait
+from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
 
 _PODS = IPv4Network(CLUSTER_CIDRS[4])
@@ -24,6 +33,7 @@ _ALWAYS: tuple[Mode, ...] = ("iptables", "iptables-nft", "nftables")
 """What a kernel of the tests must have; ipvs it may lack."""
 
 _WEB, _ECHO, _ALONE = "10.96.0.1", "10.96.0.2", "10.96.0.3"
+_NOBODY = "10.96.0.4"
 
 
 class Rival(NamedTuple):
@@ -112,6 +122,57 @@ def test_new_connections_follow_a_change_and_the_others_stay(rival: Rival) -> No
     assert set(tally(pod, _ECHO, 7, "udp", count=40)) == set(rival.names[1:3])
 
 
+def test_a_change_that_is_ready_is_made_when_it_is_made(rival: Rival) -> None:
+    """To start its tools with nothing to do changes nothing."""
+    pod, node = rival.lab.pods[0], rival.lab.nodes[0]
+    moved = replace(rival.web, backends=((rival.lab.pods[3].address(), 8080),))
+    ready = rivals.prepare(node, rival.mode, moved)
+    assert all(0 < ready.empty().seconds < 5 for _ in range(2))
+    assert set(tally(pod, _WEB, 80, count=20)) == set(rival.names[1:3])
+    before = time.monotonic()
+    took = ready.make()
+    assert before < took.began < took.ended < time.monotonic()
+    assert set(tally(pod, _WEB, 80, count=20)) == {rival.names[3]}
+    rivals.change(node, rival.mode, rival.web)
+
+
+def test_localhost_has_node_ports_and_counts_them_in_iptables(rival: Rival) -> None:
+    """By the rule that kube-proxy has for its metrics, and not by the one that follows."""
+    node = rival.lab.nodes[0]
+    if rival.mode == "nftables":
+        assert set(tally(node, "127.0.0.1", 30080, count=1)) == {"refused"}
+        return
+    flavour = "legacy" if rival.mode == "iptables" else "nft"
+
+    def counted() -> list[int]:
+        rules = node.run([f"iptables-{flavour}-save", "-c", "-t", "nat"]).stdout.splitlines()
+        found = [rule for rule in rules if "KUBE-NODEPORTS" in rule and "--dport 30080" in rule]
+        assert ["nfacct" in rule for rule in found] == [True, False]
+        return [int(rule[1:].partition(":")[0]) for rule in found]
+
+    local, others = counted()
+    assert ask(node, "127.0.0.1", 30080).pod in rival.names
+    assert counted() == [local + 1, others]
+
+
+def test_nftables_refuses_and_drops_what_no_service_has(rival: Rival) -> None:
+    """A port that a cluster IP has not, and an address of the range that nobody has.
+
+    With iptables both are sent to wherever the node's routes lead.
+    """
+    pod, node = rival.lab.pods[0], rival.lab.nodes[0]
+    drops = rival.mode == "nftables"
+    with Capture(node, "eth0") as capture:
+        patience = 2.0 if drops else 0.2
+        assert tally(pod, _WEB, 81, count=1, timeout=patience) == {
+            "refused" if drops else "timeout": 1
+        }
+        assert tally(pod, _NOBODY, 80, count=1, timeout=0.2) == {"timeout": 1}
+    sent = [frame.data for frame in capture.frames() if frame.outgoing]
+    left = {to for to in (_WEB, _NOBODY) if any(socket.inet_aton(to) in data for data in sent)}
+    assert left == (set() if drops else {_WEB, _NOBODY})
+
+
 def test_a_node_is_programmed_once(rival: Rival) -> None:
     """And what it does not have cannot change."""
     node = rival.lab.nodes[0]
@@ -134,6 +195,48 @@ def lab() -> Iterator[Lab]:
     """A lab of one node without pods."""
     with Lab("routed", families=(4,), nodes=1, pods_per_node=0) as made:
         yield made
+
+
+def test_sets_and_rules_of_ipvs_are_taken_by_a_kernel_without_it(lab: Lab) -> None:
+    """All but what makes ipvs itself, at first and at a change."""
+    if shutil.which("ipset") is None:
+        assert "apt install" in rivals.modes()["ipvs"]
+        return
+    node = lab.nodes[0]
+    site = Site(node.address(4), IPv4Network(node.pod_cidrs[4]), _PODS)
+    before = Balanced("default/web", _WEB, 80, "tcp", 30080, (("10.244.2.2", 80),))
+    after = replace(before, backends=(("10.244.1.2", 80),))
+    runner = Runner(node, "ipvs")
+    for steps in (
+        ipvs.first([before], site),
+        ipvs.change([after], before, after, (), site),
+    ):
+        runner.take([step for step in steps if step.command[0] not in ("ipvsadm", "ip")])
+        assert runner.run(stretched(5), 1).seconds > 0
+    assert "KUBE-LOOP-BACK" in node.run(["iptables-legacy-save", "-t", "nat"]).stdout
+
+
+def test_a_tool_that_fails_is_named_with_its_first_line(lab: Lab) -> None:
+    """And none is run after it; neither is one that does not exist."""
+    runner = Runner(lab.nodes[0], "nftables")
+    failing = Step(("sh", "-s"), "echo one >&2; echo two >&2; exit 3")
+    runner.take([Step(("true",), ""), failing, Step(("sleep", "60"), "")])
+    with pytest.raises(RivalFailed, match=r"sh -s ended with 3: one$"):
+        runner.run(stretched(5), 1)
+    runner.take([Step(("no-such-tool",), "")])
+    with pytest.raises(RivalFailed, match="no-such-tool ended with 127: not found"):
+        runner.run(stretched(5), 1)
+
+
+def test_only_the_client_and_the_backends_are_on_the_core_of_the_client() -> None:
+    """As long as a scene is open; afterwards all is as it was."""
+    allowed = os.sched_getaffinity(0)
+    core, _ = cores()
+    with RivalScene(1, "nftables", 60.0) as scene:
+        scene.change()
+        assert scene.empty > 0
+        assert os.sched_getaffinity(0) == (allowed - {core} or allowed)
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_programming_ends_at_its_limit(lab: Lab) -> None:

@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise, permutations
 
 import pytest
 
 from bpfsvc.bench.suites.order import Order
 
+_ROUNDS = 21  # turns of each in a task as it is by default
+
+
+def _turns(count: int, task: object, rounds: int = _ROUNDS) -> list[int]:
+    order = Order(range(count), task)
+    return [*chain.from_iterable(order.next() for _ in range(rounds))]
+
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_everybody_has_a_turn_and_nobody_two_in_a_row(count: int) -> None:
-    order = Order(range(count))
+    order = Order(range(count), "pods")
     turns = [order.next() for _ in range(50)]
     assert all(sorted(turn) == list(range(count)) for turn in turns)
-    assert all(one != other for one, other in pairwise(each for turn in turns for each in turn))
+    assert all(one != other for one, other in pairwise(chain.from_iterable(turns)))
 
 
-def test_everybody_comes_after_everybody() -> None:
-    order = Order(range(4))
-    pairs = Counter(pairwise(each for _ in range(300) for each in order.next()))
-    assert len(pairs) == 12
-    assert max(pairs.values()) < 3 * min(pairs.values())
+@pytest.mark.parametrize("count", [3, 4, 6, 7, 9])
+@pytest.mark.parametrize("task", range(10))
+def test_everybody_comes_after_everybody_else_as_often_as_after_others(
+    count: int, task: int
+) -> None:
+    """By the turns of one task, and not only after thousands."""
+    found = Counter(pairwise(_turns(count, task)))
+    times = [found[pair] for pair in permutations(range(count), 2)]
+    assert max(times) - min(times) <= 2
+    assert min(times) > 0
 
 
-def test_it_is_the_same_in_every_run_and_one_alone_is_always_next() -> None:
-    one, other = Order("abcde"), Order("abcde")
-    assert [one.next() for _ in range(5)] == [other.next() for _ in range(5)]
-    assert Order("a").next() == ["a"]
+def test_the_order_is_the_tasks_own_and_the_same_in_every_run() -> None:
+    """Over all tasks, nobody is early or late in a round."""
+    tasks = [(1, "pods", "connect", number) for number in range(200)]
+    assert _turns(7, tasks[0]) == _turns(7, (1, "pods", "connect", 0))
+    orders = {tuple(_turns(7, task, 1)) for task in tasks}
+    assert len(orders) > 190
+    places = [sum(order.index(one) for order in orders) / len(orders) for one in range(7)]
+    assert all(2.5 < place < 3.5 for place in places)
+
+
+def test_one_alone_is_always_next_and_nobody_never() -> None:
+    alone: Order[str] = Order("a", "pods")
+    assert [alone.next() for _ in range(3)] == [["a"]] * 3
+    assert Order([], "pods").next() == []

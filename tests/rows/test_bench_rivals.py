@@ -13,6 +13,7 @@ from bpfsvc.bench.rivals.kubeproxy import synced
 from bpfsvc.errors import UsageError
 
 SITE = Site("192.168.50.11", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
+COUNTED = SITE._replace(counted=True)
 WEB = Balanced(
     "default/web:http",
     "10.96.0.1",
@@ -44,8 +45,6 @@ def test_names_are_kube_proxys() -> None:
     assert iptables.service_chain(KNOWN) == "KUBE-SVC-XPGD46QRK7WJZT7O"
     assert iptables.endpoint_chain(KNOWN, backend) == "KUBE-SEP-SXIVWICOYRO3J4NJ"
     assert nftables.service_chain(KNOWN) == "service-ULMVA6XW-ns1/svc1/tcp/p80"
-    chain = nftables.endpoint_chain(KNOWN, backend)
-    assert chain == "endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
 
 
 def test_something_is_balanced_over_something() -> None:
@@ -74,6 +73,23 @@ def test_iptables_has_one_rule_for_each_frontend_in_the_order_given(flavour: str
     marked, spread = of(text, f"-A {outside} ")
     assert marked.endswith("-j KUBE-MARK-MASQ")
     assert spread == f"-j {iptables.service_chain(WEB)}"
+
+
+def test_iptables_counts_what_asks_for_node_ports_at_localhost() -> None:
+    """By a rule before each NodePort's own, and those dropped as invalid, where there is nfacct."""
+    text = lines(iptables.first("legacy", [WEB], COUNTED), "iptables-legacy-restore")
+    local, other = of(text, "-A KUBE-NODEPORTS ")
+    assert local == other.replace(
+        "--dport 30080 ",
+        "-d 127.0.0.0/8 --dport 30080 -m nfacct --nfacct-name localhost_nps_accepted_pkts ",
+    )
+    assert of(text, "-A KUBE-FORWARD ")[0] == (
+        "-m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts "
+        "-j DROP"
+    )
+    text = lines(iptables.first("legacy", [WEB], SITE), "iptables-legacy-restore")
+    assert of(text, "-A KUBE-NODEPORTS ") == [other]
+    assert of(text, "-A KUBE-FORWARD ")[0] == "-m conntrack --ctstate INVALID -j DROP"
 
 
 def test_iptables_gives_every_endpoint_the_same_odds() -> None:
@@ -124,7 +140,7 @@ def test_iptables_at_a_change_writes_all_frontends_and_chains_of_one_service() -
 
 
 def test_nftables_has_an_element_for_each_frontend_and_chains_for_all() -> None:
-    """In one transaction; an endpoint elsewhere cannot be its own client here."""
+    """In one transaction; one rule of a Service's chain translates to any of its endpoints."""
     text = lines(nftables.first([DNS, WEB], SITE), "nft")
     assert of(text, "add element ip kube-proxy service-ips ") == [
         f"{{ 10.96.0.10 . udp . 53 : goto {nftables.service_chain(DNS)} }}",
@@ -135,20 +151,39 @@ def test_nftables_has_an_element_for_each_frontend_and_chains_for_all() -> None:
         f"{{ tcp . 30080 : goto {outside} }}"
     ]
     spread = nftables.service_chain(WEB)
-    chains = [nftables.endpoint_chain(WEB, each) for each in WEB.endpoints]
-    choices = ", ".join(f"{at} : goto {chain}" for at, chain in enumerate(chains))
     assert of(text, f"add rule ip kube-proxy {spread} ") == [
-        "ip daddr 10.96.0.1 ip saddr != 10.244.0.0/16 jump mark-for-masquerade",
-        f"numgen random mod 3 vmap {{ {choices} }}",
+        "meta l4proto tcp dnat ip addr . port to numgen random mod 3 map "
+        "{ 0 : 10.244.1.3 . 8080 , 1 : 10.244.2.2 . 8080 , 2 : 10.244.2.3 . 8080 }"
     ]
-    rules = [of(text, f"add rule ip kube-proxy {chain} ") for chain in chains]
-    assert rules == [
-        [
-            "ip saddr 10.244.1.3 jump mark-for-masquerade",
-            "meta l4proto tcp dnat to 10.244.1.3:8080",
-        ],
-        ["meta l4proto tcp dnat to 10.244.2.2:8080"],
-        ["meta l4proto tcp dnat to 10.244.2.3:8080"],
+    assert of(text, f"add rule ip kube-proxy {outside} ") == [
+        "mark set mark or 0x4000",
+        f"goto {spread}",
+    ]
+
+
+def test_nftables_masquerades_what_is_marked_and_what_comes_back_to_itself() -> None:
+    """Marked before anything is translated; an endpoint elsewhere is not its own client here."""
+    text = lines(nftables.first([DNS, WEB], SITE), "nft")
+    assert of(text, "add rule ip kube-proxy services ")[0] == (
+        "ip daddr @cluster-ips ip saddr != 10.244.0.0/16 mark set mark or 0x4000"
+    )
+    assert of(text, "add rule ip kube-proxy masquerading ") == [
+        "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random",
+        "ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections "
+        "masquerade fully-random",
+    ]
+    assert of(text, "add element ip kube-proxy hairpin-connections ") == [
+        "{ 10.244.1.4 . 10.244.1.4 . udp . 53 }",
+        "{ 10.244.1.3 . 10.244.1.3 . tcp . 8080 }",
+    ]
+
+
+def test_nftables_refuses_what_is_left_of_the_range_of_services() -> None:
+    """Ports that a cluster IP has not, and then addresses that nobody has."""
+    text = lines(nftables.first([WEB], SITE), "nft")
+    assert of(text, "add rule ip kube-proxy cluster-ips-check ") == [
+        "ip daddr @cluster-ips reject",
+        "ip daddr { 10.96.0.0/12 } drop",
     ]
 
 
@@ -164,15 +199,14 @@ def test_nftables_of_a_large_cluster_comes_in_portions() -> None:
 
 
 def test_nftables_at_a_change_writes_one_service() -> None:
-    """And deletes what an earlier change left."""
-    old = Backend("10.244.2.7", 53)
-    text = lines(nftables.change(MOVED, [(DNS, old)], SITE), "nft")
-    assert not of(text, "add element")
-    spread = nftables.service_chain(WEB)
-    assert of(text, "flush chain ip kube-proxy service-") == [spread.removeprefix("service-")]
-    assert "numgen random mod 2 vmap" in of(text, f"add rule ip kube-proxy {spread} ")[1]
-    deleted = of(text, "delete chain ip kube-proxy ")
-    assert deleted == [nftables.endpoint_chain(DNS, old)]
+    """Its chains are emptied before; no other is touched."""
+    text = lines(nftables.change(MOVED, SITE), "nft")
+    spread, outside = (nftables.service_chain(WEB, kind) for kind in ("service", "external"))
+    assert of(text, "flush chain ip kube-proxy ") == [spread, outside]
+    assert "numgen random mod 2 map" in of(text, f"add rule ip kube-proxy {spread} ")[0]
+    assert of(text, "add element ip kube-proxy ") == [
+        "hairpin-connections { 10.244.1.3 . 10.244.1.3 . tcp . 8080 }"
+    ]
 
 
 def test_ipvs_has_a_virtual_service_for_each_frontend() -> None:
@@ -204,24 +238,75 @@ def test_ipvs_has_as_many_rules_for_many_services_as_for_one() -> None:
     """They know Services by sets."""
     one, two = (
         lines(ipvs.first(services, SITE), "iptables-legacy-restore")
-        for services in ([DNS], [DNS, WEB])
+        for services in ([WEB], [replace(WEB, name="default/other", address="10.96.0.2"), WEB])
     )
     assert one == two
+
+
+def test_ipvs_has_rules_for_sets_with_members_alone() -> None:
+    """A hairpin is an endpoint of this node, and a NodePort has a protocol."""
+    elsewhere = replace(DNS, backends=(("10.244.2.4", 53),), node_port=30053)
+    text = lines(ipvs.first([elsewhere], SITE), "iptables-legacy-restore")
+    assert [line.split("--match-set ")[1] for line in of(text, "-A KUBE-NODE-PORT -p")] == [
+        "KUBE-NODE-PORT-UDP dst -j KUBE-MARK-MASQ"
+    ]
+    assert not any("KUBE-LOOP-BACK" in line for line in text)
+    text = lines(ipvs.first([DNS], SITE), "iptables-legacy-restore")
+    assert "KUBE-LOOP-BACK dst,dst,src -j MASQUERADE" in of(text, "-A KUBE-POSTROUTING ")[0]
+
+
+def test_ipvs_looks_packets_for_this_node_up_in_five_sets() -> None:
+    """Before it refuses ports of cluster IPs that no Service has; all of the sets exist."""
+    steps = ipvs.first([WEB], SITE)
+    text = lines(steps, "iptables-legacy-restore")
+    assert of(text, "-A KUBE-IPVS-FILTER ") == [
+        "-m set --match-set KUBE-LOAD-BALANCER dst,dst -j RETURN",
+        "-m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN",
+        "-m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN",
+        "-m set --match-set KUBE-EXTERNAL-IP-LOCAL dst,dst -j RETURN",
+        "-m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j RETURN",
+        "-m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT",
+    ]
+    filtering = text[text.index("*filter") : text.index("*nat")]
+    assert of(filtering, "-A KUBE-NODE-PORT ") == [
+        '-m comment --comment "Kubernetes health check node port" '
+        "-m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT"
+    ]
+    made = {line.split()[0] for line in of(lines(steps, "ipset"), "create ")}
+    named = {line.split("--match-set ")[1].split()[0] for line in text if "--match-set" in line}
+    assert named <= made
 
 
 def test_ipvs_lets_connections_of_a_gone_endpoint_end() -> None:
     """TCP's at weight 0, from where it may come back; UDP's go at once."""
     back = [Backend("10.244.2.9", 8080)]
-    text = lines(ipvs.change(WEB, MOVED, back, SITE), "ipvsadm")
+    steps = ipvs.change([DNS, MOVED], WEB, MOVED, back, SITE)
+    text = lines(steps, "ipvsadm")
     assert [line for line in text if "10.96.0.1:80" in line] == [
         "-e -t 10.96.0.1:80 -r 10.244.2.9:8080 -m -w 1",
         "-e -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 0",
         "-e -t 10.96.0.1:80 -r 10.244.2.3:8080 -m -w 0",
     ]
     elsewhere = replace(DNS, backends=(("10.244.2.4", 53),))
-    assert lines(ipvs.change(DNS, elsewhere, (), SITE), "ipvsadm") == [
+    assert lines(ipvs.change([elsewhere], DNS, elsewhere, (), SITE), "ipvsadm") == [
         "-a -u 10.96.0.10:53 -r 10.244.2.4:53 -m -w 1",
         "-d -u 10.96.0.10:53 -r 10.244.1.4:53",
+    ]
+
+
+def test_ipvs_at_a_change_writes_the_rules_anew_after_the_real_servers() -> None:
+    """All of them but the jumps to them; a set only if it has a new member."""
+    steps = ipvs.change([DNS, MOVED], WEB, MOVED, (), SITE)
+    assert [step.command[0] for step in steps] == ["ipvsadm", "iptables-legacy-restore"]
+    first, again = (
+        lines(each, "iptables-legacy-restore") for each in (ipvs.first([DNS, MOVED], SITE), steps)
+    )
+    jumps = {line for line in first if line.startswith(("-A INPUT", "-A OUTPUT", "-A FORWARD"))}
+    jumps |= {line for line in first if line.startswith(("-A PREROUTING", "-A POSTROUTING"))}
+    assert again == [line for line in first[3:] if line not in jumps]
+    here = replace(WEB, backends=(("10.244.1.9", 8080),))
+    assert lines(ipvs.change([here], WEB, here, (), SITE), "ipset") == [
+        "add KUBE-LOOP-BACK 10.244.1.9,tcp:8080,10.244.1.9"
     ]
 
 

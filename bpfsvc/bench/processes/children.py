@@ -30,7 +30,9 @@ class ProcessFailed(BpfsvcError):
 
 
 class Talker:
-    """A process that answers each line of JSON with one."""
+    """A process that answers each line of JSON with one, within ``patience`` seconds."""
+
+    patience = _PATIENCE
 
     def __init__(self, place: Namespace, name: str, line: Sequence[str | Path]) -> None:
         self._name = f"{name} in {place.name}"
@@ -54,7 +56,7 @@ class Talker:
         assert stream is not None
         while b"\n" not in self._heard:
             # Not by readline: it would hide a second line from select.
-            if not select.select([stream], [], [], _PATIENCE)[0]:
+            if not select.select([stream], [], [], self.patience)[0]:
                 raise ProcessFailed(f"{self._name} does not answer")
             data = os.read(stream.fileno(), 1 << 16)
             if not data:

@@ -14,6 +14,9 @@ from bpfsvc.errors import UsageError
 
 Protocol = Literal["tcp", "udp"]
 
+SERVICES = ipaddress.IPv4Network("10.96.0.0/12")
+"""The range of cluster IPs, kubeadm's default."""
+
 MASQUERADE_MARK = "0x4000"
 """kube-proxy's default: bit 14."""
 
@@ -64,12 +67,15 @@ class Site(NamedTuple):
     """What the rules of a node say about it.
 
     ``address``: the node's; ``own``: the range of the node's pods; ``pods``: of all pods, from
-    which traffic to a cluster IP is not masqueraded.
+    which traffic to a cluster IP is not masqueraded; ``services``: of cluster IPs. ``counted``:
+    whether rules may refer to ``counters``.
     """
 
     address: str
     own: ipaddress.IPv4Network
     pods: ipaddress.IPv4Network
+    services: ipaddress.IPv4Network = SERVICES
+    counted: bool = False
 
     def holds(self, backend: Backend) -> bool:
         """Whether an endpoint is on this node."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from bpfsvc.bench.rivals import counters
 from bpfsvc.bench.rivals.balanced import (
     MASQUERADE_MARK,
     Backend,
@@ -78,7 +79,6 @@ NAT_JUMPS = (
 )
 
 _FORWARD = (
-    "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
     f'-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark '
     f"--mark {MASQUERADE_MARK}/{MASQUERADE_MARK} -j ACCEPT",
     '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack '
@@ -108,7 +108,7 @@ def restore(flavour: str, lines: Iterable[str]) -> Step:
 def first(flavour: str, services: Sequence[Balanced], site: Site) -> list[Step]:
     """Give the run that writes everything, where nothing is yet."""
     lines = ["*mangle", ":KUBE-PROXY-CANARY - [0:0]", "COMMIT"]
-    lines += _filter(FILTER_JUMPS)
+    lines += _filter(FILTER_JUMPS, site)
     lines += _nat(services, services, site, NAT_JUMPS)
     return [restore(flavour, lines)]
 
@@ -122,7 +122,7 @@ def change(
     """
     gone = [each for each in before.endpoints if each not in after.endpoints]
     stale = [endpoint_chain(after, each) for each in gone]
-    return [restore(flavour, [*_filter(()), *_nat(services, [after], site, (), stale)])]
+    return [restore(flavour, [*_filter((), site), *_nat(services, [after], site, (), stale)])]
 
 
 def service_chain(service: Balanced, kind: str = "SVC") -> str:
@@ -135,10 +135,12 @@ def endpoint_chain(service: Balanced, backend: Backend) -> str:
     return f"KUBE-SEP-{digest(f'{service.name}{service.protocol}{backend}', _NAME)}"
 
 
-def _filter(jumps: Iterable[str]) -> Iterator[str]:
+def _filter(jumps: Iterable[str], site: Site) -> Iterator[str]:
     yield "*filter"
     yield from (f":{chain} - [0:0]" for chain in _FILTER)
     yield from jumps
+    counting = f" {_counting(counters.INVALID)}" if site.counted else ""
+    yield f"-A KUBE-FORWARD -m conntrack --ctstate INVALID{counting} -j DROP"
     yield from _FORWARD
     yield _LOCALNET
     yield "COMMIT"
@@ -167,7 +169,9 @@ def _nat(
         '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be '
         'the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS'
     )
-    yield from (_node_port(service) for service in services if service.node_port)
+    for service in services:
+        if service.node_port:
+            yield from _node_port(service, site)
     for service in written:
         yield from _chains(service, site, large)
     yield from (f"-X {chain}" for chain in stale)
@@ -181,12 +185,17 @@ def _cluster_ip(service: Balanced) -> str:
     )
 
 
-def _node_port(service: Balanced) -> str:
-    protocol = service.protocol
-    return (
-        f"-A KUBE-NODEPORTS -m comment --comment {service.name} -m {protocol} -p {protocol} "
-        f"--dport {service.node_port} -j {service_chain(service, 'EXT')}"
-    )
+def _node_port(service: Balanced, site: Site) -> Iterator[str]:
+    protocol, port = service.protocol, service.node_port
+    words = f"-A KUBE-NODEPORTS -m comment --comment {service.name} -m {protocol} -p {protocol}"
+    to = f"-j {service_chain(service, 'EXT')}"
+    if site.counted:
+        yield f"{words} -d 127.0.0.0/8 --dport {port} {_counting(counters.LOCALHOST)} {to}"
+    yield f"{words} --dport {port} {to}"
+
+
+def _counting(counter: str) -> str:
+    return f"-m nfacct --nfacct-name {counter}"
 
 
 def _to(service: Balanced) -> str:

@@ -2,7 +2,9 @@
 
 The cluster IPs are addresses of a device that is never up, so that packets to them are delivered
 to this node, where ipvs takes them. iptables rules know Services by ipset alone, so that there are
-few however many Services there are. A change touches the real servers of the Service.
+few however many Services there are. A change touches the real servers of the Service; then the
+rules are written anew, as kube-proxy does each time. (ipvs itself it changes by netlink, without a
+tool.)
 """
 
 from __future__ import annotations
@@ -31,38 +33,57 @@ _DEVICE = "kube-ipvs0"
 _OPTIONS: dict[Protocol, str] = {"tcp": "-t", "udp": "-u"}
 _MASQUERADED = f"--mark {MASQUERADE_MARK}/{MASQUERADE_MARK}"
 
-_SETS = (
-    "create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536",
-    "create KUBE-LOOP-BACK hash:ip,port,ip family inet hashsize 1024 maxelem 65536",
-    "create KUBE-IPVS-IPS hash:ip family inet hashsize 1024 maxelem 65536",
-    "create KUBE-NODE-PORT-TCP bitmap:port range 0-65535",
-    "create KUBE-NODE-PORT-UDP bitmap:port range 0-65535",
-)
+_HASH = "family inet hashsize 1024 maxelem 65536"
+_PORTS = "bitmap:port range 0-65535"
+_SETS = {
+    "KUBE-CLUSTER-IP": f"hash:ip,port {_HASH}",
+    "KUBE-LOOP-BACK": f"hash:ip,port,ip {_HASH}",
+    "KUBE-IPVS-IPS": f"hash:ip {_HASH}",
+    "KUBE-NODE-PORT-TCP": _PORTS,
+    "KUBE-NODE-PORT-UDP": _PORTS,
+    # Empty here, but packets are looked up in them.
+    "KUBE-LOAD-BALANCER": f"hash:ip,port {_HASH}",
+    "KUBE-EXTERNAL-IP": f"hash:ip,port {_HASH}",
+    "KUBE-EXTERNAL-IP-LOCAL": f"hash:ip,port {_HASH}",
+    "KUBE-HEALTH-CHECK-NODE-PORT": _PORTS,
+}
 
-_RULES = (
-    "*filter",
-    ":KUBE-PROXY-CANARY - [0:0]",
-    ":KUBE-FORWARD - [0:0]",
-    ":KUBE-NODE-PORT - [0:0]",
-    ":KUBE-PROXY-FIREWALL - [0:0]",
-    ":KUBE-IPVS-FILTER - [0:0]",
-    ":KUBE-IPVS-OUT-FILTER - [0:0]",
+_FILTER = (
+    "KUBE-FORWARD",
+    "KUBE-NODE-PORT",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+)
+_NAT = ("KUBE-SERVICES", "KUBE-NODE-PORT", "KUBE-POSTROUTING", "KUBE-MARK-MASQ")
+
+_FILTER_JUMPS = (
     '-A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER',
     '-A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL',
     '-A INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT',
     '-A FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL',
     '-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD',
     '-A OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER',
+)
+
+
+def _known(name: str, fields: str = "dst,dst") -> str:
+    return f"-m set --match-set {name} {fields}"
+
+
+_FILTERING = (
     '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" '
     f"-m mark {_MASQUERADED} -j ACCEPT",
     '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack '
     "--ctstate RELATED,ESTABLISHED -j ACCEPT",
-    "-A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN",
-    "-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT",
-    "COMMIT",
-    "*mangle",
-    ":KUBE-PROXY-CANARY - [0:0]",
-    "COMMIT",
+    '-A KUBE-NODE-PORT -m comment --comment "Kubernetes health check node port" '
+    f"{_known('KUBE-HEALTH-CHECK-NODE-PORT', 'dst')} -j ACCEPT",
+    f"-A KUBE-IPVS-FILTER {_known('KUBE-LOAD-BALANCER')} -j RETURN",
+    f"-A KUBE-IPVS-FILTER {_known('KUBE-CLUSTER-IP')} -j RETURN",
+    f"-A KUBE-IPVS-FILTER {_known('KUBE-EXTERNAL-IP')} -j RETURN",
+    f"-A KUBE-IPVS-FILTER {_known('KUBE-EXTERNAL-IP-LOCAL')} -j RETURN",
+    f"-A KUBE-IPVS-FILTER {_known('KUBE-HEALTH-CHECK-NODE-PORT', 'dst')} -j RETURN",
+    f"-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW {_known('KUBE-IPVS-IPS', 'dst')} -j REJECT",
 )
 
 
@@ -74,22 +95,28 @@ def first(services: Sequence[Balanced], site: Site) -> list[Step]:
     device = [f"link add {_DEVICE} type dummy"]
     device += (f"address add {each.address}/32 dev {_DEVICE}" for each in services)
     virtual = [line for service in services for line in _virtual(service, site)]
+    sets = [f"create {name} {kind}" for name, kind in _SETS.items()]
     members = [line for service in services for line in _members(service, site)]
+    canary = ("*mangle", ":KUBE-PROXY-CANARY - [0:0]", "COMMIT")
     return [
         Step(("ipvsadm", "-R"), text(virtual)),
-        Step(("ipset", "restore", "-exist"), text((*_SETS, *members))),
-        restore("legacy", (*_RULES, *_nat(site))),
+        Step(("ipset", "restore", "-exist"), text((*sets, *members))),
+        restore("legacy", (*canary, *_filter(_FILTER_JUMPS), *_nat(services, site, NAT_JUMPS))),
         Step(("ip", "-batch", "-"), text(dict.fromkeys(device))),
     ]
 
 
 def change(
-    before: Balanced, after: Balanced, draining: Collection[Backend], site: Site
+    services: Iterable[Balanced],
+    before: Balanced,
+    after: Balanced,
+    draining: Collection[Backend],
+    site: Site,
 ) -> list[Step]:
-    """Give the runs that bring a Service from ``before`` to ``after``.
+    """Give the runs that bring one of the Services from ``before`` to ``after``.
 
-    Real servers that are no more get weight 0 as long as connections may need them: over TCP.
-    ``draining`` are those that got it by earlier changes.
+    ``services`` are all as they are to be. Real servers that are no more get weight 0 as long as
+    connections may need them: over TCP. ``draining`` are those that got it by earlier changes.
     """
     fresh = [each for each in after.endpoints if each not in before.endpoints]
     gone = [each for each in before.endpoints if each not in after.endpoints]
@@ -100,12 +127,11 @@ def change(
         for each in gone:
             end = f"-e {where} -r {each} -m -w 0" if drains(after) else f"-d {where} -r {each}"
             lines.append(end)
+    steps = [Step(("ipvsadm", "-R"), text(lines))]
     # Entries of those gone stay: another Service may have the same endpoint.
-    hairpins = [f"add {line}" for line in _hairpins(after, fresh, site)]
-    return [
-        Step(("ipset", "restore", "-exist"), text(hairpins)),
-        Step(("ipvsadm", "-R"), text(lines)),
-    ]
+    if hairpins := [f"add {line}" for line in _hairpins(after, fresh, site)]:
+        steps.append(Step(("ipset", "restore", "-exist"), text(hairpins)))
+    return [*steps, restore("legacy", (*_filter(()), *_nat(services, site, ())))]
 
 
 def drains(service: Balanced) -> bool:
@@ -113,37 +139,43 @@ def drains(service: Balanced) -> bool:
     return service.protocol == "tcp"
 
 
-def _nat(site: Site) -> Iterator[str]:
+def _filter(jumps: Iterable[str]) -> Iterator[str]:
+    yield "*filter"
+    yield from (f":{chain} - [0:0]" for chain in ("KUBE-PROXY-CANARY", *_FILTER))
+    yield from jumps
+    yield from _FILTERING
+    yield "COMMIT"
+
+
+def _nat(services: Iterable[Balanced], site: Site, jumps: Iterable[str]) -> Iterator[str]:
+    """Yield the table. There is no rule for a set that has no members, unless it is met anyhow."""
+    filled = {line.split()[1] for service in services for line in _members(service, site)}
     yield "*nat"
-    for chain in (
-        "KUBE-PROXY-CANARY",
-        "KUBE-SERVICES",
-        "KUBE-NODE-PORT",
-        "KUBE-POSTROUTING",
-        "KUBE-MARK-MASQ",
-    ):
-        yield f":{chain} - [0:0]"
-    yield from NAT_JUMPS
-    yield (
-        '-A KUBE-POSTROUTING -m comment --comment "Kubernetes endpoints dst ip:port, source ip for '
-        'solving hairpin purpose" -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE'
-    )
+    yield from (f":{chain} - [0:0]" for chain in ("KUBE-PROXY-CANARY", *_NAT))
+    yield from jumps
+    if "KUBE-LOOP-BACK" in filled:
+        yield (
+            '-A KUBE-POSTROUTING -m comment --comment "Kubernetes endpoints dst ip:port, source '
+            f'ip for solving hairpin purpose" {_known("KUBE-LOOP-BACK", "dst,dst,src")} '
+            "-j MASQUERADE"
+        )
     yield from MASQUERADING
     for protocol in _OPTIONS:
-        upper = protocol.upper()
-        yield (
-            f'-A KUBE-NODE-PORT -p {protocol} -m comment --comment "Kubernetes nodeport {upper} '
-            f'port for masquerade purpose" -m set --match-set KUBE-NODE-PORT-{upper} dst '
-            "-j KUBE-MARK-MASQ"
-        )
+        name = f"KUBE-NODE-PORT-{protocol.upper()}"
+        if name in filled:
+            yield (
+                f'-A KUBE-NODE-PORT -p {protocol} -m comment --comment "Kubernetes nodeport '
+                f'{protocol.upper()} port for masquerade purpose" {_known(name, "dst")} '
+                "-j KUBE-MARK-MASQ"
+            )
     yield "-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN"
     yield (
         f"-A KUBE-SERVICES ! -s {site.pods} -m comment --comment "
         '"Kubernetes service cluster ip + port for masquerade purpose" '
-        "-m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ"
+        f"{_known('KUBE-CLUSTER-IP')} -j KUBE-MARK-MASQ"
     )
     yield "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"
-    yield "-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT"
+    yield f"-A KUBE-SERVICES {_known('KUBE-CLUSTER-IP')} -j ACCEPT"
     yield "COMMIT"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from bpfsvc.bench.rivals.programming import RivalFailed, TooSlow
+from bpfsvc.bench.rivals.running import RivalFailed, TooSlow
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.patience import stretched
 from bpfsvc.lab.supply import kubeconfig

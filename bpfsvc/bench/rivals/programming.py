@@ -1,27 +1,25 @@
 """Writing a rival's rules into a node, as kube-proxy does at its first sync and at a change.
 
-What is timed is the tools and the kernel; the text they read is made before. A layout may take
-minutes where a cluster is large (iptables-nft at 10,000 Services): ``TooSlow`` says so, and is a
-result of its own kind.
+What is timed is the tools, from the start of the first, and the kernel; the text they read is made
+before. A layout may take minutes where a cluster is large (iptables-nft at 10,000 Services):
+``TooSlow`` says so, and is a result of its own kind.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from ipaddress import IPv4Network
 from typing import Literal, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
-from bpfsvc.bench.rivals import iptables, ipvs, nftables
+from bpfsvc.bench.rivals import counters, iptables, ipvs, nftables
 from bpfsvc.bench.rivals.balanced import Backend, Balanced, Site, Step
-from bpfsvc.errors import BpfsvcError
-from bpfsvc.lab.namespace import LabError, Namespace
+from bpfsvc.bench.rivals.running import RivalFailed, Runner, Took
+from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.patience import stretched
 
@@ -30,14 +28,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 LIMIT = 60.0
 """Seconds that programming may take unless the caller says otherwise."""
-
-
-class RivalFailed(BpfsvcError):
-    """A rival's rules could not be written."""
-
-
-class TooSlow(RivalFailed):
-    """A rival's rules were not written within the limit; what of them stands is unknown."""
 
 
 class Rival(NamedTuple):
@@ -85,14 +75,45 @@ _FIRST: Mapping[Mode, Callable[[Sequence[Balanced], Site], list[Step]]] = {
 }
 
 
+_TRIAL_SITE = Site("192.0.2.1", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
+_TRIAL = Balanced(
+    "default/sample",
+    "10.96.0.1",
+    80,
+    "tcp",
+    30080,
+    (("10.244.1.2", 80), ("10.244.2.2", 80)),
+)
+
+
 @dataclass(slots=True)
 class _Programmed:
-    """What stands in a node: ``stale`` are endpoints whose traces a change left for later."""
+    """What stands in a node: ``stale`` are real servers that a change left for later."""
 
     mode: Mode
     site: Site
     services: dict[tuple[str, str], Balanced]
+    runner: Runner
     stale: set[tuple[tuple[str, str], Backend]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A replacement of endpoints that is ready: the last that was prepared for its node."""
+
+    _runner: Runner
+    _limit: float
+
+    def make(self) -> Took:
+        """Make it."""
+        return self._runner.run(self._limit, 1)
+
+    def empty(self) -> Took:
+        """Only start the first tool that would make it, with nothing to do.
+
+        That is the one after which packets go elsewhere, in every mode.
+        """
+        return self._runner.run(self._limit, 1, empty=True)
 
 
 _programmed: WeakKeyDictionary[Node, _Programmed] = WeakKeyDictionary()
@@ -117,23 +138,23 @@ def program(
     if node in _programmed:
         raise RivalFailed(f"{node.name} has rules of {_programmed[node].mode} already")
     own = IPv4Network(node.pod_cidrs[4])
-    stands = _Programmed(
-        known, Site(node.address(4), own, pods), {one.key: one for one in services}
-    )
+    site = Site(node.address(4), own, pods, counted=_counted(known))
+    runner = Runner(node, known)
+    stands = _Programmed(known, site, {one.key: one for one in services}, runner)
     if len(stands.services) != len(services):
         raise RivalFailed("two of the Services have the same name and protocol")
-    seconds = _run(node, known, _FIRST[known](services, stands.site), limit, len(services))
-    _set(node, known)
+    took = _write(node, runner, known, services, site, limit)
+    runner.take(())  # what was read may be long
     _programmed[node] = stands
-    return seconds
+    return took.seconds
 
 
-def prepare(node: Node, mode: str, service: Balanced, limit: float = LIMIT) -> Callable[[], float]:
-    """Have the replacement of a Service's endpoints ready: calling what is given makes it.
+def prepare(node: Node, mode: str, service: Balanced, limit: float = LIMIT) -> Change:
+    """Have the replacement of a Service's endpoints ready.
 
-    That gives the seconds it took. The Service was programmed, and nothing but its ``backends`` may
-    have changed. Flows that conntrack knows stay where they are; kube-proxy would end those of UDP
-    that lead to an endpoint that is no more.
+    The Service was programmed, and nothing but its ``backends`` may have changed. Flows that
+    conntrack knows stay where they are; kube-proxy would end those of UDP that lead to an endpoint
+    that is no more.
     """
     stands = _programmed.get(node)
     if stands is None or stands.mode != mode:
@@ -141,12 +162,13 @@ def prepare(node: Node, mode: str, service: Balanced, limit: float = LIMIT) -> C
     before = stands.services.get(service.key)
     if before is None:
         raise RivalFailed(f"{node.name} has no Service {service.name}, {service.protocol}")
-    return partial(_run, node, stands.mode, _changing(stands, before, service), limit, 1)
+    stands.runner.take(_changing(stands, before, service))
+    return Change(stands.runner, stretched(limit))
 
 
 def change(node: Node, mode: str, service: Balanced, limit: float = LIMIT) -> float:
     """Prepare the replacement of a Service's endpoints and make it; give the seconds of making."""
-    return prepare(node, mode, service, limit)()
+    return prepare(node, mode, service, limit).make().seconds
 
 
 def _changing(stands: _Programmed, before: Balanced, after: Balanced) -> list[Step]:
@@ -156,18 +178,15 @@ def _changing(stands: _Programmed, before: Balanced, after: Balanced) -> list[St
     if stands.mode == "iptables" or stands.mode == "iptables-nft":
         flavour = "legacy" if stands.mode == "iptables" else "nft"
         return iptables.change(flavour, list(services.values()), before, after, site)
-    # An endpoint that comes again is no longer stale, whatever is left of it.
+    if stands.mode == "nftables":
+        return nftables.change(after, site)
+    # An endpoint that comes again is no longer stale.
     again = [each for each in after.endpoints if (key, each) in stands.stale]
     stands.stale -= {(key, each) for each in again}
-    if stands.mode == "nftables":
-        steps = nftables.change(after, [(services[of], each) for of, each in stands.stale], site)
-        stands.stale.clear()
-    else:
-        steps = ipvs.change(before, after, again, site)
-    if stands.mode == "nftables" or ipvs.drains(after):
+    if ipvs.drains(after):
         gone = set(before.endpoints) - set(after.endpoints)
         stands.stale |= {(key, each) for each in gone}
-    return steps
+    return ipvs.change(services.values(), before, after, again, site)
 
 
 def _known(mode: str) -> Mode:
@@ -183,35 +202,40 @@ def _obstacle(mode: Mode) -> str:
     if missing:
         packages = " ".join(dict.fromkeys(rival.programs[name] for name in missing))
         return f"{', '.join(missing)} not found (apt install {packages})"
-    site = Site("192.0.2.1", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
-    backends = (("10.244.1.2", 80), ("10.244.2.2", 80))
-    sample = Balanced("default/sample", "10.96.0.1", 80, "tcp", 30080, backends)
+    return "" if _counted(mode) else _refusal(mode, _TRIAL_SITE)
+
+
+@cache
+def _counted(mode: Mode) -> bool:
+    """Whether the rules of a mode refer to counters here: they do if they can."""
+    if mode != "iptables" and mode != "iptables-nft":
+        return False
+    return not _refusal(mode, _TRIAL_SITE._replace(counted=True))
+
+
+def _refusal(mode: Mode, site: Site) -> str:
+    """Write a small cluster somewhere, and say why that fails; empty if it does not."""
     with closing(Namespace(f"trial-{mode}")) as place:
         try:
-            _run(place, mode, _FIRST[mode]([sample], site), LIMIT, 1)
-            _set(place, mode)
+            _write(place, Runner(place, mode), mode, [_TRIAL], site, LIMIT)
         except (RivalFailed, OSError) as error:
-            return f"{rival.refusal}: {str(error).removeprefix(f'{place.name}: ')}"
+            return f"{_RIVALS[mode].refusal}: {error}"
     return ""
 
 
-def _run(place: Namespace, mode: Mode, steps: Iterable[Step], limit: float, services: int) -> float:
-    """Run tools one after the other, and give the seconds they took."""
-    limit = stretched(limit)
-    begun = time.monotonic()
-    for step in steps:
-        left = begun + limit - time.monotonic()
-        try:
-            place.run(step.command, input=step.text, timeout=max(left, 0))
-        except subprocess.TimeoutExpired:
-            number = "1 Service" if services == 1 else f"{services} Services"
-            raise TooSlow(f"{mode}: {number} not programmed within {limit:g} s") from None
-        except LabError as error:
-            # Tools may say a line for each of thousands of rules.
-            raise RivalFailed(error.message.splitlines()[0]) from error
-    return time.monotonic() - begun
-
-
-def _set(place: Namespace, mode: Mode) -> None:
+def _write(
+    place: Namespace,
+    runner: Runner,
+    mode: Mode,
+    services: Sequence[Balanced],
+    site: Site,
+    limit: float,
+) -> Took:
+    """Write everything where nothing is yet."""
+    if site.counted:
+        counters.make(place)
+    runner.take(_FIRST[mode](services, site))
+    took = runner.run(stretched(limit), len(services))
     for key, value in _RIVALS[mode].settings.items():
         place.sysctl(key, value)
+    return took

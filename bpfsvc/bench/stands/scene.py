@@ -1,7 +1,8 @@
 """The scene of the suites that change endpoints: two backends that say who they are.
 
 Only the node where packets are translated is programmed: on a real network the other nodes are
-other machines. A client in a pod asks without pause, on a core of its own with the backends.
+other machines. A client in a pod asks without pause, on a core of its own with the backends: while
+a scene is open, this process and all it starts keep off that core, if there is another one.
 
 ``AgentScene`` has an agent that follows a supply of objects. ``RivalScene`` has rules as kube-proxy
 writes them, and what it measures is the tool that replaces them and nothing else: the times of
@@ -11,11 +12,15 @@ kube-proxy itself are longer by what it thinks and waits.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import socket
+import statistics
 import sys
 import time
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bpfsvc.bench import rivals
@@ -31,6 +36,7 @@ from bpfsvc.lab import sandbox
 from bpfsvc.lab.topology import Lab
 
 _BACKEND_PORT = 9000
+_EMPTY_RUNS, _APART = 11, 0.02  # as many, and seconds between two of them
 _serial = itertools.count(1)
 
 
@@ -47,9 +53,10 @@ class Scene(Scaffold):
         self._present = 0
 
     def _build(self) -> None:
+        core, _ = cores()
+        self._stack.enter_context(_kept_off(core))
         lab = self._stack.enter_context(self._lab)
         near, far = lab.nodes
-        core, _ = cores()
         self._backends = [pod.address(4) for pod in far.pods.values()]
         for number, pod in enumerate(far.pods.values()):
             words = ("datagrams", "server", core, str(number))
@@ -135,11 +142,16 @@ class AgentScene(Scene):
 
 
 class RivalScene(Scene):
-    """With rules of a rival on the one node, which are to be there within ``limit`` seconds."""
+    """With rules of a rival on the one node, which are to be there within ``limit`` seconds.
+
+    ``empty``: the seconds that the tool of a change takes if there is nothing for it to do, which
+    is its start: the median of some runs, known after the first change.
+    """
 
     def __init__(self, services: int, mode: str, limit: float) -> None:
         super().__init__(services)
         self._mode, self._limit = mode, limit
+        self.empty = 0.0
 
     def _furnish(self) -> None:
         services = balanced(self._services, self._backends[0], _BACKEND_PORT)
@@ -148,9 +160,26 @@ class RivalScene(Scene):
     def _prepare(self, backend: str) -> None:
         # The client asks by UDP, and two runs of a tool would be one too many.
         _, following = measured_balanced(backend, _BACKEND_PORT)
-        self._make = rivals.prepare(self._lab.nodes[0], self._mode, following)
+        self._ready = rivals.prepare(self._lab.nodes[0], self._mode, following)
 
     def _release(self) -> float:
-        moment = time.monotonic()
-        self._make()
-        return moment
+        if not self.empty:
+            # Now, for the client asks meanwhile as it does at every change.
+            self.empty = statistics.median(self._empty_runs())
+        return self._ready.make().began
+
+    def _empty_runs(self) -> Iterator[float]:
+        for _ in range(_EMPTY_RUNS):
+            time.sleep(_APART)
+            yield self._ready.empty().seconds
+
+
+@contextmanager
+def _kept_off(core: int) -> Iterator[None]:
+    """Keep this thread, and what it starts, off a core, if there is another one."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, allowed - {core} or allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -5,8 +5,9 @@ ports waits for the first answer of the new backend. So the time includes hearin
 agent's work, and half a round trip. The changes come at uneven intervals, or they would fall in
 step with the clocks of the agent.
 
-For rivals the time begins when the tool is run that replaces their rules, and includes nothing of
-what kube-proxy does before: at most, the real time is more.
+For rivals the time begins when the tool is started that replaces their rules. It includes that
+start, as kube-proxy's own time does (which changes ipvs without a tool, though); a note tells what
+it takes. It includes nothing of what kube-proxy does before, so that the real time is more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -25,7 +26,7 @@ from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.stands.agents import CACHE
 from bpfsvc.bench.stands.scene import AgentScene, RivalScene, Scene
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.suites.durations import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds, too_slow, was_too_slow
 from bpfsvc.bench.words import services as in_words
 from bpfsvc.errors import BpfsvcError
 
@@ -35,11 +36,14 @@ _WAIT = 0.02  # about, until a change is seen
 _RIVAL_WAIT = 1.2e-4  # the same, for each Service
 
 
-def steps(scale: Scale, modes: Sequence[str], results: Results, slow: set[str]) -> Iterator[Step]:
+_Slow = MutableMapping[str, int]
+
+
+def steps(scale: Scale, modes: Sequence[str], results: Results, slow: _Slow) -> Iterator[Step]:
     """Measure at all sizes of cluster: an agent of either origin, and the rivals among ``modes``.
 
     Agents are those of ``tc``: what clients' packets meet makes no difference to them. ``slow``:
-    modes that a cluster was too large for, to which others are added.
+    the smallest cluster that was too large for a mode, by mode; others are added.
     """
     for services in scale.services:
         about = f"change: {in_words(services)}"
@@ -64,18 +68,20 @@ def _agent(services: int, origin: Origin, scale: Scale, results: Results, say: S
         results.cells.append(_cell(scene, "tc", services, origin, scale.changes, say))
 
 
-def _rival(
-    services: int, mode: str, scale: Scale, results: Results, slow: set[str], say: Say
-) -> None:
-    if mode in slow:
-        raise BpfsvcError(NOT_AGAIN)
+def _rival(services: int, mode: str, scale: Scale, results: Results, slow: _Slow, say: Say) -> None:
+    if reason := too_slow(slow, mode, services):
+        raise BpfsvcError(reason)
     with ExitStack() as stack:
         try:
             scene = stack.enter_context(RivalScene(services, mode, scale.rival_limit))
         except rivals.TooSlow:
-            slow.add(mode)
+            was_too_slow(slow, mode, services)
             raise
         results.cells.append(_cell(scene, mode, services, "tool", scale.rival_changes, say))
+        results.notes.append(
+            f"change: {in_words(services)}, {mode}: each time includes what the tool takes with "
+            f"nothing to do, {scene.empty * 1000:.1f} ms"
+        )
 
 
 def _cell(scene: Scene, mode: str, services: int, where: str, changes: int, say: Say) -> Cell:

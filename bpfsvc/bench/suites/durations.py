@@ -1,10 +1,11 @@
-"""How long a mode takes to set up, for the plan of a run; and what is said of one too slow."""
+"""How long a mode takes to set up, for the plan of a run; and which are not tried as too slow."""
 
 from __future__ import annotations
 
-from bpfsvc.bench.clusters.modes import AGENTS, KUBE_PROXY
+from collections.abc import Mapping, MutableMapping
 
-NOT_AGAIN = "not tried: such a cluster, or a smaller one, took too long already"
+from bpfsvc.bench.clusters.modes import AGENTS, KUBE_PROXY
+from bpfsvc.bench.words import services as in_words
 
 _LAB_SECONDS = 0.6
 _AGENT_SECONDS = (1.5, 2e-4)  # for one, and for each Service
@@ -29,3 +30,17 @@ def setup_seconds(mode: str, services: int, limit: float = 60.0) -> float:
     each, pair = _TOOL_SECONDS.get(mode, (0.0, 0.0))
     node = each * services + pair * services**2
     return _LAB_SECONDS + (limit if node > limit else 2 * node)
+
+
+def too_slow(slow: Mapping[str, int], mode: str, services: int) -> str:
+    """Say why a mode is not tried with so many Services; empty if it is to be.
+
+    ``slow``: by mode, the smallest cluster that took it too long.
+    """
+    known = slow.get(mode, services + 1)
+    return "" if services < known else f"not tried: {in_words(known)} took too long already"
+
+
+def was_too_slow(slow: MutableMapping[str, int], mode: str, services: int) -> None:
+    """Note that so many Services took a mode too long."""
+    slow[mode] = min(services, slow.get(mode, services))

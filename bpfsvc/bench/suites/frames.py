@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from bpfsvc.bench.stands.agents import Agent, cores
 from bpfsvc.bench.stands.stand import has_xdp
 from bpfsvc.bench.stands.wire import BACKEND, FLOWS, NODE, Aimed, Lost, Wire
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.suites.durations import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds, too_slow, was_too_slow
 from bpfsvc.bench.suites.order import Order
 from bpfsvc.bench.words import services as in_words
 from bpfsvc.errors import BpfsvcError
@@ -47,6 +47,9 @@ _CALL_SECONDS = 0.03
 _FEW = 0.001  # of all frames, beside one of each flow in each of its turns (bpf/edge.h)
 
 
+_Slow = MutableMapping[str, int]
+
+
 @dataclass(slots=True)
 class _Course:
     """A mode, and what each round measured."""
@@ -58,10 +61,10 @@ class _Course:
     failure: str = ""
 
 
-def steps(scale: Scale, modes: Sequence[str], results: Results, slow: set[str]) -> Iterator[Step]:
+def steps(scale: Scale, modes: Sequence[str], results: Results, slow: _Slow) -> Iterator[Step]:
     """Measure ``modes`` and those without a Service, at the smallest and largest size.
 
-    ``slow``: modes that a cluster was too large for; they are left out.
+    ``slow``: the smallest cluster that was too large for a mode, by mode; others are added.
     """
     taking = [mode for mode in modes if mode not in _ALIKE]
     turns = (scale.rounds + 1) * _SLICES * (len(taking) + len(BARE))
@@ -79,14 +82,12 @@ def _measure(
     modes: Sequence[str],
     scale: Scale,
     results: Results,
-    slow: set[str],
+    slow: _Slow,
     say: Say,
 ) -> None:
-    quick = [mode for mode in modes if mode not in slow]
-    cells, notes = measure(services, quick, say, rounds=scale.rounds, limit=scale.rival_limit)
-    notes += [
-        f"frames: {mode} with {in_words(services)}: {NOT_AGAIN}" for mode in modes if mode in slow
-    ]
+    cells, notes = measure(
+        services, modes, say, rounds=scale.rounds, limit=scale.rival_limit, slow=slow
+    )
     results.cells += cells
     results.notes += notes
 
@@ -99,13 +100,16 @@ def measure(
     rounds: int = 7,
     frames: int = _FRAMES,
     limit: float = 60.0,
+    slow: _Slow | None = None,
 ) -> tuple[list[Cell], list[str]]:
     """Measure one size of cluster, all modes turn by turn; give also why some were not.
 
     ``frames`` are sent at a time, twice a round. ``limit``: seconds that a rival may take to
-    program the node. To be called in a sandbox.
+    program the node; ``slow``: by mode, the smallest cluster that took one too long, which is
+    kept up to date. To be called in a sandbox.
     """
     notes: list[str] = []
+    slow = {} if slow is None else slow
     with ExitStack() as stack:
         cluster = Cluster(
             services, sandbox.ROOT / f"frames-{services}", BACKEND.address, BACKEND.port
@@ -117,12 +121,16 @@ def measure(
             say(f"setting {mode} up")
             own = stack.enter_context(ExitStack())
             try:
+                if reason := too_slow(slow, mode, services):
+                    raise BpfsvcError(reason)
                 courses.append(_set_up(own, mode, cluster, limit))
             except BpfsvcError as error:
+                if isinstance(error, rivals.TooSlow):
+                    was_too_slow(slow, mode, services)
                 own.close()
                 notes.append(f"frames: {mode} with {in_words(services)}: {error}")
         stack.enter_context(_one_core())
-        order = Order(courses)
+        order = Order(courses, ("frames", services))
         for number in range(rounds + 1):
             say(f"round {number} of {rounds}")
             _take_round(courses, order, frames)

@@ -17,7 +17,7 @@ With the stands come figures that cost nothing more: how long each took to be pr
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -28,7 +28,7 @@ from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.rivals import TooSlow
 from bpfsvc.bench.stands.stand import BACKEND, BACKEND_PORT, Means, Stand
 from bpfsvc.bench.steps import Step
-from bpfsvc.bench.suites.durations import NOT_AGAIN, setup_seconds
+from bpfsvc.bench.suites.durations import setup_seconds, too_slow, was_too_slow
 from bpfsvc.bench.suites.turns import Task, measure
 from bpfsvc.bench.words import services as in_words
 from bpfsvc.errors import BpfsvcError
@@ -58,7 +58,7 @@ def tasks(suite: str, scale: Scale) -> list[Task]:
 class Traffic:
     """The suites on all sizes of cluster. ``modes``: those that are possible here.
 
-    ``slow``: modes that a cluster was too large for, to which others are added.
+    ``slow``: the smallest cluster that was too large for a mode, by mode; others are added.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Traffic:
         means: Means,
         results: Results,
         stack: ExitStack,
-        slow: set[str],
+        slow: MutableMapping[str, int],
     ) -> None:
         self._modes, self._scale, self._means = modes, scale, means
         self._results, self._stack, self._slow = results, stack, slow
@@ -117,15 +117,15 @@ class Traffic:
     def _set_up(
         self, mode: str, cluster: Cluster, stands: list[Stand], own: ExitStack, _say: Say
     ) -> None:
-        if mode in self._slow:
-            raise BpfsvcError(NOT_AGAIN)
+        if reason := too_slow(self._slow, mode, cluster.services):
+            raise BpfsvcError(reason)
         if not cluster.directory.exists():
             cluster.directory.mkdir()
             own.callback(shutil.rmtree, cluster.directory)
         try:
             stand = own.enter_context(Stand(mode, cluster, self._means))
         except TooSlow:
-            self._slow.add(mode)
+            was_too_slow(self._slow, mode, cluster.services)
             raise
         stands.append(stand)
 
