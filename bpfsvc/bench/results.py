@@ -8,6 +8,9 @@ tables and plots find them (names that are not here are shown as they come, in t
               bulk (where: pod, node)              the same                    bytes per second
     edge      connect request datagrams            the same                    per second
               (where: remote, local)
+    agents    connect questions (CPU time of an    kube-proxy tc socket ...    µs
+              operation that is not on its way;
+              where: as in pods and edge)
     frames    datagrams, others (CPU time of one   drop (receive and drop),    ns
               packet; where: remote, local)        iptables ... tc xdp
     programs  established ..., others              empty (an empty program),   ns
@@ -67,7 +70,7 @@ class Cell:
       the n-th values of two cells of a suite, kind and size always belong together.
     * ``ratios``: of values to those of the mode ``reference`` in the same round.
     * ``cpu``: microseconds of CPU time per operation, one per round (as many CPU seconds a
-      million operations).
+      million operations); what the suite ``agents`` tells of the same is a part of it.
     * ``latency``: microseconds, by percentile as text: 50, 90, 99, 99.9.
     * ``histogram``: upper edge of a bucket in microseconds, and how many were in it, ascending.
     """
@@ -119,7 +122,7 @@ class Cell:
 class Results:
     """Everything of one run.
 
-    * ``machine``: what it was measured on. ``scale``: how much was measured.
+    * ``machine``: what it was measured on. ``scale``: how much was to be measured, ``suites`` too.
     * ``notes``: what was left out and why, and what to be careful with.
     * ``seconds``: how long the run took. ``quick``: whether it was a short one.
     """
@@ -160,6 +163,11 @@ class Results:
                 if not other.services and any_size is None:
                     any_size = other
         return any_size
+
+    def wanted(self, what: str, value: object) -> bool | None:
+        """Say whether a value is among those of the scale; None if that does not tell."""
+        named = self.scale.get(what)
+        return value in named if isinstance(named, list | tuple) else None
 
     def to_json(self) -> str:
         """Give everything as a document, fields with usual values left out of cells."""

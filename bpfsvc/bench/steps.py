@@ -29,6 +29,12 @@ class Step:
     always: bool = False
 
 
+LEFT_OUT = "left out, for the run may not take longer than"
+"""How the note begins that names the steps which came too late."""
+
+_ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
+
+
 class Watcher(Protocol):
     """Shows how far a run is."""
 
@@ -80,16 +86,28 @@ def take(
             step.act(partial(_tell, watcher, step.about))
         except SystemUnfit:
             raise
-        except (BpfsvcError, OSError, subprocess.SubprocessError) as error:
+        except _ERRORS as error:
             interruption.check()
-            results.notes.append(f"{step.about}: {error}")
+            results.notes.append(f"{step.about}: {_explained(error)}")
             watcher.note(results.notes[-1])
         watcher.step(step.about, step.seconds)
     if late:
-        results.notes.append(
-            f"left out, for the run may not take longer than {duration(limit)}: {'; '.join(late)}"
-        )
+        results.notes.append(f"{LEFT_OUT} {duration(limit)}: {'; '.join(late)}")
         watcher.note(results.notes[-1])
+
+
+def _explained(error: BaseException) -> str:
+    """Say what failed, and first of all what failed before.
+
+    Where something has failed, taking down what was half built may fail too; Python then raises the
+    second error, which explains nothing.
+    """
+    texts = [str(error)]
+    while (before := error.__context__) and not error.__suppress_context__:
+        error = before
+        if isinstance(error, _ERRORS):
+            texts.insert(0, str(error))
+    return "; and then: ".join(texts)
 
 
 def _tell(watcher: Watcher, about: str, line: str) -> None:

@@ -136,6 +136,7 @@ def bench(
     """Measure this machine's ways to a Service: none, kube-proxy's, and those of bpfsvc.
 
     All of it takes place in network namespaces of its own, needs root, and leaves nothing behind.
+    If there is no figure at all, or none of a suite or mode that was named, the exit status is 1.
     """
     wanted = {name.removeprefix("to_"): file for name, file in files.items() if file is not None}
     for file in wanted.values():
@@ -167,6 +168,8 @@ def bench(
             layout=layout,
         )
     _report(results, wanted)
+    if source is None:
+        _check(results, suites or (), modes or ())
 
 
 def _measure(**wanted: Any) -> Results:
@@ -191,6 +194,13 @@ def _report(results: Results, files: dict[str, Path]) -> None:
     ):
         if name in files:
             files[name].write_text(write(results))
+
+
+def _check(results: Results, suites: Sequence[str], modes: Sequence[str]) -> None:
+    """Fail if there are no figures of what was named; its reports are there by now."""
+    from bpfsvc.bench.runs import shortfall
+
+    shortfall.check(results, suites=suites, modes=modes)
 
 
 def _reports() -> ModuleType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from bpfsvc.bench.clusters.modes import Cluster
 from bpfsvc.bench.clusters.objects import MEASURED, NODE_PORT, PORT
 from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
 from bpfsvc.bench.results import MODES, Cell, Results
-from bpfsvc.bench.steps import Step, take
+from bpfsvc.bench.runs.plan import Plan, Run
+from bpfsvc.bench.steps import LEFT_OUT, Step, take
 from bpfsvc.bench.suites import traffic
 from bpfsvc.bench.suites.durations import setup_seconds
 from bpfsvc.bench.suites.traffic import KINDS, tasks
@@ -108,6 +110,132 @@ def test_what_no_benchmark_wrote_is_refused(tmp_path: Path) -> None:
     found = bench("--from", source)
     assert found.exit_code == 1
     assert found.output.startswith("Error: these are no results of a benchmark")
+
+
+def _cell(suite: str, mode: str = "tc", where: str = "", values: tuple[float, ...] = (1,)) -> Cell:
+    return Cell(
+        suite=suite, kind="any", mode=mode, services=1, where=where, unit="s", values=values
+    )
+
+
+def _all(*but: str) -> list[Cell]:
+    """Give a figure of each of the usual suites but some."""
+    return [_cell(suite, where="API") for suite in USUAL if suite not in but]
+
+
+_NO_DIRECT = "1 Service: setting direct up: nft ended with 1"
+_NO_IPVS = "ipvs was not measured: no such kernel"
+_NO_CHANGE = "change: 1 Service, agent (API): not healthy"
+_LATE = f"{LEFT_OUT} 5 s: frames: 1 Service; change: 1 Service, agent (API)"
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Give the command, with figures and notes that are not measured but given."""
+
+    def run(arguments: str, cells: list[Cell], *notes: str) -> Result:
+        def measured(plan: Plan) -> Results:
+            results = Run(plan).results
+            results.cells += cells
+            results.notes += notes
+            return results
+
+        monkeypatch.setattr("bpfsvc.bench.runs.plan.measure", measured)
+        return bench(*arguments.split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cells", "notes", "error"),
+    [
+        pytest.param(
+            "--suites pods,change --modes iptables,tc",
+            [_cell("memory"), _cell("start")],
+            (_NO_IPVS, _NO_DIRECT, _NO_CHANGE),
+            f"nothing was measured: {_NO_DIRECT}",
+            id="everything failed, though stands tell how they started",
+        ),
+        pytest.param(
+            "--suites pods,change",
+            [_cell("pods", values=()), _cell("change")],
+            (_NO_CHANGE, _NO_DIRECT),
+            f"no figures of the suite pods: {_NO_DIRECT}",
+            id="a suite that was named",
+        ),
+        pytest.param(
+            "--suites change,frames",
+            [_cell("frames")],
+            (_LATE,),
+            f"no figures of the suite change: {_LATE}",
+            id="a suite that was named and came too late",
+        ),
+        pytest.param(
+            "",
+            [*_all("change", "edge", "start"), _cell("start")],
+            (_NO_CHANGE, "start: 1 Service from API: not healthy"),
+            f"no figures of the suite change, the suite start: {_NO_CHANGE}",
+            id="suites that nobody named, as they failed",
+        ),
+        pytest.param(
+            "--suites pods --modes ipvs,tc",
+            [_cell("pods"), _cell("pods", "direct")],
+            (_NO_IPVS,),
+            f"no figures of the mode ipvs: {_NO_IPVS}",
+            id="a mode that was named",
+        ),
+        pytest.param(
+            "--suites pods --modes iptables,tc",
+            [_cell("pods"), _cell("start", "iptables"), _cell("pods", "iptables-nft")],
+            ("1 Service: setting iptables-nft up: slow", "1 Service: setting iptables up: broken"),
+            "no figures of the mode iptables: 1 Service: setting iptables up: broken",
+            id="a mode that is a part of another's name",
+        ),
+        pytest.param(
+            "--suites programs --modes nftables",
+            [_cell("programs")],
+            (),
+            "no figures of the mode nftables: no suite of this run could measure it",
+            id="a mode that no suite measures",
+        ),
+    ],
+)
+def test_what_was_asked_for_and_has_no_figures_is_an_error_after_the_reports(
+    measure: Callable[..., Result],
+    tmp_path: Path,
+    arguments: str,
+    cells: list[Cell],
+    notes: tuple[str, ...],
+    error: str,
+) -> None:
+    """One line, with the first note that explains it; the reports are written all the same."""
+    written = tmp_path / "results.json"
+    found = measure(f"{arguments} --json {written}", cells, *notes)
+    assert found.exit_code == 1
+    assert f"\nError: {error}\nHint: " in found.output
+    results = Results.from_json(written.read_text())
+    assert results.cells == cells
+    suites = arguments.split()[1].split(",") if "--suites" in arguments else [*USUAL]
+    assert results.scale["suites"] == sorted(suites, key=SUITES.index)
+    assert bench("--from", written).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cells", "notes"),
+    [
+        pytest.param("", _all(), (_NO_IPVS, _NO_CHANGE), id="a part failed"),
+        pytest.param("--modes all", _all(), (_NO_IPVS,), id="all modes are none by name"),
+        pytest.param("--minutes 1", _all("frames", "change"), (_LATE,), id="as the time was up"),
+        pytest.param("--modes direct", _all("change"), (), id="a suite without any use"),
+        pytest.param("--suites frames --modes direct,tc", [_cell("frames")], (), id="direct"),
+    ],
+)
+def test_what_this_machine_cannot_do_or_has_no_time_for_is_a_note(
+    measure: Callable[..., Result], arguments: str, cells: list[Cell], notes: tuple[str, ...]
+) -> None:
+    found = measure(arguments, cells, *notes)
+    assert found.exit_code == 0, found.output
+    assert all(f"* {note}"[:60] in found.output for note in notes)
 
 
 def test_what_is_measured_by_default_is_some_of_all() -> None:
@@ -213,6 +341,28 @@ def test_steps_that_fail_or_come_too_late_are_noted() -> None:
         "left out, for the run may not take longer than 50 s: long",
     ]
     assert told.steps[:3] == [("one", 0.0), ("one: more", 0.0), ("one", 1.0)]
+
+
+def test_of_a_failure_whose_tidying_up_failed_too_the_first_is_told_first() -> None:
+    def fail(_say: figures.Say) -> None:
+        try:
+            try:
+                raise BpfsvcError("it broke")
+            finally:
+                raise KeyError("no matter")
+        finally:
+            raise OSError("it is busy")
+
+    def fail_clearly(_say: figures.Say) -> None:
+        try:
+            raise OSError("a detail")
+        except OSError as error:
+            raise BpfsvcError("it broke") from error
+
+    results = Results()
+    steps = [Step("one", 1.0, fail), Step("two", 1.0, fail_clearly)]
+    take(steps, results, Told(), Interruption())
+    assert results.notes == ["one: it broke; and then: it is busy", "two: it broke"]
 
 
 def test_a_tool_that_is_missing_ends_the_run() -> None:

@@ -296,10 +296,34 @@ def test_reports_of_the_same_results_are_the_same(few: Results, page: str) -> No
 
 def test_a_run_without_figures_has_reports_too() -> None:
     nothing = Results()
-    assert "No losing cell." in _terminal(nothing)
-    assert "In no cell of this run." in report.markdown(nothing)
     assert "<svg" not in report.html(nothing)
     assert report.csv(nothing).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        pytest.param([], "Nothing was compared.", id="no figures"),
+        pytest.param([_cell("tc", 120)], "Nothing was compared.", id="nobody else's"),
+        pytest.param([_cell("nftables", 1, ratios=(0.9,))], "Nothing was", id="a rival's only"),
+        pytest.param([_cell("tc", 2.0, ratios=(1.2,), reference="direct")], "", id="a reference's"),
+        pytest.param([_cell("tc", 120), _cell("iptables", 80)], "", id="ours and a rival's"),
+    ],
+)
+def test_nobody_loses_where_nothing_was_compared(cells: list[Cell], words: str) -> None:
+    """Which is another thing than to have won."""
+    results = Results(cells=cells)
+    assert (words or "No losing cell.") in _terminal(results)
+    assert (words or "In no cell of this run.") in report.markdown(results)
+    losing = report.html(results).partition('<h2 id="losing">')[2].partition("<h2")[0]
+    assert (words or "None in this run.") in losing
+
+
+def test_every_report_says_how_the_best_path_is_judged(few: Results, page: str) -> None:
+    for text in (_terminal(few), report.markdown(few), page):
+        assert "chosen by each half of the rounds and judged by the other half" in " ".join(
+            text.split()
+        )
 
 
 def test_a_restless_direct_case_is_warned_of_in_every_report(results: Results) -> None:

@@ -42,6 +42,12 @@ def test_results_are_the_same_after_writing_and_reading() -> None:
     assert Results.from_json(RESULTS.to_json()) == RESULTS
 
 
+def test_the_scale_tells_what_was_wanted_if_it_tells_of_such_things() -> None:
+    assert [RESULTS.wanted("services", size) for size in (100, 10_000)] == [True, False]
+    assert RESULTS.wanted("suites", "pods") is None
+    assert RESULTS.wanted("rounds", 3) is None
+
+
 def test_what_was_written_is_the_same_every_time_and_leaves_usual_values_out() -> None:
     assert RESULTS.to_json() == Results.from_json(RESULTS.to_json()).to_json()
     assert set(json.loads(RESULTS.to_json())["cells"][1]) == {

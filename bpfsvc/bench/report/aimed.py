@@ -7,6 +7,13 @@ from typing import NamedTuple
 from bpfsvc.bench.aims import Aim
 from bpfsvc.bench.report.numbers import digits, factor
 
+JUDGED = (
+    "Two modes are compared by the median of the ratios of their rounds. The best path is chosen "
+    "by each half of the rounds and judged by the other half: if it were judged by the rounds that "
+    "chose it, the luckiest of equal modes would look better than it is."
+)
+"""How aims are judged, in words."""
+
 
 class Row(NamedTuple):
     """One aim, as it is printed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bpfsvc.bench import words
 from bpfsvc.bench.aims import aims
 from bpfsvc.bench.report import aimed
-from bpfsvc.bench.report.losses import all_losses, legend
+from bpfsvc.bench.report.losses import all_losses, compared, legend
 from bpfsvc.bench.report.numbers import factor, measured
 from bpfsvc.bench.report.prose import COMMAND, METHOD, remarks, setting
 from bpfsvc.bench.report.tables import Figure, Table, about, heading, tables
@@ -36,6 +36,7 @@ def _lines(results: Results, explained: str) -> Iterator[str]:
     yield from ("## Aims", "")
     rows = [aimed.row(aim) for aim in aims(results)]
     yield from _grid(("aim", "goal", "measured", "quartiles", "result"), rows)
+    yield from (aimed.JUDGED, "")
     if explained:
         yield from (explained.strip("\n"), "")
     yield from ("## Where bpfsvc loses", "")
@@ -57,7 +58,8 @@ def _lines(results: Results, explained: str) -> Iterator[str]:
 def _losing(results: Results) -> Iterator[str]:
     found = all_losses(results)
     if not found:
-        yield from ("In no cell of this run.", "")
+        nowhere = "In no cell of this run." if compared(results) else "Nothing was compared."
+        yield from (nowhere, "")
         return
     yield from _grid(
         ("where", "size", "clients", "mode", "measured", "against", "ratio"),

@@ -21,7 +21,21 @@ class Loss(NamedTuple):
 
 
 def losses(results: Results, cell: Cell) -> list[Loss]:
-    """Give the losses of a cell: none if it is not ours, at most one of each sign.
+    """Give the losses of a cell: none if it is not ours, at most one of each sign."""
+    return [
+        each
+        for each in _comparisons(results, cell)
+        if (each.ratio < 1 if cell.more_is_better else each.ratio > 1)
+    ]
+
+
+def compared(results: Results) -> bool:
+    """Say whether anything was compared; if not, that nothing has lost means nothing."""
+    return any(_comparisons(results, cell) for cell in results.cells)
+
+
+def _comparisons(results: Results, cell: Cell) -> list[Loss]:
+    """Give what would be the losses of a cell if it were worse.
 
     Only rates have a reference to lose to: an empty program or a dropped packet is a floor. The
     best rival is the one that this cell does worst against.
@@ -30,7 +44,7 @@ def losses(results: Results, cell: Cell) -> list[Loss]:
         return []
     found = []
     ratio = cell.ratio
-    if ratio is not None and cell.more_is_better and ratio < 1:
+    if ratio is not None and cell.more_is_better:
         found.append(Loss(cell, TO_REFERENCE, cell.reference, ratio))
     against = [
         (ratio, mode)
@@ -39,8 +53,7 @@ def losses(results: Results, cell: Cell) -> list[Loss]:
     ]
     if against:
         ratio, mode = min(against) if cell.more_is_better else max(against)
-        if ratio < 1 if cell.more_is_better else ratio > 1:
-            found.append(Loss(cell, TO_RIVAL, mode, ratio))
+        found.append(Loss(cell, TO_RIVAL, mode, ratio))
     return found
 
 

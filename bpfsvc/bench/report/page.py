@@ -10,7 +10,7 @@ from markupsafe import Markup
 from bpfsvc.bench import words
 from bpfsvc.bench.aims import aims
 from bpfsvc.bench.report import aimed
-from bpfsvc.bench.report.losses import all_losses, legend
+from bpfsvc.bench.report.losses import all_losses, compared, legend
 from bpfsvc.bench.report.numbers import factor, measured
 from bpfsvc.bench.report.plots import plots
 from bpfsvc.bench.report.prose import COMMAND, METHOD, remarks, setting
@@ -49,6 +49,8 @@ def page(results: Results) -> str:
             }
             for loss in all_losses(results)
         ],
+        compared=compared(results),
+        judged=aimed.JUDGED,
         legend=legend(),
         tables=tables(results),
         # What matplotlib wrote; the texts in it are escaped by it.

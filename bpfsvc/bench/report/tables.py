@@ -14,11 +14,12 @@ from bpfsvc.bench import words
 from bpfsvc.bench.figures import Spread
 from bpfsvc.bench.report.losses import losses
 from bpfsvc.bench.report.numbers import digits, factor, measured, signed, span
-from bpfsvc.bench.results import FLOORS, Cell, Results, rank, tail
+from bpfsvc.bench.results import FLOORS, OURS, Cell, Results, rank, tail
 
 SUITES = {
     "pods": "To a backend on the other node",
     "edge": "From outside to a NodePort",
+    "agents": "CPU time of agents for an operation, a part of that above",
     "frames": "CPU time of a packet from outside to a NodePort",
     "programs": "Cost of a program for a packet",
     "change": "From a change to changed packets",
@@ -30,6 +31,10 @@ SUITES = {
 """What the suites are called, in the order of every report."""
 TRAFFIC = ("pods", "edge")
 """The suites whose cells are rates of several clients, against a reference."""
+_AGENTS = "agents"
+_FLOWS = ("connect", "questions")
+"""Kinds of which each operation is a flow of its own, which agents have work with."""
+_KUBE_PROXY = "kube-proxy"
 _OPERATIONS = {
     "connect": "connect, request, close",
     "request": "requests on one connection",
@@ -96,8 +101,13 @@ def about(cell: Cell) -> str:
         ("frames", "local"): "backend on the node asked",
         ("pods", "pod"): "from a pod",
         ("pods", "node"): "from the node itself",
+        ("agents", "pod"): "from a pod",
+        ("agents", "node"): "from the node itself",
+        ("agents", "remote"): "from outside, backend on another node",
+        ("agents", "local"): "from outside, backend on the node asked",
     }.get((cell.suite, cell.where), cell.where)
-    kind = _OPERATIONS.get(cell.kind, cell.kind) if cell.suite in TRAFFIC else cell.kind
+    called = cell.suite in (*TRAFFIC, _AGENTS)
+    kind = _OPERATIONS.get(cell.kind, cell.kind) if called else cell.kind
     return ", ".join(filter(None, (kind, where)))
 
 
@@ -125,11 +135,21 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
     if any(cell.cpu or cell.latency for cell in cells):
         yield _table(
             f"{title}: cost and latency",
-            "CPU µs an operation; latency in µs: 50 % and 99 % of operations took no longer",
+            f"CPU µs an operation{_without_agents(results, cells)}; "
+            "latency in µs: 50 % and 99 % of operations took no longer",
             cells,
             lambda cell: words.clients(cell.clients),
             lambda cell: Figure(_cost(cell)),
         )
+
+
+def _without_agents(results: Results, cells: Sequence[Cell]) -> str:
+    """Say that they are not counted, where they have something to do and nobody has looked."""
+    kind, where = cells[0].kind, cells[0].where
+    worked = kind in _FLOWS and any(cell.mode in (*OURS, _KUBE_PROXY) for cell in cells)
+    if not worked or results.find(suite=_AGENTS, kind=kind, where=where):
+        return ""
+    return " without agents'"
 
 
 def _others(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
@@ -139,6 +159,8 @@ def _others(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
         parts = f"{unit}: median, ± half the distance of the quartiles"
         if suite == "change":
             parts = f"{unit}: median, and what 99 of 100 take at most"
+        elif suite == _AGENTS:
+            parts = f"{unit} on other cores, for looking after what is known of connections"
         elif suite in FLOORS:
             parts = f"{unit}: median, what it is above {FLOORS[suite]}, ± as in other tables"
         yield _table(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bpfsvc.bench.aims import Aim, aims
 from bpfsvc.bench.report import aimed
-from bpfsvc.bench.report.losses import all_losses, legend
+from bpfsvc.bench.report.losses import all_losses, compared, legend
 from bpfsvc.bench.report.prose import remarks, setting
 from bpfsvc.bench.report.tables import Figure, Line, Table, tables
 from bpfsvc.bench.results import Results
@@ -27,14 +27,20 @@ def terminal(results: Results, console: Console | None = None) -> None:
     console = console or _console()
     for table in tables(results):
         _show(console, table)
-    lost = len(all_losses(results))
-    console.print(Text(f"{lost} losing cells. {legend()}" if lost else "No losing cell."))
+    console.print(Text(_lost(results)))
     console.print()
     console.print(_aims(aims(results)))
+    console.print(Text(f"\n{aimed.JUDGED}\n", style="dim"))
     for line in remarks(results):
         console.print(Text(f"* {line}"))
     for line in setting(results):
         console.print(Text(line))
+
+
+def _lost(results: Results) -> str:
+    if lost := len(all_losses(results)):
+        return f"{lost} losing cells. {legend()}"
+    return "No losing cell." if compared(results) else "Nothing was compared."
 
 
 def _console() -> Console:

@@ -6,4 +6,5 @@ The parts::
     progress      how far it is, for the person who waits
     interruption  that this person has had enough
     machine       what it was measured on
+    shortfall     what was asked for and not measured
 """

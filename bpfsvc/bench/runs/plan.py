@@ -23,7 +23,7 @@ from bpfsvc.bench.suites.traffic import Traffic
 from bpfsvc.bench.words import duration, services
 from bpfsvc.lab import sandbox
 
-_Steps = Callable[[Scale, Sequence[str], Results, set[str]], Iterator[Step]]
+_Steps = Callable[[Scale, Sequence[str], Results, dict[str, int]], Iterator[Step]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,15 @@ class Run:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.results = Results(machine={**machine()}, scale=asdict(plan.scale), quick=plan.quick)
+        scale = {"suites": tuple(plan.suites), **asdict(plan.scale)}
+        self.results = Results(machine={**machine()}, scale=scale, quick=plan.quick)
         self._plan = plan
         self._stack = ExitStack()
         self.steps: list[Step] = []
 
     def __enter__(self) -> Run:
         self._interruption = self._stack.enter_context(Interruption())
-        slow: set[str] = set()
+        slow: dict[str, int] = {}
         plan, scale, results = self._plan, self._plan.scale, self.results
         modes, results.notes[:] = possible(scale.modes, kube_proxy=plan.kube_proxy is not None)
         if together := [suite for suite in traffic.SUITES if suite in plan.suites]:
