@@ -10,6 +10,7 @@ import click
 
 from bpfsvc.commands import parameters
 from bpfsvc.config import Config
+from bpfsvc.datapath.cache import DEFAULT as AGENTS_CACHE
 from bpfsvc.datapath.pins import PinRoot
 from bpfsvc.detection import Detection, Mode
 from bpfsvc.errors import UsageError
@@ -23,6 +24,9 @@ from bpfsvc.explain.question import ORIGINS, Question, place, question
 from bpfsvc.explain.stage import stage
 from bpfsvc.inspection.reader import open_pinned
 from bpfsvc.privileges import require_privileges
+
+DEFAULT_CACHE = AGENTS_CACHE / "explain"
+"""Not with the agent's own, of which the oldest are removed."""
 
 
 @click.command()
@@ -50,6 +54,13 @@ from bpfsvc.privileges import require_privileges
     show_default=True,
     help="Lines for people, or one object for programs.",
 )
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_CACHE,
+    show_default=True,
+    help="Where the programs are kept once they are compiled; 'none': nowhere.",
+)
 @parameters.pin_root
 def explain(
     source: str | None,
@@ -69,6 +80,7 @@ def explain(
     nodeport_addresses: tuple[str, ...],
     localhost_nodeports: bool,
     output: str,
+    cache: Path,
     pin_root: Path,
 ) -> None:
     """Tell what becomes of the first packet of a connection, and why.
@@ -78,8 +90,9 @@ def explain(
     are those of bpfsvc run.
     """
     require_privileges()
+    kept = None if str(cache) == "none" else cache
     if cases:
-        _answer_cases(cases)
+        _answer_cases(cases, kept)
         return
     asked = _question(origin, source, protocol, destination, in_iface)
     if not manifests:
@@ -103,7 +116,7 @@ def explain(
     cluster = read_cluster(manifests, config.node_name)
     is_this_machine = config.node_name == parameters.node_name(None)
     situation = situation_of(cluster.node, config, is_this_machine=is_this_machine)
-    with stage() as made:
+    with stage(kept) as made:
         _print(Explainer(made, situation, cluster).answer(asked), output)
 
 
@@ -123,9 +136,9 @@ def _question(
     return question(origin, source, protocol, address, port, interface)
 
 
-def _answer_cases(path: Path) -> None:
+def _answer_cases(path: Path, cache: Path | None) -> None:
     found = read_cases(path)
-    with stage() as made:
+    with stage(cache) as made:
         for answer in answers(made, found):
             sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()

@@ -92,8 +92,11 @@ class Stage:
 
 
 @contextmanager
-def stage() -> Iterator[Stage]:
-    """Set up a stage. This process is in namespaces of its own from then on."""
+def stage(cache: Path | None) -> Iterator[Stage]:
+    """Set up a stage. This process is in namespaces of its own from then on.
+
+    ``cache``: where compiled programs are kept for the next time; None: nowhere.
+    """
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
         syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -106,7 +109,7 @@ def stage() -> Iterator[Stage]:
         syscalls.mount("bpf", directory, "bpf")
         try:
             root = PinRoot(Path(directory, "node"))
-            yield Stage(install(root, load(_SIZES), _say_nothing).pinned)
+            yield Stage(install(root, load(_SIZES), _say_nothing, cache).pinned)
         finally:
             syscalls.unmount(directory)
 
