@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import signal
@@ -9,15 +11,21 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bpfsvc.bench import load
+from bpfsvc.bench.clusters.modes import Cluster
 from bpfsvc.bench.figures import Scale, Spread, percentile
+from bpfsvc.bench.load.ports import PORTS
 from bpfsvc.bench.processes import syns
 from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.runs.plan import Plan, Run
+from bpfsvc.bench.stands.agents import cores
+from bpfsvc.bench.stands.stand import BACKEND, BACKEND_PORT, Means, Stand
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.patience import wait
 
@@ -39,6 +47,9 @@ TINY = Scale(
     churn_seconds=1.0,
     idle_seconds=0.5,
 )
+
+HURRY = 300.0
+"""Seconds: a limit with which nobody waits for agents."""
 
 KUBE_PROXY = """\
 #!/bin/sh
@@ -94,6 +105,12 @@ def test_traffic_of_pods_takes_every_way_in_turn() -> None:
                     here / there for here, there in zip(cell.values, cells[0].values, strict=True)
                 )
                 assert cell.ratios == (() if cell.mode == "direct" else expected)
+                told = results.find(suite="agents", kind=kind, where=where, mode=cell.mode)
+                watched = cell.mode == "tc" and kind in ("connect", "questions")
+                assert [one.clients for one in told] == ([1] if watched else [])
+                assert all(min(cell.cpu) > one.median >= 0 for one in told)
+                # What comes by no packet is looked for by nobody.
+                assert all((one.median > 1) == (where == "pod") for one in told)
                 if kind != "bulk":
                     assert 0 < cell.latency["50"] <= cell.latency["99"] < 1e6
                     assert sum(count for _, count in cell.histogram) > 0
@@ -113,7 +130,7 @@ def test_stands_tell_how_long_they_took_and_what_they_weigh() -> None:
 
 def test_node_ports_are_asked_from_outside_with_and_without_xdp() -> None:
     """Of a node that has the backend, and of one that has not."""
-    scale = replace(TINY, modes=("direct", "xdp"), kinds=("connect", "datagrams"))
+    scale = replace(TINY, modes=("direct", "xdp"), kinds=("connect", "datagrams"), limit=HURRY)
     results = measured("edge", scale=scale)
     assert results.notes == []
     found = {(cell.kind, cell.where, cell.mode) for cell in results.find(suite="edge")}
@@ -125,20 +142,95 @@ def test_node_ports_are_asked_from_outside_with_and_without_xdp() -> None:
     }
 
 
-def test_kube_proxy_itself_is_measured_where_it_is_given(tmp_path: Path) -> None:
-    """With an agent in its place, which understands it."""
+@pytest.fixture
+def kube_proxy(tmp_path: Path) -> Iterator[Path]:
+    """An agent in its place, which understands it."""
     binary = tmp_path / "kube-proxy"
     words = {"pins": sandbox.BPF_ROOT, "python": sys.executable, "cache": sandbox.ROOT / "cache"}
     binary.write_text(KUBE_PROXY.format(**words))
     binary.chmod(0o755)
+    yield binary
+    for left in sandbox.BPF_ROOT.glob("kube-proxy-*"):
+        shutil.rmtree(left)
+
+
+def test_kube_proxy_itself_is_measured_where_it_is_given(kube_proxy: Path) -> None:
     scale = replace(TINY, modes=("kube-proxy",), kinds=("request",))
-    try:
-        results = measured("pods", scale=scale, kube_proxy=binary)
-    finally:
-        for left in sandbox.BPF_ROOT.glob("kube-proxy-*"):
-            shutil.rmtree(left)
+    results = measured("pods", scale=scale, kube_proxy=kube_proxy)
     assert results.notes == []
     assert [cell.mode for cell in results.find(suite="pods")] == ["direct", "kube-proxy"]
+
+
+@contextmanager
+def standing(mode: str, kube_proxy: Path | None = None) -> Iterator[Stand]:
+    """Set a mode up for one Service."""
+    directory = sandbox.ROOT / "cluster"
+    directory.mkdir()
+    cluster = Cluster(1, directory, BACKEND, BACKEND_PORT)
+    means = Means(load=load.build(sandbox.ROOT), limit=60, kube_proxy=kube_proxy)
+    try:
+        with Stand(mode, cluster, means) as stand:
+            yield stand
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize(
+    ("mode", "named"),
+    [("tc", ["import run"]), ("kube-proxy", ["bpfsvc\0run", "lab.apiserver"])],
+    ids=["tc", "kube-proxy"],
+)
+def test_who_programs_nodes_stays_off_the_core_that_is_measured(
+    mode: str, named: list[str], kube_proxy: Path
+) -> None:
+    """Every thread of agents, of kube-proxy and of its API server; the load is there alone."""
+    core, _ = cores()
+    with standing(mode, kube_proxy) as stand:
+        assert stand.run("request", "pod", 1, 0.02)[0].operations > 0
+        assert _affinities("/load\0") == {(core,)}
+        for name in named:
+            assert all(core not in kept for kept in _affinities(name))
+
+
+def _affinities(name: str) -> set[tuple[int, ...]]:
+    """Give where threads of our processes may run that have such words in their line."""
+    found = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        for process in map(Path("/proc").joinpath, children.read_text().split()):
+            if name in (process / "cmdline").read_text():
+                threads = [int(thread.name) for thread in (process / "task").iterdir()]
+                found |= {tuple(sorted(os.sched_getaffinity(thread))) for thread in threads}
+    assert found
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["iptables", "iptables-nft", "tc", "socket", "fast"])
+def test_every_question_is_a_first_packet(mode: str) -> None:
+    """By the counter of the rule that translates, or of the backend; ports come again meanwhile."""
+    with standing(mode) as stand:
+        asked = 0
+        for clients in itertools.cycle((1, 4, 16)):
+            outcome, _ = stand.run("questions", "pod", clients, 0.06)
+            asked += outcome.operations + outcome.errors
+            if asked > 2 * PORTS:
+                break
+        assert 0.99 * asked <= _translated(stand) <= asked
+
+
+def _translated(stand: Stand) -> int:
+    """Give how many UDP flows the node has sent to the backend."""
+    node = stand.near
+    if stand.mode.startswith("iptables"):
+        tool = "iptables-nft" if stand.mode == "iptables-nft" else "iptables-legacy"
+        rules = node.run([tool, "-t", "nat", "-L", "-v", "-x", "-n"]).stdout.splitlines()
+        to = f"udp to:{BACKEND}:{BACKEND_PORT}"
+        (rule,) = (rule for rule in rules if rule.endswith(to))
+        return int(rule.split()[0])
+    words = [sys.executable, "-m", "bpfsvc", "maps", "dump", "--output", "json", "backends"]
+    told = node.run([*words, "--pin-root", node.pin_root], cwd=Path(__file__).parents[2]).stdout
+    rows = json.loads(told)["backends"]
+    return sum(row["connections"] for row in rows if row["service"].endswith(":udp"))
 
 
 def test_a_mode_that_fails_becomes_a_note_and_others_go_on() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bpfsvc.bench.load import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
+from bpfsvc.bench.load.ports import PORTS
 from bpfsvc.errors import SystemUnfit
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import wait
 from bpfsvc.lab.pod import Pod
 from bpfsvc.lab.topology import Lab
 
@@ -146,6 +150,50 @@ def test_a_refusal_is_one_clear_error(ends: Ends, kind: str, family: int) -> Non
     assert "Connection refused" in caught.value.message
     assert f"{kind} to {address} port {_NO_PORT}" in caught.value.message
     assert ends.run(kind, family)[0].operations > 0
+
+
+def test_a_connection_in_bulk_that_does_not_end_is_an_error(ends: Ends) -> None:
+    """One of two, whose packets are lost from the middle on."""
+    node = ends.far.node
+    # Source ports are taken in turn: one of the two is odd.
+    lost = f"tcp dport {_PORT} tcp sport & 1 == 1 counter drop"
+    chain = f"chain forward {{ type filter hook forward priority 0; {lost}; }}"
+    with ThreadPoolExecutor() as beside:
+        address = ends.far.address()
+        running = beside.submit(ends.client.run, "bulk", address, _PORT, 2, 2.0)
+        before = ends.server.seen().bytes
+        wait(lambda: ends.server.seen().bytes > before + 100 * _BLOCK, "both to be under way")
+        node.run(["nft", "-f", "-"], input=f"table inet stall {{\n{chain}\n}}")
+        try:
+            with pytest.raises(LoadFailed, match="1 of 2 connections had not come to their end"):
+                running.result(30)
+        finally:
+            node.run(["nft", "delete", "table", "inet", "stall"])
+    assert ends.run("bulk")[0].operations > 0
+
+
+def test_questions_come_from_ports_in_turn(ends: Ends) -> None:
+    """Nobody on the way has seen one before, before all have had their turn."""
+    node, client = ends.far.node, Client(ends.program, ends.near, min(os.sched_getaffinity(0)))
+    elements = "typeof udp sport; size 65536; flags dynamic"
+    rules = f"udp dport {_PORT} add @seen {{ udp sport }}"
+    chain = f"chain forward {{ type filter hook forward priority 0; {rules}; }}"
+    node.run(
+        ["nft", "-f", "-"], input=f"table inet seen {{\nset seen {{ {elements}; }}\n{chain}\n}}"
+    )
+    try:
+        outcomes = [client.run("questions", ends.far.address(), _PORT, 16, 0.2) for _ in "12"]
+        listed = node.run(["nft", "-j", "list", "table", "inet", "seen"]).stdout
+    finally:
+        node.run(["nft", "delete", "table", "inet", "seen"])
+    found = {name: value for each in json.loads(listed)["nftables"] for name, value in each.items()}
+    asked = sum(outcome.operations + outcome.errors for outcome in outcomes)
+    assert 500 < asked < PORTS
+    ports = set(found["set"]["elem"])
+    assert len(ports) == asked
+    # Neither NodePorts nor what the kernel would have chosen.
+    assert min(ports) < 30_000
+    assert not ports & {*range(30_000, 32_768)}
 
 
 def test_an_order_that_makes_no_sense_is_one_clear_error(ends: Ends) -> None:

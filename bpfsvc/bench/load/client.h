@@ -55,6 +55,12 @@ int make_socket(struct run *run, struct client *client, int kind);
 int reach(struct run *run, struct client *client);
 void drop(struct client *client);
 
+/*
+ * Make a socket of a kind and connect it from the next port that can be had; -EINPROGRESS when that
+ * is begun. There is no socket after another error.
+ */
+int begin_flow(struct run *run, struct client *client, int kind);
+
 /* Wait before the clock starts; -ETIMEDOUT if none of `events` happens. */
 int await(struct client *client, short events, int ms);
 

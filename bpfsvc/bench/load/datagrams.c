@@ -69,15 +69,13 @@ static int datagrams_prepare(struct run *run, struct client *client)
 	return 0;
 }
 
-/* questions: a connected socket, and so a source port, for each datagram */
+/* questions: a connected socket, from a source port of its own, for each datagram */
 
 static int questions_begin(struct run *run, struct client *client)
 {
 	struct numbered message = next_message(run, client);
-	int result = make_socket(run, client, SOCK_DGRAM);
+	int result = begin_flow(run, client, SOCK_DGRAM);
 
-	if (!result)
-		result = reach(run, client);
 	if (result)
 		return result;
 	if (send(client->socket, &message, sizeof(message), 0) < 0)

@@ -7,12 +7,15 @@ connect   connect, 64 bytes there and back, close by the client, from source por
 request   64 bytes there and back on a connection that is kept
 bulk      blocks of 64 KiB one way, on connections that are kept
 datagrams a UDP datagram there and back, from one unconnected socket (``sendto``, ``recvfrom``)
-questions the same from a new connected socket and source port each time, as DNS clients do
+questions the same from a new connected socket each time, as DNS clients do, from ports in turn
 ========= ======================================================================================
 
 A datagram without an answer within 20 ms is an error and sent again. Connections that are kept are
-made, and used once, before the clock starts. Source ports of ``connect`` are used again after
-60,000 connections, which takes ``net.ipv4.tcp_tw_reuse`` = 1 (the lab's namespaces have that).
+made, and used once, before the clock starts; in bulk, one that has not come to its end 2 s after
+the time is over makes the whole run a failure. Source ports in turn are used again after 60,000
+operations, which takes ``net.ipv4.tcp_tw_reuse`` = 1 (the lab's namespaces have that) and, of
+questions, not before ``ports.FORGOTTEN`` seconds: that each is a first packet to all on its way
+holds where UDP flows are forgotten so soon.
 """
 
 from __future__ import annotations
@@ -23,12 +26,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bpfsvc.bench.load.outcome import Outcome
+from bpfsvc.bench.load.ports import Ports
 from bpfsvc.bench.processes.children import Talker
 from bpfsvc.bench.processes.clocks import cpu_seconds
 from bpfsvc.errors import BpfsvcError, SystemUnfit
 from bpfsvc.lab.namespace import Namespace
 
-KINDS = ("connect", "request", "bulk", "datagrams", "questions")
+BULK = "bulk"
+QUESTIONS = "questions"
+FLOWS = ("connect", QUESTIONS)
+"""Kinds of which each operation is a flow of its own."""
+KINDS = ("connect", "request", BULK, "datagrams", QUESTIONS)
+BLOCK = 64 * 1024
+"""Bytes of an operation in bulk."""
 
 _SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 _CC = ("cc", "-O2", "-Wall", "-Wextra", "-Werror")
@@ -109,16 +119,28 @@ class Client(_Process):
 
     def __init__(self, program: Path, place: Namespace, core: int) -> None:
         super().__init__(program, place, "client", str(core))
+        self._ports = Ports()
 
     def run(self, kind: str, address: str, port: int, clients: int, seconds: float) -> Outcome:
         """Do operations of a kind for so long; ``LoadFailed`` if the first of all is refused.
 
-        ``clients``: how many are under way at a time, at most 512.
+        The same if a connection in bulk does not come to its end. ``clients``: how many are under
+        way at a time, at most 512.
         """
+        if kind == QUESTIONS:
+            self._ports.wait()
         self.tell(kind, address, port, clients, round(seconds * 1000))
         try:
             told = self.hear()
         except LoadFailed as error:
             raise LoadFailed(f"{error.message} ({kind} to {address} port {port})") from None
         told["histogram"] = tuple((edge, count) for edge, count in told["histogram"])
-        return Outcome(**told)
+        outcome = Outcome(**told)
+        if kind in FLOWS:
+            self._ports.take(outcome.operations + outcome.errors)
+        if kind == BULK and outcome.errors:
+            raise LoadFailed(
+                f"{self._name}: {outcome.errors} of {clients} connections had not come to their "
+                f"end 2 s after the time was over ({kind} to {address} port {port})"
+            )
+        return outcome

@@ -8,32 +8,7 @@
 #define SETUP_MS 2500 /* for a connection before the run: one lost SYN and its successor */
 #define WRITES 16     /* blocks before others get their turn */
 
-/*
- * Source ports of connections, in turn. Every port waits a second or two in TIME_WAIT, and at full
- * rate most of them do: the kernel's search for a free one would cost the faster of two ways more.
- * NodePorts are left out, for a node may be the client.
- */
-#define FIRST_PORT 2000
-#define FIRST_NODE_PORT 30000
-#define AFTER_NODE_PORTS 32768
-#define AFTER_PORTS 65000
-#define PORT_TRIES 64
-
 static char block[BLOCK] = {SINK};
-
-static unsigned int next_port(void)
-{
-	static unsigned int port;
-
-	/* Not where another client in this namespace began. */
-	if (!port)
-		port = FIRST_PORT + read_clock(CLOCK_MONOTONIC) % (FIRST_NODE_PORT - FIRST_PORT);
-	if (++port == FIRST_NODE_PORT)
-		port = AFTER_NODE_PORTS;
-	if (port == AFTER_PORTS)
-		port = FIRST_PORT;
-	return port;
-}
 
 static int send_message(struct client *client)
 {
@@ -60,31 +35,6 @@ static int receive_message(struct client *client)
 	return client->received == sizeof(message) ? ANSWERED : PENDING;
 }
 
-/*
- * Begin a connection from the next port that can be had; -EINPROGRESS when it is begun. All take
- * ports in turn: one that was ever taken so is not given out by the kernel for a minute.
- */
-static int begin_stream(struct run *run, struct client *client)
-{
-	int result = 0;
-
-	for (int number = 0; number < PORT_TRIES; number++) {
-		result = make_socket(run, client, SOCK_STREAM);
-		if (result)
-			return result;
-		result = take_port(client->socket, run->to.any.sa_family, next_port());
-		if (!result)
-			result = reach(run, client);
-		if (!result || result == -EINPROGRESS)
-			return result;
-		drop(client);
-		/* The port is somebody's, or was less than a second ago. */
-		if (result != -EADDRINUSE && result != -EADDRNOTAVAIL)
-			break;
-	}
-	return result;
-}
-
 /* connect: a whole connection for each message, which the client closes */
 
 static int connect_begin(struct run *run, struct client *client)
@@ -92,7 +42,7 @@ static int connect_begin(struct run *run, struct client *client)
 	int result;
 
 	client->sent = false;
-	result = begin_stream(run, client);
+	result = begin_flow(run, client, SOCK_STREAM);
 	if (result && result != -EINPROGRESS)
 		return result;
 	watch(run->watcher, client->socket, EPOLLIN | EPOLLOUT | EPOLLET, client);
@@ -118,7 +68,7 @@ static int connect_ready(struct run *run, struct client *client)
 static int establish(struct run *run, struct client *client)
 {
 	socklen_t size = sizeof(int);
-	int error = 0, result = begin_stream(run, client);
+	int error = 0, result = begin_flow(run, client, SOCK_STREAM);
 
 	if (result == -EINPROGRESS)
 		result = await(client, POLLOUT, SETUP_MS);

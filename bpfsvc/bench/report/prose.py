@@ -14,6 +14,10 @@ METHOD = (
     "On every node, in every mode, netfilter tracks connections and a CNI's rule masquerades what "
     "leaves the range of pods, as it is wherever a kubelet runs. Without that, direct would be "
     "some 15 % quicker, and all modes would look worse beside it, those of netfilter most.",
+    "A UDP question is a first packet in every mode: each comes from another source port, and "
+    "flows, which live for a second here, are forgotten before a port has its next turn. Usual are "
+    "up to two minutes: an agent of bpfsvc, which looks at all it knows every five seconds, would "
+    "then look at each some 24 times in place of once or twice.",
     "A round gives each mode one figure. A ratio is that figure divided by the reference's of "
     "the same round. Reported are the median of the rounds and the quartiles, which tell whether "
     "a difference means anything.",
@@ -23,8 +27,13 @@ METHOD = (
     "stack, addresses rewritten in connect() and sendmsg(), translated packets sent on without "
     "the stack, and packets from outside sent on from the driver.",
     "CPU time is that of client, server and what the kernel does for them, divided by "
-    "operations: it is steadier than a rate where other things run too. What a program costs is "
-    "timed in test runs of packets that are proved to take the path they are said to take. "
+    "operations: it is steadier than a rate where other things run too. Agents and kube-proxy run "
+    "on other cores, so that rates are without them. What agents do for connections, which is to "
+    "look for those that are over until the last is removed, is measured apart, with the fewest "
+    "clients, given in a table of its own, and added to the CPU time of an operation. It is that "
+    "of threads that take twice as much then as when nothing happens, less what they take then. A "
+    "run of less than ten minutes has no time for that, and says so. What a program costs is timed "
+    "in test runs of packets that are proved to take the path they are said to take. "
     "Packets at the edge come as XDP frames from the other end of the wire: veth copies what a "
     "socket sends, which no real driver does.",
 )

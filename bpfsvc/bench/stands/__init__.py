@@ -9,5 +9,6 @@ Three places, each of them a ``scaffold``: set up, and taken down again::
 What they are made with::
 
     agents      agents as on a node, timed and weighed
+    upkeep      what agents do for connections beside the way of packets
     offloads    cables as between real interfaces
 """

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,11 +106,8 @@ class Agent:
         return self._log.read_text()
 
     def leave(self, core: int) -> None:
-        """Keep all its threads off a core, if there is another one: what runs there is measured."""
-        others = os.sched_getaffinity(0) - {core}
-        if others:
-            for thread in Path(f"/proc/{self.pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), others)
+        """Keep all its threads off a core; see ``leave``."""
+        leave(self.pid, core)
 
     def stop(self) -> None:
         """End it in good order."""
@@ -199,6 +196,25 @@ def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
     ]
     for agent in agents:
         agent.healthy()
+
+
+def leave(process: int, core: int) -> None:
+    """Keep all threads of a process off a core, if there is another: what runs there is measured.
+
+    What they start stays off it, too.
+    """
+    others = os.sched_getaffinity(0) - {core}
+    moved: set[int] = set()
+    # A thread that has not been moved yet may have started one in the meantime.
+    while others and (found := _threads(process) - moved):
+        for thread in found:
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, others)
+        moved |= found
+
+
+def _threads(process: int) -> set[int]:
+    return {int(thread.name) for thread in Path(f"/proc/{process}/task").iterdir()}
 
 
 def cores() -> tuple[int, int]:

@@ -1,0 +1,56 @@
+/* Source ports of new flows, in turn. */
+#include "client.h"
+
+#include <errno.h>
+
+/*
+ * A port comes again when all others have had their turn. What was sent from it before is forgotten
+ * by then wherever flows are remembered, so that every operation is a new flow; the kernel would
+ * choose among half as many, at random. Of TCP every port waits a second or two in TIME_WAIT, and
+ * at full rate most of them do: the kernel's search for a free one would cost the faster of two
+ * ways more. NodePorts are left out, for a node may be the client.
+ */
+#define FIRST_PORT 2000
+#define FIRST_NODE_PORT 30000
+#define AFTER_NODE_PORTS 32768
+#define AFTER_PORTS 65000
+#define PORT_TRIES 64
+
+static unsigned int next_port(void)
+{
+	static unsigned int port;
+
+	/* Not where another client in this namespace began. */
+	if (!port)
+		port = FIRST_PORT + read_clock(CLOCK_MONOTONIC) % (FIRST_NODE_PORT - FIRST_PORT);
+	if (++port == FIRST_NODE_PORT)
+		port = AFTER_NODE_PORTS;
+	if (port == AFTER_PORTS)
+		port = FIRST_PORT;
+	return port;
+}
+
+/*
+ * All take ports in turn, those of connections that are kept too: one that was ever taken so is not
+ * given out by the kernel for a minute.
+ */
+int begin_flow(struct run *run, struct client *client, int kind)
+{
+	int result = 0;
+
+	for (int number = 0; number < PORT_TRIES; number++) {
+		result = make_socket(run, client, kind);
+		if (result)
+			return result;
+		result = take_port(client->socket, run->to.any.sa_family, next_port());
+		if (!result)
+			result = reach(run, client);
+		if (!result || result == -EINPROGRESS)
+			return result;
+		drop(client);
+		/* The port is somebody's, or was less than a second ago. */
+		if (result != -EADDRINUSE && result != -EADDRNOTAVAIL)
+			break;
+	}
+	return result;
+}
