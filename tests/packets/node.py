@@ -29,6 +29,7 @@ from bpfsvc.datapath.tables import Tables
 from bpfsvc.desired import GUARD
 from bpfsvc.diff import plan
 from bpfsvc.ids import Ids
+from bpfsvc.lab import sandbox
 from bpfsvc.networks import bits_of
 from bpfsvc.programmed import Ledger
 from bpfsvc.rows import (
@@ -75,7 +76,7 @@ class Node:
 
     def load(self, source: Source) -> None:
         """Load a build, beside the one that is there, if any, and take over what that one holds."""
-        self._take(install(self.root, source, print))
+        self._take(install(self.root, source, print, sandbox.ROOT / "programs"))
 
     def _take(self, installation: Installation) -> None:
         self.installation = installation
