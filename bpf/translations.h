@@ -14,7 +14,7 @@ struct served {
 	struct endpoint_key by;
 };
 
-MAP("hash", struct served, __u32, udp_serving, MAX_BACKENDS, BPF_F_NO_PREALLOC);
+MAP("hash", struct served, __u32, udp_serving, MAX_BACKEND_SLOTS, BPF_F_NO_PREALLOC);
 
 /* So long a choice is believed that may not stand there yet. */
 #define CHOICE_FRESH_NS (2 * NS_PER_SECOND)

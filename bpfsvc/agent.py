@@ -83,7 +83,7 @@ class Agent:
         if config.last_good:
             file = LastGood(config.last_good, config.node_name)
             self._stand_in = StandIn(file, self._books.cluster, self._health, self._metrics)
-        self._waiting: set[ServiceKey] = set()
+        self._waiting: set[ServiceKey] | None = None
         self._problems = Problems()
         self._network: Network | None = None
         self._node: Node
@@ -292,7 +292,7 @@ class Agent:
                 if self._books.cluster.node != before:
                     touched |= self._know_node()
                     self._follow_again()
-        if touched or (self._waiting and not self._problems):
+        if touched or (self._waiting is not None and not self._problems):
             self._sync(touched)
         if taken:
             self._programming.tell_service_networks()
@@ -359,21 +359,20 @@ class Agent:
         stays as it is, until the file is mended or something about that Service changes.
         """
         self._programming.adopt()
-        self._waiting = self._problems.hidden(self._books.ledger.keys())
-        if self._waiting:
-            self._programming.sync(set(self._books.cluster.service_keys()) - self._waiting)
-            self._programming.tell(self._waiting)
+        if waiting := self._problems.hidden(self._books.ledger.keys()):
+            self._waiting = waiting
+            self._programming.sync(set(self._books.cluster.service_keys()) - waiting)
+            self._programming.tell(waiting)
         else:
             self._programming.sync_all()
         self._programming.tell_service_networks()
         self._programming.tell_opted_out()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
-        """Bring Services into the kernel."""
-        self._waiting -= touched
+        """Bring Services into the kernel; all, when the last of what was hidden is seen."""
         self._programming.sync(touched)
-        if self._waiting and not self._problems:
-            self._waiting.clear()
+        if self._waiting is not None and not self._problems:
+            self._waiting = None
             self._programming.sync_all()
 
     def _heed_doubt(self) -> None:

@@ -122,19 +122,23 @@ class Collector:
         Established TCP stays with its backend; a UDP client would go on talking to nobody.
         """
         removed: dict[int, int] = {}
-        for table in (self._connections, self._new_connections):
+        ports = frozenset(socket.htons(port) for port in served.ports)
+        # A flow moves from the one to the other, and never back.
+        for table in (self._new_connections, self._connections):
             for block in table.blocks():
                 found: dict[int, list[bytes]] = {}
-                for key in self._astray(block, served):
+                for key in self._astray(block, served, ports):
                     found.setdefault(family(self._origin.unpack(key)[0]), []).append(key)
                 for of_family, keys in found.items():
                     offered = self._offer(keys, force=True)
                     removed[of_family] = removed.get(of_family, 0) + offered
         return removed
 
-    def _astray(self, block: Block, served: Served) -> Iterator[bytes]:
-        """Give the keys of entries that make of a backend's replies those of a frontend."""
-        ports = {socket.htons(port) for port in served.ports}
+    def _astray(self, block: Block, served: Served, ports: frozenset[int]) -> Iterator[bytes]:
+        """Give the keys of entries that make of a backend's replies those of a frontend.
+
+        ``ports``: those of the frontends, in network order.
+        """
         for at, (frontend, number, reply) in enumerate(self._becomes.iter_unpack(block.values)):
             if not reply or number not in ports:
                 continue

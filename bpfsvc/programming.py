@@ -82,6 +82,7 @@ class Programming:
         """Take over what an earlier agent has left; :meth:`sync_all` or :meth:`sync` is next."""
         self._tables.know_destinations()
         self._books.adopt(*self._held())
+        self._udp_clients.adopt()
         self._metrics.opened(self._pinned, self._books.ledger, lambda: self._collector.rows)
 
     def count_held(self) -> int:
@@ -101,6 +102,8 @@ class Programming:
         began = time.monotonic()
         self._write(self._books.plans(touched))
         self._follow_up(touched)
+        if self._udp_clients.is_new:
+            self._udp_clients.settle()
         self._tell_done(began, full=False)
 
     def tell_service_networks(self) -> None:
@@ -204,7 +207,9 @@ class Programming:
         for key, reason in refused.items():
             if self._refused.get(key) != reason:
                 _log.error("Service %s/%s is not up to date in the kernel: %s", *key, reason)
+        found_room = self._refused.keys() - refused.keys()
         self._refused = refused
+        self._udp_clients.follow(found_room)
         self._metrics.refused(len(refused))
         if not refused:
             self._health.well("maps")

@@ -43,8 +43,8 @@ class Serving:
     ) -> list[Change]:
         """Take the endpoints of one Service, and give the service ports that lost some.
 
-        A service port seen for the first time is given as well, without those that are gone: what
-        a former agent left may lead anywhere.
+        A service port that somebody serves for the first time is given as well, without those that
+        are gone: what a former agent or a former Service left may lead anywhere.
         """
         now = _serving(service, slices)
         before = self._known.pop(key, {})
@@ -56,7 +56,7 @@ class Serving:
         return [
             Change(port, places, before.get(port, places) - places)
             for port, places in now.items()
-            if places and (port not in before or before[port] - places)
+            if places and (not before.get(port) or before[port] - places)
         ]
 
 

@@ -55,6 +55,7 @@ MAP_FLAGS = {
     "positions": "--max-backends",
     "source_ranges": "--max-source-ranges",
     "affinities": "--max-affinities",
+    "udp_serving": "--max-backend-slots",
 }
 """The option that enlarges each map."""
 

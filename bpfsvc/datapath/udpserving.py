@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Set
-from socket import IPPROTO_UDP, htons
+from collections.abc import Collection, Iterable, Iterator, Set
+from socket import IPPROTO_UDP, htons, ntohs
 
 from bpfsvc.datapath.pins import Pinned
 from bpfsvc.rows import Place
@@ -41,10 +41,22 @@ class UdpServing:
         self._leave(map(self._packed, left))
         self._map.update_many((self._packed(one), _SERVES) for one in came)
 
-    def settle(self, servers: Set[Server]) -> int:
-        """Let exactly these serve; return how many rows said something else."""
+    def serving(self) -> Iterator[Server]:
+        """Read who serves."""
+        for key, value in self._map.items():
+            if value == _SERVES:
+                service, address, port, *_ = self._key.unpack(key)
+                yield service, (address, ntohs(port))
+
+    def settle(self, servers: Set[Server], spared: Collection[int] = ()) -> int:
+        """Let exactly these serve; return how many rows said something else.
+
+        Rows of service ids that are ``spared`` stay as they are. Raises :class:`MapFull`.
+        """
         wanted = {self._packed(one) for one in servers}
-        held = dict(self._map.items())
+        held = {
+            key: value for key, value in self._map.items() if self._key.unpack(key)[0] not in spared
+        }
         serving = {key for key, value in held.items() if value == _SERVES}
         if time.monotonic() - self._left_at > _FRESH_SECONDS:
             self._map.delete_many(list(held.keys() - serving - wanted))

@@ -76,6 +76,14 @@ def test_with_nobody_left_clients_stay_until_somebody_serves_again() -> None:
     assert look(serving, "10.0.0.2 here") == {"dns": ({"10.0.0.2:5353"}, {"10.0.0.1:5353"})}
 
 
+def test_who_serves_first_is_told_also_when_the_service_was_seen_before_its_endpoints() -> None:
+    """An API server tells of the two on ways of their own."""
+    serving = Serving()
+    assert look(serving) == {}
+    assert look(serving, "10.0.0.1 here") == {"dns": ({"10.0.0.1:5353"}, set())}
+    assert look(serving, "10.0.0.1 here") == {}
+
+
 def test_tcp_is_left_alone() -> None:
     serving = Serving()
     tcp = {"name": "dns", "port": 53, "protocol": "TCP"}
