@@ -388,7 +388,8 @@ class Agent:
         if lost:
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
             self._metrics.lost(len(lost))
-            self._follow_again()
+        if not (lost and self._follow_again()):
+            self._tell_attached()
 
     def _reconcile(self) -> None:
         """Compare the kernel with what was written, and mend what somebody else changed."""

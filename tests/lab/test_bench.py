@@ -110,7 +110,7 @@ def test_traffic_of_pods_takes_every_way_in_turn() -> None:
                 assert [one.clients for one in told] == ([1] if watched else [])
                 assert all(min(cell.cpu) > one.median >= 0 for one in told)
                 # What comes by no packet is looked for by nobody.
-                assert all((one.median > 1) == (where == "pod") for one in told)
+                assert all(one.median > 0 if where == "pod" else one.median < 6 for one in told)
                 if kind != "bulk":
                     assert 0 < cell.latency["50"] <= cell.latency["99"] < 1e6
                     assert sum(count for _, count in cell.histogram) > 0

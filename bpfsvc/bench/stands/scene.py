@@ -36,6 +36,7 @@ from bpfsvc.lab import sandbox
 from bpfsvc.lab.topology import Lab
 
 _BACKEND_PORT = 9000
+_ASKED_SECONDS = 50.0  # for a change, less than the patience of the client that asks (datagrams)
 _EMPTY_RUNS, _APART = 11, 0.02  # as many, and seconds between two of them
 _serial = itertools.count(1)
 
@@ -160,7 +161,8 @@ class RivalScene(Scene):
     def _prepare(self, backend: str) -> None:
         # The client asks by UDP, and two runs of a tool would be one too many.
         _, following = measured_balanced(backend, _BACKEND_PORT)
-        self._ready = rivals.prepare(self._lab.nodes[0], self._mode, following)
+        limit = min(self._limit, _ASKED_SECONDS)
+        self._ready = rivals.prepare(self._lab.nodes[0], self._mode, following, limit)
 
     def _release(self) -> float:
         if not self.empty:

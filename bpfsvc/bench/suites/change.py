@@ -74,10 +74,11 @@ def _rival(services: int, mode: str, scale: Scale, results: Results, slow: _Slow
     with ExitStack() as stack:
         try:
             scene = stack.enter_context(RivalScene(services, mode, scale.rival_limit))
+            cell = _cell(scene, mode, services, "tool", scale.rival_changes, say)
         except rivals.TooSlow:
             was_too_slow(slow, mode, services)
             raise
-        results.cells.append(_cell(scene, mode, services, "tool", scale.rival_changes, say))
+        results.cells.append(cell)
         results.notes.append(
             f"change: {in_words(services)}, {mode}: each time includes what the tool takes with "
             f"nothing to do, {scene.empty * 1000:.1f} ms"

@@ -89,7 +89,7 @@ class _Course:
             return
         try:
             outcome, cpu = self.stand.run(task.kind, task.where, task.clients, seconds)
-        except BpfsvcError as error:
+        except (BpfsvcError, OSError) as error:
             self.failure = str(error)
             return
         self.round += outcome
