@@ -2,6 +2,12 @@
 #include "client.h"
 
 #include <errno.h>
+#include <stdint.h>
+
+/* Since Linux 6.3; Debian 12 has older headers. */
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
 
 /*
  * A port comes again when all others have had their turn. What was sent from it before is forgotten
@@ -31,6 +37,19 @@ static unsigned int next_port(void)
 }
 
 /*
+ * Let a socket come from `port`. As a range of one, which leaves it unbound until it connects: few
+ * clients bind to a port, and those that do are a case of their own to whoever translates sockets.
+ */
+static int come_from(int descriptor, int family, unsigned int port)
+{
+	uint32_t range = (uint32_t)port << 16 | port;
+
+	if (!setsockopt(descriptor, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range)))
+		return 0;
+	return take_port(descriptor, family, port);
+}
+
+/*
  * All take ports in turn, those of connections that are kept too: one that was ever taken so is not
  * given out by the kernel for a minute.
  */
@@ -42,7 +61,7 @@ int begin_flow(struct run *run, struct client *client, int kind)
 		result = make_socket(run, client, kind);
 		if (result)
 			return result;
-		result = take_port(client->socket, run->to.any.sa_family, next_port());
+		result = come_from(client->socket, run->to.any.sa_family, next_port());
 		if (!result)
 			result = reach(run, client);
 		if (!result || result == -EINPROGRESS)

@@ -39,7 +39,7 @@ from bpfsvc.lab import sandbox
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _NAMES = {_TCP: "TCP", _UDP: "UDP"}
 
-_FRONT, _MASQUERADED, _FIRST, _EDGE = 80, 81, 82, 83
+_FRONT, _MASQUERADED, _FIRST, _EDGE, _PLAIN_PORT = 80, 81, 82, 83, 84
 """Ports of Services."""
 _BACK = 8000
 """What is added to them where the Service is served."""
@@ -47,6 +47,8 @@ _ELSEWHERE = 5201
 """A port that is no Service's, nor shares a place in the filter of ports with one."""
 _NOBODY = {V4: "203.0.113.7", V6: "2001:db8:ffff::7"}
 """Addresses that no row names; others of these packets go to another port of a backend."""
+_PLAIN = {V4: "10.244.2.12", V6: "fd44:2::12"}
+"""Backends that are frontends of nothing, as pods are."""
 
 _CLIENT, _LEAVES_AS = 40001, 61001
 
@@ -210,6 +212,9 @@ def _empty(kind: int, verdict: int, stack: ExitStack) -> int:
 def _paths(stage: Stage) -> Iterator[_Path]:
     yield _Repeated("not IP, ingress", "ingress", ARP_REQUEST)
     yield _Repeated("not IP, egress", "egress", ARP_REQUEST)
+    for ends, protocol in itertools.product((V4, V6), (_TCP, _UDP)):
+        front, back = Place(ends.front, _PLAIN_PORT), Place(_PLAIN[ends], _PLAIN_PORT + _BACK)
+        stage.serve(front, back, protocol)
     yield from _untouched()
     for protocol, ends in itertools.product((_TCP, _UDP), (V4, V6)):
         yield from _established(stage, protocol, ends)
@@ -222,7 +227,7 @@ def _paths(stage: Stage) -> Iterator[_Path]:
 def _untouched() -> Iterator[_Path]:
     """What concerns no Service."""
     for ends in (V4, V6):
-        away = Place(ends.client, _ELSEWHERE), Place(ends.back, _ELSEWHERE)
+        away = Place(ends.client, _ELSEWHERE), Place(_PLAIN[ends], _ELSEWHERE)
         for protocol, hook in itertools.product((_TCP, _UDP), ("ingress", "egress")):
             name = f"{_name(protocol, ends)}, {hook}"
             yield _Repeated(f"no Service, {name}", hook, Flow(*away, protocol).frame(ACK))
@@ -234,8 +239,10 @@ def _untouched() -> Iterator[_Path]:
         )
         first = Flow(*away, _TCP).frame(SYN)
         yield _Repeated(f"no Service, first packet, {name}, ingress", "ingress", first)
-        same_port = Flow(away[0], Place(ends.back, _FRONT), _TCP).frame(ACK)
+        same_port = Flow(away[0], Place(_PLAIN[ends], _FRONT), _TCP).frame(ACK)
         yield _Repeated(f"no Service, port of one, {name}, ingress", "ingress", same_port)
+        own_port = Flow(away[0], Place(_PLAIN[ends], _PLAIN_PORT + _BACK), _TCP).frame(SYN)
+        yield _Repeated(f"straight to a backend, first packet, {name}", "ingress", own_port)
 
 
 def _established(stage: Stage, protocol: int, ends: Ends) -> Iterator[_Path]:
