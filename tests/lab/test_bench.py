@@ -128,6 +128,7 @@ def test_stands_tell_how_long_they_took_and_what_they_weigh() -> None:
         assert all(1 < weight < most for weight in weights.values)
 
 
+@pytest.mark.slow
 def test_node_ports_are_asked_from_outside_with_and_without_xdp() -> None:
     """Of a node that has the backend, and of one that has not."""
     scale = replace(TINY, modes=("direct", "xdp"), kinds=("connect", "datagrams"), limit=HURRY)
@@ -154,6 +155,7 @@ def kube_proxy(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(left)
 
 
+@pytest.mark.slow
 def test_kube_proxy_itself_is_measured_where_it_is_given(kube_proxy: Path) -> None:
     scale = replace(TINY, modes=("kube-proxy",), kinds=("request",))
     results = measured("pods", scale=scale, kube_proxy=kube_proxy)
@@ -243,6 +245,7 @@ def test_a_mode_that_fails_becomes_a_note_and_others_go_on() -> None:
     assert all("not tried" in note for note in results.notes[1:])
 
 
+@pytest.mark.slow
 def test_change_sees_the_new_backend_after_every_change() -> None:
     """As many times as there were changes, none of them before its change."""
     results = measured("change", scale=replace(TINY, services=(1,), origins=("API", "json")))
@@ -257,6 +260,7 @@ def test_change_sees_the_new_backend_after_every_change() -> None:
         assert all(0 < value < 60_000 for value in cell.values)
 
 
+@pytest.mark.slow
 def test_churn_changes_all_services_while_one_is_watched() -> None:
     """As often as was asked, and all of it is told soon after."""
     results = measured("churn")

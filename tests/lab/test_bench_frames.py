@@ -72,6 +72,7 @@ def test_packets_that_are_not_translated_are_found_out(wire: Wire) -> None:
         wire.lead(BACKEND, masqueraded=True)
 
 
+@pytest.mark.slow
 def test_modes_are_measured_beside_those_without_services() -> None:
     cells, notes = measure(1, ("iptables", "tc"), lambda _: None, rounds=2, frames=FRAMES)
     assert notes == []

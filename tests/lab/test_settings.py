@@ -42,6 +42,7 @@ def sysctl(scene: Scene, name: str) -> str:
     return scene.node.run(["cat", f"/proc/sys/{name.replace('.', '/')}"]).stdout.strip()
 
 
+@pytest.mark.slow
 def test_one_run_from_the_sysctls_to_the_end(scene: Scene, path: Path) -> None:
     """First the privileged part, then an agent that follows its file, then nothing is left."""
     with_file = ["--config", str(path)]

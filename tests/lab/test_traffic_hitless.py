@@ -136,6 +136,7 @@ def test_another_build_takes_over_under_load(running: Scene) -> None:
     _take_over(running, options=OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_changed_layout_takes_over_under_load(running: Scene, tmp_path: Path) -> None:
     """A newer version whose connections have one field more carries all of them over."""
     shutil.copytree(

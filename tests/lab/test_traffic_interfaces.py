@@ -91,6 +91,7 @@ def test_pods_that_vanish_while_being_attached_disturb_nobody(living: Scene) -> 
     assert "is not attached" not in agent.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["own cgroups", "one cgroup tree"])
 def test_two_agents_on_one_kernel_do_not_disturb_each_other(shared: bool) -> None:
     """The same cluster IP means other backends to each of two agents, whatever they share.

@@ -129,6 +129,7 @@ def test_a_full_map_is_named_and_stops_nobody_else(small: Scene, flag: str) -> N
     assert serves(small, VIP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", [SLOTS], indirect=True, ids=["--max-backend-slots"])
 def test_a_service_gets_in_when_another_makes_room(small: Scene) -> None:
     """What found no room is tried again as soon as something leaves."""
@@ -146,6 +147,7 @@ def test_a_service_gets_in_when_another_makes_room(small: Scene) -> None:
         cluster.left(small.node, OTHER, 80)
 
 
+@pytest.mark.slow
 def test_a_full_table_of_connections_harms_no_connection(small: Scene) -> None:
     """Those that work go on; what finds no room must wait; room comes back when some end."""
     with ExitStack() as stack:

@@ -91,6 +91,7 @@ def filter_bytes(node: Node) -> set[int]:
     return {byte for row in rows for byte in row or b""}
 
 
+@pytest.mark.slow
 def test_connections_of_another_layout_are_taken_over_and_all_else_is_shared(
     start: Start, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_connections_of_a_build_without_such_a_filter_are_not_overlooked(
     assert all(works(node, scene, seen[scene]) for scene in SCENES)
 
 
+@pytest.mark.slow
 def test_connections_in_a_map_shared_with_a_build_without_such_a_filter_are_not_overlooked(
     start: Start, tmp_path: Path
 ) -> None:

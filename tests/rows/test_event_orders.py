@@ -12,6 +12,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ kinds = st.sampled_from(["Service", "EndpointSlice", "Node"])
 ways = st.sampled_from(["watch", "watch", "again", "relist"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(ways, kinds, st.integers(0, 25)), max_size=25))
 def test_any_way_of_the_same_events_ends_in_the_same_rows(

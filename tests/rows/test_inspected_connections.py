@@ -158,6 +158,7 @@ def test_a_clock_read_before_the_entry_was_written_gives_no_negative_age() -> No
     assert (one(maps)["age"], one(maps)["idle"]) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_entries_take_little_memory() -> None:
     maps = Maps()
     for number in range(25_000):

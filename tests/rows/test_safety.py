@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,6 +151,7 @@ def homes(objects: list[ModelObject]) -> dict[Frontend, str]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(batches=BATCHES, at_once=AT_ONCE, random=RANDOM)
 def test_step_by_step_ends_like_starting_afresh(
@@ -203,6 +205,7 @@ def test_an_agent_that_dies_anywhere_is_succeeded_without_harm(
     assert not list(successor.plans_for_all()), "nothing is left to write"
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(batches=BATCHES, at_once=AT_ONCE, random=RANDOM)
 def test_a_map_too_small_harms_only_who_finds_no_room(

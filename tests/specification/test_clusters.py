@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.specification.generation import random_cases
@@ -31,6 +32,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 def test_random_flows_meet_every_rule() -> None:
     met = Counter(flow["title"] for case in random_cases(120) for flow in case["flows"])
     assert set(met) == RULES
