@@ -22,12 +22,19 @@
 #define AFTER_PORTS 65000
 #define PORT_TRIES 64
 
-static unsigned int next_port(void)
+/* net.ipv4.ip_local_port_range, as it is by default. */
+#define FIRST_LOCAL_PORT 32768
+#define LAST_LOCAL_PORT 60999
+
+static unsigned int next_port(int kind)
 {
 	static unsigned int port;
 
 	/* Not where another client in this namespace began. */
-	if (!port)
+	if (kind == SOCK_STREAM && (port < FIRST_LOCAL_PORT || port >= LAST_LOCAL_PORT))
+		port = FIRST_LOCAL_PORT +
+		       read_clock(CLOCK_MONOTONIC) % (LAST_LOCAL_PORT - FIRST_LOCAL_PORT);
+	else if (!port)
 		port = FIRST_PORT + read_clock(CLOCK_MONOTONIC) % (FIRST_NODE_PORT - FIRST_PORT);
 	if (++port == FIRST_NODE_PORT)
 		port = AFTER_NODE_PORTS;
@@ -37,14 +44,16 @@ static unsigned int next_port(void)
 }
 
 /*
- * Let a socket come from `port`. As a range of one, which leaves it unbound until it connects: few
- * clients bind to a port, and those that do are a case of their own to whoever translates sockets.
+ * Let a socket come from `port`. One of TCP gets it as a range of its own, which leaves it unbound until
+ * it connects: few clients bind to a port, and those that do are a case of their own to whoever
+ * translates sockets. Such a range must lie within that of the namespace.
  */
-static int come_from(int descriptor, int family, unsigned int port)
+static int come_from(int descriptor, int family, int kind, unsigned int port)
 {
 	uint32_t range = (uint32_t)port << 16 | port;
 
-	if (!setsockopt(descriptor, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range)))
+	if (kind == SOCK_STREAM && port >= FIRST_LOCAL_PORT && port <= LAST_LOCAL_PORT &&
+	    !setsockopt(descriptor, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range)))
 		return 0;
 	return take_port(descriptor, family, port);
 }
@@ -61,7 +70,7 @@ int begin_flow(struct run *run, struct client *client, int kind)
 		result = make_socket(run, client, kind);
 		if (result)
 			return result;
-		result = come_from(client->socket, run->to.any.sa_family, next_port());
+		result = come_from(client->socket, run->to.any.sa_family, kind, next_port(kind));
 		if (!result)
 			result = reach(run, client);
 		if (!result || result == -EINPROGRESS)
