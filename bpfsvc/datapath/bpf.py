@@ -69,6 +69,15 @@ def pin(fd: int, path: Path) -> None:
     call(OBJ_PIN, struct.pack("=QII", _address(name), fd, 0))
 
 
+def keep_link(link: int, path: Path) -> None:
+    """Let a link live under a name, in place of whatever had it; its descriptor is closed."""
+    try:
+        path.unlink(missing_ok=True)
+        pin(link, path)
+    finally:
+        os.close(link)
+
+
 def get(path: Path) -> int:
     """Open a pinned object; the caller owns the descriptor. ``FileNotFoundError`` if absent."""
     name = _buffer(os.fsencode(path) + b"\0")

@@ -80,11 +80,7 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
         finally:
             os.close(link)
     link = bpf.link_create(program, cgroup, attach_type)
-    try:
-        pin.unlink(missing_ok=True)
-        bpf.pin(link, pin)
-    finally:
-        os.close(link)
+    bpf.keep_link(link, pin)
 
 
 def attached(root: PinRoot) -> dict[str, int]:

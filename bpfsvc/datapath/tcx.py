@@ -49,11 +49,7 @@ def attach(root: PinRoot, ifindex: int, hook: Hook, program: int) -> None:
         if error.errno in _UNKNOWN:
             raise Unsupported("this kernel has no tcx") from error
         raise KernelError(f"cannot attach to interface {ifindex}: {error.strerror}") from error
-    try:
-        pin.unlink(missing_ok=True)
-        bpf.pin(link, pin)
-    finally:
-        os.close(link)
+    bpf.keep_link(link, pin)
 
 
 def _update(pin: Path, ifindex: int, program: int) -> bool:

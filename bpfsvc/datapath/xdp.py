@@ -107,11 +107,7 @@ def attach(root: PinRoot, ifindex: int, program: int) -> None:
             raise Declined("its driver has no native XDP") from error
         # Drivers have reasons of their own: an MTU that is too large, too few queues, LRO.
         raise Declined(f"its driver refuses: {error.strerror}") from error
-    try:
-        pin.unlink(missing_ok=True)
-        bpf.pin(link, pin)
-    finally:
-        os.close(link)
+    bpf.keep_link(link, pin)
 
 
 def _update(pin: Path, ifindex: int, program: int) -> bool:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 from bpfsvc.lab import links, sandbox
 from bpfsvc.lab.links import Address, End, Network
 from bpfsvc.lab.namespace import LabError, Namespace
 from bpfsvc.lab.node import VXLAN_OVERHEAD, Node
 from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.scaffold import Scaffold
 
 CLUSTER_CIDRS: dict[int, Network] = {
     4: ipaddress.ip_network("10.244.0.0/16"),
@@ -54,7 +54,7 @@ class Client(Namespace):
         links.add_route(self, network, self.uplink, via.addresses[network.version])
 
 
-class Lab:
+class Lab(Scaffold):
     """A context manager: the network is there within, and gone afterwards.
 
     ``overlay="vxlan"`` carries pod traffic between nodes in VXLAN; ``cni_masquerade`` masquerades
@@ -80,6 +80,7 @@ class Lab:
         far_mtu: int | None = None,
         rp_filter: int | None = None,
     ) -> None:
+        super().__init__()
         sandbox.require()
         if layout not in ("routed", "bridge") or overlay not in (None, "vxlan"):
             raise LabError(
@@ -101,7 +102,6 @@ class Lab:
         self._rp_filter = rp_filter
         overhead = VXLAN_OVERHEAD[self.families[0]] if overlay else 0
         self._pod_mtu = pod_mtu or 1500 - overhead
-        self._stack = ExitStack()
 
     @property
     def pods(self) -> list[Pod]:
@@ -119,17 +119,6 @@ class Lab:
         """Start an echo server in every pod."""
         for pod in self.pods:
             pod.serve(port)
-
-    def __enter__(self) -> Self:
-        try:
-            self._build()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def _build(self) -> None:
         name = f"lab{next(_serial)}"

@@ -83,9 +83,7 @@ def people(request: pytest.FixtureRequest) -> Scene:
 @pytest.fixture
 def at(crossroads: Crossing, node: Node, people: Scene) -> Crossing:
     """The crossing with the people of the scene, and the fast path on."""
-    assert crossroads.node is node
-    furnish(crossroads, people)
-    return crossroads
+    return furnished(crossroads, node, people)
 
 
 @pytest.fixture(params=TCP_SCENES, ids=str)
@@ -99,8 +97,12 @@ def talkers(request: pytest.FixtureRequest) -> Scene:
 @pytest.fixture
 def tcp_at(crossroads: Crossing, node: Node, talkers: Scene) -> Crossing:
     """The crossing with those."""
+    return furnished(crossroads, node, talkers)
+
+
+def furnished(crossroads: Crossing, node: Node, scene: Scene) -> Crossing:
     assert crossroads.node is node
-    furnish(crossroads, talkers)
+    furnish(crossroads, scene)
     return crossroads
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from bpfsvc.bench import words
 from bpfsvc.bench.figures import Spread
+from bpfsvc.bench.load import FLOWS
 from bpfsvc.bench.report.losses import losses
 from bpfsvc.bench.report.numbers import digits, factor, measured, signed, span
 from bpfsvc.bench.results import FLOORS, OURS, Cell, Results, rank, tail
@@ -32,8 +33,6 @@ SUITES = {
 TRAFFIC = ("pods", "edge")
 """The suites whose cells are rates of several clients, against a reference."""
 _AGENTS = "agents"
-_FLOWS = ("connect", "questions")
-"""Kinds of which each operation is a flow of its own, which agents have work with."""
 _KUBE_PROXY = "kube-proxy"
 _OPERATIONS = {
     "connect": "connect, request, close",
@@ -146,7 +145,7 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
 def _without_agents(results: Results, cells: Sequence[Cell]) -> str:
     """Say that they are not counted, where they have something to do and nobody has looked."""
     kind, where = cells[0].kind, cells[0].where
-    worked = kind in _FLOWS and any(cell.mode in (*OURS, _KUBE_PROXY) for cell in cells)
+    worked = kind in FLOWS and any(cell.mode in (*OURS, _KUBE_PROXY) for cell in cells)
     if not worked or results.find(suite=_AGENTS, kind=kind, where=where):
         return ""
     return " without agents'"

@@ -13,13 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from bpfsvc.bench.clusters.modes import DIRECT
 from bpfsvc.bench.results import MODES, Cell, Results
 from bpfsvc.bench.steps import LEFT_OUT
+from bpfsvc.bench.suites.traffic import SUITES as COMPARED
 from bpfsvc.errors import BpfsvcError
-
-_DIRECT = "direct"
-_COMPARED = ("pods", "edge")
-"""Suites that measure nothing without ``direct``."""
 
 
 class NotMeasured(BpfsvcError):
@@ -44,7 +42,7 @@ def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] 
             missing[f"the suite {suite}"] = why
     measured = {cell.mode for suite in wanted for cell in cells[suite]}
     for mode in modes if len(modes) < len(MODES) else ():
-        if mode not in measured and mode != _DIRECT:
+        if mode not in measured and mode != DIRECT:
             missing[f"the mode {mode}"] = _why(results, mode)
     if missing:
         raise _not_measured(f"no figures of {', '.join(missing)}", missing.values())
@@ -61,7 +59,7 @@ def _own(results: Results, suite: str) -> list[Cell]:
 
 def _why(results: Results, name: str) -> str:
     """Give the first note that names a suite or a mode, or what the suite needs."""
-    names = (name, _DIRECT) if name in _COMPARED else (name,)
+    names = (name, DIRECT) if name in COMPARED else (name,)
     word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
     return next((note for note in results.notes if word.search(note)), "")
 

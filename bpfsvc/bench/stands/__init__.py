@@ -1,6 +1,6 @@
 """Where it is measured.
 
-Three places, each of them a ``scaffold``: set up, and taken down again::
+Three places, each of them a :mod:`bpfsvc.lab.scaffold`: set up, and taken down again::
 
     stand       one mode, with clients and a server behind the Service, for traffic
     scene       one node and two backends that say who they are, for changes

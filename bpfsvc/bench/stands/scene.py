@@ -31,8 +31,8 @@ from bpfsvc.bench.figures import Origin
 from bpfsvc.bench.processes.children import ROOT, ProcessFailed, Talker, command, server
 from bpfsvc.bench.processes.datagrams import Heard
 from bpfsvc.bench.stands.agents import Agent, cores
-from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.lab import sandbox
+from bpfsvc.lab.scaffold import Scaffold
 from bpfsvc.lab.topology import Lab
 
 _BACKEND_PORT = 9000

@@ -31,12 +31,12 @@ from bpfsvc.bench.rivals import KubeProxy
 from bpfsvc.bench.rivals.kubeproxy import Layout
 from bpfsvc.bench.stands import offloads
 from bpfsvc.bench.stands.agents import CACHE, Agent, cores, leave
-from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.bench.stands.upkeep import Clocks, Upkeep
 from bpfsvc.datapath import bpf
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
+from bpfsvc.lab.scaffold import Scaffold
 from bpfsvc.lab.topology import Lab
 
 BACKEND_PORT = 9000

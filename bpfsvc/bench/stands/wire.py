@@ -21,13 +21,13 @@ from bpfsvc.bench.packets.flows import TTL, Flow, Place
 from bpfsvc.bench.packets.frameprograms import DROP, SEND_BACK, Counter, load, payload, sender
 from bpfsvc.bench.packets.testruns import live
 from bpfsvc.bench.processes.clocks import cpu_seconds, softirq_thread
-from bpfsvc.bench.stands.scaffold import Scaffold
 from bpfsvc.errors import BpfsvcError
 from bpfsvc.lab import links, sandbox
 from bpfsvc.lab.capture import Capture, Frame
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.node import Node
 from bpfsvc.lab.patience import wait
+from bpfsvc.lab.scaffold import Scaffold
 from bpfsvc.lab.topology import CLUSTER_CIDRS
 
 UDP = socket.IPPROTO_UDP

@@ -1,4 +1,4 @@
-"""What stands, scenes and wires have in common: they are set up, measured, and taken down."""
+"""What labs, and places where something is measured, have in common: set up, used, taken down."""
 
 from __future__ import annotations
 
