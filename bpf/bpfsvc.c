@@ -1,74 +1,52 @@
 /*
- * The walk of a packet. Every interface runs `ingress` on what it receives and `egress` on what it
- * sends; in between the kernel routes an ordinary packet from client to backend. Sockets of the
- * node and of its pods take the shorter way at the end of this file.
+ * Every entry point, in the order in which a packet meets them. Each interface runs `ingress` on
+ * what it receives and `egress` on what it sends; between the two, the kernel routes an ordinary
+ * packet from client to backend. Steps are reached by tail calls, for what few packets need. XDP,
+ * what the agent runs, and the programs of sockets follow at the end.
  */
-#include "protocols.h"
-#include "address.h"
-#include "flow.h"
-#include "settings.h"
-#include "counters.h"
-#include "filter.h"
-#include "names.h"
-#include "node.h"
-#include "destinations.h"
-#include "frontends.h"
-#include "sources.h"
-#include "backends.h"
-#include "affinity.h"
-#include "choice.h"
-#include "connections.h"
-#include "direct.h"
-#include "ports.h"
-#include "packet.h"
-#include "fragments.h"
-#include "unusual.h"
-#include "steps.h"
-#include "crc32c.h"
-#include "rewrite.h"
-#include "shortcut.h"
-#include "quotes.h"
-#include "reset.h"
-#include "reject.h"
-#include "icmp.h"
-#include "translations.h"
-#include "namespaces.h"
-#include "sockets.h"
-#include "collect.h"
-#include "decide.h"
-#include "opening.h"
-#include "following.h"
-#include "uplinks.h"
-#include "edge.h"
+#include "lib/flow.h"
+#include "lib/parse.h"
+#include "lib/parse_slow.h"
+#include "lib/scratch.h"
+#include "lib/tail_calls.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/destinations.h"
+#include "maps/direct_flows.h"
+#include "maps/fragments.h"
+#include "maps/metadata.h"
+#include "maps/settings.h"
+#include "path/conn_established.h"
+#include "path/conn_leave.h"
+#include "path/conn_new.h"
+#include "path/conn_state.h"
+#include "path/explain.h"
+#include "path/fast_path.h"
+#include "path/fast_path_direct.h"
+#include "path/gc.h"
+#include "path/icmp_errors.h"
+#include "path/passes.h"
+#include "path/reject.h"
+#include "path/socket_lb.h"
+#include "path/step_missing.h"
+#include "path/xdp.h"
 
-/* Whether there is anything to do for a packet of no known connection. */
-static inline bool unknown_matters(const struct settings *settings, const struct packet *packet,
-				   __u8 hook)
-{
-	if (packet->fragment == FRAGMENT_LATER || address_is_v4_loopback(&packet->flow.destination))
-		return false;
-	if (packet->reuse || settings->settling)
-		return true;
-	if (hook == HOOK_EGRESS)
-		return false;
-	/* From the middle of a connection we never saw: whoever translated it goes on doing so. */
-	if (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))
-		return false;
-	return destination_matters(&packet->flow);
-}
-
-/* What is parsed: to its connection, or to where one begins. `inlined`: known packets end here. */
-static inline int lead(struct __sk_buff *skb, const struct settings *settings,
-		       struct packet *packet, __u8 hook, bool inlined)
+/*
+ * Find the connection of a parsed packet and translate it, or pass it on to where connections
+ * begin. `inlined`: packets of established connections are translated here and not by a step.
+ */
+static inline int handle(struct __sk_buff *skb, const struct settings *settings,
+			 struct packet *packet, __u8 hook, bool inlined)
 {
 	struct connection *connection, *leaving = NULL;
-	enum way way;
+	enum forwarding via;
 
 	if (packet->icmp_error)
-		return step(skb, STEP_ICMP);
+		return tail_call_unknown(skb, packet, STEP_ICMP);
 	if (packet->echo)
-		return destination_served(&packet->flow.destination) ? step(skb, STEP_FIRST) :
-								       TC_ACT_UNSPEC;
+		return destination_may_be_frontend(&packet->flow.destination) ?
+			       tail_call_unknown(skb, packet, STEP_FIRST) :
+			       TC_ACT_UNSPEC;
 
 	connection = connection_find(&packet->flow);
 	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {
@@ -80,20 +58,25 @@ static inline int lead(struct __sk_buff *skb, const struct settings *settings,
 		}
 	}
 	if (connection) {
-		if (!inlined || needs_care(connection, hook))
-			return step(skb, STEP_CAREFUL);
-		way = hook == HOOK_INGRESS ? way_of(skb, settings, connection) : BY_STACK;
-		if (!follow(skb, packet, connection))
+		if (!inlined || conn_established_is_rare(connection, hook, packet->tcp_flags))
+			return tail_call(skb, STEP_ESTABLISHED);
+		via = hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
+					     BY_STACK;
+		if (!conn_established_advance(skb, settings, packet, connection))
 			return TC_ACT_SHOT;
 	} else {
+		if (tcp_ends(packet->tcp_flags))
+			direct_flow_end(&packet->flow, packet->tcp_flags);
 		if (hook == HOOK_INGRESS && inlined)
-			leaving = shortcut_packet(skb, settings, packet);
+			leaving = fast_path_reply_of(skb, settings, packet);
 		if (!leaving)
-			return unknown_matters(settings, packet, hook) ? step(skb, STEP_FIRST) :
-									 TC_ACT_UNSPEC;
-		way = BY_SHORTCUT_AGAIN;
+			return conn_new_possible(skb, settings, packet, hook) ?
+				       tail_call_unknown(skb, packet, STEP_FIRST) :
+			       inlined ? fast_path_direct(skb, settings, packet) :
+					 TC_ACT_UNSPEC;
+		via = BY_FAST_PATH_TWICE | (settings->established ? BY_FAST_PATH_BACK : 0);
 	}
-	return finish(skb, packet, way, leaving);
+	return leave(skb, packet, via, leaving);
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
@@ -103,12 +86,24 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
+	if (egress_done(skb, settings)) {
+		if (hook == HOOK_EGRESS)
+			return TC_ACT_UNSPEC;
+		egress_done_forget(skb);
+	}
 	switch (parse(skb, l2, hook, settings, packet)) {
 	case PARSED:
-		/* Devices without a link layer header are few: no copy for them of what comes then. */
-		return lead(skb, settings, packet, hook, l2 != 0);
-	case PARSED_UNUSUAL:
-		return step(skb, STEP_UNUSUAL);
+		/*
+		 * Few interfaces have no link layer header: their programs leave more to the
+		 * steps.
+		 */
+		return handle(skb, settings, packet, hook, l2 != 0);
+	case PARSED_SLOWLY:
+		return tail_call_unparsed(skb, packet);
+	case PARSED_FAST:
+		return fast_path_go_on(skb, settings, packet);
+	case PARSED_DIRECT:
+		return fast_path_direct(skb, settings, packet);
 	default:
 		return TC_ACT_UNSPEC;
 	}
@@ -135,89 +130,42 @@ int egress_l3(struct __sk_buff *skb)
 	return walk(skb, 0, HOOK_EGRESS);
 }
 
+/* A first packet: which backend it goes to. */
 int step_first(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
-	int verdict;
 
-	if (!settings || !packet)
-		return TC_ACT_SHOT;
-	if (packet->reuse)
-		clear_for_reuse(packet);
-	verdict = first_packet(skb, settings, packet);
-	if (verdict != VERDICT_DNAT)
-		fragment_passed(packet);
-	if (verdict == VERDICT_NONE)
-		return TC_ACT_UNSPEC;
-	if (verdict == VERDICT_REJECT)
-		return step(skb, STEP_REJECT);
-	if (verdict != VERDICT_DNAT)
-		return TC_ACT_SHOT;
-	plan_connection(skb, settings, packet);
-	return step(skb, STEP_OPEN);
+	return settings && packet ? first_packet(skb, settings, packet) : TC_ACT_SHOT;
 }
 
+/* A first packet whose backend is chosen: the entries for the packets that follow. */
 int step_open(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
-	enum way way = BY_STACK;
 
-	if (!settings || !packet || !open_connection(settings, packet, &packet->choice))
-		return TC_ACT_SHOT;
-	/* A direct flow whose port had to change is none of a service's. */
-	if (packet->choice.service) {
-		choice_made(&packet->choice, &packet->client);
-		count_packet(packet->choice.backend.counters, false, skb->len);
-	}
-	if (packet->ends.client)
-		way = packet->choice.masquerade ? BY_SHORTCUT_AGAIN : BY_SHORTCUT;
-	return finish_rare(skb, packet, way);
+	return settings && packet ? first_packet_open(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-int step_careful(struct __sk_buff *skb)
+/* A packet of a known connection whose state needs more work. */
+int step_established(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
-	struct connection *connection;
-	enum way way;
 
-	if (!settings || !packet)
-		return TC_ACT_SHOT;
-	connection = connection_find(&packet->flow);
-	/* Evicted or collected this instant: the client will ask again. */
-	if (!connection)
-		return TC_ACT_SHOT;
-	if (connection->masquerade_pending)
-		return step(skb, STEP_MASQUERADE);
-	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
-	    !note_masquerade(&connection->after, connection))
-		return TC_ACT_SHOT;
-	way = packet->flow.hook == HOOK_INGRESS ? way_of(skb, settings, connection) : BY_STACK;
-	return follow(skb, packet, connection) ? finish_rare(skb, packet, way) : TC_ACT_SHOT;
+	return settings && packet ? conn_established_rare(skb, settings, packet) : TC_ACT_SHOT;
 }
 
+/* The first packet of a masqueraded connection leaves: a port is chosen. */
 int step_masquerade(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
-	struct connection *connection;
 
-	if (!packet)
-		return TC_ACT_SHOT;
-	connection = connection_find(&packet->flow);
-	if (!connection || !connection->masquerade_pending)
-		return TC_ACT_SHOT;
-	switch (masquerade(skb, packet, connection)) {
-	case 0:
-		return step(skb, STEP_CAREFUL);
-	case -EAGAIN:
-		return step(skb, STEP_MASQUERADE);
-	default:
-		return TC_ACT_SHOT;
-	}
+	return packet ? masquerade_first(skb, packet) : TC_ACT_SHOT;
 }
 
+/* An ICMP error, which quotes a packet. */
 int step_icmp(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
@@ -226,7 +174,8 @@ int step_icmp(struct __sk_buff *skb)
 	return settings && packet ? translate_icmp_error(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-int step_unusual(struct __sk_buff *skb)
+/* A packet with IPv6 extension headers, or a fragment: parsed anew. */
+int step_parse_slow(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
@@ -234,9 +183,9 @@ int step_unusual(struct __sk_buff *skb)
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
-	switch (parse_unusual(skb, packet)) {
+	switch (parse_slow(skb, packet)) {
 	case PARSED:
-		verdict = lead(skb, settings, packet, packet->flow.hook, false);
+		verdict = handle(skb, settings, packet, packet->flow.hook, false);
 		break;
 	case PARSED_EARLY:
 		if (fragment_may_wait(packet))
@@ -249,33 +198,23 @@ int step_unusual(struct __sk_buff *skb)
 	return verdict;
 }
 
+/* A fragment, or SCTP: how it is rewritten. */
 int step_rewrite(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
-	int verdict;
 
-	if (!packet)
-		return TC_ACT_SHOT;
-	if (packet->fragment == FRAGMENT_LATER)
-		return rewritten(rewrite_addresses(skb, packet));
-	if (packet->flow.protocol == PROTO_SCTP)
-		verdict = rewritten(rewrite_sctp(skb, packet));
-	else
-		verdict = rewritten(rewrite(skb, packet));
-	if (verdict != TC_ACT_UNSPEC)
-		fragment_passed(packet);
-	else if (packet->fragment == FRAGMENT_FIRST)
-		fragment_note(packet, FRAGMENT_TRANSLATED);
-	return verdict;
+	return packet ? rewrite_rare(skb, packet) : TC_ACT_SHOT;
 }
 
-int step_shortcut(struct __sk_buff *skb)
+/* A packet of another step that takes the fast path. */
+int step_fast_path(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
 
-	return packet ? finish(skb, packet, packet->way, NULL) : TC_ACT_SHOT;
+	return packet ? leave(skb, packet, packet->via, NULL) : TC_ACT_SHOT;
 }
 
+/* A first packet that is refused. */
 int step_reject(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
@@ -283,22 +222,25 @@ int step_reject(struct __sk_buff *skb)
 	return packet ? reject(skb, packet) : TC_ACT_SHOT;
 }
 
-/* What comes from outside for a backend elsewhere, before the kernel has made an skb of it. */
-int edge(struct xdp_md *context)
+/* XDP: a packet from outside for a backend elsewhere, before the kernel has made an skb of it. */
+int xdp(struct xdp_md *context)
 {
-	return edge_packet(context);
+	return xdp_handle(context);
 }
 
-int collect(struct __sk_buff *skb)
+/* Run by the agent: remove connections that are over. */
+int gc(struct __sk_buff *skb)
 {
-	return collect_flows(skb);
+	return gc_flows(skb);
 }
 
-int decide(struct __sk_buff *skb)
+/* Run by `bpfsvc explain`: what would become of a first packet. */
+int explain(struct __sk_buff *skb)
 {
-	return decide_question(skb);
+	return explain_question(skb);
 }
 
+/* Sockets of the node and of its pods, by IPv4 and IPv6. */
 int connect4(struct bpf_sock_addr *context)
 {
 	return socket_forward(context, true, true);

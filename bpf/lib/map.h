@@ -1,0 +1,28 @@
+/* How a map is declared. bcc's macro defines an object by which the programs use the map. */
+#pragma once
+
+#define MAP(type, key, value, name, entries, flags) \
+	BPF_F_TABLE(type, key, value, name, entries, flags)
+
+/*
+ * Programs are compiled once for all sizes. Those of the maps are set when the maps are made; a size
+ * that programs calculate with is written into the instructions when they are loaded. So elsewhere
+ * than in MAP() a size is used by LOADED_SIZE() only: its own number means nothing. An index is
+ * masked, because a division by a number that the compiler does not know takes long; if the size is
+ * no power of two, the entries up to the next lower one are used.
+ */
+enum loaded_size {
+	LOADED_MAX_CONNECTIONS = 1,
+	LOADED_MASK_DIRECT_FLOWS = 2,
+};
+
+/* The kind of constant that the loader fills in; the kernel knows kinds up to 6. */
+enum loaded_kind {
+	LOADED_KIND = 15,
+};
+
+#define LOADED_SIZE(name) bpf_pseudo_fd(LOADED_KIND, LOADED_##name)
+
+/* Values in the storage of sockets: one for each socket, gone when the socket is. */
+#define SOCKET_STORAGE(value, name) \
+	BPF_F_TABLE("sk_storage", int, value, name, 0, BPF_F_NO_PREALLOC)

@@ -1,0 +1,86 @@
+/*
+ * What the programs know of the packet at hand, and room for bytes of it: maps with one entry per
+ * CPU. The stack is too small for them, steps need what the program before knew, and the verifier
+ * does not follow values in a map, which would multiply the paths that it has to check.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/map.h"
+#include "maps/backends.h"
+#include "path/client.h"
+
+/* Interfaces by which packets of a fast path connection come; 0: it takes the stack. */
+struct fast_path_ends {
+	__u32 client;
+	__u32 backend;
+};
+
+/* How a packet goes on. */
+enum forwarding {
+	BY_STACK,
+	BY_FAST_PATH,
+	BY_FAST_PATH_TWICE,    /* what egress would do is done, too */
+	BY_FAST_PATH_BACK = 4, /* with one of those: only if answers leave where the packet came */
+};
+
+/* Ports in use are often adjacent, so tries are strides apart. An odd stride reaches all of 2^n. */
+struct port_search {
+	__u32 number;
+	__u32 stride;
+	__u32 round;
+};
+
+enum fragment {
+	FRAGMENT_NONE,
+	FRAGMENT_FIRST,
+	FRAGMENT_LATER, /* without ports */
+};
+
+struct packet {
+	struct flow flow;
+	struct flow after; /* what `flow` must become */
+	__u32 l3;	   /* offset of the IP header */
+	__u32 l4;	   /* offset of the transport header */
+	__u8 v4;
+	__u8 tcp_flags;
+	__u8 icmp_error;
+	__u8 echo;     /* an echo request: it has no flow, but may be for a cluster IP */
+	__u8 reuse;    /* the flow's connection is closed, and this opens another */
+	__u8 fragment; /* of enum fragment */
+	__u8 fragment_protocol;
+	__u8 hop; /* 1: the fast path forwards it, so its hop limit is decremented */
+	__u32 fragment_id;
+	__u8 via;	    /* of enum forwarding; between steps */
+	__u8 passes_egress; /* egress may have to translate it: it is of no direct flow */
+	__u8 to_peer;	    /* on the fast path: to the other end of a veth, in a pod */
+	__be16 tcp_window;
+	__be32 tcp_acknowledged;
+	struct fast_path_ends ends; /* of a first packet */
+	__u64 route[8];		    /* on the fast path: struct bpf_fib_lookup */
+	struct port_search search;  /* for a port to masquerade to */
+	struct client client;	    /* of a first packet: its sender, and its backend */
+	struct choice choice;
+};
+
+MAP("percpu_array", __u32, struct packet, packets, 1, 0);
+
+static inline struct packet *packet_get(void)
+{
+	__u32 only = 0;
+
+	return packets.lookup(&only);
+}
+
+/*
+ * Bytes of a packet that are summed or quoted: all headers. RFC 1812, 4.3.2.3 and RFC 4443 allow
+ * more.
+ */
+#define QUOTE_BYTES 128
+
+/* Twice the room: the verifier knows the size by a mask, which allows more than QUOTE_BYTES. */
+struct quote {
+	__u8 bytes[2 * QUOTE_BYTES];
+};
+
+MAP("percpu_array", __u32, struct quote, quotes, 1, 0);

@@ -1,0 +1,32 @@
+/*
+ * Backends of each service, in numbered slots. The slots of one generation are written once and
+ * never changed, so a frontend that names a generation names a complete set.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/map.h"
+
+struct backend_key {
+	__u32 service;
+	__u32 generation;
+	__u32 slot;
+};
+
+struct backend {
+	struct address address;
+	__be16 port;
+	__u8 hairpin; /* masquerade when the backend is its own client */
+	__u8 zero;
+	__u32 counters; /* index into backend_counters */
+};
+
+MAP("hash", struct backend_key, struct backend, backends, MAX_BACKEND_SLOTS, BPF_F_NO_PREALLOC);
+
+struct choice {
+	struct backend backend;
+	__u32 service;
+	__u8 masquerade;
+	__u8 sticky; /* the service has session affinity */
+	__u8 zero[2];
+};

@@ -1,0 +1,200 @@
+/*
+ * Connections: what each direction of a translated flow looks like at a hook, and what it must
+ * look like after it. Entries come in pairs, forward and reply, and the key of each follows from
+ * the other:
+ *
+ *	ingress  client -> frontend            becomes  client -> backend
+ *	egress   backend -> client             becomes  frontend -> client
+ *
+ * and, for a masqueraded connection, a second pair around the wire:
+ *
+ *	egress   client -> backend             becomes  node -> backend
+ *	ingress  backend -> node               becomes  backend -> client
+ *
+ * A flow is established when both sides have answered each other: TCP when the client acknowledges
+ * the server's SYN, UDP with the first reply. Nothing is evicted from `connections`. While flows
+ * that are not established are few, they are held there too, which costs them least. Those beyond
+ * that live in `new_connections`, from which the kernel evicts, until they are established and
+ * move. A flood of first packets, though every one be answered, can so push out other first
+ * packets, but never a connection that works.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/map.h"
+#include "maps/half_open.h"
+#include "maps/port_filter.h"
+
+struct connection {
+	struct flow after;
+	__u64 created;	/* ns, CLOCK_MONOTONIC */
+	__u64 seen;	/* the same, to about a second */
+	__u32 service;	/* 0: none, a direct flow whose port had to change */
+	__u32 counters; /* of the backend; 0: not counted by this entry */
+	__u8 reply;
+	__u8 replied; /* a packet of the server has been seen */
+	__u8 established;
+	__u8 fin_sent; /* by the sender of this direction */
+	__u8 fin_received;
+	__u8 reset;		 /* of enum reset */
+	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
+	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
+	__u8 held;		 /* in `connections`, not established, and counted */
+	__u8 stack_turn;	 /* the turn, see path/xdp.h, in which XDP passes it to the stack */
+	/*
+	 * Of the kernel's coarsest clock, when `seen` was last considered. While a masquerade is
+	 * pending: where the search for its port begins.
+	 */
+	__u16 tick;
+	/*
+	 * The interface by which packets take the fast path; 0: they do not. (It keeps the name it
+	 * has in older builds. Under another, all entries would have to be copied, and would lose
+	 * it.)
+	 */
+	__u32 shortcut;
+	/* Of TCP: what the sender of this direction said last about the other one. */
+	__be32 acknowledged;
+	__be16 window;
+	__u8 window_shift; /* of its window, plus one; 0: not known */
+	__u8 zero;
+};
+
+/* Whether a connection has been reset. */
+enum reset {
+	RESET_NONE,
+	RESET_CERTAIN,
+	RESET_DOUBTED, /* perhaps: it lives on if another packet comes */
+};
+
+MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
+MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECTIONS, 0);
+
+/* A flow that has been silent for so long may lose its port to another flow. */
+enum {
+	UNANSWERED_SECONDS = 5, /* if it is not established */
+	LINGER_SECONDS = 2,	/* if both sides have closed it */
+	/*
+	 * For so long a Linux peer that has closed first remembers a connection, and may refuse
+	 * another one from the same port (RFC 7323: if its timestamps look older). The client's
+	 * kernel knows which of its own ports these are; no kernel knows that of ports chosen here.
+	 */
+	TIME_WAIT_SECONDS = 60,
+};
+
+static inline bool connection_closed(const struct connection *connection)
+{
+	return connection->reset == RESET_CERTAIN ||
+	       (connection->fin_sent && connection->fin_received);
+}
+
+/* True for entries of the pair around the wire, of a masqueraded connection. */
+static inline bool connection_around_wire(const struct flow *flow,
+					  const struct connection *connection)
+{
+	return (flow->hook == HOOK_EGRESS) != connection->reply;
+}
+
+/* True if the backend may remember a closed connection by a port that was chosen here. */
+static inline bool connection_in_time_wait(const struct flow *flow,
+					   const struct connection *connection)
+{
+	return connection->fin_sent && connection->fin_received && !connection->reset &&
+	       connection_around_wire(flow, connection);
+}
+
+/*
+ * Nanoseconds since the last packet; negative when another CPU has seen one after `now` was read.
+ */
+static inline __s64 connection_idle(const struct connection *connection, __u64 now)
+{
+	return now - connection->seen;
+}
+
+static inline struct connection *connection_find(struct flow *flow)
+{
+	struct port_filter *filter = port_filter_find(flow->hook, flow->protocol, flow->source_port,
+						      flow->destination_port);
+	struct connection *connection;
+
+	if (!filter)
+		return NULL;
+	connection = connections.lookup(flow);
+	if (connection || !filter->overflowed)
+		return connection;
+	return new_connections.lookup(flow);
+}
+
+/* Write an entry of a flow that is not established. Nonzero if the table or the memory is full. */
+static inline int connection_note(struct flow *flow, struct connection *connection)
+{
+	port_filter_note(flow, connection->reply, !connection->held);
+	return connection->held ? connections.update(flow, connection) :
+				  new_connections.update(flow, connection);
+}
+
+/* The same, unless there is an entry of that key: inserting decides which of two flows gets it. */
+static inline int connection_take(struct flow *flow, struct connection *connection)
+{
+	port_filter_note(flow, connection->reply, !connection->held);
+	return connection->held ? connections.insert(flow, connection) :
+				  new_connections.insert(flow, connection);
+}
+
+/*
+ * Find the partner of an entry. NULL if it is missing, or if another connection has taken its key
+ * since: then it does not lead back.
+ */
+static inline struct connection *partner_find(struct flow *partner, const struct flow *flow,
+					      const struct connection *entry)
+{
+	struct connection *found;
+
+	flow_reverse(partner, &entry->after, other_hook(flow->hook));
+	found = connection_find(partner);
+	return found && flow_is_reverse(flow, &found->after) ? found : NULL;
+}
+
+static inline void entry_delete(struct flow *flow)
+{
+	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
+
+	connections.delete(flow);
+	if (!filter || filter->overflowed)
+		new_connections.delete(flow);
+}
+
+/* Remove the pair that `flow` belongs to. `connection`, its entry, must not be used afterwards. */
+static inline void connection_remove(struct flow *flow, struct connection *connection)
+{
+	struct flow partner;
+
+	if (partner_find(&partner, flow, connection))
+		entry_delete(&partner);
+	if (connection->held)
+		half_open_release();
+	entry_delete(flow);
+}
+
+/* Remove the masquerade of what leaves as `after`: the next such flow is another connection. */
+static inline void masquerade_remove(const struct flow *after)
+{
+	struct flow routed = *after;
+	struct connection *masquerade;
+
+	routed.hook = HOOK_EGRESS;
+	masquerade = connection_find(&routed);
+	if (masquerade && !masquerade->reply)
+		connection_remove(&routed, masquerade);
+}
+
+/* The same if it is that of a closed connection: `after` now belongs to a direct one. */
+static inline void masquerade_forget(const struct flow *after)
+{
+	struct flow routed = *after;
+	struct connection *masquerade;
+
+	routed.hook = HOOK_EGRESS;
+	masquerade = connection_find(&routed);
+	if (masquerade && !masquerade->reply && connection_closed(masquerade))
+		connection_remove(&routed, masquerade);
+}

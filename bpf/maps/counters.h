@@ -1,0 +1,51 @@
+/*
+ * Counted events, one field each: name of the metric, and after a double underscore the reason.
+ * Each CPU counts for itself, so a plain increment is enough.
+ */
+#pragma once
+
+#include "lib/map.h"
+
+struct counters {
+	__u64 rejected__no_endpoints;
+	__u64 rejected__unknown_connection;
+	__u64 dropped__no_endpoints;
+	__u64 dropped__source_range;
+	__u64 dropped__masquerade_ports_exhausted;
+	__u64 dropped__no_masquerade_address;
+	__u64 dropped__source_ports_exhausted;
+	__u64 dropped__connections_full;
+	__u64 dropped__evicted;
+	__u64 dropped__rewrite_failed;
+	__u64 dropped__step_missing;
+	__u64 dropped__reject_failed;
+	__u64 dropped__icmp_limited; /* refused, but after too many ICMP errors */
+	__u64 dropped__unknown_connection;
+	__u64 dropped__redirects;
+	__u64 source_ports_changed;
+	__u64 connections_reopened;
+	__u64 connections_raced; /* two first packets at once, of which one used the other's entry */
+	__u64 direct_flows_noticed;
+	__u64 icmp_errors_translated;
+	__u64 fast_forwarded; /* packets that took the fast path */
+	__u64 edge_forwarded;
+	__u64 edge_passed__turn;
+	__u64 edge_passed__not_now;
+	__u64 edge_passed__not_by_uplink;
+};
+
+MAP("percpu_array", __u32, struct counters, counters, 1, 0);
+
+static inline struct counters *counters_get(void)
+{
+	__u32 only = 0;
+
+	return counters.lookup(&only);
+}
+
+#define COUNT(field)                                       \
+	do {                                               \
+		struct counters *counted = counters_get(); \
+		if (counted)                               \
+			counted->field++;                  \
+	} while (0)

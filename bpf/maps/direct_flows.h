@@ -1,0 +1,127 @@
+/*
+ * Direct flows: connections to a backend's own address. They are not translated, but a client may
+ * use one source port for such a connection and for one through a frontend that chose the same
+ * backend. After routing both have the same 5-tuple, and no reply shows which of them it belongs
+ * to. So the second one gets another source port. For that, first packets of direct flows to known
+ * endpoints are remembered as fingerprints, in a table where a new one replaces the old one of the
+ * same index. A fingerprint of another flow, or of one that has ended, changes a port number and
+ * does no harm. But if they were never forgotten, a client with many direct connections would soon
+ * have none of its own ports left. So TCP's end is noted, and what is silent loses its port in time.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/map.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/counters.h"
+#include "maps/settings.h"
+
+struct direct_flow {
+	__u32 fingerprint;
+	__u16 since; /* of its last first packet, or its end: in seconds, the lower bits of them */
+	__u8 ended;  /* bits of enum direct_flow_end */
+	__u8 zero;
+};
+
+enum direct_flow_end {
+	DIRECT_ENDED_BY_CLIENT = 1,
+	DIRECT_ENDED_BY_SERVER = 2,
+	DIRECT_ENDED = 3,
+};
+
+/* A TCP flow whose end was not seen may lose its port after so long, if no other port is free. */
+#define DIRECT_LEFTOVER_SECONDS 3600
+
+MAP("array", __u32, struct direct_flow, direct_flows, MAX_DIRECT_FLOWS, 0);
+
+/*
+ * Return the entry for a flow from client to backend, and compute the fingerprint of the flow. Ports
+ * in turn, as a client has them, are entries in turn: so most are still in the cache.
+ */
+static inline struct direct_flow *fingerprint_entry(const struct flow *flow, __u32 *fingerprint)
+{
+	const __u64 *words = (const __u64 *)flow;
+	__u64 hash = 0x9e3779b97f4a7c15ULL;
+	__u32 index;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		hash = (hash ^ words[i]) * 0xff51afd7ed558ccdULL;
+	hash ^= (__u64)flow->destination_port << 16 | flow->protocol;
+	hash *= 0xc4ceb9fe1a85ec53ULL;
+	index = ((__u32)(hash >> 32) + bpf_ntohs(flow->source_port)) &
+		(__u32)LOADED_SIZE(MASK_DIRECT_FLOWS);
+	hash = (hash ^ flow->source_port) * 0xff51afd7ed558ccdULL;
+	*fingerprint = (__u32)(hash >> 32) | 1;
+	return direct_flows.lookup(&index);
+}
+
+static inline __u16 direct_flow_now(void)
+{
+	return bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
+}
+
+/* Remember a flow. True if it was not known. */
+static inline bool direct_flow_note(const struct flow *flow)
+{
+	struct direct_flow entry = {.since = direct_flow_now()};
+	struct direct_flow *place = fingerprint_entry(flow, &entry.fingerprint);
+	bool known;
+
+	if (!place)
+		return false;
+	known = place->fingerprint == entry.fingerprint && !place->ended;
+	if (known && place->since == entry.since)
+		return false;
+	*place = entry;
+	if (!known)
+		COUNT(direct_flows_noticed);
+	return !known;
+}
+
+/*
+ * Note that a packet with FIN or RST belongs to a flow, if that is remembered. At ingress it is of
+ * the client, at egress of the server.
+ */
+static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
+{
+	bool of_client = flow->hook == HOOK_INGRESS;
+	struct direct_flow *place;
+	struct flow direct;
+	__u32 fingerprint;
+
+	if (of_client)
+		direct = *flow;
+	else
+		flow_reverse(&direct, flow, 0);
+	place = fingerprint_entry(&direct, &fingerprint);
+	if (!place || place->fingerprint != fingerprint)
+		return;
+	if (tcp_flags & TCP_RST)
+		place->ended = DIRECT_ENDED;
+	else
+		place->ended |= of_client ? DIRECT_ENDED_BY_CLIENT : DIRECT_ENDED_BY_SERVER;
+	place->since = direct_flow_now();
+}
+
+/*
+ * True if `routed`, client to backend, is the 5-tuple of a direct flow. `urgent`: there is no other
+ * port, so one of a flow that has just ended is taken, too.
+ */
+static inline bool direct_flow_exists(const struct settings *settings, const struct flow *routed,
+				      bool urgent)
+{
+	__u32 fingerprint;
+	struct direct_flow *place = fingerprint_entry(routed, &fingerprint);
+	__u16 idle;
+
+	if (!place || place->fingerprint != fingerprint)
+		return false;
+	idle = direct_flow_now() - place->since;
+	if (place->ended == DIRECT_ENDED)
+		return !urgent && idle <= LINGER_SECONDS;
+	if (routed->protocol == PROTO_UDP)
+		return idle <= settings->udp_seconds;
+	return !urgent || idle <= DIRECT_LEFTOVER_SECONDS;
+}

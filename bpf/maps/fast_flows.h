@@ -1,0 +1,191 @@
+/*
+ * Flows between pods that are not translated and take the fast path. Netfilter may translate what
+ * these programs do not: a pod asks another one by a port of the node (hostPort), and the answers
+ * look like any other packets between the two. So a flow is fast only if this node has seen it
+ * begin between the pods' own addresses: a SYN, a datagram from no endpoint to one, or datagrams
+ * both ways. (Of two endpoints either may have asked: members of a cluster all use the same port.)
+ * Of two flows in one place the later one stays; the other goes on by the stack.
+ *
+ * A flow that is here is none that was translated: what is routed like one that is, gets another
+ * source port (conn_new_direct()), and a connection that takes over the 5-tuple of an older flow
+ * removes it (fast_flow_remove()). So most packets need no other lookup.
+ *
+ * Where only the middle of connections is fast, the same places count what netfilter lets pass, to
+ * find flows that are worth it (maps/established_flows.h).
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/map.h"
+#include "lib/wire.h"
+#include "maps/settings.h"
+
+/* A UDP flow that was silent for so long has to begin again: conntrack forgets it, too. */
+#define FAST_UDP_SECONDS 30
+
+enum fast_flow_state {
+	FAST_FROM_FIRST = 1, /* seen from one of both ends */
+	FAST_FROM_SECOND = 2,
+	FAST_BOTH = 3,	/* so the flow is fast */
+	FAST_ENDED = 4, /* a FIN or RST was seen; what follows it is fast, too */
+};
+
+struct fast_flow {
+	__u32 fingerprint;
+	__u16 second; /* of UDP: when a packet was seen, the lower bits */
+	__u8 state;   /* bits of enum fast_flow_state */
+	__u8 passed;  /* packets after netfilter, and in the upper bits from which ends */
+};
+
+/* A flow may be worth the fast path when so many of its packets, of both ends, have passed. */
+#define FAST_ENOUGH_PACKETS 16
+#define FAST_PASSED_SHIFT 6
+
+MAP("array", __u32, struct fast_flow, fast_flows, MAX_DIRECT_FLOWS, 0);
+
+static inline __u64 end_hash(const struct address *address)
+{
+	__u64 hash = ((__u64)address->words[1] << 32 | address->words[0]) * 0x9e3779b97f4a7c15ULL;
+
+	hash ^= (__u64)address->words[3] << 32 | address->words[2];
+	hash *= 0xff51afd7ed558ccdULL;
+	return hash ^ hash >> 32;
+}
+
+/*
+ * Return the place of a flow, which is that of its answers, too, and compute its fingerprint.
+ * `from`: which of both ends has sent the packet. Ports in turn, as a client has them, are places
+ * in turn: so most places are still in the cache when they are needed.
+ */
+static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *fingerprint,
+						__u8 *from)
+{
+	__u64 source = end_hash(&flow->source), destination = end_hash(&flow->destination);
+	__u64 between = (source + destination + flow->protocol) * 0xc4ceb9fe1a85ec53ULL;
+	__u32 index;
+
+	source += flow->source_port;
+	destination += flow->destination_port;
+	index = ((__u32)(between >> 32) + bpf_ntohs(flow->source_port) +
+		 bpf_ntohs(flow->destination_port)) &
+		(__u32)LOADED_SIZE(MASK_DIRECT_FLOWS);
+	source *= 0xff51afd7ed558ccdULL;
+	destination *= 0xff51afd7ed558ccdULL;
+	*fingerprint = (__u32)((source ^ source >> 32) + (destination ^ destination >> 32)) | 1;
+	*from = source > destination ? FAST_FROM_FIRST : FAST_FROM_SECOND;
+	return fast_flows.lookup(&index);
+}
+
+/* Return what is known of a flow, which may be of either direction, or NULL. */
+static inline struct fast_flow *fast_flow_find(const struct flow *flow)
+{
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+
+	return place && place->fingerprint == fingerprint ? place : NULL;
+}
+
+/*
+ * True if a packet of TCP is of a flow that is known to be fast. A flow that has ended stays so for
+ * what follows its end.
+ */
+static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
+{
+	struct fast_flow *place = fast_flow_find(flow);
+
+	if (!place || !(place->state & FAST_BOTH) || tcp_flags & TCP_SYN)
+		return false;
+	if (tcp_ends(tcp_flags))
+		place->state |= FAST_ENDED;
+	return true;
+}
+
+/* True if a flow is fast; `flow` may be of either direction. */
+static inline bool fast_flow_known(const struct flow *flow)
+{
+	const struct fast_flow *place = fast_flow_find(flow);
+
+	return place && (place->state & FAST_BOTH) == FAST_BOTH;
+}
+
+/* A flow is translated from now on, so it is none of these. */
+static inline void fast_flow_remove(const struct flow *flow)
+{
+	struct fast_flow *place = fast_flow_find(flow);
+
+	if (place)
+		place->state = 0;
+}
+
+/* True if a packet of TCP is fast. */
+static inline bool fast_flow_tcp(const struct settings *settings, const struct flow *flow,
+				 __u8 tcp_flags)
+{
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+
+	if (!place)
+		return false;
+	if (tcp_opens(tcp_flags)) {
+		place->fingerprint = fingerprint;
+		place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
+		return place->state;
+	}
+	if (place->fingerprint != fingerprint)
+		return false;
+	if (tcp_ends(tcp_flags)) {
+		place->state |= FAST_ENDED;
+	} else if (tcp_flags & TCP_SYN && place->state & FAST_ENDED) {
+		/* The answer to a SYN that did not come this way, with the ports of an older flow. */
+		place->state = 0;
+	}
+	return place->state & FAST_BOTH;
+}
+
+/* True if a datagram is fast. `to_server`: it goes to an endpoint, so it is no answer. */
+static inline bool fast_flow_udp(const struct settings *settings, const struct flow *flow,
+				 bool to_server)
+{
+	__u16 now = bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+
+	if (!place)
+		return false;
+	if (place->fingerprint != fingerprint || (__u16)(now - place->second) > FAST_UDP_SECONDS) {
+		place->fingerprint = fingerprint;
+		place->state = 0;
+	}
+	if (place->second != now)
+		place->second = now;
+	if (place->state != FAST_BOTH && fast_path_guarded(settings))
+		place->state |= to_server ? FAST_BOTH : from;
+	return place->state == FAST_BOTH;
+}
+
+/* Count a packet that netfilter has let pass. True each time that there are enough of them. */
+static inline bool fast_flow_passed(const struct flow *flow)
+{
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	__u8 passed;
+
+	if (!place)
+		return false;
+	if (place->fingerprint != fingerprint) {
+		place->fingerprint = fingerprint;
+		place->state = 0;
+		place->passed = 0;
+	}
+	passed = (place->passed | from << FAST_PASSED_SHIFT) + 1;
+	if ((passed & ((1 << FAST_PASSED_SHIFT) - 1)) < FAST_ENOUGH_PACKETS) {
+		place->passed = passed;
+		return false;
+	}
+	place->passed = 0;
+	return passed >> FAST_PASSED_SHIFT == FAST_BOTH;
+}

@@ -1,0 +1,74 @@
+/*
+ * Frontends: where clients send to. An entry names the slots of one generation of a service's
+ * backends that serve each class of clients. It changes in one step, so a Service is never seen
+ * half written. NodePorts have the wildcard address of their family. An entry with protocol 0 and
+ * port 0 means all of an address that has no other entry.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/map.h"
+#include "maps/node_addresses.h"
+
+struct policy {
+	__u32 first; /* slot */
+	__u32 size;  /* 0: no endpoint serves */
+	__u8 masquerade;
+	__u8 reject; /* with size 0: refuse the client, else drop silently */
+	__u8 zero[2];
+};
+
+struct frontend_key {
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+
+struct frontend {
+	__u32 service;
+	__u32 generation;
+	struct policy pod; /* the three in the order of enum client_class */
+	struct policy node;
+	struct policy other;
+	__u32 affinity_seconds; /* 0: no session affinity */
+	__u8 restricted;	/* clients must be in source_ranges */
+	__u8 zero[3];
+};
+
+MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);
+
+/*
+ * Return the frontend for `key`, which becomes the key of its entry: NodePorts have another
+ * address.
+ */
+static inline struct frontend *frontend_find(struct frontend_key *key)
+{
+	struct frontend *frontend = frontends.lookup(key);
+	struct node_address *node;
+
+	if (frontend)
+		return frontend;
+	node = node_addresses.lookup(&key->address);
+	if (!node || !node->nodeports)
+		return NULL;
+	if (!address_is_v4(&key->address))
+		key->address.words[2] = 0;
+	key->address.words[0] = 0;
+	key->address.words[1] = 0;
+	key->address.words[3] = 0;
+	return frontends.lookup(key);
+}
+
+/* Return the entry for all of an address that has no other entry; NULL if there is none. */
+static inline struct frontend *frontend_rest(const struct address *address)
+{
+	struct frontend_key rest = {.address = *address};
+
+	return frontends.lookup(&rest);
+}
+
+static inline bool policy_has(const struct policy *policy, __u32 slot)
+{
+	return slot >= policy->first && slot - policy->first < policy->size;
+}

@@ -1,0 +1,90 @@
+/* Settings of this node, written by the agent: one entry, which changes without recompiling. */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/map.h"
+
+#define NS_PER_SECOND 1000000000LL
+
+/* Longer than the agent is away for another version of it. */
+#define FAST_PATH_GUARD_SECONDS 60
+
+/* Whose sockets are translated. */
+enum socket_lb {
+	SOCKET_LB_OFF,
+	SOCKET_LB_HOST, /* those of the node */
+	SOCKET_LB_ALL,	/* those of its pods, too */
+};
+
+/* As an interval between ICMP errors: neither this nor the limit for all addresses applies. */
+enum { ICMP_UNLIMITED = 0xffffffff };
+
+struct settings {
+	__u64 netns_cookie; /* of the node's network namespace; other sockets are those of pods */
+	struct address pod_network_v4;
+	struct address pod_mask_v4;
+	struct address pod_network_v6;
+	struct address pod_mask_v6;
+	__u16 masquerade_first; /* host order */
+	__u16 masquerade_ports; /* how many */
+	__u16 detect_pods_v4;	/* 0: no pod range of this family is known */
+	__u16 detect_pods_v6;
+	__u32 tcp_established_seconds;
+	__u32 tcp_half_closed_seconds;
+	__u32 tcp_closed_seconds;
+	__u32 udp_seconds;
+	__u32 sctp_seconds;
+	__u32 half_open_seconds; /* what is not established */
+	__u32 detect_interfaces; /* clients are pods if they come by an interface with `pods` */
+	__u32 settling;		 /* connections of an older build are still being copied */
+	__u32 socket_lb;	 /* of enum socket_lb */
+	__u32 fast_path;	 /* connections between pods may skip the stack as a whole */
+	__u32 established;	 /* or in their middle, once netfilter has them established */
+	__u16 mesh_ports
+		[4]; /* host order; 0: none. A listener there handles the calls of its pod */
+	/* ms from one ICMP error to the next to one address, as icmp_ratelimit */
+	__u32 icmp_interval_v4;
+	__u32 icmp_interval_v6;
+	__u32 icmp_per_second; /* to all addresses, as icmp_msgs_per_sec */
+	__u32 icmp_burst;
+	__u32 fast_path_second; /* when the agent last wrote that the fast path is allowed */
+	struct address node_v4; /* source of the node's own sockets, unless they are bound */
+	struct address node_v6;
+	char reserved_ports[256]; /* what the agent added to ip_local_reserved_ports */
+};
+
+MAP("array", __u32, struct settings, settings, 1, 0);
+
+static inline struct settings *settings_get(void)
+{
+	__u32 only = 0;
+
+	return settings.lookup(&only);
+}
+
+/*
+ * True if an agent still looks for what the fast path must not bypass. If none does, what begins
+ * takes the stack; what has begun without it goes on so. Only first packets ask.
+ */
+static inline bool fast_path_guarded(const struct settings *settings)
+{
+	__u32 now = bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
+
+	return (__s32)(now - settings->fast_path_second) <= FAST_PATH_GUARD_SECONDS;
+}
+
+/* True for a source port that may have been chosen here, for a masquerade. */
+static inline bool is_masquerade_port(const struct settings *settings, __be16 port)
+{
+	return (__u16)(bpf_ntohs(port) - settings->masquerade_first) < settings->masquerade_ports;
+}
+
+static inline bool in_pod_range(const struct settings *settings, const struct address *address,
+				bool v4)
+{
+	if (v4)
+		return settings->detect_pods_v4 &&
+		       address_within(address, &settings->pod_network_v4, &settings->pod_mask_v4);
+	return settings->detect_pods_v6 &&
+	       address_within(address, &settings->pod_network_v6, &settings->pod_mask_v6);
+}

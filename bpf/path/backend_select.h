@@ -1,0 +1,189 @@
+/* Choosing a backend for a first packet, or for the call of a socket; or refusing it. */
+#pragma once
+
+#include "lib/address.h"
+#include "maps/affinities.h"
+#include "maps/backend_counters.h"
+#include "maps/backends.h"
+#include "maps/counters.h"
+#include "maps/frontends.h"
+#include "maps/positions.h"
+#include "maps/refusals.h"
+#include "maps/service_networks.h"
+#include "maps/settings.h"
+#include "maps/source_ranges.h"
+#include "path/client.h"
+
+enum verdict {
+	VERDICT_NONE, /* no frontend: the packet or call is left as it is */
+	VERDICT_DNAT,
+	VERDICT_REJECT,
+	VERDICT_DROP,
+	VERDICT_RESET,	   /* of an unknown connection: see conn_unknown.h */
+	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
+};
+
+/* (By an index: the verifier would follow three branches through all that comes after.) */
+static inline void policy_for(struct policy *policy, const struct frontend *frontend, __u32 client)
+{
+	const struct policy *policies = &frontend->pod;
+
+	*policy = policies[client < CLIENT_OTHER ? client : CLIENT_OTHER];
+}
+
+/* Set `key` to the slot of the client's last backend, if the policy still has that. */
+static inline void affinity_apply(struct backend_key *key, const struct policy *policy,
+				  const struct address *client, __u32 seconds)
+{
+	struct affinity_key client_key = {.service = key->service, .client = *client};
+	struct affinity *last = affinities.lookup(&client_key);
+	struct position_key place = {.service = key->service, .generation = key->generation};
+	struct position *position;
+
+	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
+		return;
+	place.address = last->backend;
+	place.port = last->port;
+	position = positions.lookup(&place);
+	if (!position)
+		return;
+	if (policy_has(policy, position->slots[0]))
+		key->slot = position->slots[0];
+	else if (policy_has(policy, position->slots[1]))
+		key->slot = position->slots[1];
+}
+
+/*
+ * The verdict on what is no frontend: refuse undefined ports of Services, drop free cluster IPs.
+ * `service`: the service port that owns the address; 0 without one.
+ */
+static inline int guard(const struct address *address, __u32 *service)
+{
+	struct frontend *frontend = frontend_rest(address);
+
+	*service = frontend ? frontend->service : 0;
+	if (frontend)
+		return VERDICT_REJECT;
+	return service_network_has(address) ? VERDICT_DROP : VERDICT_NONE;
+}
+
+/*
+ * Choose a backend of `frontend_key` for a client: its last one, if the service has session
+ * affinity, else one at random, each equally likely. Return a verdict; `choice` is written for
+ * VERDICT_DNAT, and `choice->service` for refusals too.
+ *
+ * The agent may replace entries meanwhile, and the kernel may reuse the memory of a removed entry
+ * at once. So the frontend is read again after the backend was copied: only if it still names the
+ * same generation was everything valid between the two reads. If not, it is all done once more; two
+ * replacements do not fit between four reads that follow each other.
+ */
+static inline int choose_backend(struct frontend_key *frontend_key, const struct client *client,
+				 struct choice *choice)
+{
+	struct frontend *frontend = frontend_find(frontend_key);
+
+#pragma clang loop unroll(disable)
+	for (int attempt = 0; attempt < 2; attempt++) {
+		struct backend_key key = {};
+		struct backend *backend = NULL;
+		struct policy policy;
+		__u32 affinity;
+
+		if (!frontend)
+			return guard(&frontend_key->address, &choice->service);
+		choice->service = frontend->service;
+		key.service = frontend->service;
+		key.generation = frontend->generation;
+		affinity = frontend->affinity_seconds;
+		policy_for(&policy, frontend, client->class);
+		if (frontend->restricted && !source_allowed(key.service, &client->address))
+			return VERDICT_FORBIDDEN;
+		if (policy.size) {
+			key.slot = policy.first +
+				   (__u32)(((__u64)bpf_get_prandom_u32() * policy.size) >> 32);
+			if (affinity)
+				affinity_apply(&key, &policy, &client->address, affinity);
+			backend = backends.lookup(&key);
+			if (backend)
+				choice->backend = *backend;
+		}
+		frontend = frontends.lookup(frontend_key);
+		if (!frontend || frontend->service != key.service ||
+		    frontend->generation != key.generation)
+			continue;
+		if (!policy.size)
+			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
+		if (!backend)
+			continue;
+		choice->masquerade = policy.masquerade;
+		choice->sticky = (affinity | -affinity) >> 31; /* != 0, without a branch */
+		return VERDICT_DNAT;
+	}
+	return VERDICT_DROP;
+}
+
+/*
+ * Choose once more, where the backend that choose_backend() has chosen will not do: another one for
+ * each `number` in a row, as long as there are more. The choice stays as it is where the service
+ * has session affinity, or where entries change at this moment.
+ */
+static inline void choose_again(struct frontend_key *frontend_key, const struct client *client,
+				struct choice *choice, __u32 number)
+{
+	struct frontend *frontend = frontends.lookup(frontend_key);
+	struct backend_key key = {};
+	struct backend *backend;
+	struct backend copy;
+	struct policy policy;
+
+	if (!frontend || choice->sticky)
+		return;
+	key.service = frontend->service;
+	key.generation = frontend->generation;
+	policy_for(&policy, frontend, client->class);
+	if (!policy.size)
+		return;
+	key.slot = policy.first + number % policy.size;
+	backend = backends.lookup(&key);
+	if (!backend)
+		return;
+	copy = *backend;
+	frontend = frontends.lookup(frontend_key);
+	if (!frontend || frontend->service != key.service || key.service != choice->service ||
+	    frontend->generation != key.generation)
+		return;
+	choice->backend = copy;
+	choice->masquerade = policy.masquerade;
+}
+
+/* Count a choice, and remember it for session affinity. */
+static inline void choice_made(const struct choice *choice, const struct client *client)
+{
+	if (choice->backend.counters)
+		count_choice(choice->backend.counters);
+	if (choice->sticky)
+		affinity_note(choice->service, &client->address, &choice->backend);
+}
+
+/* Count a refusal for the node, and for the service port that `choice` names. */
+static inline void choice_refused(const struct choice *choice, int verdict)
+{
+	struct refusals *of_service;
+
+	if (verdict != VERDICT_REJECT && verdict != VERDICT_DROP && verdict != VERDICT_FORBIDDEN)
+		return;
+	of_service = refusals_of(choice->service);
+	if (verdict == VERDICT_REJECT) {
+		COUNT(rejected__no_endpoints);
+		if (of_service)
+			of_service->rejected__no_endpoints++;
+	} else if (verdict == VERDICT_DROP) {
+		COUNT(dropped__no_endpoints);
+		if (of_service)
+			of_service->dropped__no_endpoints++;
+	} else {
+		COUNT(dropped__source_range);
+		if (of_service)
+			of_service->dropped__source_range++;
+	}
+}

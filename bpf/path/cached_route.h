@@ -1,0 +1,91 @@
+/* The routes of the fast path: asked for once in a while, and kept in maps/cached_routes.h. */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/scratch.h"
+#include "lib/wire.h"
+#include "maps/cached_routes.h"
+#include "maps/hardware_addresses.h"
+#include "maps/interfaces.h"
+#include "path/route.h"
+
+/* Each time that so many routes were asked for, a packet into a pod passes the neighbour table. */
+#define NEIGHBOUR_TURNS 64
+
+/*
+ * Ask the kernel for the route of packets between the addresses of `flow`, and keep it. False if
+ * the fast path has none for this packet. Ports are left out, so all packets between two addresses
+ * take the same way.
+ */
+static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *cached,
+				    const struct flow *flow, bool v4, __u32 traffic_class,
+				    __u16 length)
+{
+	struct bpf_fib_lookup *route = (struct bpf_fib_lookup *)cached->route;
+	struct flow between = {.source = flow->source, .destination = flow->destination}, back;
+	struct interface *comes_by, *leaves_by;
+	__u32 ifindex = skb->ifindex;
+	bool neighbour;
+
+	cached->mtu = 0;
+	comes_by = interfaces.lookup(&ifindex);
+	/* Another program may have been attached to it, which has to see what comes by it. */
+	if (!comes_by || !comes_by->shortcut)
+		return false;
+	cached->of_port = comes_by->bridge != 0;
+	if (cached->of_port)
+		ifindex = comes_by->bridge;
+	if (!route_find(skb, route, &between, v4, ifindex, traffic_class, length, &neighbour))
+		return false;
+	flow_reverse(&back, &between, 0);
+	cached->comes_by = route->ifindex;
+	/*
+	 * Between ports of one bridge, answers are switched, and the stack may see them there
+	 * (br_netfilter): it has to see all of the connection.
+	 */
+	cached->both_ways =
+		!(cached->of_port && route->ifindex == ifindex) &&
+		route_find(skb, route, &back, v4, cached->comes_by, traffic_class, 0, &neighbour) &&
+		route->ifindex == ifindex;
+	/* Asked once more, as one answer overwrites the other. */
+	leaves_by =
+		route_find(skb, route, &between, v4, ifindex, traffic_class, length, &neighbour);
+	if (!leaves_by)
+		return false;
+	cached->source = flow->source;
+	cached->destination = flow->destination;
+	cached->comes_by = skb->ifindex;
+	cached->traffic_class = traffic_class;
+	/* Of a way whose neighbour is unknown the kernel does not say the MTU: good for this packet. */
+	cached->tick = cached_route_now() - !neighbour;
+	cached->mtu = route->mtu_result;
+	cached->asked++;
+	cached->pod = leaves_by->peer;
+	/* So the kernel learns now and then that the neighbour of a pod is in use, and checks it. */
+	cached->peer = cached->pod && neighbour && !cached->of_port &&
+		       cached->asked % NEIGHBOUR_TURNS;
+	return true;
+}
+
+/* Return the route by which the fast path sends a packet of `flow`; NULL: it takes the stack. */
+static inline struct cached_route *
+cached_route_find(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct cached_route *cached;
+	__u32 traffic_class;
+	__u16 length;
+
+	if (!routable(skb, packet, &traffic_class, &length))
+		return NULL;
+	cached = cached_route_place(&flow->source, &flow->destination, skb->ifindex);
+	if (!cached)
+		return NULL;
+	if (!cached_route_is(cached, &flow->source, &flow->destination, skb->ifindex,
+			     traffic_class) &&
+	    !cached_route_ask(skb, cached, flow, packet->v4, traffic_class, length))
+		return NULL;
+	/* A frame for the hardware address of a bridge is none for that of its port. */
+	if (skb->pkt_type != PACKET_HOST && !(cached->of_port && frame_is_ours(skb)))
+		return NULL;
+	return length <= cached->mtu ? cached : NULL;
+}

@@ -1,0 +1,73 @@
+/* The packets of a known connection, after its first: its state, and what they become. */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/scratch.h"
+#include "lib/tail_calls.h"
+#include "lib/tcp_options.h"
+#include "lib/wire.h"
+#include "maps/backend_counters.h"
+#include "maps/connections.h"
+#include "maps/settings.h"
+#include "path/conn_leave.h"
+#include "path/conn_state.h"
+#include "path/fast_path.h"
+#include "path/passes.h"
+
+/*
+ * Bring the state of a connection forward by a packet of it. False if the packet must be dropped.
+ */
+static inline bool conn_established_advance(struct __sk_buff *skb, const struct settings *settings,
+					    struct packet *packet, struct connection *connection)
+{
+	packet->after = connection->after;
+	/* Others from the middle of a TCP connection are known by their flags to be no first ones. */
+	if (packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags))
+		pass_note_translated(skb, settings, packet, connection);
+	if (connection->counters)
+		count_packet(connection->counters, connection->reply, skb->len);
+	if (packet->fragment == FRAGMENT_LATER)
+		return true;
+	connection_track(skb, packet, &packet->flow, connection);
+	return connection->established ||
+	       connection_progress(&packet->flow, connection, packet->tcp_flags);
+}
+
+/*
+ * True if conn_established_rare() must handle the packet: a port has to be chosen, a pair of
+ * entries moved, options read, or, after a pause, the entry of the masquerade may have been
+ * collected.
+ */
+static inline bool conn_established_is_rare(const struct connection *connection, __u8 hook,
+					    __u8 tcp_flags)
+{
+	if (!connection->established &&
+	    (!connection->held || connection->masquerade_pending || tcp_flags & TCP_SYN))
+		return true;
+	return hook == HOOK_INGRESS && connection->masquerade && connection->tick != tick_now() &&
+	       connection_idle(connection, bpf_ktime_get_coarse_ns()) > NS_PER_SECOND;
+}
+
+/* Handle a packet of a known connection whose entries need more than an update. */
+static inline int conn_established_rare(struct __sk_buff *skb, const struct settings *settings,
+					struct packet *packet)
+{
+	struct connection *connection = connection_find(&packet->flow);
+	enum forwarding via;
+
+	/* Evicted or collected since the program before looked it up: the client will retry. */
+	if (!connection)
+		return TC_ACT_SHOT;
+	if (connection->masquerade_pending)
+		return tail_call(skb, STEP_MASQUERADE);
+	if (packet->tcp_flags & TCP_SYN && !connection->established)
+		connection->window_shift = tcp_window_shift(skb, packet->l4);
+	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
+	    !masquerade_request(&connection->after, connection))
+		return TC_ACT_SHOT;
+	via = packet->flow.hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
+						  BY_STACK;
+	return conn_established_advance(skb, settings, packet, connection) ?
+		       leave_rare(skb, packet, via) :
+		       TC_ACT_SHOT;
+}

@@ -1,0 +1,39 @@
+/*
+ * The choice of a backend alone, for `bpfsvc explain`: nothing is written and nothing is counted.
+ */
+#pragma once
+
+#include "lib/wire.h"
+#include "maps/backends.h"
+#include "maps/frontends.h"
+#include "maps/node_addresses.h"
+#include "maps/settings.h"
+#include "path/backend_select.h"
+#include "path/client.h"
+
+/* The question, as data of a test packet. `choice` is empty, and the answer is written there. */
+struct question {
+	__u8 ethernet[ETH_HLEN];
+	__u8 zero[2];
+	struct frontend_key frontend;
+	struct client client;
+	struct choice choice;
+};
+
+static inline int explain_question(struct __sk_buff *skb)
+{
+	struct settings *settings = settings_get();
+	struct question question;
+	int verdict;
+
+	if (!settings || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
+		return -1;
+	if (question.client.class == CLIENT_UNKNOWN)
+		question.client.class =
+			client_class(settings, skb->ifindex, &question.client.address);
+	loopback_normalize(&question.frontend.address);
+	verdict = choose_backend(&question.frontend, &question.client, &question.choice);
+	if (bpf_skb_store_bytes(skb, 0, &question, sizeof(question), 0))
+		return -1;
+	return verdict;
+}

@@ -1,0 +1,182 @@
+/*
+ * Source ports that these programs choose. They are of a range that the agent reserves, so that
+ * neither local sockets nor NodePorts use it. A port is taken by inserting the entry of its
+ * replies.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/flow.h"
+#include "lib/scratch.h"
+#include "lib/socket_lookup.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/counters.h"
+#include "maps/direct_flows.h"
+#include "maps/netfilter_flows.h"
+#include "maps/settings.h"
+
+#define EAGAIN 11
+#define EEXIST 17
+#define ENOSPC 28
+
+/* The verifier follows every try, which limits their number. */
+#define SOURCE_PORT_TRIES 12
+#define SOURCE_PORT_URGENT 8 /* from this one on: ports of flows that have just ended */
+#define MASQUERADE_PORT_TRIES 4
+#define MASQUERADE_ROUNDS 8 /* of so many tries */
+
+/* Begin a search for a port. The same random `seed` leads to the same ports. */
+static inline struct port_search port_search_begin(__u32 seed)
+{
+	struct port_search search = {
+		.number = seed * 0x9e3779b1,
+		.stride = seed * 0x85ebca77 >> 8 | 1,
+	};
+
+	return search;
+}
+
+static inline __be16 port_search_next(struct port_search *search, const struct settings *settings)
+{
+	search->number += search->stride;
+	return bpf_htons(settings->masquerade_first + search->number % settings->masquerade_ports);
+}
+
+/*
+ * True if a connection is over, by the entry of its replies. Its last acknowledgement may come
+ * after both sides have closed, so its port is free after a while, or at once if the matter is
+ * `urgent`; and one that is never answered lives while its client sends.
+ */
+static inline bool reply_abandoned(const struct flow *key, const struct connection *reply,
+				   bool urgent)
+{
+	__s64 limit =
+		(connection_closed(reply) ? LINGER_SECONDS : UNANSWERED_SECONDS) * NS_PER_SECOND;
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct connection *forward;
+	struct flow partner;
+
+	if (urgent && connection_closed(reply))
+		return true;
+	if (connection_idle(reply, now) <= limit)
+		return false;
+	if (connection_closed(reply))
+		return true;
+	if (reply->established)
+		return false;
+	forward = partner_find(&partner, key, reply);
+	return !forward || connection_idle(forward, now) > limit;
+}
+
+/* True if another packet of the same connection has taken `key`, at the same time. */
+static inline bool reply_is_twin(struct flow *key, const struct connection *reply)
+{
+	struct connection *existing = connection_find(key);
+
+	return existing && existing->created == reply->created && existing->reply &&
+	       existing->after.source_port == reply->after.source_port &&
+	       existing->after.destination_port == reply->after.destination_port &&
+	       address_equal(&existing->after.source, &reply->after.source) &&
+	       address_equal(&existing->after.destination, &reply->after.destination);
+}
+
+/*
+ * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
+ * whose peer may still be in TIME_WAIT, and from one that was never established; `urgent`: without
+ * waiting. Else -EEXIST, or another error when there is no room for it.
+ */
+static inline int reply_take(struct flow *key, struct connection *reply, bool reopen, bool urgent)
+{
+	struct connection *existing = connection_find(key);
+
+	if (existing) {
+		if (!reopen || !reply_abandoned(key, existing, urgent))
+			return -EEXIST;
+		connection_remove(key, existing);
+	}
+	return connection_take(key, reply);
+}
+
+/*
+ * Make `routed` (client -> backend, between the hooks) unique, by another source port if
+ * necessary, and take the key of its replies. When several ports are in use, those of flows that
+ * have just ended are taken, its own first. False if that fails.
+ */
+static inline bool routed_flow_take(const struct settings *settings, struct flow *routed,
+				    struct connection *reply)
+{
+	struct port_search search = port_search_begin(bpf_get_prandom_u32());
+	__be16 own_port = routed->source_port;
+	struct flow key;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
+		bool urgent = i >= SOURCE_PORT_URGENT;
+		int error = -EEXIST;
+
+		if (i == SOURCE_PORT_URGENT)
+			routed->source_port = own_port;
+		flow_reverse(&key, routed, HOOK_EGRESS);
+		if (!direct_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
+			error = reply_take(&key, reply, true, urgent);
+		if (!error) {
+			if (routed->source_port != own_port)
+				COUNT(source_ports_changed);
+			return true;
+		}
+		if (error != -EEXIST) {
+			COUNT(dropped__connections_full);
+			return false;
+		}
+		routed->source_port = port_search_next(&search, settings);
+	}
+	COUNT(dropped__source_ports_exhausted);
+	return false;
+}
+
+/* True if a socket of this node would receive `reply`. */
+static inline bool socket_expects(struct __sk_buff *skb, const struct flow *reply)
+{
+	struct bpf_sock *socket = socket_find(skb, reply);
+
+	if (!socket)
+		return false;
+	bpf_sk_release(socket);
+	return true;
+}
+
+/*
+ * Choose a source port for `wire` (node -> backend) that is unique for its addresses, and take the
+ * key of its replies. Ports of closed connections are used in later rounds only, and those of
+ * connections that have just closed in the last. -EAGAIN: none was free in this round.
+ */
+static inline int masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
+				       struct port_search *search, struct flow *wire,
+				       struct connection *reply)
+{
+	struct flow key;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MASQUERADE_PORT_TRIES; i++) {
+		int error;
+
+		wire->source_port = port_search_next(search, settings);
+		flow_reverse(&key, wire, HOOK_INGRESS);
+		if (socket_expects(skb, &key) || netfilter_flow_exists(wire))
+			continue;
+		error = reply_take(&key, reply, search->round >= MASQUERADE_ROUNDS / 2,
+				   search->round >= MASQUERADE_ROUNDS * 3 / 4);
+		if (error == -EEXIST && reply_is_twin(&key, reply))
+			return 0;
+		if (error != -EEXIST) {
+			if (error)
+				COUNT(dropped__connections_full);
+			return error;
+		}
+	}
+	if (++search->round < MASQUERADE_ROUNDS)
+		return -EAGAIN;
+	COUNT(dropped__masquerade_ports_exhausted);
+	return -EEXIST;
+}

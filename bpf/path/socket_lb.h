@@ -1,0 +1,376 @@
+/*
+ * The socket LB: calls of sockets are translated when they connect or send, so that no packet has
+ * to be. If the result would differ from what tc does with the packets, the call is left alone and
+ * tc translates them.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/wire.h"
+#include "maps/backends.h"
+#include "maps/bound_sockets.h"
+#include "maps/frontends.h"
+#include "maps/node_addresses.h"
+#include "maps/settings.h"
+#include "maps/socket_overflow.h"
+#include "maps/socket_storage.h"
+#include "maps/udp_sockets.h"
+#include "path/backend_select.h"
+#include "path/client.h"
+#include "path/local_listener.h"
+#include "path/socket_call.h"
+#include "path/socket_pods.h"
+
+#define ECONNREFUSED 111
+#define EHOSTUNREACH 113
+
+#define DRAWS 4 /* of a backend for a socket that is bound to a port */
+
+/* bcc does not know this helper. On kernels without it the loader puts NULL in its place. */
+static void *(*skc_to_mptcp_sock)(void *socket) = (void *)196;
+
+/* True if more translations of a socket of the node are in `socket_overflow`. */
+static inline bool socket_overflowed(const struct socket_translations *known)
+{
+	return known->next > SOCKET_TRANSLATIONS;
+}
+
+/* Return what names an answer that comes from `backend`, or NULL. */
+static inline struct socket_translation *socket_named(struct bpf_sock_addr *context,
+						      struct socket_translations *known,
+						      const struct address *backend, __be16 port)
+{
+	struct socket_translation *row = socket_row_of_backend(known, backend, port);
+	struct socket_translation *more;
+
+	if (!socket_overflowed(known))
+		return row;
+	more = overflow_find(socket_cookie(context), backend, port, true);
+	return more && (!row || more->used > row->used) ? more : row;
+}
+
+/*
+ * Find the translation that a sendmsg() has already been given for this frontend, and use it. True
+ * if there is one whose backend still serves; `known`: the translations of the socket.
+ */
+static inline bool socket_reuse(struct bpf_sock_addr *context, bool v4,
+				const struct settings *settings, const struct socket_call *call,
+				struct socket_translations *known)
+{
+	struct socket_translation *entry = socket_row(known, &call->asked);
+	bool more = !entry && socket_overflowed(known);
+
+	if (more)
+		entry = overflow_find(socket_cookie(context), &call->asked.address,
+				      call->asked.port, false);
+	if (!entry || !translation_is_valid(entry))
+		return false;
+	if (known->calls) {
+		entry->used = ++known->calls;
+		if (more)
+			overflow_note(socket_cookie(context), &entry->backend.by.address,
+				      entry->backend.by.port, true, entry);
+	}
+	/* A connected socket of a pod is left to tc. */
+	if (!udp_is_connected(context) || call->cookie == settings->netns_cookie)
+		socket_set_address(context, v4, &entry->backend.by.address, entry->backend.by.port);
+	return true;
+}
+
+/* Note a translation, in the socket itself or, when that is full, in `socket_overflow`. */
+static inline void socket_remember(struct bpf_sock_addr *context, struct socket_translations *known,
+				   const struct socket_call *call, bool direct)
+{
+	struct socket_translation *row = &known->rows[known->found % SOCKET_TRANSLATIONS];
+	struct socket_translation entry = {};
+	__u32 next = known->next;
+	__u64 cookie;
+
+	/* If the frontend has a row, whose backend has left, socket_row() has found it before. */
+	if (!translation_is_to(row, &call->asked)) {
+		row = NULL;
+		if (next < SOCKET_TRANSLATIONS) {
+			row = &known->rows[next];
+			known->next = next + 1;
+		}
+	}
+	translation_write(&entry, &call->asked, &call->choice);
+	entry.direct = direct;
+	if (known->calls)
+		entry.used = ++known->calls;
+	if (row) {
+		*row = entry;
+		return;
+	}
+	known->next = SOCKET_TRANSLATIONS + 1;
+	cookie = socket_cookie(context);
+	overflow_note(cookie, &entry.frontend, entry.frontend_port, false, &entry);
+	overflow_note(cookie, &entry.backend.by.address, entry.backend.by.port, true, &entry);
+}
+
+/* True if the socket has the chosen backend for another frontend, too. */
+static inline bool socket_shares(struct bpf_sock_addr *context, struct socket_translations *known,
+				 const struct socket_call *call)
+{
+	const struct backend *backend = &call->choice.backend;
+	struct socket_translation *other =
+		socket_named(context, known, &backend->address, backend->port);
+
+	return other && !translation_is_to(other, &call->asked);
+}
+
+static inline struct bound_key bound_key_of(struct bpf_sock_addr *context,
+					    const struct socket_call *call)
+{
+	struct bound_key key = {};
+
+	key.backend.address = call->choice.backend.address;
+	key.backend.port = call->choice.backend.port;
+	key.backend.protocol = PROTO_TCP;
+	key.port = context->sk->src_port;
+	return key;
+}
+
+static inline bool connects_bound(struct bpf_sock_addr *context, const struct socket_call *call)
+{
+	return call->asked.protocol == PROTO_TCP && context->sk->src_port;
+}
+
+/*
+ * True if a bound port cannot be connected to the chosen backend, because another socket of the
+ * node has just that connection, by another frontend.
+ */
+static inline bool bound_port_is_taken(struct bpf_sock_addr *context,
+				       const struct socket_call *call)
+{
+	struct bound_key key = bound_key_of(context, call);
+	__u64 *holder = bound_sockets.lookup(&key);
+
+	return holder && *holder != socket_cookie(context);
+}
+
+/*
+ * From a loopback address there is no route to a backend on another interface, so a socket that is
+ * bound to one gets an address by the route after all. The kernel allows that to a socket without a
+ * port (IP_BIND_ADDRESS_NO_PORT); the others fail at connect().
+ */
+static inline void socket_leave_loopback(struct bpf_sock_addr *context, bool v4,
+					 const struct socket_call *call)
+{
+	struct any_address any = {.family = v4 ? AF_INET : AF_INET6};
+
+	if (!context->sk->src_port && address_is_loopback(&call->client.address))
+		bpf_bind((void *)context, &any, v4 ? SOCKADDR_V4 : sizeof(any));
+}
+
+/*
+ * True if tc drops the SYN of this call where it leaves (local_opening.h). What is for an address
+ * of the node itself leaves by no interface.
+ */
+static inline bool call_is_dropped_by_tc(const struct socket_call *call, bool connect)
+{
+	struct address to = call->asked.address;
+
+	return connect && call->asked.protocol == PROTO_TCP && !address_is_v4_loopback(&to) &&
+	       !node_addresses.lookup(&to);
+}
+
+/* Refuse a call of the node, or let it go on to where silence is the answer. */
+static inline int socket_refuse(const struct socket_call *call, int verdict, bool connect)
+{
+	if (verdict != VERDICT_REJECT && call_is_dropped_by_tc(call, connect))
+		return 1;
+	choice_refused(&call->choice, verdict);
+	bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH);
+	return 0;
+}
+
+/*
+ * A call to what is no frontend. If it is to a backend by which the socket has a frontend, answers
+ * are its own from now on.
+ */
+static inline int socket_leave(struct bpf_sock_addr *context, struct socket_translations *known,
+			       struct socket_call *call, bool connect)
+{
+	if (!known)
+		return 1;
+	if (connect) {
+		if (call->asked.protocol == PROTO_UDP)
+			udp_socket_forget(context);
+		return 1;
+	}
+	call->choice.backend.address = call->asked.address;
+	call->choice.backend.port = call->asked.port;
+	/* (The kernel asks for each datagram of a connected IPv6 socket whose peer is mapped.) */
+	if (!udp_is_connected(context) && socket_shares(context, known, call)) {
+		if (!known->calls)
+			known->calls = 1;
+		socket_remember(context, known, call, true);
+	}
+	return 1;
+}
+
+/*
+ * The hook sees the first path of an MPTCP socket; getpeername() asks the socket itself. So that
+ * has to know, too.
+ */
+static inline void mptcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
+{
+	void *mptcp = skc_to_mptcp_sock(context->sk);
+	struct socket_translations *known;
+
+	if (!mptcp)
+		return;
+	known = socket_translations.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!known)
+		return;
+	known->next = 1;
+	translation_write(&known->rows[0], &call->asked, &call->choice);
+}
+
+/* Note what connect() of the node leaves behind outside of its socket. */
+static inline void connect_note(struct bpf_sock_addr *context, const struct socket_call *call)
+{
+	if (call->asked.protocol == PROTO_UDP)
+		udp_socket_note(context, &call->asked, &call->choice.backend);
+	if (connects_bound(context, call)) {
+		struct bound_key key = bound_key_of(context, call);
+		__u64 cookie = socket_cookie(context);
+
+		bound_sockets.update(&key, &cookie);
+	}
+}
+
+/* Send a call to the backend that was chosen, and remember that for the socket. */
+static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool connect,
+				   const struct socket_call *call,
+				   struct socket_translations *known)
+{
+	if (known)
+		socket_remember(context, known, call, false);
+	choice_made(&call->choice, &call->client);
+	if (connect && call->asked.protocol == PROTO_TCP)
+		mptcp_note(context, call);
+	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
+	return 1;
+}
+
+/* Choose where a call of a pod goes, and send it there, or leave it to tc. */
+static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connect,
+			     struct socket_translations *known, struct socket_call *call,
+			     struct netns_source *pod)
+{
+	struct frontend_key key = call->asked;
+	int verdict = choose_backend(&key, &call->client, &call->choice);
+
+	if (verdict == VERDICT_NONE)
+		return socket_leave(context, known, call, connect);
+	if (verdict != VERDICT_DNAT)
+		return 1;
+	/* tc sees whether the node has a listener there, and can change the source port. */
+	if (call->choice.masquerade || cluster_ip_is_held(&call->asked.address) ||
+	    (!connect && known && socket_shares(context, known, call))) {
+		socket_leave_to_tc(context, connect, 0);
+		return 1;
+	}
+	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!pod_commit(pod, call, known))
+		return 1;
+	return socket_translate(context, v4, connect, call, known);
+}
+
+/* True if a call of the node is for a listener that it has itself at a cluster IP. */
+static inline bool call_is_for_listener(struct bpf_sock_addr *context,
+					const struct socket_call *call)
+{
+	struct flow flow = {};
+
+	if (!cluster_ip_is_held(&call->asked.address))
+		return false;
+	flow.destination = call->asked.address;
+	flow.destination_port = call->asked.port;
+	flow.protocol = call->asked.protocol;
+	return node_listens(context, &flow);
+}
+
+/* Choose where a call of the node goes, and send it there, or refuse it. */
+static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool connect,
+			      struct socket_translations *known, struct socket_call *call)
+{
+	struct frontend_key key = call->asked;
+	int verdict;
+
+	loopback_normalize(&key.address);
+	verdict = choose_backend(&key, &call->client, &call->choice);
+	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
+		return socket_leave(context, known, call, connect);
+	if (verdict != VERDICT_DNAT)
+		return socket_refuse(call, verdict, connect);
+	if (connect && connects_bound(context, call)) {
+		__u32 first = bpf_get_prandom_u32();
+
+#pragma clang loop unroll(disable)
+		for (int draw = 0; draw < DRAWS && bound_port_is_taken(context, call); draw++)
+			choose_again(&key, &call->client, &call->choice, first + draw);
+	}
+	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (known && !connect && !known->calls && socket_shares(context, known, call))
+		known->calls = 1;
+	if (connect) {
+		socket_leave_loopback(context, v4, call);
+		connect_note(context, call);
+	}
+	return socket_translate(context, v4, connect, call, known);
+}
+
+/* connect and sendmsg: replace a frontend by a backend. */
+static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool connect)
+{
+	struct settings *settings = settings_get();
+	struct socket_translations *known;
+	struct socket_call call = {};
+	struct netns_source *pod = NULL;
+	bool bound;
+
+	if (!settings || settings->socket_lb == SOCKET_LB_OFF)
+		return 1;
+	call.cookie = bpf_get_netns_cookie(context);
+	call.asked.protocol = context->protocol;
+	call.asked.port = (__be16)context->user_port;
+	socket_address(context, v4, &call.asked.address);
+	if (is_unspecified(&call.asked.address))
+		return 1;
+	known = socket_translations.sk_storage_get(context->sk, 0, 0);
+	if (known && connect)
+		socket_forget(known);
+	else if (known && socket_reuse(context, v4, settings, &call, known))
+		return 1;
+	bound = socket_bound(context, v4, connect, &call.client.address);
+	if (call.cookie != settings->netns_cookie) {
+		pod = pod_client(context, connect, settings, &call, known, bound);
+		return pod ? pod_decide(context, v4, connect, known, &call, pod) : 1;
+	}
+	call.client.class = CLIENT_NODE;
+	if (!bound)
+		call.client.address = *(&settings->node_v4 + family_offset(&call.asked.address));
+	return node_decide(context, v4, connect, known, &call);
+}
+
+/* recvmsg and getpeername: replace the address of a backend by the frontend. */
+static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
+{
+	struct socket_translations *known;
+	struct socket_translation *entry;
+	struct address peer;
+	__be16 port;
+
+	known = socket_translations.sk_storage_get(context->sk, 0, 0);
+	port = (__be16)context->user_port;
+	if (!known || !port)
+		return 1;
+	socket_address(context, v4, &peer);
+	entry = socket_named(context, known, &peer, port);
+	if (entry)
+		socket_set_address(context, v4, &entry->frontend, entry->frontend_port);
+	return 1;
+}
