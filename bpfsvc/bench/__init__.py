@@ -1,22 +1,18 @@
 """What bpfsvc costs and how fast it is, measured on this machine, in labs of its own.
 
-``bpfsvc bench`` as root. From the outside in::
+``bpfsvc bench`` as root. May import lab; starts agents as processes. From the top down::
 
-    runs        a run: the suites of a plan, carried out, watched and interrupted
-    suites      what is measured, and in which order of turns
-    steps       what suites are made of and runs take
-    stands      where it is measured: labs, set up for a mode or for a change, and their agents
-    clusters    what is set up there: modes, and clusters of any size as each mode takes them
-    rivals      the rules of others
-    packets     packets made by hand, and programs run on them
-    load        the load itself
-    processes   those that are started for it, and their clocks
-
-    results     what was measured; figures: its numbers, and how much is measured
-    aims        what should have been
-    report      all of it, told; words: how sizes and times are called everywhere
+    run          a run: the suites of a plan, carried out (progress, interruption, shortfall)
+    report       what was measured, on the terminal, as CSV, HTML and Markdown
+    suites       what is measured
+    aims         what should be reached
+    testbeds     where it is measured: labs set up for a mode or for a change
+    steps        what suites are made of and runs take
+    kube_proxy, baselines, cluster, supplies   what a testbed holds
+    load, packets, datagrams, syns, clocks     what is sent, and what that costs
+    results, figures, modes                    what all of them speak of
 
 Everything compared is compared within one run, turn by turn, so that what else the machine does
-falls on all alike. What is above uses what is below; lint knows the order (``setup.cfg``). Nothing
-is imported here, so that the processes of this package start in 20 ms.
+affects all alike. May import the product but for the agent, and the lab; lint holds the order of
+the parts (``setup.cfg``). Nothing is imported here, so that its processes start in 20 ms.
 """

@@ -1,43 +1,44 @@
-"""What bpfsvc wants to reach, and whether it does: every aim is reported, reached or not.
+"""What bpfsvc aims at, and whether it gets there: every aim is reported, reached or not.
 
-An aim about two modes is judged by the median of the ratios of their rounds, as one cannot compare
-rates of two moments on a machine that does other things too. With several numbers of clients
-measured, the smallest counts: one client waits for every packet, many hide what a packet costs.
+Two modes are compared by the median of the ratios of their rounds, as one cannot compare rates of
+two moments on a machine that does other things too. If several numbers of clients were measured,
+the smallest counts: one client waits for every packet, many hide what a packet costs.
 
-Where the best of several modes is to be judged, no round judges a mode that it has helped to choose
-(cross-validation): the mode that is best in the first, third, ... round is judged by the second,
-fourth, ... and the other way round, and the median is that of all. The largest of three medians
-would be too high by chance, 1 to 3 % with seven rounds of modes that are equal. If two modes are
-about as good, each may be the best of one half; then both are named.
+Aims are for those who work on bpfsvc. They are to be judged by a whole run of 11 rounds or more on
+a quiet machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bpfsvc.bench import words
-from bpfsvc.bench.figures import Spread
-from bpfsvc.bench.results import FLOORS, OURS, Cell, Results, rank, ratios, tail
-
-_SIZES = (1, 10_000)
-_OURS = tuple(sorted(OURS, key=rank))
-_EDGE = ("tc", "fast", "xdp")
-_WAYS = (
-    ("socket", "socket hook", 0.97),
-    ("tc", "tc through the stack", 0.97),
-    ("fast", "fast path", 1.15),
+from bpfsvc.bench.figures import Spread, services_text
+from bpfsvc.bench.modes import (
+    DEFAULT,
+    DIRECT,
+    ESTABLISHED,
+    NO_SERVICE,
+    NO_SERVICE_STACK,
+    OURS,
+    STACK,
+    STACK_TC,
+    TC,
 )
-"""From pod to pod, and what connections are to reach of direct's."""
+from bpfsvc.bench.results import FLOORS, Cell, Results, ratios
+
+_LARGE = 10_000
+_SIZES = (1, _LARGE)
+_NFTABLES, _IPTABLES = "kube-proxy-nftables", "kube-proxy-iptables"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """One aim, and what came of it.
+    """One aim, and whether it is reached.
 
     * ``goal``: at least this, or ``at_most``. ``unit`` is empty for ratios.
     * ``measured``: None if it was not; ``quartiles`` around it, of rounds.
-    * ``remark``: which modes were chosen where several may try, or why nothing was measured.
+    * ``remark``: what more there is to say, or why nothing was measured.
     * ``cells``: what it was computed from.
     """
 
@@ -58,271 +59,186 @@ class Aim:
         return self.measured <= self.goal if self.at_most else self.measured >= self.goal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Duel:
-    """Where a mode of several is compared with one other."""
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Where a mode is compared with another one: its goal with one Service, and with 10,000."""
 
-    suite: str
-    kind: str
-    where: str
-    services: int
-    modes: tuple[str, ...]
-    rival: str
+    text: str
+    goals: tuple[float, float]
+    mode: str = DEFAULT
+    other: str = DIRECT
+    kind: str = "connect"
+    where: str = "pod"
+    cpu: bool = False
+
+    @property
+    def suite(self) -> str:
+        """Return where it is measured."""
+        return "pods" if self.where == "pod" else "edge"
+
+    def judged(self, results: Results, services: int, goal: float) -> Aim:
+        """Return the aim at a size of cluster."""
+        text = f"{self.text}, {services_text(services)}"
+        aim = Aim(text=text, goal=goal, at_most=self.cpu)
+        alike = {name: getattr(self, name) for name in ("suite", "kind", "where", "mode")}
+        cells = [cell for cell in results.find(**alike, services=services) if cell.values]
+        if not cells:
+            missing = _no_cluster(results, self.suite, services)
+            return replace(aim, remark=missing or f"no figures of {self.mode}")
+        cell = min(cells, key=lambda cell: cell.clients)
+        other = results.beside(cell, self.other)
+        found = self._ratios(cell, other) if other else ()
+        if other is None or not found:
+            return replace(aim, remark=f"no figures of {self.other}")
+        return _measured(aim, found, (cell, other))
+
+    def _ratios(self, cell: Cell, other: Cell) -> tuple[float, ...]:
+        if not self.cpu:
+            return ratios(cell, other)
+        return tuple(ours / theirs for ours, theirs in zip(cell.cpu, other.cpu, strict=False))
+
+
+_REQUEST = "connect+request+close"
+_COMPARISONS = (
+    _Comparison(
+        f"default (sockets), no policies on the nodes: {_REQUEST} against direct", (1.28, 1.28)
+    ),
+    _Comparison(f"the same by tc (--socket-lb off): {_REQUEST} against direct", (1.2, 1.2), TC),
+    _Comparison(
+        f"default: {_REQUEST} against real kube-proxy nftables", (1.35, 1.35), other=_NFTABLES
+    ),
+    _Comparison(
+        f"default: {_REQUEST} against real kube-proxy iptables", (1.5, 10), other=_IPTABLES
+    ),
+    _Comparison("request/response against direct", (1.15, 1.15), kind="request"),
+    _Comparison(
+        "UDP question and answer, a socket each, against direct", (1.1, 1.1), kind="questions"
+    ),
+    _Comparison(
+        "NodePort from outside, backend elsewhere, connections against direct to the pod",
+        (0.9, 0.9),
+        where="remote",
+    ),
+    _Comparison(
+        "NodePort from outside, backend here, connections against direct to the pod",
+        (1.1, 1.1),
+        where="local",
+    ),
+    _Comparison(
+        "--fast-path established against real kube-proxy nftables, connections",
+        (1.05, 1.05),
+        ESTABLISHED,
+        _NFTABLES,
+    ),
+    _Comparison(
+        "--fast-path established against real kube-proxy nftables, requests",
+        (1.2, 1.2),
+        ESTABLISHED,
+        _NFTABLES,
+        kind="request",
+    ),
+    _Comparison(
+        "stack path (--fast-path off), default, against real kube-proxy nftables, connections",
+        (1.0, 1.0),
+        STACK,
+        _NFTABLES,
+    ),
+    _Comparison(
+        "stack path (--fast-path off), tc, against real kube-proxy nftables, connections",
+        (0.97, 0.97),
+        STACK_TC,
+        _NFTABLES,
+    ),
+    _Comparison(
+        "traffic to no Service, agent attached, against nothing attached, connections: auto",
+        (1.2, 1.2),
+        NO_SERVICE,
+    ),
+    _Comparison(
+        "traffic to no Service, agent attached, against nothing attached, connections: off",
+        (0.98, 0.98),
+        NO_SERVICE_STACK,
+    ),
+    _Comparison("bulk, one direction, GSO, against direct", (1.0, 1.0), kind="bulk"),
+    _Comparison("CPU per connection against direct", (0.8, 0.8), cpu=True),
+)
 
 
 def aims(results: Results) -> list[Aim]:
-    """Give all of them, in the order they were set."""
-    return [
-        *_against_direct(results),
-        *_against_rivals(results),
-        *_requests(results),
-        *_node_ports(results),
-        *_frames(results),
-        *_established(results),
-        *_changes(results),
+    """Return all of them, in the order of every report."""
+    compared = [
+        each.judged(results, services, goal)
+        for each in _COMPARISONS
+        for services, goal in zip(_SIZES, each.goals, strict=True)
     ]
+    return [*compared, *_changes(results), _established(results)]
 
 
-def _against_direct(results: Results) -> Iterable[Aim]:
-    for mode, name, goal in _WAYS:
-        for services in _SIZES:
-            text = f"{name} against direct, connections, {words.services(services)}"
-            yield _won(results, _pods("connect", services, (mode,), "direct"), text, goal)
-
-
-def _against_rivals(results: Results) -> Iterable[Aim]:
-    for rival in ("iptables", "iptables-nft", "nftables"):
-        text = f"best path against {rival}, connections, {words.services(1)}"
-        yield _won(results, _pods("connect", 1, _OURS, rival), text, 1.10)
-    text = f"best path against iptables, connections, {words.services(10_000)}"
-    yield _won(results, _pods("connect", 10_000, _OURS, "iptables"), text, 4.0)
-
-
-def _requests(results: Results) -> Iterable[Aim]:
-    for mode, name, _ in _WAYS:
-        for services in _SIZES:
-            text = f"{name} against direct, requests, {words.services(services)}"
-            yield _won(results, _pods("request", services, (mode,), "direct"), text, 1.0)
-
-
-def _node_ports(results: Results) -> Iterable[Aim]:
-    for services in _ends(results.find(suite="edge", kind="connect", where="remote")):
-        duel = _Duel(
-            suite="edge",
-            kind="connect",
-            where="remote",
-            services=services,
-            modes=_EDGE,
-            rival="iptables",
-        )
-        text = (
-            f"NodePort, remote, best path against iptables, connections, {words.services(services)}"
-        )
-        yield _won(results, duel, text, 1.15)
-
-
-def _frames(results: Results) -> Iterable[Aim]:
-    """Compare what a packet costs beyond a packet that is received and dropped at once."""
-    for services in _ends(results.find(suite="frames", kind="datagrams", where="remote")):
-        duel = _Duel(
-            suite="frames",
-            kind="datagrams",
-            where="remote",
-            services=services,
-            modes=("xdp",),
-            rival="iptables",
-        )
-        aim = Aim(
-            text="NodePort, remote, UDP: CPU time per packet above receive-and-drop, xdp against "
-            f"iptables, {words.services(services)}",
-            goal=0.33,
-            at_most=True,
-        )
-        pairs = _pairs(results, duel)
-        floor = results.beside(pairs[0][0], FLOORS["frames"]) if pairs else None
-        if not pairs:
-            yield replace(aim, remark=_why_not(results, duel))
-        elif floor is None:
-            yield replace(aim, remark="no figures of receive-and-drop")
-        else:
-            (xdp, iptables) = pairs[0]
-            rounds = zip(xdp.values, iptables.values, floor.values, strict=False)
-            found = [
-                (mine - least) / (other - least) for mine, other, least in rounds if other > least
-            ]
-            if found:
-                yield _measured(aim, found, (xdp, iptables, floor))
-            else:
-                yield replace(aim, remark="iptables cost no more than receive-and-drop")
-
-
-def _established(results: Results) -> Iterable[Aim]:
-    """Judge every program that established packets pass, at the largest size."""
+def _established(results: Results) -> Aim:
+    """Judge the dearest of the programs that established packets pass."""
     aim = Aim(
-        text="established packet, program cost above an empty one",
+        text="established packet, cost of the program above an empty one, the dearest of all",
         goal=100.0,
         at_most=True,
         unit="ns",
     )
     cells = [
         cell
-        for cell in results.find(suite="programs")
-        if cell.kind.startswith("established") and cell.mode in OURS and cell.values
+        for cell in results.find(suite="programs", mode=DEFAULT)
+        if cell.kind.startswith("established") and cell.values
     ]
     if not cells:
-        yield replace(aim, remark=_no_suite(results, "programs") or "no figures of such a packet")
-        return
-    largest = max(cell.services for cell in cells)
+        return replace(aim, remark=_no_suite(results, "programs") or "no figures of such a packet")
+    found = []
     for cell in cells:
-        if cell.services != largest:
-            continue
-        empty = results.beside(cell, FLOORS["programs"])
-        each = replace(aim, text=f"{aim.text}: {_name(cell)}")
-        if empty is None:
-            yield replace(each, remark="no figures of an empty program")
-        else:
+        if empty := results.beside(cell, FLOORS["programs"]):
             above = [a - b for a, b in zip(cell.values, empty.values, strict=False)]
-            yield _measured(each, above, (cell, empty))
+            kind = cell.kind.removeprefix("established, ")
+            found.append(_measured(aim, above, (cell, empty), kind))
+    if not found:
+        return replace(aim, remark="no figures of an empty program")
+    return max(found, key=lambda one: one.measured or 0.0)
 
 
-def _changes(results: Results) -> Iterable[Aim]:
+def _changes(results: Results) -> Iterator[Aim]:
     aim = Aim(
-        text=f"{words.services(10_000)}: change to changed packets, 99 of 100 within",
+        text=f"change at the API to changed packets p99, {services_text(_LARGE)}",
         goal=10.0,
         at_most=True,
         unit="ms",
     )
-    cells = [
-        cell
-        for cell in results.find(suite="change", services=10_000)
-        if cell.mode in OURS and cell.values
-    ]
+    found = results.find(suite="change", services=_LARGE, where="API")
+    cells = [cell for cell in found if cell.mode in OURS and cell.values]
     if not cells:
-        missing = _no_cluster(results, "change", 10_000)
+        missing = _no_cluster(results, "change", _LARGE)
         yield replace(aim, remark=missing or "no figures of bpfsvc")
     for cell in cells:
-        text = aim.text if len(cells) == 1 else f"{aim.text}: {_name(cell)}"
-        yield replace(
-            aim,
-            text=text,
-            measured=tail(cell, 99),
-            cells=(cell,),
-        )
-
-
-def _pods(kind: str, services: int, modes: tuple[str, ...], rival: str) -> _Duel:
-    return _Duel(suite="pods", kind=kind, where="pod", services=services, modes=modes, rival=rival)
-
-
-def _won(results: Results, duel: _Duel, text: str, goal: float) -> Aim:
-    """Judge the one mode, or the best of several, against the rival."""
-    aim = Aim(text=text, goal=goal)
-    pairs = _pairs(results, duel)
-    if not pairs:
-        return replace(aim, remark=_why_not(results, duel))
-    if len(pairs) == 1:
-        remark = pairs[0][0].mode if len(duel.modes) > 1 else ""
-        return _measured(aim, ratios(*pairs[0]), pairs[0], remark)
-    halves = {cell.mode: _halves(cell, other) for cell, other in pairs}
-    able = [mode for mode, both in halves.items() if all(both)]
-    if not able:
-        return replace(aim, remark="one round cannot both choose a mode and judge it")
-    odd, even = (
-        max(able, key=lambda mode: Spread.of(halves[mode][half]).median) for half in (0, 1)
-    )
-    chosen = tuple(cell for cell, _ in pairs if cell.mode in (odd, even))
-    return _measured(
-        aim,
-        [*halves[odd][1], *halves[even][0]],
-        (*chosen, pairs[0][1]),
-        " or ".join(cell.mode for cell in chosen),
-    )
-
-
-def _halves(cell: Cell, against: Cell) -> tuple[list[float], list[float]]:
-    """Give the ratios of the first, third, ... round, and those of the others."""
-    rounds = [*zip(cell.values, against.values, strict=False)]
-    odd, even = (
-        [mine / other for mine, other in half if other] for half in (rounds[0::2], rounds[1::2])
-    )
-    return odd, even
-
-
-def _pairs(results: Results, duel: _Duel) -> list[tuple[Cell, Cell]]:
-    """Find each of our modes and what it is compared with, at the fewest clients measured."""
-    alike = {
-        "suite": duel.suite,
-        "kind": duel.kind,
-        "where": duel.where,
-        "services": duel.services,
-    }
-    cells = [cell for cell in results.find(**alike) if cell.mode in duel.modes and cell.values]
-    fewest = min((cell.clients for cell in cells), default=0)
-    found = []
-    for cell in cells:
-        other = results.beside(cell, duel.rival)
-        if cell.clients == fewest and other and ratios(cell, other):
-            found.append((cell, other))
-    return found
-
-
-def _why_not(results: Results, duel: _Duel) -> str:
-    """Say what is missing for a comparison."""
-    if missing := _no_cluster(results, duel.suite, duel.services):
-        return missing
-    here = results.find(suite=duel.suite, services=duel.services)
-    measured = {
-        cell.mode
-        for cell in here
-        if (cell.kind, cell.where) == (duel.kind, duel.where) and cell.values
-    }
-    if not measured & set(duel.modes):
-        return f"no figures of {' or '.join(duel.modes)}"
-    return f"no figures of {duel.rival}"
+        yield replace(aim, measured=cell.tail(99), cells=(cell,))
 
 
 def _no_cluster(results: Results, suite: str, services: int) -> str:
-    """Say why a suite has no figures at a size; an empty text if it has some."""
-    if missing := _no_suite(results, suite):
-        return missing
+    """Return why a suite has no figures at a size; an empty text if it has some."""
+    if reason := _no_suite(results, suite):
+        return reason
     if any(cell.values for cell in results.find(suite=suite, services=services)):
         return ""
     if results.wanted("services", services):
-        return f"no figures of {words.services(services)}, see the notes"
-    return f"no cluster of {words.services(services)} in this run"
+        return f"no figures of {services_text(services)}, see the notes"
+    return f"no cluster of {services_text(services)} in this run"
 
 
 def _no_suite(results: Results, suite: str) -> str:
-    """Say why a suite has no figures; an empty text if it has some."""
+    """Return why a suite has no figures; an empty text if it has some."""
     if any(cell.values for cell in results.find(suite=suite)):
         return ""
-    match results.wanted("suites", suite):
-        case True:
-            return f"the suite {suite} has no figures, see the notes"
-        case False:
-            return f"the suite {suite} was not run"
-        case None:
-            return f"no figures of the suite {suite}"
-
-
-def _ends(cells: Sequence[Cell]) -> list[int]:
-    """Give the smallest and the largest size measured; the smallest there is if none was."""
-    sizes = {cell.services for cell in cells}
-    return sorted({min(sizes), max(sizes)}) if sizes else [_SIZES[0]]
+    return {
+        True: f"the suite {suite} has no figures, see the notes",
+        False: f"the suite {suite} was not run",
+        None: f"no figures of the suite {suite}",
+    }[results.wanted("suites", suite)]
 
 
 def _measured(aim: Aim, values: Sequence[float], cells: tuple[Cell, ...], remark: str = "") -> Aim:
     spread = Spread.of(values)
-    return replace(
-        aim,
-        measured=spread.median,
-        quartiles=(spread.quarter, spread.three_quarters),
-        remark=remark,
-        cells=cells,
-    )
-
-
-def _name(cell: Cell) -> str:
-    """Name a cell within an aim that names most of it."""
-    kind = cell.kind.removeprefix("established").removeprefix(" packet").removeprefix("change")
-    return ", ".join(filter(None, (cell.mode, cell.where, kind.strip(" ,"))))
+    quartiles = (spread.quarter, spread.three_quarters)
+    return replace(aim, measured=spread.median, quartiles=quartiles, remark=remark, cells=cells)

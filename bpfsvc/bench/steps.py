@@ -4,51 +4,84 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from bpfsvc.bench.figures import Say
+from bpfsvc.base.errors import BpfsvcError, SystemUnfit
+from bpfsvc.bench.baselines import TooSlow
+from bpfsvc.bench.figures import Scale, duration_text, services_text
 from bpfsvc.bench.results import Results
-from bpfsvc.bench.words import duration
-from bpfsvc.errors import BpfsvcError, SystemUnfit
+
+Report = Callable[[str], None]
+"""Shows the user what is being done."""
+
+LEFT_OUT = "left out, for the run may not take longer than"
+"""How the note begins that names the steps for which there was no time."""
+
+_ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A part of a run.
 
-    ``about``: in words, for who waits. ``seconds``: about how long it takes. ``act`` may tell
-    more. ``always``: it is done however late it is.
+    ``about``: in words, for the user. ``seconds``: about how long it takes. ``act`` may report
+    details. ``always``: it is done however late it is.
     """
 
     about: str
     seconds: float
-    act: Callable[[Say], None]
+    act: Callable[[Report], None]
     always: bool = False
 
 
-LEFT_OUT = "left out, for the run may not take longer than"
-"""How the note begins that names the steps which came too late."""
+class SlowModes:
+    """Modes that took too long with some size of cluster: larger ones are not tried."""
 
-_ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
+    def __init__(self) -> None:
+        self.smallest: dict[str, int] = {}
+        """By mode, the smallest cluster that took it too long."""
+
+    @contextmanager
+    def watch(self, mode: str, services: int) -> Iterator[None]:
+        """Set a mode up within. Raises BpfsvcError if it was too slow with as few Services."""
+        known = self.smallest.get(mode, services + 1)
+        if services >= known:
+            raise BpfsvcError(f"not tried: {services_text(known)} took too long already")
+        try:
+            yield
+        except TooSlow:
+            self.smallest[mode] = services
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all suites of a run need: ``modes`` are those that can run here."""
+
+    scale: Scale
+    modes: Sequence[str]
+    results: Results
+    slow: SlowModes = field(default_factory=SlowModes)
 
 
 class Watcher(Protocol):
     """Shows how far a run is."""
 
     def step(self, text: str, seconds: float) -> None:
-        """Tell what begins now and is planned to take so long; what went before is done."""
+        """Show what begins now and is planned to take so long; what went before is done."""
         ...
 
     def note(self, text: str) -> None:
-        """Tell something that stays."""
+        """Show a line that stays."""
         ...
 
 
 class Interruptible(Protocol):
-    """Knows of an interruption that got lost."""
+    """Remembers an interruption that Python dropped."""
 
     def check(self) -> None:
         """Raise ``KeyboardInterrupt`` if there was one."""
@@ -56,7 +89,7 @@ class Interruptible(Protocol):
 
 
 def total(steps: Iterable[Step]) -> float:
-    """Give the seconds that all take together."""
+    """Return the seconds that all take together."""
     return sum(step.seconds for step in steps)
 
 
@@ -67,10 +100,10 @@ def take(
     interruption: Interruptible,
     limit: float = 0.0,
 ) -> None:
-    """Take all steps; what fails or comes too late becomes a note.
+    """Take all steps; one that fails, or that would end too late, becomes a note.
 
     ``limit``: seconds after which none may end, as far as is known; 0 for none. ``SystemUnfit`` is
-    raised: a tool that is missing will not come.
+    raised, because a missing tool would be missing for all steps.
     """
     began = time.monotonic()
     late: list[str] = []
@@ -79,11 +112,11 @@ def take(
         if limit and over and not step.always:
             late.append(step.about)
             continue
-        # Its seconds count as done when the next begins, whatever it tells before.
+        # Its seconds count as done when the next begins, whatever it reports before.
         watcher.step(step.about, 0.0)
         interruption.check()
         try:
-            step.act(partial(_tell, watcher, step.about))
+            step.act(partial(_show, watcher, step.about))
         except SystemUnfit:
             raise
         except _ERRORS as error:
@@ -92,15 +125,15 @@ def take(
             watcher.note(results.notes[-1])
         watcher.step(step.about, step.seconds)
     if late:
-        results.notes.append(f"{LEFT_OUT} {duration(limit)}: {'; '.join(late)}")
+        results.notes.append(f"{LEFT_OUT} {duration_text(limit)}: {'; '.join(late)}")
         watcher.note(results.notes[-1])
 
 
 def _explained(error: BaseException) -> str:
-    """Say what failed, and first of all what failed before.
+    """Return what failed, beginning with the first error.
 
-    Where something has failed, taking down what was half built may fail too; Python then raises the
-    second error, which explains nothing.
+    After a failure, taking down what was half built may fail too; Python then raises the second
+    error, which explains nothing.
     """
     texts = [str(error)]
     while (before := error.__context__) and not error.__suppress_context__:
@@ -110,5 +143,5 @@ def _explained(error: BaseException) -> str:
     return "; and then: ".join(texts)
 
 
-def _tell(watcher: Watcher, about: str, line: str) -> None:
+def _show(watcher: Watcher, about: str, line: str) -> None:
     watcher.step(f"{about}: {line}", 0.0)

@@ -1,1 +1,4 @@
-"""Everything that meets the kernel: compiling, pinning, maps, attachment, sysctls."""
+"""Everything that meets the kernel: compiling, pinning, maps, attachment, netlink, sysctls.
+
+May import services, model and base.
+"""

@@ -1,11 +1,13 @@
-"""The demonstration: two nodes, four pods and a client, and every way in which they meet Services.
+"""The demonstration: two nodes, four pods and a client, and every way in which they use Services.
 
-``python -m bpfsvc.demo`` (``make demo``) tells it in this order::
+``python -m bpfsvc.demo`` (``make demo``). May import lab; starts agents as processes. In order::
 
     objects      the manifests, the classic ones of the Kubernetes literature among them
-    stage        a lab with these pods and one agent per node that follows these manifests
-    cases        the seven kinds of traffic, asked for and judged
-    trials       a Deployment rolled, and an agent killed, under load
-    inspection   what `bpfsvc maps dump` says of it
+    testbed      a lab with these pods and one agent per node that follows these manifests
+    traffic      the seven kinds of traffic, sent and checked
+    dumps        what `bpfsvc maps dump` prints of it
+    disruptions  a Deployment rolled, and an agent killed, under load
     screen       how all this is shown
+
+May import the lab, and rich; the agent runs as a process.
 """

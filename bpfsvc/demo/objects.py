@@ -1,9 +1,9 @@
-"""The objects of the demonstration, and the words its cases have for them.
+"""The objects of the demonstration, and names for their addresses and ports.
 
-The Services stand in ``manifests``: ``classics.yaml`` holds those of the Kubernetes literature, as
+The Services are in ``manifests``: ``classics.yaml`` holds those of the Kubernetes literature, as
 written there; ``web.yaml`` adds what they lack: two address families, UDP and a load balancer's
-addresses. EndpointSlices are written as a controller would, for pods that come and go. A pod stands
-behind several Services, with a port for each.
+addresses. EndpointSlices are made as a controller does it, for pods that come and go. A pod is a
+backend of several Services, with a port for each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bpfsvc.lab.dial import Protocol
 from bpfsvc.lab.objects import Object, port, slices
-from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.pod import LabPod
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -23,7 +23,7 @@ SVC_A_POD = ("pod-a", "101.76.9.141")
 
 
 class Target(NamedTuple):
-    """An address and a port to ask at."""
+    """An address and a port that a client asks."""
 
     address: str
     port: int
@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        """The way sockets write it: ``10.0.0.1:80``, ``[fd00::1]:80``."""
+        """As sockets print it: ``10.0.0.1:80``, ``[fd00::1]:80``."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"
 
@@ -58,16 +58,16 @@ _BACKENDS = {
 }
 
 
-def services() -> dict[str, str]:
-    """Give the manifests that people wrote, by file name."""
+def manifests() -> dict[str, str]:
+    """Return the hand-written manifests, by file name."""
     return {file.name: file.read_text() for file in sorted(MANIFESTS.glob("*.yaml"))}
 
 
-def endpoints(service: str, pods: Sequence[Pod]) -> list[Object]:
-    """Give the EndpointSlices of a Service; ``nginx-service`` has no IPv6 address, nor they."""
+def endpoint_slices(service: str, pods: Sequence[LabPod]) -> list[Object]:
+    """Return the EndpointSlices of a Service; only ``web`` has IPv6 addresses."""
     found = slices(service, pods, _BACKENDS[service])
     return found if service == "web" else [one for one in found if one["addressType"] == "IPv4"]
 
 
-SELECTING = tuple(_BACKENDS)
-"""The Services that have EndpointSlices; svc-a has a classic Endpoints object."""
+WITH_SLICES = tuple(_BACKENDS)
+"""Services with EndpointSlices; svc-a has a classic Endpoints object."""

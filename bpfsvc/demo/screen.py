@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from bpfsvc.demo.cases import Check
+from bpfsvc.demo.traffic import DemoCheck
 
 _BAR = 16
 _PLAIN_WIDTH = 120
@@ -53,17 +53,23 @@ class Screen:
         self._progress.advance(self._task)
 
     def headline(self, text: str, passed: bool | None = None) -> None:
-        """Print what the lines before or after are about, with the verdict if there is one."""
+        """Print a title, with a verdict if there is one."""
         line = Text(text, "bold")
         if passed is not None:
             line = Text.assemble(_verdict(passed), "  ", line)
         self.console.print(line)
 
     def note(self, text: str) -> None:
-        """Print a line by the way."""
+        """Print a line about what happens."""
         self.console.print(Text(f"      {text}", "dim"), no_wrap=True, crop=False)
 
-    def check(self, check: Check) -> None:
+    def section(self, title: str, checks: list[DemoCheck]) -> None:
+        """Print a title with its verdict, and each check."""
+        self.headline(title, all(check.passed for check in checks))
+        for check in checks:
+            self.check(check)
+
+    def check(self, check: DemoCheck) -> None:
         """Print what was tried, who answered, and what was wrong."""
         line = Text.assemble(
             "      ",
@@ -93,7 +99,7 @@ class Screen:
         self.console.print(Text(text), soft_wrap=not self.console.is_terminal, no_wrap=True)
         self.console.print()
 
-    def summary(self, rows: list[tuple[str, list[Check]]], seconds: float) -> None:
+    def summary(self, rows: list[tuple[str, list[DemoCheck]]], seconds: float) -> None:
         """Print the closing table."""
         table = Table(title_justify="left")
         table.add_column("")
@@ -109,7 +115,7 @@ class Screen:
             )
         self.console.print(table)
         failed = sum(not check.passed for _, checks in rows for check in checks)
-        verdict = f"{failed} checks failed" if failed else "everything passed"
+        verdict = f"{failed} check{'s' * (failed > 1)} failed" if failed else "everything passed"
         self.console.print(Text(f"{verdict} in {seconds:.1f} s", _colour(not failed)))
 
 

@@ -1,4 +1,4 @@
-"""Look at everything, judge everything."""
+"""Collect all facts about a node, and check them all."""
 
 from __future__ import annotations
 
@@ -6,76 +6,80 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bpfsvc.config import DEFAULT_MASQUERADE_PORTS, DEFAULT_PIN_ROOT
-from bpfsvc.datapath.attachment import Way
-from bpfsvc.datapath.netlink.conversation import Conversation
-from bpfsvc.datapath.netlink.hooks import PRIORITY
+from bpfsvc.base.attachment import PRIORITY, AttachMode
+from bpfsvc.base.ports import NODE_PORTS, PortRange
+from bpfsvc.config.bpfsvc_v1alpha1 import (
+    DEFAULT_MASQUERADE_PORTS,
+    DEFAULT_PIN_ROOT,
+    DEFAULT_PROGRAMS,
+)
+from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.datapath.pins import PinRoot
-from bpfsvc.datapath.sysctls import NODE_PORTS, PortRange
+from bpfsvc.doctor import check_fast_path, check_node, check_others, collect_node, collect_others
+from bpfsvc.doctor.check_firewall import check_firewall
+from bpfsvc.doctor.collect_firewall import collect_firewall
+from bpfsvc.doctor.collect_listeners import collect_listeners
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
-from bpfsvc.doctor.judging import api as api_judging
-from bpfsvc.doctor.judging import fastpath as fastpath_judging
-from bpfsvc.doctor.judging import forwarding as forwarding_judging
-from bpfsvc.doctor.judging import kubeproxy as kubeproxy_judging
-from bpfsvc.doctor.judging import others as others_judging
-from bpfsvc.doctor.judging import ports as ports_judging
-from bpfsvc.doctor.judging import programs as programs_judging
-from bpfsvc.doctor.judging import system as system_judging
-from bpfsvc.doctor.looking import api, fastpath, forwarding, kubeproxy, others, ports, system
-from bpfsvc.inspection.reader import reading
-from bpfsvc.takeover import leftovers
+from bpfsvc.inspect.reader import reading
+from bpfsvc.kubeproxy_cleanup import leftovers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DoctorPlan:
     """How the agent would be run: the options of ``bpfsvc run`` that matter here."""
 
     pin_root: Path = DEFAULT_PIN_ROOT
     cgroup_root: str | None = None
     devices: tuple[str, ...] = ()
-    attach: Way = "auto"
+    attach: AttachMode = "auto"
     tc_priority: int = PRIORITY
     masquerade_ports: PortRange = DEFAULT_MASQUERADE_PORTS
     node_ports: PortRange = NODE_PORTS
     kubeconfig: Path | None = None
     master: str = ""
+    programs: Path | None = DEFAULT_PROGRAMS
 
 
-def look(plan: Plan) -> Facts:
-    """Gather all facts; nothing is changed."""
+def collect(plan: DoctorPlan) -> Facts:
+    """Return all facts; nothing is changed."""
     root = PinRoot(plan.pin_root)
-    with Conversation() as talk:
-        network = read_network(talk)
-        found = leftovers.find(network)
-        with reading(root.path):
-            beside = others.look(talk, network, root, plan.devices)
-        return Facts(
-            system=system.look_system(),
-            places=system.look_places(root, plan.cgroup_root),
-            others=beside,
-            proxy=kubeproxy.look(root, found),
-            ports=ports.look(plan.masquerade_ports, plan.node_ports),
-            forwarding=forwarding.look(talk, network, plan.devices, found.saved),
-            api=api.look(plan.kubeconfig, plan.master, network, found),
-            attach=plan.attach,
-            priority=plan.tc_priority,
-            guards=fastpath.see(network, found.saved),
-        )
+    network = read_network()
+    found = leftovers.find(network)
+    with reading(root.path):
+        others = collect_others.collect_others(network, root, plan.devices)
+    return Facts(
+        system=collect_node.collect_system(plan.programs),
+        file_systems=collect_node.collect_file_systems(root, plan.cgroup_root),
+        others=others,
+        kube_proxy=collect_node.collect_kube_proxy(root, found),
+        ports=collect_node.collect_ports(
+            plan.masquerade_ports, plan.node_ports, collect_listeners(root)
+        ),
+        forwarding=collect_node.collect_forwarding(network, plan.devices, found.saved),
+        api_server=collect_node.collect_api_server(plan.kubeconfig, plan.master, network, found),
+        attach=plan.attach,
+        priority=plan.tc_priority,
+        fast_path=collect_others.collect_fast_path(network, found.saved),
+        firewall=collect_firewall(network, root, found.saved),
+    )
 
 
-def judge(facts: Facts) -> Iterator[Finding]:
-    """Give all findings, in the order in which one would mend them."""
-    yield from system_judging.judge(facts.system, facts.places, ports_reserved=facts.ports.reserved)
-    yield from others_judging.judge(facts.others)
-    yield from programs_judging.judge(
+def check(facts: Facts) -> Iterator[Finding]:
+    """Yield all findings, in the order in which they are best fixed."""
+    yield from check_node.check_system(facts.system)
+    yield from check_node.check_file_systems(
+        facts.file_systems, ports_reserved=facts.ports.reserved
+    )
+    yield from check_others.check_others(facts.others)
+    yield from check_others.check_programs(
         facts.others.attached,
         tcx=facts.system.tcx and facts.attach != "clsact",
         priority=facts.priority,
     )
-    yield from kubeproxy_judging.judge(facts.proxy, facts.ports.listening)
-    yield from ports_judging.judge(facts.ports)
-    yield from forwarding_judging.judge(facts.forwarding)
-    yield from fastpath_judging.judge(facts.guards)
-    yield from api_judging.judge(facts.api)
+    yield from check_node.check_kube_proxy(facts.kube_proxy, facts.ports.listening)
+    yield from check_node.check_ports(facts.ports)
+    yield from check_node.check_forwarding(facts.forwarding)
+    yield from check_fast_path.check_fast_path(facts.fast_path)
+    yield from check_firewall(facts.firewall)
+    yield from check_node.check_api_server(facts.api_server)

@@ -1,23 +1,32 @@
-"""What is looked at, as plain values. ``None`` and "unknown" are facts too, and said as such."""
+"""What is known about a node, as plain values. "Unknown" is a fact too, and is stored as one.
+
+Named tuples, because ``bpfsvc run`` imports this module at its start and dataclasses take longer
+to make.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
 
-from bpfsvc.datapath.attachment import Way
-from bpfsvc.datapath.sysctls import PortRange
-from bpfsvc.doctor.sightings import Guards, Others
-from bpfsvc.takeover.running import KubeProxy
+from bpfsvc.base.attachment import AttachMode
+from bpfsvc.base.ports import PortRange
+from bpfsvc.doctor.firewall_rules import PacketRule, Place
+from bpfsvc.kubeproxy_cleanup.rules import RulesTable
+from bpfsvc.kubeproxy_cleanup.running import KubeProxyProcess
+
+# -- the node --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class SystemFacts(NamedTuple):
     """The kernel, and what this process may do.
 
-    * ``release``: as ``uname -r`` says it. ``missing``: kernel features that were refused.
-    * ``unprivileged``: what this process lacks, or "". ``jit``: ``net.core.bpf_jit_enable``, None
-      where it cannot be read (it belongs to the machine's first network namespace).
-    * ``compiler``: whether bcc can be imported.
+    * ``release``: as ``uname -r`` prints it. ``missing``: kernel features that were refused.
+    * ``unprivileged``: the capabilities this process lacks, as a sentence, or "".
+    * ``jit``: ``net.core.bpf_jit_enable``, None where it cannot be read (it belongs to the
+      machine's first network namespace).
+    * ``compiler``: True if bcc can be imported. ``shipped``: True if the image carries the compiled
+      programs; ``unfit``: why this bpfsvc cannot use those that it carries, or "".
     """
 
     release: str
@@ -26,21 +35,24 @@ class System:
     tcx: bool = True
     jit: int | None = 1
     compiler: bool = True
+    shipped: bool = False
+    unfit: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class FileSystemFacts(NamedTuple):
     """File systems.
 
-    * ``pin_root``: the directory asked for; ``bpffs``: whether it is or would be in a bpf file
-      system; ``pin_writable``: whether something can be made there.
-    * ``cgroup``: the cgroup2 directory to attach to, "" for none wanted; ``no_cgroup``: why there
-      is none; ``nested``: whether it is not the root of its tree.
-    * ``sysctls_writable``: whether ``/proc/sys`` can be written.
+    * ``pin_root``: the configured directory. ``bpffs``: True if it is, or would be, in a bpf file
+      system; ``mountable``: True if the usual place of one is there and the kernel has it.
+      ``pin_writable``: True if files can be made there.
+    * ``cgroup``: the cgroup2 directory to attach to, "" if none is wanted. ``no_cgroup``: why there
+      is none. ``nested``: True if it is not the root of its tree.
+    * ``sysctls_writable``: True if ``/proc/sys`` can be written.
     """
 
     pin_root: str
     bpffs: bool = True
+    mountable: bool = False
     pin_writable: bool = True
     cgroup: str = ""
     no_cgroup: str = ""
@@ -49,25 +61,28 @@ class Places:
     sysctls_writable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proxy:
-    """kube-proxy: whether it runs, and what it left, a line for each."""
+class KubeProxyFacts(NamedTuple):
+    """kube-proxy: whether it runs, and what it left in the kernel, one line each.
 
-    running: KubeProxy = field(default_factory=KubeProxy)
+    ``agent_runs``: True if an agent of bpfsvc runs here. ``unseen``: what could not be checked.
+    """
+
+    running: KubeProxyProcess = KubeProxyProcess()
     agent_runs: bool = False
     leftovers: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Ports wanted, and those in use.
+class PortFacts(NamedTuple):
+    """The port ranges that bpfsvc would use, and the ports in use.
 
-    * ``clash``: what :func:`~bpfsvc.datapath.sysctls.check_ports` says, and its hint; or "".
-    * ``listening``: TCP ports of servers. ``calling``: ports that clients chose, and bound UDP
+    * ``clash``: the error of :func:`~bpfsvc.datapath.sysctl.check_ports`, and its hint; or "".
+    * ``listening``: TCP ports of servers. ``in_use``: ports that clients chose, and bound UDP
       ports, by protocol (``tcp``, ``udp``).
-    * ``reserved``: whether the masquerade ports are reserved already.
+    * ``health_checks``: those of ``listening`` that answer as a ``healthCheckNodePort`` does.
+    * ``reserved``: True if the masquerade ports are reserved already.
+    * ``at_cluster_ips``: sockets of the node that are bound to a cluster IP.
     """
 
     masquerade: PortRange
@@ -75,16 +90,18 @@ class Ports:
     clash: str = ""
     clash_hint: str = ""
     listening: frozenset[int] = frozenset()
-    calling: frozenset[tuple[str, int]] = frozenset()
+    in_use: frozenset[tuple[str, int]] = frozenset()
+    health_checks: frozenset[int] = frozenset()
     reserved: bool = False
+    at_cluster_ips: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """An interface that would be attached. ``rp_filter``: the one in force (0, 1 strict, 2 loose).
+class Interface(NamedTuple):
+    """An interface that would be attached.
 
-    ``tunnel``: whether it wraps packets; ``pods``: whether it looks like a pod's (a veth,
-    and not that of the default route).
+    * ``rp_filter``: the value in force (0, 1 strict, 2 loose).
+    * ``tunnel``: True if it encapsulates packets.
+    * ``pods``: True if it looks like a pod's (a veth, and not that of the default route).
     """
 
     name: str
@@ -94,9 +111,8 @@ class Interface:
     pods: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A chain at FORWARD that drops what nothing accepts.
+class ChainPolicy(NamedTuple):
+    """A chain at FORWARD that drops what no rule accepts.
 
     ``where`` names it; ``family`` is 4, 6 or 0 for both; ``tool``: the command that adds a rule.
     """
@@ -106,8 +122,7 @@ class Policy:
     tool: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forwarding:
+class ForwardingFacts(NamedTuple):
     """How packets travel.
 
     ``families``: those of the node's addresses; ``forwarded``: those that are forwarded.
@@ -116,37 +131,141 @@ class Forwarding:
     interfaces: tuple[Interface, ...] = ()
     families: tuple[int, ...] = (4,)
     forwarded: tuple[int, ...] = (4,)
-    dropping: tuple[Policy, ...] = ()
+    dropping: tuple[ChainPolicy, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServer:
+class ApiServerFacts(NamedTuple):
     """The API server.
 
-    * ``server``: its URL, "" if none was given and none is known; ``trouble``: why there is none.
-    * ``from_environment``: whether it came from ``KUBERNETES_SERVICE_HOST``.
-    * ``is_service``: whether its address is known to be one of a Service.
+    * ``server``: its URL, "" if none is configured. ``error``: why the configuration is unusable.
+    * ``from_environment``: True if the URL came from ``KUBERNETES_SERVICE_HOST``.
+    * ``is_service``: True if its address is known to be one of a Service.
     * ``unreachable``: why a connection failed, "" if one was made, None if none was tried.
     """
 
     server: str = ""
-    trouble: str = ""
+    error: str = ""
     from_environment: bool = False
     is_service: bool = False
     unreachable: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """All that is looked at. ``attach``: how we would; ``priority``: that of our filters."""
+# -- other programs on the node --------------------------------------------------------------------
 
-    system: System
-    places: Places
-    others: Others
-    proxy: Proxy
-    ports: Ports
-    forwarding: Forwarding
-    api: ApiServer
-    attach: Way
+CILIUM_PINS = (
+    "tc/globals/cilium_nodeport_neigh4",
+    "tc/globals/cilium_nodeport_neigh6",
+    "tc/globals/cilium_lb4_reverse_sk",
+    "tc/globals/cilium_lb6_reverse_sk",
+    "cilium/socketlb/links/cgroup/cil_sock4_connect",
+    "cilium/socketlb/links/cgroup/cil_sock6_connect",
+)
+"""Pins, below a bpf file system, of a Cilium that replaces kube-proxy."""
+
+ANTREA_SERVICES = "169.254.0.253"
+"""The next hop by which Antrea routes Services to its gateway interface."""
+
+POLICY_PINS = {"globals/aws/maps/global_aws_conntrack_map": "the AWS network policy agent"}
+"""Pins, below a bpf file system, of programs that enforce network policies -> their name."""
+
+
+class ForeignProgram(NamedTuple):
+    """A program of another owner on an interface.
+
+    ``hook`` is ``ingress``, ``egress`` or ``xdp``; ``attach`` is ``tcx``, ``clsact`` or ``xdp``;
+    ``priority`` is that of a filter. ``bpfsvc``: True if it belongs to another bpfsvc.
+    """
+
+    interface: str
+    hook: str
+    attach: str
+    name: str = ""
+    kind: str = "bpf"
+    priority: int = 0
+    bpfsvc: bool = False
+
+
+class OthersFacts(NamedTuple):
+    """Signs of another program that implements Services.
+
+    * ``devices``: names of the interfaces here. ``attached``: foreign programs on them.
+    * ``loaded``: names of programs and maps of the whole machine, None if they cannot be seen.
+    * ``pinned``: those of :data:`CILIUM_PINS` that exist.
+    * ``gateway``: the interface of the route to :data:`ANTREA_SERVICES`, or "".
+    """
+
+    devices: frozenset[str] = frozenset()
+    attached: tuple[ForeignProgram, ...] = ()
+    loaded: frozenset[str] | None = frozenset()
+    pinned: frozenset[str] = frozenset()
+    gateway: str = ""
+
+
+CNI_MASQUERADE_TABLE = "cni_plugins_masquerade"
+"""The table of nftables of ``ipMasq`` of the CNI plugins bridge and ptp."""
+
+
+class NftChain(NamedTuple):
+    """A chain of nftables: its family (``ip``, ``inet``, ``netdev`` ...), table, name, priority."""
+
+    family: str
+    table: str
+    name: str
+    priority: int = 0
+
+
+class FastPathFacts(NamedTuple):
+    """What inspects or changes forwarded packets, and would be bypassed by the fast path.
+
+    * ``devices``: names of the interfaces. ``pinned``: those of :data:`POLICY_PINS` that exist.
+    * ``tables``: those of iptables, each after the flavour it belongs to.
+    * ``chains``: those of nftables that filter forwarded packets, or masquerade for a CNI plugin.
+    * ``ipsec``: number of IPsec policies. ``unseen``: what could not be checked, a sentence each.
+    * ``pods``: the ranges of the cluster's pods, as far as they are configured.
+    * ``each_packet``: chains of nftables, a sentence each, that have to see each packet of a
+      connection. ``tracks``: True if netfilter has connections.
+    * ``route_rules``: those of ``ip rule`` that the fast path does not follow. ``uplinks``: names
+      of the interfaces by which packets of other machines come.
+    """
+
+    devices: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    tables: tuple[tuple[str, RulesTable], ...] = ()
+    chains: tuple[NftChain, ...] = ()
+    ipsec: int = 0
+    unseen: tuple[str, ...] = ()
+    pods: tuple[IPv4Network | IPv6Network, ...] = ()
+    each_packet: tuple[str, ...] = ()
+    tracks: bool = True
+    route_rules: tuple[str, ...] = ()
+    uplinks: tuple[str, ...] = ()
+
+
+class FirewallFacts(NamedTuple):
+    """Rules that name a destination before it is translated, and the Services here.
+
+    * ``rules``: those of other programs. ``places``: the frontends; ``from_kube_proxy``: they are
+      those of kube-proxy's rules, as bpfsvc has written none yet.
+    * ``unseen``: what could not be read, a sentence each.
+    """
+
+    rules: tuple[PacketRule, ...] = ()
+    places: tuple[Place, ...] = ()
+    from_kube_proxy: bool = False
+    unseen: tuple[str, ...] = ()
+
+
+class Facts(NamedTuple):
+    """All facts. ``attach`` and ``priority``: how bpfsvc would attach its programs."""
+
+    system: SystemFacts
+    file_systems: FileSystemFacts
+    others: OthersFacts
+    kube_proxy: KubeProxyFacts
+    ports: PortFacts
+    forwarding: ForwardingFacts
+    api_server: ApiServerFacts
+    attach: AttachMode
     priority: int
-    guards: Guards = field(default_factory=Guards)
+    fast_path: FastPathFacts = FastPathFacts()
+    firewall: FirewallFacts = FirewallFacts()

@@ -1,15 +1,18 @@
-"""What a person is told about one thing."""
+"""A finding: one sentence about one subject, how serious it is, and the next step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import Enum
+from typing import NamedTuple
+
+from bpfsvc.base.texts import list_text
 
 _SHOWN = 4
 
 
 class Level(Enum):
-    """How grave it is. Only ``REFUSE`` makes a node unfit."""
+    """How serious a finding is. Only ``REFUSE`` makes a node unfit."""
 
     OK = "ok"
     NOTE = "note"
@@ -20,9 +23,8 @@ class Level(Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``text`` is one line; ``hint`` says the way out, in the imperative."""
+class Finding(NamedTuple):
+    """``text`` is one line; ``hint`` is the next step, in the imperative, or empty."""
 
     level: Level
     subject: str
@@ -30,27 +32,26 @@ class Finding:
     hint: str = ""
 
 
-def some(names: list[str], between: str = ", ") -> str:
-    """Give a list in words, cut short if it is long."""
-    more = len(names) - _SHOWN
-    return between.join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def some(names: Sequence[str], separator: str = ", ") -> str:
+    """Return a list as text, cut short if it is long."""
+    return list_text(names, _SHOWN, separator)
 
 
 def ok(subject: str, text: str) -> Finding:
-    """Say that something is as it should be."""
+    """Return a finding: this is as it should be."""
     return Finding(Level.OK, subject, text)
 
 
 def note(subject: str, text: str, hint: str = "") -> Finding:
-    """Say what is good to know."""
+    """Return a finding: this is good to know."""
     return Finding(Level.NOTE, subject, text, hint)
 
 
 def warning(subject: str, text: str, hint: str = "") -> Finding:
-    """Say what some traffic may suffer from."""
+    """Return a finding: some traffic may fail because of this."""
     return Finding(Level.WARNING, subject, text, hint)
 
 
 def refuse(subject: str, text: str, hint: str = "") -> Finding:
-    """Say why bpfsvc must not, or cannot, run here."""
+    """Return a finding: because of this, bpfsvc cannot or must not run here."""
     return Finding(Level.REFUSE, subject, text, hint)

@@ -1,1 +1,4 @@
-"""What becomes of a client, and why: asked of the real programs, on packets that are never sent."""
+"""``bpfsvc explain``: what happens to a packet and why, from the real programs on made-up packets.
+
+May import kube, datapath, services and all rooms below them, config and inspect included.
+"""

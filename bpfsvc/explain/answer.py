@@ -1,16 +1,24 @@
-"""An answer, and the JSON that it is written as."""
+"""From what the programs decided, and the entry that matched, to an answer, and its JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from bpfsvc.base.address import endpoint_text, unpack
+from bpfsvc.base.errors import KernelError
+from bpfsvc.explain.question import Question
+from bpfsvc.services.applied import Applied
+from bpfsvc.services.entries import Backend, Frontend, Place, Policies, Policy, frontend_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What becomes of a question.
+    """What happens to the packet of a question.
 
     * ``endpoints``: all backends that the client may be given, as ``ip:port`` texts, sorted.
-    * ``masquerade``: every one of them sees an address of this node instead of the client's.
+    * ``masquerade``: True if all of them see an address of this node instead of the client's.
     * ``masquerade_endpoints``: those that do, when not all do (hairpin).
     * ``frontend``, ``service``: what matched; empty if nothing did.
     * ``reasons``: each rule that was applied, and each endpoint that is not eligible, with why.
@@ -25,7 +33,7 @@ class Answer:
     reasons: tuple[str, ...] = ()
 
     def to_object(self) -> dict[str, object]:
-        """Give what is written as JSON."""
+        """Return what is written as JSON."""
         found: dict[str, object] = {
             "verdict": self.verdict,
             "endpoints": list(self.endpoints),
@@ -41,13 +49,124 @@ class Answer:
         }
 
     def lines(self) -> list[str]:
-        """Give what people read."""
+        """Return the lines that people read."""
         head = self.verdict
         if self.frontend:
             head += f"  {self.frontend} of {self.service}"
         lines = [head]
         for endpoint in self.endpoints:
-            seen = self.masquerade or endpoint in self.masquerade_endpoints
-            lines.append(f"  -> {endpoint}{' (masqueraded)' if seen else ''}")
+            masqueraded = self.masquerade or endpoint in self.masquerade_endpoints
+            lines.append(f"  -> {endpoint}{' (masqueraded)' if masqueraded else ''}")
         lines += [f"  because {reason}" for reason in self.reasons]
         return lines
+
+
+class Outcome(NamedTuple):
+    """What the programs made of a question that matched a frontend of a service port.
+
+    ``client`` is one of ``pod``, ``node`` and ``other``. ``own`` has the node's addresses, packed.
+    ``backend`` is the one chosen for this packet, and ``source`` the client that it would see,
+    empty where no packet was sent.
+    """
+
+    verdict: str
+    question: Question
+    frontend: Frontend
+    owner: Applied
+    client: str
+    own: Set[bytes]
+    backend: Place
+    source: bytes = b""
+
+    @property
+    def policies(self) -> Policies:
+        """What happens to each kind of client at this frontend."""
+        return self.owner.frontends()[self.frontend]
+
+    @property
+    def policy(self) -> Policy:
+        """What happens to this kind of client."""
+        policy: Policy = getattr(self.policies, self.client)
+        return policy
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """The backends that the client may be given."""
+        first, size = self.policy[:2]
+        return self.owner.backends()[first : first + size]
+
+    @property
+    def hairpins(self) -> tuple[Backend, ...]:
+        """Those of them that are the client itself, and are masqueraded for it."""
+        source = self.question.source
+        return tuple(one for one in self.backends if one.hairpin and one.address == source)
+
+    @property
+    def staying(self) -> tuple[Backend, ...]:
+        """Those of them that are this node itself: a packet that came in does not leave it.
+
+        A source is replaced where a packet leaves, so these see the client's address.
+        """
+        if self.question.is_of_node:
+            return ()
+        return tuple(one for one in self.backends if one.address in self.own)
+
+    @property
+    def masqueraded(self) -> tuple[Backend, ...]:
+        """Those of them that see an address of this node as the client's."""
+        asked = self.backends if self.policy.masquerade else self.hairpins
+        return tuple(one for one in asked if one not in self.staying)
+
+
+def answer_for(outcome: Outcome, reasons: tuple[str, ...]) -> Answer:
+    """Return the answer; raise :class:`KernelError` if the packet contradicts the entries."""
+    dnat = outcome.verdict == "dnat"
+    if dnat:
+        _check(outcome)
+    masqueraded = _texts(outcome.masqueraded) if dnat else ()
+    endpoints = _texts(outcome.backends) if dnat else ()
+    every = dnat and masqueraded == endpoints
+    return Answer(
+        verdict=outcome.verdict,
+        endpoints=endpoints,
+        masquerade=every,
+        masquerade_endpoints=() if every else masqueraded,
+        frontend=frontend_text(outcome.frontend),
+        service=f"{outcome.owner.port.namespace}/{outcome.owner.port.name}",
+        reasons=reasons,
+    )
+
+
+def answer_without_frontend(
+    verdict: str, question: Question, owners: Mapping[Frontend, Applied]
+) -> Answer:
+    """Return the answer about an address and port that no Service has."""
+    rest = Frontend.rest(question.destination)
+    owner = owners.get(rest)
+    if verdict == "reject" and owner:
+        return Answer(
+            verdict=verdict,
+            frontend=frontend_text(rest),
+            service=f"{owner.port.namespace}/{owner.port.name}",
+            reasons=("the cluster IP belongs to this Service, but the Service has no such port",),
+        )
+    if verdict == "drop":
+        return Answer(
+            verdict=verdict, reasons=("the address lies in a ServiceCIDR, but no Service has it",)
+        )
+    return Answer(verdict=verdict, reasons=("no Service has this address and port",))
+
+
+def _check(outcome: Outcome) -> None:
+    chosen = outcome.backend
+    if chosen not in {one.place for one in outcome.backends}:
+        raise KernelError(f"{endpoint_text(*chosen)} was chosen although it is not eligible")
+    if not outcome.source:
+        return
+    masqueraded = chosen in {one.place for one in outcome.masqueraded}
+    if (outcome.source != outcome.question.source) != masqueraded:
+        raise KernelError(f"{endpoint_text(*chosen)} sees {unpack(outcome.source)} as its client")
+
+
+def _texts(backends: tuple[Backend, ...]) -> tuple[str, ...]:
+    return tuple(sorted({endpoint_text(*one.place) for one in backends}))

@@ -1,7 +1,7 @@
-"""The real programs, run on made-up packets: what they decide, and what they make of a packet.
+"""Run the real programs on made-up packets, by BPF_PROG_TEST_RUN.
 
-Everything happens in maps that this process loaded for itself, in namespaces of its own: nothing is
-attached, and no packet is sent.
+:func:`decide` asks for the decision alone and changes nothing, so it may be used on the maps of a
+running agent. :func:`send` needs maps of this process. Nothing is attached, no packet is sent.
 """
 
 from __future__ import annotations
@@ -9,30 +9,26 @@ from __future__ import annotations
 import random
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from bpfsvc.address import family
-from bpfsvc.datapath import bpf
-from bpfsvc.datapath.pins import Pinned
-from bpfsvc.errors import KernelError
+from bpfsvc.base.address import family
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.explain.question import Question
-from bpfsvc.rows import CLIENTS, Frontend, Place
+from bpfsvc.services.entries import Frontend, Place
 
 _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
-_MEANING = {_SHOT: "drop", _REDIRECT: "reject"}
+_VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 
 _QUESTION = struct.Struct("=16x 16sHBx 16sI")
-"""``struct question`` (``bpf/decide.h``) up to the choice."""
+"""``struct question`` (``bpf/path/explain.h``) up to the choice."""
 
 _CHOICE = struct.Struct("=16sHBxI IBBxx")
 
-_CLASS_UNKNOWN = 3
-
-VERDICTS = ("none", "dnat", "reject", "drop", "drop")
-"""The programs' verdicts by their numbers (``bpf/choice.h``)."""
-
-_FORBIDDEN = 4
-"""The last of them: by source ranges."""
+_FORBIDDEN = "forbidden"
+"""The programs' verdict on clients outside the source ranges, whose packets are dropped."""
 
 _CONTEXT_BYTES, _IFINDEX_AT = 44, 40
 """``struct __sk_buff`` as far as ``ifindex``."""
@@ -44,10 +40,10 @@ _OPENS_TCP = bytes([0x50, 0x02])
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What ``choose_backend`` says: the verdict, the row that matched, and the choice.
+    """What ``choose_backend`` decides: the verdict, the frontend that matched, and the backend.
 
-    ``forbidden`` tells a drop by source ranges, ``client`` the class (:data:`CLIENTS`) that the
-    client was found to be of.
+    ``forbidden``: True if it is dropped by source ranges. ``client``: the kind of client, one of
+    :data:`~bpfsvc.services.entries.CLIENTS`.
     """
 
     verdict: str
@@ -58,8 +54,8 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """What became of a packet: a verdict in words and, where it goes on, its new ends."""
+class PacketResult:
+    """What happened to a packet: a verdict in words, and its new addresses if it goes on."""
 
     verdict: str
     source: bytes = b""
@@ -67,8 +63,9 @@ class Passage:
 
 
 def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
-    """Ask for the decision alone. Nothing is noted or counted, so any node's maps will do."""
-    client = CLIENTS.index("node") if question.is_of_node else _CLASS_UNKNOWN
+    """Return the decision alone. Nothing is written or counted, so any node's maps can be used."""
+    layout = pinned.layout
+    client = layout.constant("CLIENT_NODE" if question.is_of_node else "CLIENT_UNKNOWN")
     asked = _QUESTION.pack(
         question.destination,
         socket.htons(question.port),
@@ -76,44 +73,52 @@ def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
         question.source,
         client,
     )
-    verdict, data = _run(pinned, "decide", asked + bytes(_CHOICE.size), interface)
-    if verdict >= len(VERDICTS):
-        raise KernelError(f"the program decide failed ({verdict})")
+    number, data = _run(pinned, "explain", asked + bytes(_CHOICE.size), interface)
+    verdict = layout.constants_named("VERDICT_").get(number)
+    if verdict is None:
+        raise KernelError(f"the program explain failed ({number})")
     address, port, protocol, _, client = _QUESTION.unpack_from(data)
     backend, backend_port, *_ = _CHOICE.unpack_from(data, _QUESTION.size)
     return Decision(
-        VERDICTS[verdict],
+        "drop" if verdict == _FORBIDDEN else verdict,
         verdict == _FORBIDDEN,
         Frontend(address, socket.ntohs(port), protocol),
-        CLIENTS[client],
+        layout.constants_named("CLIENT_")[client],
         (backend, socket.ntohs(backend_port)),
     )
 
 
-def send(pinned: Pinned, question: Question, interface: int) -> Passage:
-    """Send the packet through ingress and egress. It leaves connections behind in the maps."""
+def send(
+    pinned: Pinned, question: Question, interface: int, own: Collection[bytes]
+) -> PacketResult:
+    """Run the packet through ingress and egress. This writes connections into the maps.
+
+    ``own``: the node's addresses, packed; what is for them afterwards does not leave the node.
+    """
     frame = _frame(question, random.randrange(1024, 65536))
     verdict, routed = _run(pinned, "ingress", frame, interface)
-    if verdict in _MEANING:
-        return Passage(_MEANING[verdict])
-    destination = _ends(routed)[1]
+    if verdict in _VERDICT_OF:
+        return PacketResult(_VERDICT_OF[verdict])
+    (source, _), destination = _ends(routed)
     if destination == (question.destination, question.port):
-        return Passage("none")
+        return PacketResult("none")
+    if destination[0] in own:
+        return PacketResult("dnat", source, destination)
     verdict, out = _run(pinned, "egress", routed, interface)
     if verdict != _UNSPEC:
-        raise KernelError(f"a packet that was translated is dropped on its way out ({verdict})")
+        raise KernelError(f"a translated packet is dropped at egress ({verdict})")
     (source, _), destination = _ends(out)
-    return Passage("dnat", source, destination)
+    return PacketResult("dnat", source, destination)
 
 
 def _run(pinned: Pinned, program: str, data: bytes, interface: int) -> tuple[int, bytes]:
     context = bytearray(_CONTEXT_BYTES)
     struct.pack_into("=I", context, _IFINDEX_AT, interface)
-    return bpf.program_test_run(pinned.program(program), data, context=bytes(context))
+    return syscall.program_test_run(pinned.program(program), data, context=bytes(context))
 
 
 def _frame(question: Question, port: int) -> bytes:
-    """Make an Ethernet frame. Checksums are left empty: the programs only change them."""
+    """Return an Ethernet frame. Checksums are left empty: the programs only change them."""
     ports = struct.pack("!HH", port, question.port)
     transport = {
         socket.IPPROTO_TCP: ports + bytes(8) + _OPENS_TCP + bytes(6),
@@ -150,7 +155,7 @@ def _frame(question: Question, port: int) -> bytes:
 
 
 def _ends(frame: bytes) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
-    """Give source and destination, each with its port."""
+    """Return source and destination, each with its port."""
     if frame[12:14] == b"\x08\0":
         mapped = bytes(10) + b"\xff\xff"
         at = _ETHERNET + 12

@@ -1,27 +1,35 @@
-"""A question: who sends what where. And how it is read from a command line or from a case."""
+"""A question: source, protocol and destination of a packet; read from flags or from a file."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from bpfsvc.address import family, pack, unpack
-from bpfsvc.errors import UsageError
-from bpfsvc.rows import PROTOCOLS
+from bpfsvc.base.address import family, pack, unpack
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.protocols import PROTOCOLS
 
 ORIGINS = ("pod", "external", "node", "localhost", "node-as-vip")
 """Where a packet comes from. The last three are processes of the node."""
 
 _OF_NODE = frozenset(ORIGINS[2:])
 
+FORMAT = "bpfsvc-kube-proxy-conformance/1"
+"""The format of files of cases (docs/explain.md)."""
+
+Case = Mapping[str, Any]
+"""A node with its objects, and questions about it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The first packet of a connection. Addresses are packed, ``protocol`` is an IPPROTO number.
 
-    ``interface`` is where it comes in, empty if that does not matter.
+    ``interface`` is the one it arrives at, empty if that does not matter.
     """
 
     origin: str
@@ -33,25 +41,25 @@ class Question:
 
     @property
     def is_of_node(self) -> bool:
-        """Whether a process of this node asks, so that a socket is translated and no packet."""
+        """True if a process of this node sends it: its socket is translated, and no packet."""
         return self.origin in _OF_NODE
 
 
 def question(
     origin: str, source: str, protocol: str, destination: str, port: int, interface: str = ""
 ) -> Question:
-    """Read a question; raise :class:`UsageError` for what makes no sense."""
+    """Return a question made of texts; raise :class:`UsageError` if it makes no sense."""
     if origin not in ORIGINS:
         raise UsageError(
-            f"{origin!r} is no origin of packets", f"it is one of: {', '.join(ORIGINS)}"
+            f"{origin!r} is not an origin of packets", f"choose one of: {', '.join(ORIGINS)}"
         )
     if protocol.upper() not in PROTOCOLS:
         raise UsageError(
-            f"{protocol!r} is no protocol of Services", f"it is one of: {', '.join(PROTOCOLS)}"
+            f"{protocol!r} is not a protocol of Services", f"choose one of: {', '.join(PROTOCOLS)}"
         )
     if not 0 < port < 65536:
-        raise UsageError(f"{port} is no port", "ports are 1 to 65535")
-    sender, receiver = _address(source), _address(destination)
+        raise UsageError(f"{port} is not a port", "ports are 1 to 65535")
+    sender, receiver = parse_address(source), parse_address(destination)
     if family(sender) != family(receiver):
         raise UsageError(
             f"{unpack(sender)} cannot send to {unpack(receiver)}",
@@ -67,8 +75,8 @@ def question(
     )
 
 
-def place(text: str) -> tuple[str, int]:
-    """Take ``10.0.0.1:80`` or ``[fd00::1]:80`` apart."""
+def address_and_port(text: str) -> tuple[str, int]:
+    """Return the two parts of ``10.0.0.1:80`` or ``[fd00::1]:80``."""
     address, colon, port = text.rpartition(":")
     bare = address.removeprefix("[").removesuffix("]")
     if not colon or not port.isdigit() or (":" in bare) != (address != bare):
@@ -80,7 +88,7 @@ def place(text: str) -> tuple[str, int]:
 
 
 def from_flow(flow: Mapping[str, Any]) -> Question:
-    """Read a flow of a case."""
+    """Return the question of one flow of a case."""
     return question(
         flow["from"],
         flow["src_ip"],
@@ -91,7 +99,26 @@ def from_flow(flow: Mapping[str, Any]) -> Question:
     )
 
 
-def _address(text: str) -> bytes:
+def read_cases(path: Path) -> list[Case]:
+    """Return the cases of a file; raise :class:`UsageError` if it is not a file of cases."""
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "give a file of cases"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}", "give a file of cases") from error
+    if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
+        raise UsageError(f"{path} has the format {document['format']!r}", f"write {FORMAT}")
+    cases = document.get("cases") if isinstance(document, dict) else document
+    if not isinstance(cases, list):
+        raise UsageError(f"{path} has no list of cases", "see docs/explain.md for the format")
+    return cases
+
+
+def parse_address(text: str) -> bytes:
+    """Return a packed address; raise :class:`UsageError` if a text is none."""
     try:
         return pack(str(ipaddress.ip_address(text)))
     except ValueError:

@@ -1,8 +1,8 @@
 """The frames seen on one interface of a namespace.
 
-A packet socket and nothing else: the kernel keeps the frames until they are asked for, so that
-there is no thread and no process to wait for. tc programs act at ingress after this tap and at
-egress before it: one sees what is on the wire.
+It uses a packet socket only: the kernel keeps the frames until they are read, so there is no
+thread and no process to wait for. tc programs act at ingress after this tap and at
+egress before it: a capture shows what is on the wire.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Frame(NamedTuple):
 
 
 class Capture:
-    """A context manager that keeps the frames of ``interface`` from entering on."""
+    """A context manager that collects the frames of ``interface`` from its start."""
 
-    def __init__(self, place: Namespace, interface: str) -> None:
-        self._place, self._interface = place, interface
+    def __init__(self, namespace: Namespace, interface: str) -> None:
+        self._place, self._interface = namespace, interface
         self._seen: list[Frame] = []
 
     def __enter__(self) -> Self:
@@ -51,6 +51,9 @@ class Capture:
         self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         self._socket.bind((self._interface, _ETH_P_ALL))
         self._socket.setblocking(False)
+        # Not select(), which fails in processes with more than a thousand open files.
+        self._arrivals = select.poll()
+        self._arrivals.register(self._socket, select.POLLIN)
         return self
 
     def __exit__(
@@ -63,7 +66,7 @@ class Capture:
         self._socket.close()
 
     def frames(self) -> list[Frame]:
-        """Give every frame seen so far (also after the end)."""
+        """Return every frame seen so far (also after the end)."""
         while self._socket.fileno() >= 0:
             try:
                 data, control, _, address = self._socket.recvmsg(1 << 17, 256)
@@ -83,7 +86,7 @@ class Capture:
         return list(self._seen)
 
     def wait(self, wanted: Callable[[Frame], bool], timeout: float = 2.0) -> Frame:
-        """Give the first frame that is ``wanted``; ``TimeoutError`` if there is none in time."""
+        """Return the first frame that is ``wanted``; ``TimeoutError`` if there is none in time."""
         deadline = time.monotonic() + stretched(timeout)
         while True:
             for frame in self.frames():
@@ -92,4 +95,4 @@ class Capture:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"no such frame among {len(self._seen)} on {self._interface}")
-            select.select([self._socket], [], [], left)
+            self._arrivals.poll(left * 1000)

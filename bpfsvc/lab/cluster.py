@@ -1,8 +1,8 @@
-"""Agents on the nodes of a lab, the manifests they read, and how to know that they have.
+"""Agents on the nodes of a lab, their manifests, and how to wait until they are applied.
 
-A cluster is a directory of manifests and one agent per node, each with a pin root, a cgroup and a
-log of its own. Nothing here sleeps for a fixed time: what is waited for is an answer of /healthz,
-a line of a log, or a row in the kernel.
+A cluster is a directory of manifests and one agent per node, each with its own pin root, cgroup
+and log. Nothing here sleeps for a fixed time: functions wait for an answer of /healthz, a line of a
+log, or an entry in the kernel.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from bpfsvc import address
-from bpfsvc.datapath.layout import Record
-from bpfsvc.datapath.pins import NotLoaded, Pinned, PinRoot
+from bpfsvc.base import address
+from bpfsvc.datapath.maps.layout import Record
+from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.lab import objects, sandbox
 from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.lab.http_request import http_request
 from bpfsvc.lab.namespace import LabError, Namespace, Process
-from bpfsvc.lab.node import Node
+from bpfsvc.lab.node import LabNode
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.supply import MARK, Files, Served, mark
 from bpfsvc.lab.topology import Lab
@@ -36,17 +35,17 @@ COMMAND = (sys.executable, "-m", "bpfsvc")
 HEALTH_PORT = 10256
 
 
-class Health(NamedTuple):
-    """The answer of ``/healthz``: 0 when nobody answers."""
+class LabHealth(NamedTuple):
+    """The answer of ``/healthz``; status 0 without an answer."""
 
     status: int
     body: dict[str, Any]
 
 
-class Agent:
-    """One run of an agent, and what it said on standard error."""
+class LabAgent:
+    """One run of an agent, and its log."""
 
-    def __init__(self, node: Node, command: Sequence[str], log: Path, **options: Any) -> None:
+    def __init__(self, node: LabNode, command: Sequence[str], log: Path, **options: Any) -> None:
         self.node = node
         self.log_file = log
         with log.open("wb") as output:
@@ -54,59 +53,56 @@ class Agent:
 
     @property
     def log(self) -> str:
-        """All that was said so far."""
+        """The whole log so far."""
         return self.log_file.read_text()
 
     def expect(self, text: str, timeout: float = 10.0) -> None:
-        """Wait until ``text`` stands in the log; the error shows the log."""
+        """Wait until ``text`` is in the log; the error contains the log."""
         try:
             wait(lambda: text in self.log, f"{text!r} in the log", timeout)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; the log is:\n{self.log}") from None
 
-    def health(self) -> Health:
-        """Ask for ``/healthz``."""
-        talk = HTTPConnection("127.0.0.1", HEALTH_PORT)
-        talk.sock = self.node.socket(socket.AF_INET)
+    def health(self) -> LabHealth:
+        """Return the answer of ``/healthz``."""
         try:
-            talk.sock.settimeout(stretched(2))
-            talk.sock.connect(("127.0.0.1", HEALTH_PORT))
-            talk.request("GET", "/healthz")
-            answer = talk.getresponse()
-            return Health(answer.status, json.loads(answer.read()))
+            status, body = http_request(self.node, "127.0.0.1", HEALTH_PORT, "/healthz")
+            return LabHealth(status, json.loads(body))
         except OSError:
-            return Health(0, {})
-        finally:
-            talk.close()
+            return LabHealth(0, {})
 
     def ready(self, timeout: float = 30.0) -> None:
-        """Wait until it is healthy; ``LabError`` with the log when it ends instead."""
+        """Wait until the agent is healthy; ``LabError`` with the log if it ends instead."""
 
         def healthy() -> bool:
             if self.process.poll() is not None:
                 raise LabError(f"the agent of {self.node.name} ended:\n{self.log}")
             return self.health().status == 200
 
-        wait(healthy, f"the agent of {self.node.name} is healthy", timeout)
+        try:
+            wait(healthy, f"the agent of {self.node.name} is healthy", timeout)
+        except TimeoutError as error:
+            body = self.health().body
+            raise TimeoutError(f"{error}; /healthz: {body}; the log is:\n{self.log}") from None
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end and give the status."""
+        """Send a signal, wait for the end and return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout=stretched(10))
 
 
-class Cluster:
-    """A context manager: on entering it has a directory, on leaving its agents end.
+class LabCluster:
+    """A context manager: it makes a directory on entry, and ends its agents on exit.
 
     ``nodes``: those that get agents (default all); ``options``: flags for every agent;
-    ``served``: a namespace and its address at which an API server takes the place of the directory.
+    ``served``: a namespace and its address where an API server runs, instead of the directory.
     """
 
     def __init__(
         self,
         lab: Lab,
         *,
-        nodes: Sequence[Node] | None = None,
+        nodes: Sequence[LabNode] | None = None,
         options: Sequence[str] = (),
         cgroup_root: Path | None = None,
         served: tuple[Namespace, str] | None = None,
@@ -114,7 +110,7 @@ class Cluster:
         self.lab = lab
         self.nodes = list(lab.nodes if nodes is None else nodes)
         self.options = tuple(options)
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, LabAgent] = {}
         self._served = served
         self._cgroup_root = cgroup_root
         self._mark = 0
@@ -126,7 +122,7 @@ class Cluster:
             Served(self.place, *self._served) if self._served else Files(self.place)
         )
         if self._served:
-            # An API server without it would be waited for.
+            # An agent waits for it if an API server does not have it.
             self.put(
                 "nodes", *(objects.node(each.name, each.addresses.values()) for each in self.nodes)
             )
@@ -154,13 +150,13 @@ class Cluster:
         assert isinstance(self._supply, Served), "this cluster is a directory"
         return self._supply.server
 
-    def last_good(self, node: Node) -> Path:
-        """Give the file in which a node's agent keeps the last good state."""
-        assert isinstance(self._supply, Served), "a directory is always there"
-        return self._supply.last_good(node.name)
+    def snapshot_file(self, node: LabNode) -> Path:
+        """Return the file in which a node's agent keeps its snapshot."""
+        assert isinstance(self._supply, Served), "a directory needs no snapshot"
+        return self._supply.snapshot_file(node.name)
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Let these be the objects under a name."""
+        """Replace the objects under a name by these."""
         self._supply.put(name, *objects)
 
     def put_text(self, file: str, text: str) -> None:
@@ -173,16 +169,16 @@ class Cluster:
         self._supply.drop(name)
 
     def apply(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Put objects and wait until every agent has brought them to its kernel."""
+        """Put objects and wait until every agent has written them to its kernel."""
         self.put(name, *objects)
         self.settle()
 
-    def settle(self, nodes: Iterable[Node] | None = None, timeout: float = 10.0) -> None:
-        """Wait until all that was put before is in the kernel.
+    def settle(self, nodes: Iterable[LabNode] | None = None, timeout: float = 10.0) -> None:
+        """Wait until all objects that were put before are in the kernel.
 
-        Two marks are set, one after the other: when the second is seen, the change that came with
-        the first is complete, deletions included, for agents do one thing after another. A mark is
-        a Service and its endpoint, as an API server tells of the two on ways of their own.
+        Two marks are put, one after the other: when the second is in the kernel, the change with
+        the first is complete, deletions included, because an agent writes one change after another.
+        A mark is a Service with an endpoint, as an API server sends the two on separate watches.
         """
         for _ in range(2):
             self._mark = self._mark % 60000 + 1
@@ -194,16 +190,17 @@ class Cluster:
                     timeout,
                 )
 
-    def _is_marked(self, node: Node, number: int) -> bool:
-        row = self.row(node, MARK, number)
-        return row is not None and bool(self._layout(node).unpack(row)["other.size"])
+    def _is_marked(self, node: LabNode, number: int) -> bool:
+        entry = self.entry(node, MARK, number)
+        return entry is not None and bool(self._layout(node).unpack(entry)["other.size"])
 
     # -- agents -----------------------------------------------------------------------------------
 
-    def start(self, *nodes: Node, options: Sequence[str] = (), **process: Any) -> None:
+    def start(self, *nodes: LabNode, options: Sequence[str] = (), **process: Any) -> None:
         """Start agents (default: on all nodes) and wait until they are healthy.
 
-        ``process``: options of ``subprocess.Popen``; with ``cwd`` the bpfsvc found there runs.
+        ``process``: options of ``subprocess.Popen``; with ``cwd`` the bpfsvc in that directory
+        runs.
         """
         chosen = nodes or tuple(self.nodes)
         for node in chosen:
@@ -211,10 +208,10 @@ class Cluster:
         for node in chosen:
             self.agents[node.name].ready()
 
-    def launch(self, node: Node, *, options: Sequence[str] = (), **process: Any) -> Agent:
+    def launch(self, node: LabNode, *, options: Sequence[str] = (), **process: Any) -> LabAgent:
         """Start an agent without waiting for it."""
         self._runs += 1
-        agent = Agent(
+        agent = LabAgent(
             node,
             [*COMMAND, "run", *self.flags(node), "--pin-root", str(node.pin_root), *options],
             self.place / f"{node.name}-{self._runs}.log",
@@ -223,8 +220,8 @@ class Cluster:
         self.agents[node.name] = agent
         return agent
 
-    def flags(self, node: Node) -> list[str]:
-        """Give the flags of a node's agent, but for ``--pin-root``."""
+    def flags(self, node: LabNode) -> list[str]:
+        """Return the flags of a node's agent, except ``--pin-root``."""
         return [
             *self._supply.flags(node.name),
             # Compiled once for all agents of a run, unless they are of another build.
@@ -239,27 +236,27 @@ class Cluster:
             *self.options,
         ]
 
-    def stop(self, node: Node) -> None:
-        """End an agent in good order; ``LabError`` if it ends in another."""
+    def stop(self, node: LabNode) -> None:
+        """End an agent by SIGTERM; ``LabError`` if its exit status is not 0."""
         agent = self.agents.pop(node.name)
         if status := agent.end():
             raise LabError(f"the agent of {node.name} ended with {status}:\n{agent.log}")
 
-    def kill(self, node: Node) -> None:
+    def kill(self, node: LabNode) -> None:
         """End an agent by ``kill -9``."""
         self.agents.pop(node.name).end(signal.SIGKILL)
 
-    # -- what came of it --------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def command(
         self,
-        node: Node,
+        node: LabNode,
         *words: str,
         before: Sequence[str] = (),
         pin_root: Path | None = None,
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a ``bpfsvc`` command with the node's ``--pin-root`` to its end, whatever its status.
+        """Run a ``bpfsvc`` command with the node's ``--pin-root`` to its end, with any exit status.
 
         ``before``: a command that runs it; ``options`` are those of ``subprocess.Popen``.
         """
@@ -274,31 +271,34 @@ class Cluster:
             output, errors = process.communicate(timeout=stretched(30))
         except subprocess.TimeoutExpired as error:
             node.end(process)
-            raise LabError(f"{' '.join(words)} goes on and on on {node.name}") from error
+            raise LabError(f"{' '.join(words)} does not end on {node.name}") from error
         return subprocess.CompletedProcess(words, process.returncode, str(output), str(errors))
 
-    def arrived(
+    def await_entry(
         self,
-        node: Node,
+        node: LabNode,
         ip: str,
         number: int,
         *,
-        not_row: bytes | None = None,
+        other_than: bytes | None = None,
         timeout: float = 10.0,
     ) -> None:
-        """Wait until a frontend has a row other than ``not_row`` in the kernel of a node."""
+        """Wait until a frontend has an entry other than ``other_than`` in a node's kernel."""
         wait(
-            lambda: self.row(node, ip, number) not in (None, not_row),
+            lambda: self.entry(node, ip, number) not in (None, other_than),
             f"{ip}:{number} in the kernel of {node.name}",
             timeout,
         )
 
-    def left(self, node: Node, ip: str, number: int) -> None:
-        """Wait until a frontend has no row in the kernel of a node."""
-        wait(lambda: self.row(node, ip, number) is None, f"{ip}:{number} has left {node.name}")
+    def await_removal(self, node: LabNode, ip: str, number: int) -> None:
+        """Wait until a frontend has no entry in the kernel of a node."""
+        wait(
+            lambda: self.entry(node, ip, number) is None,
+            f"{ip}:{number} is no longer in the kernel of {node.name}",
+        )
 
-    def row(self, node: Node, ip: str, number: int, protocol: int = 6) -> bytes | None:
-        """Give the row of a frontend in the kernel of a node; it differs after every change."""
+    def entry(self, node: LabNode, ip: str, number: int, protocol: int = 6) -> bytes | None:
+        """Return a frontend's entry in the kernel of a node; it differs after every change."""
         try:
             pinned = Pinned(PinRoot(node.pin_root).current)
         except NotLoaded:
@@ -311,8 +311,8 @@ class Cluster:
         finally:
             pinned.close()
 
-    def _layout(self, node: Node) -> Record:
-        """Give what such a row looks like."""
+    def _layout(self, node: LabNode) -> Record:
+        """Return the layout of such an entry."""
         pinned = Pinned(PinRoot(node.pin_root).current)
         try:
             return pinned.layout.maps["frontends"].value

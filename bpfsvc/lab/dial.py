@@ -1,7 +1,7 @@
-"""How a test asks: one connection or datagram, or many, from any namespace, and what came of it.
+"""Clients of tests: one connection or datagram, or many, from any namespace, and the result.
 
-Works in the calling process with sockets made elsewhere (see ``namespace``), so that an outcome is
-an ordinary Python exception: ``ConnectionRefusedError``, ``ConnectionResetError``,
+They run in the calling process with sockets of other namespaces (see ``namespace``), so a failure
+is an ordinary Python exception: ``ConnectionRefusedError``, ``ConnectionResetError``,
 ``TimeoutError``, ``OSError`` with EHOSTUNREACH, and so on.
 """
 
@@ -26,11 +26,11 @@ _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _BATCH = 100
 
 
-class Answer(NamedTuple):
-    """What a server said about a connection, and what the client's socket says.
+class Reply(NamedTuple):
+    """What a server reports about a connection, and what the client's socket reports.
 
     All but ``pod`` are ``address:port`` texts: ``peer`` and ``local`` as the server sees them,
-    ``own`` and ``remote`` as getsockname and getpeername (or recvfrom) give them to the client.
+    ``own`` and ``remote`` as getsockname and getpeername (or recvfrom) return them to the client.
     """
 
     pod: str
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     remote: str
 
 
-class Conversation:
+class OpenConnection:
     """An open TCP connection to an echo server."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -66,24 +66,24 @@ class Conversation:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.socket.close()
 
-    def who(self) -> Answer:
-        """Ask who is there. From then on the connection echoes."""
+    def who(self) -> Reply:
+        """Ask the server for its name. From then on it echoes."""
         self.socket.sendall(b"who\n")
         return _answer(self._line(), self.socket, self.socket.getpeername())
 
     def echo(self, data: bytes) -> bool:
-        """Whether ``data`` comes back unchanged; only after ``who``."""
+        """True if ``data`` comes back unchanged; only after ``who``."""
         self.socket.sendall(data)
         return self._exactly(len(data)) == data
 
     def fetch(self, size: int) -> bool:
-        """Whether ``size`` bytes arrive intact from the server; only before ``who``."""
+        """True if ``size`` bytes arrive intact from the server; only before ``who``."""
         self.socket.sendall(b"send %d\n" % size)
         received = self._exactly(size)
         return received == (PATTERN * (size // len(PATTERN) + 1))[:size]
 
     def deliver(self, size: int) -> bool:
-        """Whether ``size`` bytes arrive intact at the server; only before ``who``."""
+        """True if ``size`` bytes arrive intact at the server; only before ``who``."""
         data = (PATTERN * (size // len(PATTERN) + 1))[:size]
         self.socket.sendall(b"take %d\n" % size + data)
         return self._line().strip().decode() == hashlib.sha256(data).hexdigest()
@@ -108,30 +108,30 @@ class Conversation:
 
 
 def connect(
-    place: Namespace,
+    namespace: Namespace,
     address: str,
     port: int,
     *,
     source: tuple[str, int] | None = None,
     options: Iterable[Option] = (),
     timeout: float = 2.0,
-) -> Conversation:
+) -> OpenConnection:
     """Open a TCP connection from a namespace; ``OSError`` if that fails.
 
     ``source``: the (address, port) to bind to, with SO_REUSEADDR; "" and 0 mean any.
     """
-    made = place.socket(_family(address))
+    made = namespace.socket(_family(address))
     try:
         _prepare(made, source, options, timeout)
         made.connect((address, port))
     except OSError:
         made.close()
         raise
-    return Conversation(made)
+    return OpenConnection(made)
 
 
 def ask(
-    place: Namespace,
+    namespace: Namespace,
     address: str,
     port: int,
     protocol: Protocol = "tcp",
@@ -140,18 +140,18 @@ def ask(
     options: Iterable[Option] = (),
     timeout: float = 2.0,
     connected: bool = True,
-) -> Answer:
-    """Ask who answers at an address; ``OSError`` if nobody does.
+) -> Reply:
+    """Ask the server at an address for its name; ``OSError`` without an answer.
 
     ``connected=False`` (UDP): by sendto and recvfrom on a socket that is not connected.
     """
-    with place.socket(_family(address), _KINDS[protocol]) as made:
+    with namespace.socket(_family(address), _KINDS[protocol]) as made:
         _prepare(made, source, options, timeout)
         return _ask(made, (address, port), connected or protocol == "tcp")
 
 
 def tally(
-    place: Namespace,
+    namespace: Namespace,
     address: str,
     port: int,
     protocol: Protocol = "tcp",
@@ -160,14 +160,14 @@ def tally(
     timeout: float = 2.0,
     connected: bool = True,
 ) -> Counter[str]:
-    """Ask ``count`` times, each on a socket of its own, and count the answers by pod.
+    """Ask ``count`` times, each on a new socket, and count the answers by pod.
 
-    What failed is counted as ``refused``, ``reset``, ``timeout``, ``unreachable`` or the name of
+    Failures are counted as ``refused``, ``reset``, ``timeout``, ``unreachable`` or the name of
     the errno.
     """
     counts: Counter[str] = Counter()
     for start in range(0, count, _BATCH):
-        batch = place.sockets(min(_BATCH, count - start), _family(address), _KINDS[protocol])
+        batch = namespace.sockets(min(_BATCH, count - start), _family(address), _KINDS[protocol])
         for made in batch:
             with made:
                 made.settimeout(stretched(timeout))
@@ -176,7 +176,7 @@ def tally(
 
 
 def outcome(error: OSError) -> str:
-    """Name what went wrong, as ``tally`` does."""
+    """Return the name of a failure, as ``tally`` counts it."""
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     if isinstance(error, ConnectionResetError | BrokenPipeError):
@@ -195,7 +195,7 @@ def _outcome(made: socket.socket, to: tuple[str, int], connected: bool) -> str:
         return outcome(error)
 
 
-def _ask(made: socket.socket, to: tuple[str, int], connected: bool) -> Answer:
+def _ask(made: socket.socket, to: tuple[str, int], connected: bool) -> Reply:
     if not connected:
         made.sendto(b"who\n", to)
         data, sender = made.recvfrom(1 << 16)
@@ -203,16 +203,16 @@ def _ask(made: socket.socket, to: tuple[str, int], connected: bool) -> Answer:
     made.connect(to)
     if made.type == socket.SOCK_STREAM:
         # Wrapped, not closed: the caller owns the socket.
-        return Conversation(made).who()
+        return OpenConnection(made).who()
     made.send(b"who\n")
     return _answer(made.recv(1 << 16), made, made.getpeername())
 
 
-def _answer(line: bytes, made: socket.socket, remote: tuple[str, int]) -> Answer:
+def _answer(line: bytes, made: socket.socket, remote: tuple[str, int]) -> Reply:
     try:
         said = json.loads(line)
         own = endpoint_text(made.getsockname()[:2])
-        return Answer(said["pod"], said["peer"], said["local"], own, endpoint_text(remote[:2]))
+        return Reply(said["pod"], said["peer"], said["local"], own, endpoint_text(remote[:2]))
     except (ValueError, KeyError) as error:
         raise LabError(f"not the answer of an echo server: {line[:80]!r}") from error
 

@@ -1,7 +1,7 @@
-"""Interfaces, addresses, routes and neighbours, in the words of a lab.
+"""Interfaces, addresses, routes and neighbours of a lab.
 
-The only place that knows rtnetlink's spellings. Neighbours are permanent wherever a CNI knows them
-too, so that captures show what a test sent and not who asked for whom.
+Only this module uses rtnetlink's names. Neighbours are permanent where a CNI knows them, too, so
+that captures show the packets of a test and no neighbour discovery.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import ctypes
 import errno
 import fcntl
 import ipaddress
+import socket
 import struct
 from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, SOCK_DGRAM
 
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.netns import NetworkNamespace
 from bpfsvc.lab.patience import wait
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -31,9 +32,9 @@ _ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a cable: where it is, what it is called, its index and hardware address."""
+    """One end of a cable: its namespace, name, index and hardware address."""
 
-    namespace: Namespace
+    namespace: NetworkNamespace
     name: str
     index: int
     mac: str
@@ -43,7 +44,7 @@ class End:
         self.namespace.netlink.link("set", index=self.index, **attributes)
 
     def offload(self, feature: str, on: bool) -> None:
-        """Switch on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
+        """Turn on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
 
         Between namespaces packets go without a checksum, which XDP sends on as it finds them, and a
         cable takes frames from XDP only where the other end uses GRO. So a cable whose one end is
@@ -51,19 +52,24 @@ class End:
         """
         value = ctypes.create_string_buffer(struct.pack("=II", _OFFLOADS[feature], on), 8)
         request = struct.pack("=16sQ16x", self.name.encode(), ctypes.addressof(value))
-        with self.namespace.socket(AF_INET, SOCK_DGRAM) as asked:
+        with self.namespace.entered(), socket.socket(AF_INET, SOCK_DGRAM) as asked:
             try:
                 fcntl.ioctl(asked, _SIOCETHTOOL, request)
             except OSError as error:
-                # What is not to be had is off: segments, where the other end runs XDP.
+                # A feature that is not available is off: segmentation, where the other end runs
+                # XDP.
                 if on or error.errno != errno.EOPNOTSUPP:
                     raise
 
 
 def cable(
-    left: Namespace, left_name: str, right: Namespace, right_name: str, mtu: int = 1500
+    left: NetworkNamespace,
+    left_name: str,
+    right: NetworkNamespace,
+    right_name: str,
+    mtu: int = 1500,
 ) -> tuple[End, End]:
-    """Lay a veth between two namespaces; both ends are up."""
+    """Make a veth between two namespaces; both ends are up."""
     left.netlink.link(
         "add",
         ifname=left_name,
@@ -77,21 +83,23 @@ def cable(
     return ends
 
 
-def bridge(where: Namespace, name: str, mtu: int = 1500) -> End:
-    """Make a bridge that forwards from its first moment."""
-    where.netlink.link(
+def bridge(namespace: NetworkNamespace, name: str, mtu: int = 1500) -> End:
+    """Make a bridge that forwards at once."""
+    namespace.netlink.link(
         "add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
     )
-    end = find(where, name)
-    # Left to itself, a bridge takes the lowest address of its ports, and changes it as they come.
+    end = find(namespace, name)
+    # By default a bridge takes the lowest address of its ports, and changes it with them.
     end.set(state="up", mtu=mtu, address=end.mac)
     return end
 
 
-def vxlan(where: Namespace, name: str, *, local: Address, over: End, mac: str, mtu: int) -> End:
+def vxlan(
+    namespace: NetworkNamespace, name: str, *, local: Address, over: End, mac: str, mtu: int
+) -> End:
     """Make a VXLAN device without learning, as Flannel does (network 1, UDP port 8472)."""
     key = "vxlan_local" if local.version == 4 else "vxlan_local6"
-    where.netlink.link(
+    namespace.netlink.link(
         "add",
         ifname=name,
         kind="vxlan",
@@ -103,18 +111,18 @@ def vxlan(where: Namespace, name: str, *, local: Address, over: End, mac: str, m
         vxlan_learning=0,
         **{key: str(local)},
     )
-    end = find(where, name)
+    end = find(namespace, name)
     end.set(state="up")
     return end
 
 
 def tunnel_peer(device: End, mac: str, at: Address) -> None:
-    """Say behind which underlay address a VXLAN device finds a hardware address."""
+    """Add the underlay address where a VXLAN device reaches a hardware address."""
     device.namespace.netlink.fdb("add", ifindex=device.index, lladdr=mac, dst=str(at))
 
 
 def add_address(end: End, address: Address, length: int | None = None) -> None:
-    """Give an interface an address, usable at once; ``length`` defaults to a host's."""
+    """Add an address to an interface, usable at once; ``length`` defaults to a host's."""
     flags = {"flags": _NODAD} if address.version == 6 else {}
     end.namespace.netlink.addr(
         "add",
@@ -126,11 +134,11 @@ def add_address(end: End, address: Address, length: int | None = None) -> None:
 
 
 def await_address(end: End, address: Address) -> None:
-    """Wait until an interface receives what is sent to its address.
+    """Wait until an interface receives packets to its address.
 
     IPv6 adds the local route of an address from a work queue, when the link has carrier: until then
-    the interface asks for its neighbours with that address and ignores their answers, and what was
-    sent meanwhile waits for the second question, one second later.
+    the interface asks for its neighbours with that address and ignores their answers, and packets
+    sent meanwhile wait for the second question, one second later.
     """
     family = AF_INET if address.version == 4 else AF_INET6
 
@@ -141,27 +149,29 @@ def await_address(end: End, address: Address) -> None:
     wait(received, f"{address} is an address of {end.namespace.name}")
 
 
-def add_route(where: Namespace, to: Network, end: End, via: Address | None = None) -> None:
-    """Add a route through an interface; a gateway counts as on the link whatever its address."""
+def add_route(
+    namespace: NetworkNamespace, to: Network, end: End, via: Address | None = None
+) -> None:
+    """Add a route through an interface; a gateway with any address counts as on the link."""
     route: dict[str, object] = {"dst": str(to), "oif": end.index}
     route["family"] = AF_INET if to.version == 4 else AF_INET6
     if via is not None:
         route |= {"gateway": str(via), "flags": ["onlink"]}
     elif to.version == 4:
         route["scope"] = "link"
-    where.netlink.route("replace", **route)
+    namespace.netlink.route("replace", **route)
 
 
-def delete_route(where: Namespace, to: Network) -> None:
+def delete_route(namespace: NetworkNamespace, to: Network) -> None:
     """Delete the route to exactly ``to``."""
     if to.version == 4:
-        where.netlink.route("del", dst=str(to), family=AF_INET, scope=_ANY_SCOPE)
+        namespace.netlink.route("del", dst=str(to), family=AF_INET, scope=_ANY_SCOPE)
     else:
-        where.netlink.route("del", dst=str(to), family=AF_INET6)
+        namespace.netlink.route("del", dst=str(to), family=AF_INET6)
 
 
 def add_neighbour(end: End, address: Address, mac: str) -> None:
-    """Say for good which hardware address an address has."""
+    """Add a permanent neighbour entry: the hardware address of an address."""
     family = AF_INET if address.version == 4 else AF_INET6
     end.namespace.netlink.neigh(
         "replace", ifindex=end.index, dst=str(address), lladdr=mac, state=_PERMANENT, family=family
@@ -169,18 +179,18 @@ def add_neighbour(end: End, address: Address, mac: str) -> None:
 
 
 def host_route(address: Address) -> Network:
-    """Give the /32 or /128 of an address."""
+    """Return the /32 or /128 of an address."""
     return ipaddress.ip_network(address)
 
 
 def default_route(version: int) -> Network:
-    """Give 0.0.0.0/0 or ::/0."""
+    """Return 0.0.0.0/0 or ::/0."""
     return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
 
 
-def find(where: Namespace, name: str) -> End:
-    """Find the interface of a name."""
-    with where.entered():
-        index = where.index(name)
-    (link,) = where.netlink.link("get", index=index)
-    return End(where, name, index, link.get("address"))
+def find(namespace: NetworkNamespace, name: str) -> End:
+    """Return the interface with a name."""
+    with namespace.entered():
+        index = namespace.index(name)
+    (link,) = namespace.netlink.link("get", index=index)
+    return End(namespace, name, index, link.get("address"))

@@ -1,4 +1,4 @@
-"""Steady pressure from one namespace: what to do, what came of it, and the handle between.
+"""A steady load from one namespace: its specification, its result, and the running load.
 
 Three kinds of load:
 
@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from bpfsvc.lab.patience import stretched
+from bpfsvc.lab.patience import readable, stretched
 
 Kind = Literal["connect", "stream", "datagram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What to do. Times in seconds; ``expected`` names the pods that may answer (empty: any)."""
+    """What a load does. Times in seconds; ``expected`` names pods that may answer (empty: all)."""
 
     kind: Kind
     address: str
@@ -47,7 +46,7 @@ class Spec:
 
 
 class Result(NamedTuple):
-    """What came of it, over all workers.
+    """The result of a load, over all workers.
 
     ``failures`` by ``refused``, ``reset``, ``closed`` (by the server), ``timeout``, ``wrong``
     (a pod that was not expected, or an echo that differs) or the errno's name; ``pods``: answers by
@@ -99,17 +98,17 @@ class Load:
         self.wait(lambda load: load.ok >= goal, timeout)
 
     def stop(self) -> Result:
-        """End the load early; give its result."""
+        """End the load early; return its result."""
         if self.process.poll() is None:
             self.process.terminate()
         return self.result(10.0)
 
     def result(self, timeout: float = 60.0) -> Result:
-        """Wait for the end and give the result; ``TimeoutError`` if it does not come in time."""
+        """Wait for the end and return the result; ``TimeoutError`` if the load does not end."""
         deadline = time.monotonic() + stretched(timeout)
         while self._result is None:
             if not self._read(deadline - time.monotonic()):
-                raise TimeoutError("the load gave no result")
+                raise TimeoutError("the load returned no result")
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -119,7 +118,7 @@ class Load:
         assert self.process.stdout is not None
         if self._result is not None:
             return False
-        if not select.select([self.process.stdout], [], [], max(seconds, 0))[0]:
+        if not readable(self.process.stdout, seconds):
             return False
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")

@@ -1,11 +1,7 @@
-"""One network namespace: its sockets, its processes, its settings.
+"""A network namespace of a lab: its sockets and its processes.
 
-Everything is done by moving the calling thread into the namespace for a moment (``entered``): a
-socket, a netlink connection or a child process made there stays there. That takes microseconds,
-where a helper process for each namespace would take 20 ms of CPU each.
-
-A namespace that stands for a machine with processes of its own also has a cgroup; its sockets are
-made by a worker process in that cgroup (see ``worker``), started when first needed.
+A namespace that represents a machine with processes also has a cgroup; a worker process in that
+cgroup (see ``worker``) makes its sockets. It is started when first needed.
 """
 
 from __future__ import annotations
@@ -18,32 +14,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import IPRoute
-
-from bpfsvc import syscalls
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.base import syscalls
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.lab import sandbox, worker
 from bpfsvc.lab.load import Kind, Load, Spec
+from bpfsvc.lab.netns import NetworkNamespace
 from bpfsvc.lab.patience import stretched
-
-_OWN = "/proc/thread-self/ns/net"
-_PROC_SYS = Path("/proc/sys")
-
-SETTINGS = {
-    # Addresses are usable at once, and nothing is sent that no test asked for.
-    "net/ipv6/conf/all/accept_dad": "0",
-    "net/ipv6/conf/default/accept_dad": "0",
-    "net/ipv6/conf/default/dad_transmits": "0",
-    "net/ipv6/conf/default/router_solicitations": "0",
-    "net/ipv6/conf/default/accept_ra": "0",
-    # Full-rate load would otherwise use up the client's ports within seconds.
-    "net/ipv4/tcp_tw_reuse": "1",
-}
 
 Command = Sequence[str | os.PathLike[str]]
 Process = subprocess.Popen[bytes]
@@ -52,76 +32,27 @@ Socket = socket.socket  # the class body has a method called socket
 
 
 class LabError(BpfsvcError):
-    """The lab was asked for something it cannot build or run."""
+    """The lab cannot build or run what was requested."""
 
 
-class Namespace:
+class Namespace(NetworkNamespace):
     """A network namespace, at ``/run/netns/<prefix><name>`` as long as it is open.
 
-    ``cgroup``: the directory its processes and sockets belong to; None leaves them in the caller's.
+    ``cgroup``: the directory its processes and sockets belong to; None: the caller's.
     """
 
     def __init__(self, name: str, *, prefix: str = "", cgroup: Path | None = None) -> None:
         sandbox.require()
-        self.name = name
-        self.prefix = prefix
-        self.cgroup = cgroup
-        self.path = sandbox.NETNS_ROOT / (prefix + name)
-        self.children: list[Process] = []
-        self._netlink: IPRoute | None = None
-        self._line: Socket | None = None
-        self._line_lock = threading.Lock()
         try:
-            self.path.touch(exist_ok=False)
+            super().__init__(name, prefix=prefix, make=True)
         except FileExistsError:
             raise LabError(f"a namespace named {prefix + name!r} exists already") from None
+        self.cgroup = cgroup
+        self.children: list[Process] = []
+        self._line: Socket | None = None
+        self._line_lock = threading.Lock()
         if cgroup is not None:
             cgroup.mkdir(parents=True)
-        with _restored():
-            syscalls.unshare(syscalls.CLONE_NEWNET)
-            syscalls.mount(_OWN, str(self.path), None, syscalls.MS_BIND)
-            self.fd = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-            sandbox.loopback_up()
-            for key, value in SETTINGS.items():
-                (_PROC_SYS / key).write_text(value)
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Move the calling thread into the namespace, and back at the end."""
-        with _restored():
-            syscalls.setns(self.fd, syscalls.CLONE_NEWNET)
-            yield
-
-    # -- settings and interfaces --------------------------------------------------------------
-
-    @property
-    def netlink(self) -> IPRoute:
-        """The rtnetlink connection, opened when first used; for one thread at a time."""
-        if self._netlink is None:
-            with self.entered():
-                self._netlink = IPRoute()
-        return self._netlink
-
-    def sysctl(self, key: str, value: object = None) -> str:
-        """Read, after writing ``value`` if given, a setting such as ``net.ipv4.ip_forward``.
-
-        Parts may be separated by ``/`` instead where a name contains a dot.
-        """
-        file = _PROC_SYS / (key if "/" in key else key.replace(".", "/"))
-        with self.entered():
-            if value is not None:
-                file.write_text(str(value))
-            return file.read_text().strip()
-
-    def index(self, interface: str) -> int:
-        """Give an interface's index; ``OSError`` if there is none of that name."""
-        with self.entered():
-            return socket.if_nametoindex(interface)
-
-    def interfaces(self) -> list[str]:
-        """Give the names of the interfaces."""
-        with self.entered():
-            return [name for _, name in socket.if_nameindex()]
 
     # -- sockets and processes ----------------------------------------------------------------
 
@@ -168,7 +99,7 @@ class Namespace:
         return process
 
     def run(self, command: Command, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end and give its output as text; ``LabError`` if it fails."""
+        """Run a command to its end and return its output as text; ``LabError`` if it fails."""
         with self.entered():
             done = subprocess.run(
                 command,
@@ -187,8 +118,8 @@ class Namespace:
 
     def _preparation(self) -> Callable[[], None]:
         procs = None if self.cgroup is None else f"{self.cgroup}/cgroup.procs"
-        # The signal comes when the *thread* ends, so that other threads than the main one, which
-        # lives as long as the process, must not ask for it. The sandbox's supervisor ends the rest.
+        # The kernel sends the signal when the *thread* ends, so only the main thread, which lives
+        # as long as the process, may request it. The sandbox's supervisor ends the rest.
         mortal = threading.current_thread() is threading.main_thread()
 
         def prepare() -> None:
@@ -204,7 +135,7 @@ class Namespace:
     def serve(self, port: int = 8080, name: str | None = None) -> Process:
         """Start an echo server (see ``server``) on TCP and UDP, all addresses of both families.
 
-        It listens when this returns. ``name`` (default: the namespace's) is what it answers with.
+        It listens when this returns. It answers with ``name`` (default: the namespace's).
         """
         listening: list[Socket] = []
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
@@ -239,7 +170,7 @@ class Namespace:
             self.children.remove(process)
 
     def close(self) -> None:
-        """End the processes started here and give up the namespace and its cgroup."""
+        """End the processes started here and remove the namespace and its cgroup."""
         for process in self.children:
             process.kill()
         for process in self.children:
@@ -250,22 +181,18 @@ class Namespace:
         self.children.clear()
         if self._line is not None:
             self._line.close()
-        if self._netlink is not None:
-            self._netlink.close()
         if self.cgroup is not None:
             # A process may have started others (an agent its loader): they belong here too.
             sandbox.end_members(self.cgroup)
             self.cgroup.rmdir()
-        syscalls.unmount(str(self.path))
-        self.path.unlink()
-        os.close(self.fd)
+        super().close()
 
 
 def script(module: str, *words: str) -> list[str]:
-    """Give the command that runs ``main`` of a module of this package, without site-packages.
+    """Return the command that runs ``main`` of a module of this package, without site-packages.
 
-    It starts in 20 ms, where the packages of a virtual environment would double that. ^C in a
-    terminal goes to it too; it is for those who started it to end it.
+    It starts in 20 ms; the packages of a virtual environment would double that. It ignores ^C in a
+    terminal: the process that started it ends it.
     """
     root = str(Path(__file__).parents[2])
     code = (
@@ -274,13 +201,3 @@ def script(module: str, *words: str) -> list[str]:
         "main(sys.argv[1:])"
     )
     return [sys.executable, "-I", "-S", "-c", code, *words]
-
-
-@contextmanager
-def _restored() -> Iterator[None]:
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield
-    finally:
-        syscalls.setns(home, syscalls.CLONE_NEWNET)
-        os.close(home)

@@ -1,4 +1,4 @@
-"""A node: the machine on which an agent will run, with everything its CNI has set up.
+"""A node: the machine on which an agent runs, with everything that its CNI sets up.
 
 Its addresses: ``192.168.50.<10+n>`` and ``fd50::<10+n>`` on the LAN (interface ``eth0``), pods from
 ``10.244.<n>.0/24`` and ``fd44:<n>::/64``. What runs on the node itself is in the cgroup
@@ -13,20 +13,20 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.lab import links
 from bpfsvc.lab.links import Address, End, Network
 from bpfsvc.lab.namespace import LabError, Namespace
-from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.pod import LabPod
 
 VXLAN_OVERHEAD = {4: 50, 6: 70}
-"""Bytes by which VXLAN grows a packet, by the family of the underlay."""
+"""Bytes that VXLAN adds to a packet, by the family of the underlay."""
 
 _FIRST_POD = 11
 
 
-class Node(Namespace):
-    """A node with an uplink; ``Lab`` makes them and tells them of each other."""
+class LabNode(Namespace):
+    """A node with an uplink; ``Lab`` makes the nodes and connects them."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Node(Namespace):
         self.holds_pods = holds_pods
         self.pin_root = pin_root
         pin_root.mkdir(parents=True)
-        self.pods: dict[str, Pod] = {}
-        self.peers: list[Node] = []
+        self.pods: dict[str, LabPod] = {}
+        self.peers: list[LabNode] = []
         self.addresses: dict[int, Address] = {}
         self.pod_cidrs: dict[int, Network] = {}
         self.gateways: dict[int, Address] = {}
@@ -62,9 +62,12 @@ class Node(Namespace):
         self._counter = itertools.count(_FIRST_POD)
         for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
             self.sysctl(key, 1)
+        # Tests ask refusing Services more often than the kernel would answer one client.
+        for key in ("net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"):
+            self.sysctl(key, 0)
 
     def address(self, family: int = 4) -> str:
-        """Give the node's LAN address of a family, as text; ``KeyError`` if it has none."""
+        """Return the node's LAN address of a family, as text; ``KeyError`` if it has none."""
         return str(self.addresses[family])
 
     # -- what the CNI does at start ---------------------------------------------------------------
@@ -90,8 +93,8 @@ class Node(Namespace):
         """The hardware address of the tunnel device, known to the peers before it exists."""
         return f"02:f1:a2:2e:01:{self.number:02x}"
 
-    def meet(self, peer: Node) -> None:
-        """Set up the way to another node's pods."""
+    def add_peer(self, peer: LabNode) -> None:
+        """Set up the routes to another node's pods."""
         self.peers.append(peer)
         if self.tunnel is not None:
             links.tunnel_peer(self.tunnel, peer.tunnel_mac, next(iter(peer.addresses.values())))
@@ -100,7 +103,7 @@ class Node(Namespace):
         for network in peer.pod_cidrs.values():
             self._route_to_pods(peer, network)
 
-    def _route_to_pods(self, peer: Node, network: Network) -> None:
+    def _route_to_pods(self, peer: LabNode, network: Network) -> None:
         if self.tunnel is not None:
             via = peer.pod_cidrs[network.version].network_address
             links.add_route(self, network, self.tunnel, via)
@@ -108,7 +111,7 @@ class Node(Namespace):
             links.add_route(self, network, self.uplink, peer.addresses[network.version])
 
     def masquerade_pods(self, cluster_cidrs: Iterable[Network]) -> None:
-        """Have netfilter masquerade what pods send out of their range, as Flannel and AWS do."""
+        """Let netfilter masquerade packets from pods out of their range, as Flannel and AWS do."""
         rules = "\n".join(
             f"{'ip' if cidr.version == 4 else 'ip6'} saddr {cidr} "
             f"{'ip' if cidr.version == 4 else 'ip6'} daddr != {cidr} counter masquerade"
@@ -119,9 +122,9 @@ class Node(Namespace):
             ["nft", "-f", "-"], input=f"table inet cni {{\nchain postrouting {{\n{chain}}}\n}}\n"
         )
 
-    # -- pods come and go -------------------------------------------------------------------------
+    # -- pods -------------------------------------------------------------------------------------
 
-    def add_pod(self, name: str | None = None, addresses: Iterable[str] = ()) -> Pod:
+    def add_pod(self, name: str | None = None, addresses: Iterable[str] = ()) -> LabPod:
         """Attach a pod, at any time. Families without an address given get the next of the range.
 
         ``LabError`` if the node has a pod of that name.
@@ -137,22 +140,22 @@ class Node(Namespace):
             offset = number if family == 4 else int(str(number), 16)
             chosen.setdefault(family, network.network_address + offset)
         chosen = {family: chosen[family] for family in self.pod_cidrs}
-        pod = Pod(self, name, f"veth-{self.number}-{number}", chosen)
+        pod = LabPod(self, name, f"veth-{self.number}-{number}", chosen)
         self.pods[name] = pod
         for network in self._foreign(pod):
             for peer in self.peers:
                 peer._route_to_pods(self, network)
         return pod
 
-    def _foreign(self, pod: Pod) -> list[Network]:
+    def _foreign(self, pod: LabPod) -> list[Network]:
         return [
             links.host_route(address)
             for family, address in pod.addresses.items()
             if address not in self.pod_cidrs[family]
         ]
 
-    def forget(self, pod: Pod) -> None:
-        """Drop what the nodes know of a pod that goes away."""
+    def forget(self, pod: LabPod) -> None:
+        """Remove the routes and neighbours of a removed pod from the nodes."""
         del self.pods[pod.name]
         for network in self._foreign(pod):
             for node in self.peers:
@@ -163,8 +166,8 @@ class Node(Namespace):
     def close(self) -> None:
         """End the pods, the node's processes, and what agents have pinned.
 
-        As much as there is, wherever building it has stopped. What fails is no reason to leave the
-        rest; the first error is raised in the end.
+        It works for a partly built node, too. After a failure it continues with the rest, and
+        raises the first error at the end.
         """
         steps = [pod.close for pod in self.pods.values()]
         if self.cgroup is not None:

@@ -1,25 +1,27 @@
-"""How long the lab waits for anything: said in one place, for machines are slow in many ways.
+"""The time limits of the lab, in one place, because machines differ in speed.
 
-``BPFSVC_LAB_PATIENCE=15`` makes every time-out of the lab, and of what is built on it, that many
-times longer; an emulated processor needs it. Nobody waits longer for what comes, only for what
-does not. A limit that a test measures (a claim about speed) is no time-out and does not stretch.
+``BPFSVC_LAB_PATIENCE=15`` makes every time limit of the lab, and of its users, that many times
+longer; an emulated processor needs it. Only a test that waits in vain takes longer. A limit that a
+test measures (a claim about speed) does not change.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from bpfsvc.errors import UsageError
+from bpfsvc.base.errors import UsageError
 
 VARIABLE = "BPFSVC_LAB_PATIENCE"
 
-_PAUSE = 0.002  # seconds between two looks
+_PAUSE = 0.002  # seconds between two checks
 
 
 def stretched(seconds: float) -> float:
-    """Give a time-out in seconds as this machine needs it; ``UsageError`` for a wrong setting."""
+    """Return a time limit for this machine, in seconds; ``UsageError`` for a wrong setting."""
     text = os.environ.get(VARIABLE, "1")
     try:
         factor = float(text)
@@ -38,3 +40,17 @@ def wait(condition: Callable[[], bool], about: str, timeout: float = 10.0) -> No
         if time.monotonic() > deadline:
             raise TimeoutError(f"{about}: not within {seconds:g} s")
         time.sleep(_PAUSE)
+
+
+class _File(Protocol):
+    def fileno(self) -> int: ...
+
+
+def readable(file: _File, seconds: float) -> bool:
+    """Wait until something can be read from ``file``; False if there is nothing in time.
+
+    (By poll(): select() fails in processes with more than a thousand open files.)
+    """
+    arrivals = select.poll()
+    arrivals.register(file, select.POLLIN)
+    return bool(arrivals.poll(max(seconds, 0) * 1000))

@@ -1,9 +1,9 @@
 """Pods, and the two ways in which CNIs attach them.
 
-*Routed* (Calico, AWS, kindnet): the host side of the veth has no address, one host route leads to
-each pod, and the pod's gateway is a link-local address that every pod shares. *Bridged* (Flannel,
-docker): the host sides are ports of ``cni0``, which holds the gateway's address, and pods of one
-node reach each other below the IP layer.
+*Routed* (Calico, AWS, kindnet): the host side of the veth has no address, there is one host route
+to each pod, and the pod's gateway is a link-local address that every pod shares. *Bridged*
+(Flannel, docker): the host sides are ports of ``cni0``, which holds the gateway's address, and pods
+of one node reach each other below the IP layer.
 
 A pod may have any address (``101.76.9.141``, say): outside its node's range it gets host routes on
 every node.
@@ -19,7 +19,7 @@ from bpfsvc.lab.links import Address
 from bpfsvc.lab.namespace import Namespace
 
 if TYPE_CHECKING:
-    from bpfsvc.lab.node import Node
+    from bpfsvc.lab.node import LabNode
 
 _SHARED_GATEWAY: dict[int, Address] = {
     4: ipaddress.ip_address("169.254.1.1"),
@@ -27,11 +27,11 @@ _SHARED_GATEWAY: dict[int, Address] = {
 }
 
 
-class Pod(Namespace):
+class LabPod(Namespace):
     """A pod: a namespace with ``eth0`` and a veth on its node, ``host_end``."""
 
     def __init__(
-        self, node: Node, name: str, host_interface: str, addresses: dict[int, Address]
+        self, node: LabNode, name: str, host_interface: str, addresses: dict[int, Address]
     ) -> None:
         cgroup = node.cgroup / "pods" / name if node.cgroup and node.holds_pods else None
         super().__init__(name, prefix=node.prefix, cgroup=cgroup)
@@ -58,17 +58,17 @@ class Pod(Namespace):
         return self.host_end.name
 
     def address(self, family: int = 4) -> str:
-        """Give the pod's address of a family, as text; ``KeyError`` if it has none."""
+        """Return the pod's address of a family, as text; ``KeyError`` if it has none."""
         return str(self.addresses[family])
 
     def remove(self) -> None:
-        """End its processes and take the pod off its node, while the lab runs."""
+        """End the pod's processes and remove it from its node, while the lab runs."""
         self.node.forget(self)
         self.node.netlink.link("del", index=self.host_end.index)
         self.close()
 
 
-def _attach_routed(pod: Pod, address: Address) -> None:
+def _attach_routed(pod: LabPod, address: Address) -> None:
     gateway = _SHARED_GATEWAY[address.version]
     links.add_address(pod.uplink, address)
     links.add_route(pod, links.host_route(gateway), pod.uplink)
@@ -80,7 +80,7 @@ def _attach_routed(pod: Pod, address: Address) -> None:
     links.add_neighbour(pod.host_end, address, pod.uplink.mac)
 
 
-def _attach_bridged(pod: Pod, address: Address) -> None:
+def _attach_bridged(pod: LabPod, address: Address) -> None:
     node = pod.node
     assert node.bridge is not None
     pod.host_end.set(master=node.bridge.index)
@@ -91,5 +91,5 @@ def _attach_bridged(pod: Pod, address: Address) -> None:
         links.add_address(pod.uplink, address)
         links.add_route(node, links.host_route(address), node.bridge)
     links.add_route(pod, links.default_route(address.version), pod.uplink, gateway)
-    # With its first port a bridge gets carrier, and so its addresses begin to work.
+    # A bridge gets carrier with its first port; only then do its addresses work.
     links.await_address(node.bridge, gateway)

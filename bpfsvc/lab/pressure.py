@@ -1,10 +1,11 @@
-"""The processes that do what a ``load.Spec`` says.
+"""The processes that produce the load of a ``load.Spec``.
 
-Each of ``workers`` is a process with blocking sockets whose limits the kernel keeps (SO_RCVTIMEO,
-SO_SNDTIMEO), which costs Python no poll per call; counters are in shared memory. Every 0.1 s, and
-at the end, one line of JSON goes to standard output. SIGTERM ends the load early, in good order.
+Each of ``workers`` is a process with blocking sockets whose time limits the kernel enforces
+(SO_RCVTIMEO, SO_SNDTIMEO), so Python needs no poll per call; counters are in shared memory. Every
+0.1 s, and at the end, one line of JSON goes to standard output. SIGTERM ends the load early and
+cleanly.
 
-Started bare, with the standard library alone (see ``namespace.script``).
+The processes use the standard library only (see ``namespace.script``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, cast
 from bpfsvc.lab.load import Result, Spec
 
 _PROGRESS = 0.1  # seconds between two lines
-_EXAMPLES = 20  # failures told in detail
+_EXAMPLES = 20  # failures reported in detail
 _REQUEST = b"who\n"
 _PING = b"." * 63 + b"\n"
 _ANSWER_HEAD = len(b'{"pod": "')
@@ -43,11 +44,11 @@ class Board:
         self.workers = workers
 
     def stop(self) -> None:
-        """Tell every worker to come to an end."""
+        """Make every worker end."""
         self.counts[0] = 1
 
     def sums(self) -> dict[str, int]:
-        """Give the counters so far."""
+        """Return the counters so far."""
         places = range(1, 1 + 2 * self.workers, 2)
         return {
             "ok": sum(self.counts[at] for at in places),
@@ -57,7 +58,7 @@ class Board:
 
 @dataclass(slots=True)
 class Worker:
-    """One process of a load: its loop and what it has counted."""
+    """One process of a load: its loop and its counts."""
 
     spec: Spec
     board: Board
@@ -70,7 +71,7 @@ class Worker:
     examples: list[str] = field(default_factory=list)
 
     def run(self) -> dict[str, Any]:
-        """Work until told to stop; give the counts."""
+        """Work until stopped; return the counts."""
         if self.spec.kind == "connect":
             self._connect_again()
         elif self.spec.kind == "stream":
@@ -84,12 +85,12 @@ class Worker:
             "examples": self.examples,
         }
 
-    def _turns(self) -> Iterator[None]:
-        """Give one turn after the other until it is time to end."""
+    def _rounds(self) -> Iterator[None]:
+        """Yield once per round until it is time to end."""
         counts, place = self.board.counts, self.place
         deadline = self.start + self.spec.seconds
         limit = self.spec.count or 1 << 62
-        # A worker whose parent was killed must not go on for ever.
+        # A worker whose parent was killed must not run for ever.
         while (
             not counts[0]
             and time.monotonic() < deadline
@@ -122,7 +123,7 @@ class Worker:
         return made
 
     def _pod(self, line: bytes, made: socket.socket) -> str | None:
-        """Give the pod that answered, None (and a failure) if it is none of those expected."""
+        """Return the pod that answered, None (and count a failure) if it is not expected."""
         pod = line[_ANSWER_HEAD : line.find(b'"', _ANSWER_HEAD)].decode(errors="replace")
         if self.spec.expected and pod not in self.spec.expected:
             self._fail("wrong", made, pod)
@@ -131,7 +132,7 @@ class Worker:
 
     def _connect_again(self) -> None:
         target = (self.spec.address, self.spec.port)
-        for _ in self._turns():
+        for _ in self._rounds():
             since = time.perf_counter_ns()
             made = self._open(socket.SOCK_STREAM)
             try:
@@ -160,7 +161,7 @@ class Worker:
             if pod is not None:
                 self.pods[pod] += 1
                 streams.append(made)
-        for _ in self._turns():
+        for _ in self._rounds():
             if not streams:
                 return
             begun = time.monotonic()
@@ -185,7 +186,7 @@ class Worker:
     def _send_datagrams(self) -> None:
         target = (self.spec.address, self.spec.port)
         made: socket.socket | None = None
-        for _ in self._turns():
+        for _ in self._rounds():
             since = time.perf_counter_ns()
             made = made or self._open(socket.SOCK_DGRAM)
             try:
@@ -229,7 +230,7 @@ def _name(error: OSError) -> str:
 
 
 def _latency(buckets: Counter[int]) -> dict[str, float]:
-    """Give percentiles, in microseconds, from counts by logarithmic bucket."""
+    """Return percentiles, in microseconds, from counts by logarithmic bucket."""
     total = sum(buckets.values())
     if not total:
         return {}
@@ -249,7 +250,7 @@ def _microseconds(bucket: int) -> float:
 
 
 def _start(spec: Spec, board: Board, number: int, start: float) -> tuple[int, int]:
-    """Fork a worker; give its process id and the pipe on which its counts will come."""
+    """Fork a worker; return its process id and the pipe for its counts."""
     reading, writing = os.pipe()
     parent = os.getpid()
     process = os.fork()

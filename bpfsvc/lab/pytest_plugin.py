@@ -1,7 +1,7 @@
 """``pytest -p bpfsvc.lab.pytest_plugin``: the whole run takes place in a sandbox.
 
 pytest loads plugins named on the command line before it captures output or imports a test, which
-is the last moment at which the process can be started anew inside.
+is the last moment at which the process can be started again inside.
 """
 
 from __future__ import annotations

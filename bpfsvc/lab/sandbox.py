@@ -1,12 +1,11 @@
-"""A place where a lab can do no harm.
+"""Namespaces in which a lab cannot affect the machine.
 
-A lab makes interfaces, routes, sysctls, cgroups and pins. ``enter`` first gives the process a
-network, mount and cgroup namespace of its own, in which there is no interface but loopback, so
-that no test packet can leave and no mistake can reach the machine. ``require`` refuses to build
-anything elsewhere.
+A lab makes interfaces, routes, sysctls, cgroups and pins. ``enter`` first moves the process into a
+new network, mount and cgroup namespace, which has no interface but loopback, so no test packet and
+no mistake can reach the machine. ``require`` raises an error anywhere else.
 
-The process that calls ``enter`` stays outside as a supervisor and starts the work anew inside: it
-is the one that survives a ``kill -9`` of the work, ends what that left running, and removes the
+The process that calls ``enter`` stays outside as a supervisor and starts the work again inside.
+It survives a ``kill -9`` of the work, ends the processes that the work has left, and removes the
 sandbox's cgroup, the only trace in a tree shared with the machine. Mounts and namespaces vanish
 with the processes. (Two empty directories, ``/run/netns`` and ``/run/bpfsvc-lab``, stay: removing
 a directory would unmount what another sandbox has mounted on it.)
@@ -29,8 +28,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bpfsvc import syscalls
-from bpfsvc.errors import SystemUnfit, UsageError
+from bpfsvc.base import syscalls
+from bpfsvc.base.errors import SystemUnfit, UsageError
 from bpfsvc.lab.patience import stretched
 
 ROOT = Path("/run/bpfsvc-lab")
@@ -45,7 +44,7 @@ _PATIENCE = 5.0  # seconds for killed processes to leave the cgroup
 
 
 def inside() -> bool:
-    """Whether the calling thread is in the network namespace of a sandbox.
+    """True if the calling thread is in the network namespace of a sandbox.
 
     The sandbox's mounts hold a file that names its network namespace. (Comparing with that of
     process 1 would be simpler, but not every root may look at process 1.)
@@ -69,7 +68,7 @@ def require() -> None:
 
 
 def enter(command: Sequence[str] | None = None) -> None:
-    """Run ``command`` (default: this very process, from its start) inside a sandbox.
+    """Run ``command`` (default: this process again, from its start) inside a sandbox.
 
     Returns only if it is inside already and there is no ``command``. Otherwise this process becomes
     the supervisor, and ends with the status of the work (128 + signal number if it was killed).
@@ -96,7 +95,7 @@ def enter(command: Sequence[str] | None = None) -> None:
 
 
 def _private_mounts() -> Path:
-    """Mount what the sandbox needs in a mount namespace of its own; give its new cgroup."""
+    """Mount what the sandbox needs in a new mount namespace; return the new cgroup."""
     for directory in (ROOT, NETNS_ROOT):
         directory.mkdir(parents=True, exist_ok=True)
     syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -124,7 +123,7 @@ def _sweep(parent: Path) -> None:
         try:
             _remove_cgroup(stale)
         except OSError as error:
-            # Somebody is still in there (not for us to end), or another sweep was faster.
+            # Another process is still in it (not ours to end), or another sweep was faster.
             if error.errno not in (errno.EBUSY, errno.ENOENT):
                 raise
 
@@ -160,13 +159,13 @@ def _supervise(child: int, cgroup: Path) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    # A terminal sends SIGINT to the whole group: the work has it already.
+    # A terminal sends SIGINT to the whole group: the work has received it already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
     _, status = os.waitpid(child, 0)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the number of the work may now be another's
+        signal.signal(number, signal.SIG_IGN)  # the process id may now belong to another process
     code = os.waitstatus_to_exitcode(status)
     try:
         end_members(cgroup)
@@ -177,13 +176,13 @@ def _supervise(child: int, cgroup: Path) -> int:
 
 
 def members(cgroup: Path) -> Iterator[int]:
-    """Give the ids of the processes in ``cgroup`` and below."""
+    """Return the ids of the processes in ``cgroup`` and below."""
     for file in cgroup.rglob("cgroup.procs"):
         yield from (int(line) for line in file.read_text().split())
 
 
 def end_members(cgroup: Path) -> None:
-    """Kill, one by one, what still runs in ``cgroup``; ``OSError`` if something will not end."""
+    """Kill the processes in ``cgroup`` one by one; ``OSError`` if one does not end."""
     deadline = time.monotonic() + stretched(_PATIENCE)
     while left := list(members(cgroup)):
         if time.monotonic() > deadline:
@@ -202,7 +201,7 @@ def _remove_cgroup(cgroup: Path) -> None:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Remove a cgroup; one whose last process is no member any more may be busy for a moment."""
+    """Remove a cgroup; for a moment after its last process has ended it may still be busy."""
     deadline = time.monotonic() + stretched(_PATIENCE)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What every pod of a lab answers: who it is and whom it sees; then what it was sent.
+"""The server of every pod of a lab: it answers with its name and addresses, then echoes.
 
 The protocol, on TCP, is made of lines:
 
@@ -9,11 +9,11 @@ The protocol, on TCP, is made of lines:
 
 On UDP each datagram is one request: ``take ...`` answers the digest of that datagram, ``send N``
 one datagram of N bytes, ``echo ...`` itself, anything else the JSON line. An answer leaves from the
-address that was asked, as it must on a machine with several.
+address that the request was sent to, which matters on a machine with several addresses.
 
-Connections stay open until the client closes. The listening sockets are made by the parent, so that
-they accept before this runs; it is started bare, with the standard library alone (see
-``namespace.script``). One thread and epoll: what one core carries, with thousands of connections.
+Connections stay open until the client closes. The parent makes the listening sockets, so they
+accept before this process runs. It uses the standard library only (see ``namespace.script``), one
+thread and epoll, which serves thousands of connections on one core.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _IP_PKTINFO = 8
 
 
 def endpoint_text(name: tuple[str, int]) -> str:
-    """Give ``1.2.3.4:80`` or ``[fd00::1]:80``."""
+    """Return ``1.2.3.4:80`` or ``[fd00::1]:80``."""
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
 @dataclass(slots=True)
 class Connection:
-    """One accepted connection: what was read of a line, what waits to be sent."""
+    """One accepted connection: the bytes read of a line, and the bytes still to send."""
 
     socket: socket.socket
     greeting: bytes
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
-    to_send: int = 0  # bytes of PATTERN still owed
+    to_send: int = 0  # bytes of PATTERN still to send
     to_take: int = 0
     digest: hashlib._Hash | None = None
     echoing: bool = False
@@ -93,7 +93,7 @@ class Connection:
             self.digest = None
 
     def flush(self) -> bool:
-        """Send what can be sent without waiting; False when nothing more will ever be."""
+        """Send what can be sent without waiting; return False at the end of the connection."""
         while self.unsent or self.to_send:
             if not self.unsent:
                 portion = min(self.to_send, len(PATTERN))
@@ -107,7 +107,7 @@ class Connection:
         return not self.closing
 
     def wanted(self) -> int:
-        """Give the events to wait for."""
+        """Return the events to wait for."""
         events = 0
         if not self.closing and len(self.unsent) < _HIGH_WATER:
             events |= select.EPOLLIN
@@ -177,7 +177,7 @@ class Server:
             alive = connection.flush()
         except BlockingIOError:
             alive = connection.flush()
-        except OSError:  # reset or timed out: there is nobody left to tell
+        except OSError:  # reset or timed out: the client is gone
             alive = False
         if not alive:
             descriptor = connection.socket.fileno()
@@ -188,26 +188,26 @@ class Server:
             self.poll.modify(connection.socket, wanted)
             connection.events = wanted
 
-    def _answer_datagrams(self, asked: socket.socket) -> None:
+    def _answer_datagrams(self, listening: socket.socket) -> None:
         for _ in range(64):
             try:
-                data, control, _, peer = asked.recvmsg(_CHUNK, 128)
+                data, control, _, peer = listening.recvmsg(_CHUNK, 128)
             except BlockingIOError:
                 return
             except OSError:  # an ICMP error about an earlier answer
                 continue
             where = control[0][2]
-            port = asked.getsockname()[1]
-            if asked.family == socket.AF_INET:
+            port = listening.getsockname()[1]
+            if listening.family == socket.AF_INET:
                 address = socket.inet_ntop(socket.AF_INET, where[8:12])
-                # From the address that was asked, by whatever interface the routes say.
+                # From the address that the request was sent to, by the interface of the route.
                 origin = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("i4s4s", 0, where[8:12], b""))
             else:
                 address = socket.inet_ntop(socket.AF_INET6, where[:16])
                 origin = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, where[:16] + bytes(4))
             try:
-                asked.sendmsg([self._reply(data, peer[:2], (address, port))], [origin], 0, peer)
-            except OSError:  # no way back, or no room: to the client a lost datagram
+                listening.sendmsg([self._reply(data, peer[:2], (address, port))], [origin], 0, peer)
+            except OSError:  # no route back, or no room: to the client a lost datagram
                 continue
 
     def _reply(self, data: bytes, peer: tuple[str, int], local: tuple[str, int]) -> bytes:

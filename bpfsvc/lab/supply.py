@@ -15,13 +15,13 @@ from bpfsvc.lab.objects import Object, manifest, port, service, slices
 PORT = 6443
 
 MARK = "10.96.255.254"
-"""The cluster IP of a Service that only tells how far an agent has come."""
+"""The cluster IP of a Service that only shows how far an agent has come."""
 
 _NAMESPACE = "bpfsvc-lab"
 
 
 def mark(number: int) -> tuple[Object, Object]:
-    """Give a Service at port ``number`` and its endpoint, with which everything before has come."""
+    """Return a Service at port ``number`` and its slice, which show that earlier objects are in."""
     name = f"m{number}"
     made = service("settled", [MARK], [port(number, name)], namespace=_NAMESPACE)
     endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
@@ -30,35 +30,35 @@ def mark(number: int) -> tuple[Object, Object]:
 
 
 class Supply(Protocol):
-    """Objects under names, each of which may stand for several."""
+    """Groups of objects, each with a name."""
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Let the objects under a name be these."""
+        """Replace the objects under a name by these."""
         ...
 
     def drop(self, name: str) -> None:
-        """Let there be none under a name."""
+        """Remove the objects under a name."""
         ...
 
     def flags(self, node: str) -> list[str]:
-        """Give the flags by which the agent of a node finds them."""
+        """Return the flags with which the agent of a node reads the objects."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Release what the supply holds."""
         ...
 
 
 class Files:
-    """A directory of manifests below ``place``."""
+    """A directory of manifests below ``parent``."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self.directory = place / "manifests"
+    def __init__(self, parent: Path) -> None:
+        self._place = parent
+        self.directory = parent / "manifests"
         self.directory.mkdir()
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Write a manifest as editors and ``kubectl`` do it: beside its place, then renamed."""
+        """Write a manifest as editors do: into another file, which is then renamed."""
         self.put_text(f"{name}.yaml", manifest(objects))
 
     def put_text(self, file: str, text: str) -> None:
@@ -72,28 +72,28 @@ class Files:
         (self.directory / f"{name}.yaml").unlink()
 
     def flags(self, node: str) -> list[str]:  # noqa: ARG002
-        """Name the directory."""
+        """Return the flag that names the directory."""
         return ["--manifests", str(self.directory)]
 
     def close(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing."""
 
 
 class Served:
-    """An API server that listens in a namespace, at an address that the nodes reach."""
+    """An API server in a namespace, at an address that the nodes reach."""
 
-    def __init__(self, place: Path, namespace: Namespace, address: str) -> None:
+    def __init__(self, parent: Path, namespace: Namespace, address: str) -> None:
         self.server = ApiServer()
         self._names: dict[str, list[Object]] = {}
         listener = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, PORT))
         self.server.serve(listener)
-        self.kubeconfig = place / "kubeconfig"
+        self.kubeconfig = parent / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(kubeconfig(self.server.url(address))))
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Bring the server's objects of that name to these."""
+        """Make these the server's objects of that name."""
         before = {_key(one): one for one in self._names.get(name, ())}
         self._names[name] = list(map(dict, objects))
         for one in objects:
@@ -107,11 +107,11 @@ class Served:
         self.put(name)
 
     def flags(self, node: str) -> list[str]:
-        """Name a kubeconfig, and a file of the node's own for the last good state."""
-        return ["--kubeconfig", str(self.kubeconfig), "--last-good", str(self.last_good(node))]
+        """Return the flags that name a kubeconfig and the node's snapshot file."""
+        return ["--kubeconfig", str(self.kubeconfig), "--last-good", str(self.snapshot_file(node))]
 
-    def last_good(self, node: str) -> Path:
-        """Give the file of a node."""
+    def snapshot_file(self, node: str) -> Path:
+        """Return the snapshot file of a node."""
         return self.kubeconfig.with_name(f"last-good-{node}")
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Served:
 
 
 def kubeconfig(url: str) -> Object:
-    """Give a kubeconfig (JSON is YAML) for a server that asks for nothing."""
+    """Return a kubeconfig (JSON is YAML) for a server without authentication."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -6,8 +6,8 @@
                             ├── switch ──┤
     far 192.168.60.100 ─ router .253     └── node-2 .12 ── pods 10.244.2.11, .12 ...
 
-The client knows the LAN only: pods and Service addresses it reaches after ``client.route``. Nodes
-have a default route to the switch (.254), which forwards nothing: what no rule took ends there.
+The client knows the LAN only: it reaches pods and Service addresses after ``client.route``. Nodes
+have a default route to the switch (.254), which forwards nothing: untranslated packets end there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from bpfsvc.lab import links, sandbox
+from bpfsvc.lab.environment import Environment
 from bpfsvc.lab.links import Address, End, Network
 from bpfsvc.lab.namespace import LabError, Namespace
-from bpfsvc.lab.node import VXLAN_OVERHEAD, Node
-from bpfsvc.lab.pod import Pod
-from bpfsvc.lab.scaffold import Scaffold
+from bpfsvc.lab.node import VXLAN_OVERHEAD, LabNode
+from bpfsvc.lab.pod import LabPod
 
 CLUSTER_CIDRS: dict[int, Network] = {
     4: ipaddress.ip_network("10.244.0.0/16"),
@@ -36,7 +36,7 @@ _N = TypeVar("_N", bound=Namespace)
 _serial = itertools.count(1)
 
 
-class Client(Namespace):
+class LabClient(Namespace):
     """A machine outside the cluster, with one interface ``eth0``."""
 
     def __init__(self, name: str, *, prefix: str) -> None:
@@ -45,17 +45,17 @@ class Client(Namespace):
         self.uplink: End
 
     def address(self, family: int = 4) -> str:
-        """Give the address of a family, as text; ``KeyError`` if there is none."""
+        """Return the address of a family, as text; ``KeyError`` if there is none."""
         return str(self.addresses[family])
 
-    def route(self, to: str, via: Node) -> None:
-        """Send an address or a network by way of a node."""
+    def route(self, to: str, via: LabNode) -> None:
+        """Route an address or a network through a node."""
         network = ipaddress.ip_network(to)
         links.add_route(self, network, self.uplink, via.addresses[network.version])
 
 
-class Lab(Scaffold):
-    """A context manager: the network is there within, and gone afterwards.
+class Lab(Environment):
+    """A context manager: the network exists inside the block.
 
     ``overlay="vxlan"`` carries pod traffic between nodes in VXLAN; ``cni_masquerade`` masquerades
     in netfilter what pods send out of the pod range; ``holds_pods`` puts pods' processes below the
@@ -91,10 +91,10 @@ class Lab(Scaffold):
             raise LabError(f"families {families!r} are not some of 4 and 6")
         self.layout, self.overlay, self.families = layout, overlay, tuple(sorted(families))
         self.cluster_cidrs = {family: CLUSTER_CIDRS[family] for family in self.families}
-        self.nodes: list[Node] = []
-        self.client: Client
+        self.nodes: list[LabNode] = []
+        self.client: LabClient
         self.switch: Namespace
-        self._far: Client | None = None
+        self._far: LabClient | None = None
         self._counts = (nodes, pods_per_node)
         self.cni_masquerade, self._holds_pods, self._far_mtu = cni_masquerade, holds_pods, far_mtu
         if rp_filter is None:
@@ -104,15 +104,15 @@ class Lab(Scaffold):
         self._pod_mtu = pod_mtu or 1500 - overhead
 
     @property
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[LabPod]:
         """All pods, in the order of nodes."""
         return [pod for node in self.nodes for pod in node.pods.values()]
 
     @property
-    def far(self) -> Client:
+    def far(self) -> LabClient:
         """The client behind the router; ``LabError`` without ``far_mtu``."""
         if self._far is None:
-            raise LabError("this lab has no far client", "give Lab a far_mtu")
+            raise LabError("this lab has no far client", "pass far_mtu to Lab")
         return self._far
 
     def serve(self, port: int = 8080) -> None:
@@ -130,12 +130,12 @@ class Lab(Scaffold):
         lan = links.bridge(self.switch, "br0")
         for family in self.families:
             links.add_address(lan, *_host(_LAN, family, _SWITCH))
-        self.client = self._open(Client("client", prefix=prefix))
+        self.client = self._open(LabClient("client", prefix=prefix))
         self.client.uplink = self._plug(lan, self.client, _CLIENT)
         self.client.addresses = self._hosts(_LAN, _CLIENT)
         for number in range(1, self._counts[0] + 1):
             node = self._open(
-                Node(
+                LabNode(
                     number,
                     prefix=prefix,
                     families=self.families,
@@ -145,9 +145,9 @@ class Lab(Scaffold):
                 )
             )
             self.nodes.append(node)
-            self._equip(node, lan)
+            self._set_up_node(node, lan)
         for node, peer in itertools.permutations(self.nodes, 2):
-            node.meet(peer)
+            node.add_peer(peer)
         if self._far_mtu is not None:
             self._far = self._build_far(prefix, lan, self._far_mtu)
         for node in self.nodes:
@@ -169,8 +169,8 @@ class Lab(Scaffold):
             links.add_address(uplink, *_host(_LAN, family, number))
         return uplink
 
-    def _equip(self, node: Node, lan: End) -> None:
-        """Do for one node what its distribution and its CNI do at start."""
+    def _set_up_node(self, node: LabNode, lan: End) -> None:
+        """Set up one node as its distribution and its CNI do at start."""
         for scope in ("all", "default"):
             node.sysctl(f"net.ipv4.conf.{scope}.rp_filter", self._rp_filter)
         node.uplink = self._plug(lan, node, 10 + node.number)
@@ -184,12 +184,12 @@ class Lab(Scaffold):
         if self.cni_masquerade:
             node.masquerade_pods(self.cluster_cidrs.values())
 
-    def _build_far(self, prefix: str, lan: End, mtu: int) -> Client:
+    def _build_far(self, prefix: str, lan: End, mtu: int) -> LabClient:
         router = self._open(Namespace("router", prefix=prefix))
         for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
             router.sysctl(key, 1)
         self._plug(lan, router, _ROUTER)
-        far = self._open(Client("far", prefix=prefix))
+        far = self._open(LabClient("far", prefix=prefix))
         narrow, far.uplink = links.cable(router, "far", far, "eth0")
         # Only the router's side is narrow: the client must not know, or it would ask for small
         # segments and no error message would ever be needed.

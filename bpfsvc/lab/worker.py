@@ -1,11 +1,11 @@
-"""Makes sockets for others: the process that stands in a node's namespace *and* cgroup.
+"""The process that makes sockets in a node's namespace *and* cgroup.
 
-A socket belongs to the network namespace and the cgroup of the task that created it, for life,
-whoever uses it later; the kernel's socket hooks go by the socket's cgroup, not by the caller's.
+A socket always belongs to the network namespace and the cgroup of the task that created it, even if
+another process uses it; the kernel's socket hooks use the socket's cgroup, not that of the caller.
 So one small process per node suffices: it creates sockets and passes their descriptors, and tests
 use them as if they ran on the node.
 
-Started bare, with the standard library alone (see ``namespace.script``). On its end of a Unix
+It uses the standard library only (see ``namespace.script``). On its end of a Unix
 socket pair a request is one JSON array [family, type, protocol, count]; the answer is "+" and
 ``count`` descriptors, or ``errno`` as text.
 """
@@ -21,7 +21,7 @@ LIMIT = 200
 
 
 def answer(line: socket.socket) -> bool:
-    """Serve one request; False when the other side has gone."""
+    """Serve one request; return False when the other side has closed."""
     request = line.recv(4096)
     if not request:
         return False

@@ -1,6 +1,6 @@
-"""What the agent counts, for Prometheus. prometheus_client is imported nowhere else.
+"""What the agent measures, for Prometheus; the only room that imports prometheus_client.
 
-The agent speaks to an :class:`~bpfsvc.metrics.observer.Observer`, which needs nothing and does
-nothing; :class:`~bpfsvc.metrics.recorder.Metrics` is one that remembers, and is only imported where
-somebody may ask it.
+May import kube, datapath, services, model and base. The agent calls an
+:class:`~bpfsvc.metrics.observer.Observer`, which imports nothing else and does nothing;
+:class:`~bpfsvc.metrics.recorder.Metrics` records, and is imported only with the metrics server.
 """

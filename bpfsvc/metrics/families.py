@@ -1,4 +1,4 @@
-"""The metrics that are kept, by name. What is read when somebody asks stands elsewhere.
+"""The metrics that are recorded, by name. Those read at each scrape are in other modules.
 
 Where the meaning is kube-proxy's, so are the name, the labels and the buckets: dashboards and
 alerts go on working. Our own begin with ``bpfsvc_``.
@@ -6,13 +6,13 @@ alerts go on working. Our own begin with ``bpfsvc_``.
 
 from __future__ import annotations
 
-from bpfsvc.bare import bare_package
-
-with bare_package("prometheus_client"):
-    # All of it would bring servers, gateways and TLS: 8 MB.
-    from prometheus_client.metrics import Counter, Gauge, Histogram, disable_created_metrics
-    from prometheus_client.process_collector import ProcessCollector
-    from prometheus_client.registry import CollectorRegistry
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -33,130 +33,150 @@ _BUILD = (
 )
 
 
-class KubeProxy:
-    """Metrics that kube-proxy has as well."""
+class _Families:
+    """Makes families in one registry."""
+
+    def __init__(self, registry: CollectorRegistry, prefix: str = "") -> None:
+        self._registry = registry
+        self._prefix = prefix
+
+    def gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(self._prefix + name, text, labels, registry=self._registry)
+
+    def counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(self._prefix + name, text, labels, registry=self._registry)
+
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        buckets: tuple[float, ...] = _SYNC_BUCKETS,
+        labels: tuple[str, ...] = _FAMILY,
+    ) -> Histogram:
+        name = self._prefix + name
+        return Histogram(name, text, labels, buckets=buckets, registry=self._registry)
+
+
+class SyncFamilies:
+    """kube-proxy's metrics of changes, from their arrival until they are in the kernel."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(
-            name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = _FAMILY
-        ) -> Histogram:
-            return Histogram(name, text, labels, buckets=buckets, registry=registry)
-
-        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(name, text, labels, registry=registry)
-
-        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-            return Counter(name, text, labels, registry=registry)
-
-        sync = "kubeproxy_sync_proxy_rules_"
-        self.sync = histogram(
-            f"{sync}duration_seconds", "Bringing Services into the kernel", _SYNC_BUCKETS
+        make = _Families(registry, "kubeproxy_")
+        sync = "sync_proxy_rules_"
+        self.seconds = make.histogram(
+            f"{sync}duration_seconds", "Time to write Services to the kernel"
         )
-        self.full_sync = histogram(
-            "kubeproxy_sync_full_proxy_rules_duration_seconds",
-            "Bringing all Services into the kernel",
-            _SYNC_BUCKETS,
+        self.full_seconds = make.histogram(
+            "sync_full_proxy_rules_duration_seconds", "Time to write all Services to the kernel"
         )
-        self.partial_sync = histogram(
-            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-            "Bringing Services that were touched into the kernel",
-            _SYNC_BUCKETS,
+        self.partial_seconds = make.histogram(
+            "sync_partial_proxy_rules_duration_seconds",
+            "Time to write the Services that changed to the kernel",
         )
-        self.synced_at = gauge(
-            f"{sync}last_timestamp_seconds", "When Services were last brought in", _FAMILY
+        self.synced_at = make.gauge(
+            f"{sync}last_timestamp_seconds", "When Services were last written", _FAMILY
         )
-        self.queued_at = gauge(
+        self.queued_at = make.gauge(
             f"{sync}last_queued_timestamp_seconds", "When a change last arrived", _FAMILY
         )
-        self.programming = histogram(
-            "kubeproxy_network_programming_duration_seconds",
-            "From the cause of a change of endpoints to its being in the kernel",
+        self.programming = make.histogram(
+            "network_programming_duration_seconds",
+            "Time from the cause of a change of endpoints until it is in the kernel",
             _PROGRAMMING_BUCKETS,
         )
-        self.endpoint_changes_pending = gauge(
+        self.endpoint_changes_pending = make.gauge(
             f"{sync}endpoint_changes_pending", "Changes of endpoint slices not yet in the kernel"
         )
-        self.endpoint_changes = counter(
+        self.endpoint_changes = make.counter(
             f"{sync}endpoint_changes_total", "Changes of endpoint slices that arrived"
         )
-        self.service_changes_pending = gauge(
+        self.service_changes_pending = make.gauge(
             f"{sync}service_changes_pending", "Changes of Services not yet in the kernel"
         )
-        self.service_changes = counter(
+        self.service_changes = make.counter(
             f"{sync}service_changes_total", "Changes of Services that arrived, for each family"
         )
-        self.no_local = gauge(
+        self.no_local_endpoints = make.gauge(
             f"{sync}no_local_endpoints_total",
             "Service ports of policy Local whose endpoints are all on other nodes",
             ("traffic_policy", "ip_family"),
         )
-        self.healthz = counter("kubeproxy_proxy_healthz_total", "Answers of /healthz", ("code",))
-        self.livez = counter("kubeproxy_proxy_livez_total", "Answers of /livez", ("code",))
-        self.stale_udp = histogram(
-            "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-            "Looking for UDP entries of backends that ceased to serve",
-            _SYNC_BUCKETS,
+
+
+class ServingFamilies:
+    """kube-proxy's metrics of its health checks, its UDP cleanup and its requests."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        make = _Families(registry)
+        self.healthz = make.counter(
+            "kubeproxy_proxy_healthz_total", "Responses of /healthz", ("code",)
         )
-        self.stale_udp_removed = counter(
-            "kubeproxy_conntrack_reconciler_deleted_entries_total",
-            "UDP entries removed because their backend ceased to serve",
+        self.livez = make.counter("kubeproxy_proxy_livez_total", "Responses of /livez", ("code",))
+        udp = "kubeproxy_conntrack_reconciler_"
+        self.stale_udp_seconds = make.histogram(
+            f"{udp}sync_duration_seconds",
+            "Time to find UDP entries whose backend no longer serves",
+        )
+        self.stale_udp_removed = make.counter(
+            f"{udp}deleted_entries_total",
+            "UDP entries removed because their backend no longer serves",
             _FAMILY,
         )
-        self.requests = counter(
+        self.requests = make.counter(
             "rest_client_requests_total", "Requests to the API server", ("code", "method", "host")
         )
-        self.request_seconds = histogram(
+        self.request_seconds = make.histogram(
             "rest_client_request_duration_seconds",
-            "How long the API server took to answer",
+            "Time until the API server answered",
             _REQUEST_BUCKETS,
             ("verb", "host"),
         )
-        self.kubernetes = gauge(
+        self.kubernetes = make.gauge(
             "kubernetes_build_info", "1, labelled with the version of the API server", _BUILD
         )
 
 
-class Own:
-    """Metrics of the agent that kube-proxy has no match for."""
+class BpfsvcFamilies:
+    """Metrics of the agent that kube-proxy does not have."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(f"bpfsvc_{name}", text, labels, registry=registry)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"bpfsvc_{name}", text, registry=registry)
-
-        self.build = gauge("build_info", "1, labelled with the version", ("version", "programs"))
-        self.reconciled = Histogram(
-            "bpfsvc_reconcile_duration_seconds",
-            "Comparing the kernel with what was written",
-            buckets=_SYNC_BUCKETS,
-            registry=registry,
+        make = _Families(registry, "bpfsvc_")
+        self.build = make.gauge(
+            "build_info", "1, labelled with the version", ("version", "programs")
         )
-        self.reconciled_at = gauge(
+        self.drift_seconds = make.histogram(
+            "reconcile_duration_seconds",
+            "Time to compare the kernel with what was written",
+            labels=(),
+        )
+        self.drift_checked_at = make.gauge(
             "reconcile_last_timestamp_seconds", "When the kernel was last compared"
         )
-        self.drift = counter(
-            "drift_rows_total", "Rows in the kernel that were not as written, and were mended"
+        self.drift = make.counter(
+            "drift_rows_total", "Entries in the kernel that were not as written, and were repaired"
         )
-        self.refused = gauge(
+        self.refused = make.gauge(
             "services_refused", "Services that are not up to date because a map is full"
         )
-        self.unreadable = gauge(
-            "objects_unreadable", "Objects or files that cannot be read; their last state holds"
+        self.unreadable = make.gauge(
+            "objects_unreadable",
+            "Objects or files that cannot be read; their last state stays in force",
         )
-        self.interfaces = gauge("interfaces_attached", "Interfaces with programs on them")
-        self.socket_programs = gauge("socket_programs_attached", "Programs that serve sockets")
-        self.lost = counter(
+        self.interfaces = make.gauge("interfaces_attached", "Interfaces with programs")
+        self.socket_programs = make.gauge("socket_programs_attached", "Socket programs attached")
+        self.interfaces_lost = make.counter(
             "interfaces_lost_total", "Interfaces found without their programs, and attached again"
         )
-        self.last_good = gauge(
-            "last_good_in_use", "1 while the API server is stood in for by the last good state"
+        self.fast_path_used = make.gauge(
+            "fast_path_used", "1 while packets take the fast path, 0 while all take the stack"
         )
-        self.last_good_at = gauge(
+        self.pins_lost = make.counter(
+            "pins_lost_total", "Pins that another program removed, and that were restored"
+        )
+        self.snapshot = make.gauge(
+            "last_good_in_use", "1 while the snapshot is used instead of the API server"
+        )
+        self.snapshot_saved_at = make.gauge(
             "last_good_saved_timestamp_seconds",
-            "When the last good state in use was saved; 0 while none is",
+            "When the snapshot in use was saved; 0 while none is in use",
         )
-
-
-__all__ = ["CollectorRegistry", "KubeProxy", "Own", "ProcessCollector"]

@@ -1,82 +1,117 @@
-"""What only the kernel knows: its counters, and how full its maps are. Read when somebody asks."""
+"""Metrics read from the kernel at each scrape: its counters, and how full its maps are."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 
-from bpfsvc.bare import bare_package
-from bpfsvc.datapath.bpf import Map
-from bpfsvc.datapath.layout import Layout, MapLayout
-from bpfsvc.datapath.pins import Pinned
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from bpfsvc.datapath.maps.layout import Layout, MapLayout
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.syscall import Map
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
-from bpfsvc.programmed import Ledger
-
-with bare_package("prometheus_client"):
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
+from bpfsvc.services.applied import AppliedState
 
 _NOT_COUNTED = {"services", "frontends", "backends", "backend_counters", "connections"}
-"""To count these takes too long to do it for everyone who asks."""
+"""Counting these takes too long for each scrape; :meth:`_expected` says how many there are."""
 
-_AS_OTHERS = "endpoints"
-"""It never has more rows than there are counters in use, and its size is theirs."""
+_SIZED_BY_COUNTERS = "endpoints"
+"""It never has more entries than there are counters in use, and has their capacity."""
 
 
 def private(pinned: Pinned, name: str) -> Map:
-    """Open a map once more: one :class:`Map` is not for two threads."""
+    """Open a map once more: a :class:`Map` is for one thread only."""
     return Map(os.dup(pinned.map(name).fd), name)
 
 
-class Kernel:
+class KernelFamilies:
     """Reads maps for the registry."""
 
-    def __init__(self, pinned: Pinned, ledger: Ledger, connections: Callable[[], int]) -> None:
-        """``connections()`` gives the number of entries in the map of that name."""
+    def __init__(
+        self,
+        pinned: Pinned,
+        applied_state: AppliedState,
+        connections: Callable[[], int],
+        *,
+        services: bool,
+    ) -> None:
+        """``connections()`` returns the number of entries in the map of that name.
+
+        ``services``: show what was refused of each Service too.
+        """
+        self._with_services = services
         self._connections = connections
         self._layout: Layout = pinned.layout
-        self._ledger = ledger
+        self._applied_state = applied_state
         self._counters = Sums(private(pinned, "counters"))
+        self._refusals = private(pinned, "refusals")
         self._capacities = {
-            name: one.max_entries
-            for name, one in pinned.layout.maps.items()
-            if _fills_up(name, one)
+            name: layout.max_entries
+            for name, layout in pinned.layout.maps.items()
+            if _fills_up(name, layout)
         }
         self._maps = {
             name: private(pinned, name) for name in sorted(self._capacities.keys() - _NOT_COUNTED)
         }
 
     def collect(self) -> Iterator[Metric]:
-        """Give the families, as a collector does."""
+        """Yield the families, as a collector does."""
         yield from self._events()
+        if self._with_services:
+            yield self._refused()
         entries = GaugeMetricFamily(
-            "bpfsvc_map_entries", "Rows in a map of the kernel", labels=("map",)
+            "bpfsvc_map_entries", "Entries of a map in the kernel", labels=("map",)
         )
         capacity = GaugeMetricFamily(
-            "bpfsvc_map_capacity", "Rows that a map of the kernel has room for", labels=("map",)
+            "bpfsvc_map_capacity", "Entries that a map in the kernel has room for", labels=("map",)
         )
-        counted = {name: found.count() for name, found in self._maps.items()}
-        for name, rows in sorted({**counted, **self._known()}.items()):
-            entries.add_metric((name,), rows)
+        counted = {name: opened.count() for name, opened in self._maps.items()}
+        for name, count in sorted({**counted, **self._expected()}.items()):
+            entries.add_metric((name,), count)
             capacity.add_metric((name,), self._capacities[name])
         yield entries
         yield capacity
 
-    def _known(self) -> dict[str, int]:
-        """Say of the largest maps how many rows they should have, which is nearly as good."""
-        ports = self._ledger.snapshot()
+    def _expected(self) -> dict[str, int]:
+        """Return how many entries the largest maps should have, by name."""
+        ports = self._applied_state.snapshot()
         return {
             "services": len(ports),
-            "frontends": sum([len(one.flat_frontends) // 2 for one in ports]),
-            "backends": sum([one.size for one in ports]),
-            "backend_counters": sum(len(one.counter_ids) for one in Pace().through(ports)),
+            "frontends": sum([len(port.flat_frontends) // 2 for port in ports]),
+            "backends": sum([port.size for port in ports]),
+            "backend_counters": sum(len(port.counter_ids) for port in Pace().over(ports)),
             "connections": self._connections(),
         }
 
+    def _refused(self) -> Metric:
+        """Return what was refused of each service port; ports without refusals are left out."""
+        fields = self._layout.maps["refusals"].value.names
+        sums = Sums(self._refusals)
+        family = CounterMetricFamily(
+            "bpfsvc_service_refused",
+            "First packets and calls to a Service that were rejected or dropped",
+            labels=(*SERVICE_LABELS, "action", "reason"),
+        )
+        ports = {one.service_id: one for one in self._applied_state.snapshot()}
+        for key, counts in self._refusals.items():
+            service_id = int.from_bytes(key, sys.byteorder)
+            if service_id not in ports:
+                continue
+            labels = service_labels(ports[service_id])
+            for field, count in zip(fields, sums.fields(sums.fold(counts)), strict=True):
+                action, _, reason = field.partition("__")
+                if count:
+                    family.add_metric((*labels, action, reason), count)
+        return family
+
     def _events(self) -> Iterator[Metric]:
-        """Name counters by their fields in C, where what follows two underscores is the reason."""
+        """Yield counters named by their fields in C; two underscores come before the reason."""
         fields = self._layout.maps["counters"].value.names
-        sums = self._counters.spread(self._counters.one(0))
+        sums = self._counters.fields(self._counters.entry(0))
         families: dict[str, CounterMetricFamily] = {}
         for field, count in zip(fields, sums, strict=True):
             event, _, reason = field.partition("__")
@@ -90,7 +125,8 @@ class Kernel:
         yield from families.values()
 
 
-def _fills_up(name: str, one: MapLayout) -> bool:
+def _fills_up(name: str, layout: MapLayout) -> bool:
+    """True if entries are added to a map as objects are, so that it can be full."""
     if name == "backend_counters":
         return True
-    return one.type.endswith(("hash", "lpm_trie")) and name != _AS_OTHERS
+    return layout.type.endswith(("hash", "lpm_trie")) and name != _SIZED_BY_COUNTERS

@@ -1,7 +1,6 @@
-"""What the agent tells of its work, in its own words.
+"""The agent's interface to metrics: what happened, in the agent's own terms.
 
-This is also what it speaks to when nobody asks for metrics: then each of these does nothing. All
-may be called from any thread, and none of them waits for anything.
+Without metrics, each of these calls does nothing. All may come from any thread, and none waits.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from bpfsvc.datapath.pins import Pinned
-from bpfsvc.plan import Plan
-from bpfsvc.programmed import Ledger
-from bpfsvc.sources import Batch
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.kube.source import Batch
+from bpfsvc.services.applied import AppliedState
+from bpfsvc.services.plan import Plan
 
 BOTH: Collection[int] = (4, 6)
-"""Both families: the programs and the agent serve them together."""
+"""Both address families: the programs and the agent handle them together."""
 
 
-class Contact(Protocol):
-    """How it stands with one resource of the API server; what is counted, from the start on."""
+class ApiContact(Protocol):
+    """The connection to one resource of the API server; counts are since the start."""
 
     @property
     def resource(self) -> str:
@@ -27,100 +26,114 @@ class Contact(Protocol):
 
     @property
     def optional(self) -> bool:
-        """Nothing depends on it; it may be missing for ever."""
+        """True if the agent works without it, and the cluster may not have it."""
 
     @property
     def connected(self) -> bool:
-        """What is known of it is current."""
+        """True if its objects are followed, so that their state is current."""
 
     @property
-    def heard(self) -> float:
-        """When the server last said anything of it, by ``time.monotonic``; 0 if never."""
+    def last_data(self) -> float:
+        """When the server last sent something about it, by ``time.monotonic``; 0 if never."""
 
     @property
     def lists(self) -> int:
-        """How many complete lists there were."""
+        """Complete lists received."""
 
     @property
     def watches(self) -> int:
-        """How many watches were opened."""
+        """Watches opened."""
 
     @property
     def errors(self) -> int:
-        """How many lists and watches failed."""
+        """Lists and watches that failed."""
 
 
 class Observer:
-    """Is told everything, and here forgets it."""
+    """Receives every event of the agent, and here ignores it."""
 
     # -- objects --
 
     def queued(self, batch: Batch) -> None:
-        """Note that changes have arrived; to be called before they wait for anything."""
+        """Changes have arrived; call it before they wait for anything."""
 
     def applied(self, batches: Iterable[Batch]) -> None:
-        """Note that changes told by :meth:`queued` are in the kernel."""
+        """Changes passed to :meth:`queued` are in the kernel."""
 
     def unreadable(self, objects: int) -> None:
-        """Say how many objects or files cannot be read at present."""
+        """So many objects or files cannot be read at present."""
 
-    def contacts(self, ask: Callable[[], Iterable[Contact]]) -> None:
-        """Say whom to ask how it stands with the API server, whenever somebody wants to know."""
+    def set_api_contacts(self, contacts: Callable[[], Iterable[ApiContact]]) -> None:
+        """Call ``contacts()`` at each scrape for the connections to the API server."""
 
-    def asked(self, method: str, host: str, code: str, seconds: float) -> None:
-        """Note a request to the API server, and how long its answer took; ``<error>``: none."""
+    def api_request(self, method: str, host: str, code: str, seconds: float) -> None:
+        """The API server answered a request after ``seconds``; code ``<error>``: it did not."""
 
-    def kubernetes(self, version: Mapping[str, str]) -> None:
-        """Say what the API server's ``/version`` says."""
+    def api_server_version(self, version: Mapping[str, str]) -> None:
+        """The API server's ``/version`` says this."""
 
-    def standing_in(self, saved: float | None) -> None:
-        """Say that the last good state is served, saved at ``saved`` (Unix seconds), or no more."""
+    def snapshot_in_use(self, saved: float | None) -> None:
+        """The snapshot saved at ``saved`` (Unix seconds) is in use; None: no longer."""
 
     # -- the kernel --
 
-    def opened(self, pinned: Pinned, ledger: Ledger, connections: Callable[[], int]) -> None:
-        """Say where traffic is counted; what was adopted is in the ledger, nothing else yet.
+    def opened(
+        self, pinned: Pinned, applied_state: AppliedState, connections: Callable[[], int]
+    ) -> None:
+        """The maps are open; the applied state holds what was restored, and nothing else yet.
 
-        ``connections()`` gives the number of entries in the map of that name, which is too large
-        to be counted for everyone who asks.
+        ``connections()`` returns the number of entries in the map of that name, which is too large
+        to be counted at each scrape.
         """
 
     def written(self, plan: Plan) -> None:
-        """Note that a plan was executed; to be called before the ledger knows of it."""
+        """A plan was executed; call it before the applied state contains it."""
 
     def synced(
-        self, seconds: float, *, full: bool, families: Collection[int] = BOTH, well: bool = True
+        self,
+        seconds: float,
+        *,
+        full: bool,
+        families: Collection[int] = BOTH,
+        complete: bool = True,
     ) -> None:
-        """Note that Services were brought into the kernel, all (``full``) or those touched.
+        """Services were written to the kernel: all of them (``full``), or those that changed.
 
-        ``well``: nothing was refused.
+        ``complete``: nothing was refused.
         """
 
-    def reconciled(self, seconds: float, drift: int) -> None:
-        """Note that the kernel was compared with what was written, and how many rows differed."""
+    def drift_checked(self, seconds: float, drift: int) -> None:
+        """The kernel was compared with what was written; so many entries differed."""
 
     def refused(self, services: int) -> None:
-        """Say how many Services are not up to date, because a map is full."""
+        """So many Services are not up to date, because a map is full."""
 
-    def no_local(self, counts: Mapping[tuple[str, int], int]) -> None:
-        """Say how many service ports keep to endpoints of this node where there are none.
+    def no_local_endpoints(self, counts: Mapping[tuple[str, int], int]) -> None:
+        """So many service ports require endpoints of this node and have none.
 
-        By traffic policy (``internal``, ``external``) and family; see :mod:`bpfsvc.absence`.
+        By traffic policy (``internal``, ``external``) and family;
+        see :mod:`bpfsvc.services.no_local_endpoints`.
         """
 
-    def stale_udp(self, seconds: float, removed: Mapping[int, int]) -> None:
-        """Note that UDP entries of backends that ceased to serve were looked for.
+    def stale_udp_removed(self, seconds: float, removed: Mapping[int, int]) -> None:
+        """UDP entries of backends that no longer serve were searched for.
 
-        ``removed`` gives how many there were, for each family that was looked at.
+        ``removed``: how many were removed, for each family that was searched.
         """
 
-    def attached(self, interfaces: int, socket_programs: int) -> None:
-        """Say to how many interfaces programs are attached, and how many serve sockets."""
+    def attachments(self, interfaces: int, socket_programs: int) -> None:
+        """So many interfaces have programs, and so many socket programs are attached."""
 
-    def lost(self, interfaces: int) -> None:
-        """Note that programs were found to be gone from interfaces."""
+    def interfaces_lost(self, interfaces: int) -> None:
+        """Programs were missing from so many interfaces."""
 
-    # -- who asks --
+    def fast_path_used(self, used: bool) -> None:
+        """The fast path is used from now on, or is not."""
 
-    def answered(self, path: str, status: int) -> None:
-        """Note an answer of ``/healthz`` or ``/livez``."""
+    # -- the servers --
+
+    def pins_lost(self, pins: int) -> None:
+        """So many pins had been removed, and are there again."""
+
+    def health_response(self, path: str, status: int) -> None:
+        """A request for ``/healthz`` or ``/livez`` was answered."""

@@ -1,4 +1,4 @@
-"""Pauses in long work, so that who waits for the interpreter gets it."""
+"""Pauses in long work, so that other threads get the interpreter."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 
-_AT_ONCE = 100
-"""Items between two looks at the clock."""
+_ITEMS_PER_CHECK = 100
 
-_WORK = 0.001
-_PAUSE = 0.0001
-"""Seconds of work between two pauses, and of a pause: long enough for another thread to begin."""
+_WORK_SECONDS = 0.001
+_PAUSE_SECONDS = 0.0001
+"""Of work between two pauses, and of a pause: long enough for another thread to begin."""
 
 
 class Pace:
-    """Call it often; it sleeps when it is time to."""
+    """Call it often; it sleeps when a pause is due."""
 
     def __init__(self) -> None:
-        self._since = time.perf_counter()
+        self._last_pause = time.perf_counter()
 
     def __call__(self) -> None:
-        """Let others get on, if the last time is some while ago."""
-        if time.perf_counter() - self._since > _WORK:
-            time.sleep(_PAUSE)
-            self._since = time.perf_counter()
+        """Pause, if the last pause was more than a millisecond ago."""
+        if time.perf_counter() - self._last_pause > _WORK_SECONDS:
+            time.sleep(_PAUSE_SECONDS)
+            self._last_pause = time.perf_counter()
 
-    def through(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Go over many items, each of which is little work."""
+    def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield many items, each of which is little work, with pauses."""
         for number, item in enumerate(items):
-            if not number % _AT_ONCE:
+            if not number % _ITEMS_PER_CHECK:
                 self()
             yield item

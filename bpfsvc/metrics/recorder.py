@@ -1,4 +1,4 @@
-"""Metrics that are remembered, and given as text to whoever asks."""
+"""Metrics as they are recorded, and their text for each scrape."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from bpfsvc import __version__
-from bpfsvc.bare import bare_package
-from bpfsvc.datapath.pins import Pinned
-from bpfsvc.metrics.families import CollectorRegistry, KubeProxy, Own, ProcessCollector
-from bpfsvc.metrics.kernel import Kernel, private
-from bpfsvc.metrics.observer import BOTH, Contact, Observer
-from bpfsvc.metrics.text import render
-from bpfsvc.metrics.traffic import Traffic
-from bpfsvc.plan import Plan
-from bpfsvc.programmed import Ledger
-from bpfsvc.sources import Batch
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-with bare_package("prometheus_client"):
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from bpfsvc import __version__
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.kube.source import Batch
+from bpfsvc.metrics.exposition import exposition
+from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
+from bpfsvc.metrics.kernel import KernelFamilies, private
+from bpfsvc.metrics.observer import BOTH, ApiContact, Observer
+from bpfsvc.metrics.traffic import ServiceTraffic
+from bpfsvc.services.applied import AppliedState
+from bpfsvc.services.plan import Plan
 
 _PROXIERS = 2
 """kube-proxy counts a change of a Service once for each family."""
 
-_AS_SLICES = ("EndpointSlice", "Endpoints")
+_SLICE_KINDS = ("EndpointSlice", "Endpoints")
 
 _VERSION_LABELS = {
     "major": "major",
@@ -38,182 +37,201 @@ _VERSION_LABELS = {
     "compiler": "compiler",
     "platform": "platform",
 }
-"""Labels of kubernetes_build_info, and what ``/version`` of the API server calls them."""
+"""Labels of kubernetes_build_info, and their names in the API server's ``/version``."""
 
 
 class Metrics(Observer):
-    """Remembers what it is told."""
+    """Records every event of the agent."""
 
     def __init__(self, *, services: bool = True, now: Callable[[], float] = time.time) -> None:
-        """``services``: traffic is told for each Service, not only for the node."""
+        """``services``: count traffic for each Service, not only for the node."""
         self._with_services = services
         self._now = now
         self._began = now()
         self._lock = threading.Lock()
         self._changes = {"Service": 0, "EndpointSlice": 0}
-        self._well = True
-        self._traffic: Traffic | None = None
+        self._complete = True
+        self._traffic: ServiceTraffic | None = None
         self._registry = CollectorRegistry(auto_describe=False)
-        self._proxy = KubeProxy(self._registry)
-        self._own = Own(self._registry)
+        self._sync = SyncFamilies(self._registry)
+        self._serving = ServingFamilies(self._registry)
+        self._own = BpfsvcFamilies(self._registry)
         ProcessCollector(registry=self._registry)
         self._own.build.labels(__version__, "").set(1)
 
-    # -- asked --
+    # -- for the metrics server --
 
     def render(self) -> Iterator[bytes]:
-        """Give the text in parts, with pauses in which others get on."""
-        for text in render(self._registry.collect()):
-            yield text.encode()
+        """Yield the text in parts, with pauses in which other threads run."""
+        yield exposition(self._registry)
         if self._traffic and self._with_services:
             yield from self._traffic.render()
 
     def scrape(self, *, gzip: bool = False) -> list[bytes]:
-        """Give the text in parts, compressed if wanted."""
+        """Return the text in parts, compressed if ``gzip``."""
         if not gzip:
             return list(self.render())
         packer = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS)
         return [*filter(None, map(packer.compress, self.render())), packer.flush()]
 
-    # -- told: objects --
+    # -- objects --
 
     def queued(self, batch: Batch) -> None:
-        """Note that changes have arrived."""
+        """Count changes that have arrived."""
         services, slices = _count(batch)
         with self._lock:
             self._changes["Service"] += services
             self._changes["EndpointSlice"] += slices
-            self._tell_pending()
+            self._set_pending()
         if not (services or slices):
-            return  # a Node tells of itself every few minutes, and nobody waits for that
-        self._proxy.service_changes.inc(services)
-        self._proxy.endpoint_changes.inc(slices)
+            return  # a Node changes every few minutes, and nothing waits for that
+        self._sync.service_changes.inc(services)
+        self._sync.endpoint_changes.inc(slices)
         for name in _names(BOTH):
-            self._proxy.queued_at.labels(name).set(self._now())
+            self._sync.queued_at.labels(name).set(self._now())
 
     def applied(self, batches: Iterable[Batch]) -> None:
-        """Note that changes are in the kernel, and how long that took since their cause."""
+        """Record when changes were in the kernel, and how long that took since their cause."""
         now = self._now()
         for batch in batches:
             services, slices = _count(batch)
             with self._lock:
                 self._changes["Service"] -= services
                 self._changes["EndpointSlice"] -= slices
-                self._tell_pending()
-            if self._well and (services or slices):
-                # Also where nothing came of them.
-                self._tell_synced(BOTH)
+                self._set_pending()
+            if self._complete and (services or slices):
+                # Also if they changed nothing in the kernel.
+                self._set_synced(BOTH)
             for trigger in batch.triggers:
                 if trigger.seconds >= self._began:
                     name = f"IPv{trigger.family}"
-                    self._proxy.programming.labels(name).observe(max(0.0, now - trigger.seconds))
+                    self._sync.programming.labels(name).observe(max(0.0, now - trigger.seconds))
 
-    def _tell_pending(self) -> None:
-        self._proxy.service_changes_pending.set(max(0, self._changes["Service"]))
-        self._proxy.endpoint_changes_pending.set(max(0, self._changes["EndpointSlice"]))
+    def _set_pending(self) -> None:
+        self._sync.service_changes_pending.set(max(0, self._changes["Service"]))
+        self._sync.endpoint_changes_pending.set(max(0, self._changes["EndpointSlice"]))
 
     def unreadable(self, objects: int) -> None:
-        """Say how many objects or files cannot be read."""
+        """Set the number of objects or files that cannot be read."""
         self._own.unreadable.set(objects)
 
-    def contacts(self, ask: Callable[[], Iterable[Contact]]) -> None:
-        """Say whom to ask about the API server."""
-        self._registry.register(_Contacts(ask, self._now))
+    def set_api_contacts(self, contacts: Callable[[], Iterable[ApiContact]]) -> None:
+        """Call ``contacts()`` at each scrape."""
+        self._registry.register(_ApiFamilies(contacts, self._now))
 
-    def asked(self, method: str, host: str, code: str, seconds: float) -> None:
-        """Note a request to the API server."""
-        self._proxy.requests.labels(code, method, host).inc()
-        self._proxy.request_seconds.labels(method, host).observe(seconds)
+    def api_request(self, method: str, host: str, code: str, seconds: float) -> None:
+        """Count a request to the API server."""
+        self._serving.requests.labels(code, method, host).inc()
+        self._serving.request_seconds.labels(method, host).observe(seconds)
 
-    def kubernetes(self, version: Mapping[str, str]) -> None:
-        """Say what the API server's ``/version`` says; another one takes its place."""
-        self._proxy.kubernetes.clear()
+    def api_server_version(self, version: Mapping[str, str]) -> None:
+        """Show the API server's version; it replaces the one before."""
+        self._serving.kubernetes.clear()
         labels = {label: version.get(name, "") for label, name in _VERSION_LABELS.items()}
-        self._proxy.kubernetes.labels(**labels).set(1)
+        self._serving.kubernetes.labels(**labels).set(1)
 
-    def standing_in(self, saved: float | None) -> None:
-        """Say that the last good state is served, or no more."""
-        self._own.last_good.set(saved is not None)
-        self._own.last_good_at.set(saved or 0)
+    def snapshot_in_use(self, saved: float | None) -> None:
+        """Record if the snapshot is in use."""
+        self._own.snapshot.set(saved is not None)
+        self._own.snapshot_saved_at.set(saved or 0)
 
-    # -- told: the kernel --
+    # -- the kernel --
 
-    def opened(self, pinned: Pinned, ledger: Ledger, connections: Callable[[], int]) -> None:
-        """Say where traffic is counted. Once only."""
+    def opened(
+        self, pinned: Pinned, applied_state: AppliedState, connections: Callable[[], int]
+    ) -> None:
+        """Read the maps at each scrape from now on. Once only."""
         self._own.build.clear()
         self._own.build.labels(__version__, pinned.layout.digest).set(1)
-        self._registry.register(Kernel(pinned, ledger, connections))
+        self._registry.register(
+            KernelFamilies(pinned, applied_state, connections, services=self._with_services)
+        )
         if self._with_services:
-            self._traffic = Traffic(private(pinned, "backend_counters"), ledger)
+            self._traffic = ServiceTraffic(private(pinned, "backend_counters"), applied_state)
 
     def written(self, plan: Plan) -> None:
-        """Note that a plan was executed."""
+        """Keep what the backends that a plan has removed counted."""
         if self._traffic:
             self._traffic.written(plan)
 
     def synced(
-        self, seconds: float, *, full: bool, families: Collection[int] = BOTH, well: bool = True
+        self,
+        seconds: float,
+        *,
+        full: bool,
+        families: Collection[int] = BOTH,
+        complete: bool = True,
     ) -> None:
-        """Note that Services were brought into the kernel."""
-        kind = self._proxy.full_sync if full else self._proxy.partial_sync
+        """Record that Services were written to the kernel."""
+        kind = self._sync.full_seconds if full else self._sync.partial_seconds
         for name in _names(families):
-            self._proxy.sync.labels(name).observe(seconds)
+            self._sync.seconds.labels(name).observe(seconds)
             kind.labels(name).observe(seconds)
-        self._well = well
-        if well:
-            self._tell_synced(families)
+        self._complete = complete
+        if complete:
+            self._set_synced(families)
 
-    def _tell_synced(self, families: Collection[int]) -> None:
+    def _set_synced(self, families: Collection[int]) -> None:
         for name in _names(families):
-            self._proxy.synced_at.labels(name).set(self._now())
+            self._sync.synced_at.labels(name).set(self._now())
 
-    def reconciled(self, seconds: float, drift: int) -> None:
-        """Note that the kernel was compared with what was written."""
-        self._own.reconciled.observe(seconds)
-        self._own.reconciled_at.set(self._now())
+    def drift_checked(self, seconds: float, drift: int) -> None:
+        """Record that the kernel was compared with what was written."""
+        self._own.drift_seconds.observe(seconds)
+        self._own.drift_checked_at.set(self._now())
         self._own.drift.inc(drift)
 
     def refused(self, services: int) -> None:
-        """Say how many Services found no room."""
+        """Set the number of Services that are not up to date."""
         self._own.refused.set(services)
 
-    def no_local(self, counts: Mapping[tuple[str, int], int]) -> None:
-        """Say how many service ports of policy Local find nobody here."""
+    def no_local_endpoints(self, counts: Mapping[tuple[str, int], int]) -> None:
+        """Set the number of service ports of policy Local without local endpoints."""
         for (policy, family), count in counts.items():
-            self._proxy.no_local.labels(policy, f"IPv{family}").set(count)
+            self._sync.no_local_endpoints.labels(policy, f"IPv{family}").set(count)
 
-    def stale_udp(self, seconds: float, removed: Mapping[int, int]) -> None:
-        """Note that stale UDP entries were looked for."""
+    def stale_udp_removed(self, seconds: float, removed: Mapping[int, int]) -> None:
+        """Record a search for stale UDP entries."""
         for family, count in removed.items():
-            self._proxy.stale_udp.labels(f"IPv{family}").observe(seconds)
-            self._proxy.stale_udp_removed.labels(f"IPv{family}").inc(count)
+            self._serving.stale_udp_seconds.labels(f"IPv{family}").observe(seconds)
+            self._serving.stale_udp_removed.labels(f"IPv{family}").inc(count)
 
-    def attached(self, interfaces: int, socket_programs: int) -> None:
-        """Say how much is attached."""
+    def attachments(self, interfaces: int, socket_programs: int) -> None:
+        """Set the number of interfaces with programs, and of socket programs."""
         self._own.interfaces.set(interfaces)
         self._own.socket_programs.set(socket_programs)
 
-    def lost(self, interfaces: int) -> None:
-        """Note that programs were gone."""
-        self._own.lost.inc(interfaces)
+    def interfaces_lost(self, interfaces: int) -> None:
+        """Count interfaces found without their programs."""
+        self._own.interfaces_lost.inc(interfaces)
 
-    # -- told: who asks --
+    def fast_path_used(self, used: bool) -> None:
+        """Set whether the fast path is used."""
+        self._own.fast_path_used.set(used)
 
-    def answered(self, path: str, status: int) -> None:
-        """Note an answer of ``/healthz`` or ``/livez``."""
-        counter = self._proxy.livez if path == "/livez" else self._proxy.healthz
+    def pins_lost(self, pins: int) -> None:
+        """Count pins that were removed, and restored."""
+        self._own.pins_lost.inc(pins)
+
+    # -- the servers --
+
+    def health_response(self, path: str, status: int) -> None:
+        """Count a response of ``/healthz`` or ``/livez``."""
+        counter = self._serving.livez if path == "/livez" else self._serving.healthz
         counter.labels(str(status)).inc()
 
 
-class _Contacts:
-    """Asks how it stands with the API server, when the registry is asked."""
+class _ApiFamilies:
+    """The connections to the API server, as they are at each scrape."""
 
-    def __init__(self, ask: Callable[[], Iterable[Contact]], now: Callable[[], float]) -> None:
-        self._ask = ask
+    def __init__(
+        self, contacts: Callable[[], Iterable[ApiContact]], now: Callable[[], float]
+    ) -> None:
+        self._contacts = contacts
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """Give the families, as a collector does."""
+        """Yield the families, as a collector does."""
         resource = ("resource",)
         connected = GaugeMetricFamily(
             "bpfsvc_api_connected",
@@ -223,32 +241,32 @@ class _Contacts:
         )
         heard = GaugeMetricFamily(
             "bpfsvc_api_last_contact_timestamp_seconds",
-            "When the API server was last heard of; 0 if never",
+            "When the API server last sent something; 0 if never",
             None,
             resource,
         )
-        lists = CounterMetricFamily("bpfsvc_api_lists", "Complete lists taken", None, resource)
+        lists = CounterMetricFamily("bpfsvc_api_lists", "Complete lists received", None, resource)
         watches = CounterMetricFamily("bpfsvc_api_watches", "Watches opened", None, resource)
         errors = CounterMetricFamily(
             "bpfsvc_api_errors", "Lists and watches that failed", None, resource
         )
-        for one in self._ask():
-            if one.optional and not one.connected:
-                continue  # what a cluster does not have is no contact that was lost
-            key = (one.resource,)
-            connected.add_metric(key, one.connected)
-            ago = time.monotonic() - one.heard
-            heard.add_metric(key, self._now() - ago if one.heard else 0)
-            lists.add_metric(key, one.lists)
-            watches.add_metric(key, one.watches)
-            errors.add_metric(key, one.errors)
+        for contact in self._contacts():
+            if contact.optional and not contact.connected:
+                continue  # the cluster does not have this resource
+            key = (contact.resource,)
+            connected.add_metric(key, contact.connected)
+            ago = time.monotonic() - contact.last_data
+            heard.add_metric(key, self._now() - ago if contact.last_data else 0)
+            lists.add_metric(key, contact.lists)
+            watches.add_metric(key, contact.watches)
+            errors.add_metric(key, contact.errors)
         yield from (connected, heard, lists, watches, errors)
 
 
 def _count(batch: Batch) -> tuple[int, int]:
-    """Count the changes of Services, as kube-proxy does, and of slices."""
-    kinds = [one.key.kind for one in batch.puts] + [key.kind for key in batch.gone]
-    return _PROXIERS * kinds.count("Service"), sum(map(kinds.count, _AS_SLICES))
+    """Return the changes of Services, counted as kube-proxy does, and those of slices."""
+    kinds = [item.key.kind for item in batch.puts] + [key.kind for key in batch.gone]
+    return _PROXIERS * kinds.count("Service"), sum(map(kinds.count, _SLICE_KINDS))
 
 
 def _names(families: Iterable[int]) -> list[str]:

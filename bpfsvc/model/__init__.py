@@ -1,12 +1,13 @@
-"""The objects of the API as the agent keeps them, and how they are read.
+"""The objects of the API as frozen values, and how they are read from JSON and YAML.
 
-``values`` holds the values, ``wire`` the API's own shape, ``reading`` the way from one to the
-other. Everything else imports from here.
+May import base. ``wire`` has the API's own structure, ``values`` what the agent keeps, ``reading``
+converts one into the other, ``archive`` stores values as bytes. Other rooms import from here.
 """
 
 from __future__ import annotations
 
-from bpfsvc.model.reading import read_json, read_object
+from bpfsvc.model.answers import PodPlace
+from bpfsvc.model.reading import read_json, read_object, read_pod_places
 from bpfsvc.model.values import (
     EndpointSlice,
     ModelObject,
@@ -30,6 +31,7 @@ __all__ = [
     "ObjectError",
     "ObjectKey",
     "Pod",
+    "PodPlace",
     "Port",
     "Service",
     "ServiceCIDR",
@@ -38,4 +40,5 @@ __all__ = [
     "path_text",
     "read_json",
     "read_object",
+    "read_pod_places",
 ]

@@ -1,7 +1,7 @@
 """Objects as bytes, to be read again by the same version of this package.
 
-Not the API's shape: what is kept is what was understood of it. ``SHAPE`` names the fields of the
-values, so that bytes of a version with other fields are recognised instead of misread.
+The values are stored, not the API's structure. ``SHAPE`` names the fields of the values, so that
+bytes of a version with other fields are recognised instead of misread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHAPE = ";".join(
 )
 
 
-class _Shelf(msgspec.Struct):
+class _ObjectsByKind(msgspec.Struct):
     """Some objects, by kind."""
 
     services: list[Service] = []
@@ -30,23 +30,23 @@ class _Shelf(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Shelf).decode
+_decode = msgspec.msgpack.Decoder(_ObjectsByKind).decode
 
 
 def pack_objects(objects: Iterable[ModelObject]) -> bytes:
-    """Give some objects as bytes."""
-    shelf = _Shelf()
-    lists = (shelf.services, shelf.slices, shelf.nodes, shelf.cidrs, shelf.pods)
-    places = dict(zip(_KINDS, lists, strict=True))
+    """Return some objects as bytes."""
+    by_kind = _ObjectsByKind()
+    lists = (by_kind.services, by_kind.slices, by_kind.nodes, by_kind.cidrs, by_kind.pods)
+    list_of = dict(zip(_KINDS, lists, strict=True))
     for one in objects:
-        places[type(one)].append(one)  # type: ignore[attr-defined]
-    return _encode(shelf)
+        list_of[type(one)].append(one)  # type: ignore[attr-defined]
+    return _encode(by_kind)
 
 
 def unpack_objects(data: bytes) -> list[ModelObject]:
-    """Read what :func:`pack_objects` gave; ``ValueError`` for anything else."""
+    """Return the objects of :func:`pack_objects`; ``ValueError`` for other bytes."""
     try:
-        shelf = _decode(data)
+        by_kind = _decode(data)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     shared: dict[object, object] = {}
@@ -56,6 +56,6 @@ def unpack_objects(data: bytes) -> list[ModelObject]:
             ports=shared.setdefault(one.ports, one.ports),
             traits=tuple(shared.setdefault(each, each) for each in one.traits),
         )
-        for one in shelf.slices
+        for one in by_kind.slices
     )
-    return [*shelf.services, *slices, *shelf.nodes, *shelf.cidrs, *shelf.pods]
+    return [*by_kind.services, *slices, *by_kind.nodes, *by_kind.cidrs, *by_kind.pods]

@@ -1,26 +1,28 @@
-"""From the API's shape to the values the agent keeps.
+"""From the API's structure to the values that the agent keeps.
 
-Two steps instead of one, because the API's shape is made for people who write objects and the
-values are made for ten thousand of them in memory: addresses packed, defaults filled in, one
-cluster IP per family, classic Endpoints turned into slices. What kube-proxy skips is skipped here
-(an external IP that is none, a source range that is none); what the API server would never have
-let in is an :class:`ObjectError` that names the field.
+There are two steps because the API's structure is made for people who write objects, and the values
+for ten thousand of them in memory: addresses packed, defaults filled in, one cluster IP per family,
+classic Endpoints turned into slices. What kube-proxy skips is skipped here (an invalid external IP,
+an invalid source range); what the API server never accepts is an :class:`ObjectError` that names
+the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from bpfsvc.address import family
+from bpfsvc.base.address import family
+from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import values, wire
+from bpfsvc.model.answers import PodPlace
 from bpfsvc.model.leniency import pack_lenient, pack_network_lenient
-from bpfsvc.rows import PROTOCOLS
 
 Path = tuple[str | int, ...]
 Objects = tuple[values.ModelObject, ...]
@@ -36,9 +38,9 @@ _AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
 def read_object(raw: Mapping[str, object]) -> Objects:
-    """Read one API object, as YAML or JSON give it; kinds that nobody needs give nothing.
+    """Return the values of one API object in plain types; none for kinds that are not used here.
 
-    Lists are not unfolded here. Raises :class:`ObjectError` for a field that cannot be used.
+    Lists are not handled here. Raises :class:`ObjectError` for a field that cannot be used.
     """
     identity = wire.from_mapping(raw, wire.Identity)
     kind = _KINDS.get((identity.api_version, identity.kind))
@@ -46,7 +48,7 @@ def read_object(raw: Mapping[str, object]) -> Objects:
 
 
 def read_json(data: bytes) -> Objects:
-    """Read one API object from its JSON text; otherwise as :func:`read_object`."""
+    """Return the values of one API object in JSON, otherwise as :func:`read_object`."""
     identity = _identity(data)
     kind = _KINDS.get((identity.api_version, identity.kind))
     return kind.read(kind.decode(data)) if kind else ()
@@ -56,7 +58,7 @@ _identity = wire.decoder(wire.Identity)
 
 
 class _Kind:
-    """How one kind is decoded and what it becomes."""
+    """How one kind is decoded and converted."""
 
     def __init__(self, shape: type[Any], read: Callable[[Any], Objects]) -> None:
         self.shape = shape
@@ -83,7 +85,7 @@ def _service(raw: wire.Service) -> Objects:
             ),
             external_ips=_usable(pack_lenient, spec.external_ips or ()),
             load_balancer_ips=_usable(
-                pack_lenient, (way.ip for way in ingress if way.ip and way.ip_mode != "Proxy")
+                pack_lenient, (each.ip for each in ingress if each.ip and each.ip_mode != "Proxy")
             ),
             source_ranges=_usable(pack_network_lenient, spec.load_balancer_source_ranges or ()),
             internal_local=spec.internal_traffic_policy == "Local",
@@ -91,14 +93,24 @@ def _service(raw: wire.Service) -> Objects:
             health_check_node_port=spec.health_check_node_port or 0,
             affinity_seconds=_affinity_seconds(spec),
             proxied_elsewhere=labels.proxy_name is not UNSET,
+            created=_seconds(raw.metadata.creation_timestamp),
         ),
     )
 
 
-def _cluster_ips(spec: wire.ServiceSpec) -> tuple[bytes, ...]:
-    """Give the cluster IP of each family that has one.
+def _seconds(written: object) -> int:
+    """Return a time such as ``2026-11-21T10:39:20Z`` in Unix seconds; 0 for anything else."""
+    try:
+        time = datetime.fromisoformat(str(written))
+    except ValueError:
+        return 0
+    return max(0, int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()))
 
-    ``ipFamilies`` says which of ``clusterIPs`` stands for which family; objects older than
+
+def _cluster_ips(spec: wire.ServiceSpec) -> tuple[bytes, ...]:
+    """Return the cluster IP of each family that has one.
+
+    ``ipFamilies`` has the families of ``clusterIPs``, in the same order; objects older than
     dual-stack, and many manifests, have ``clusterIP`` alone.
     """
     if spec.type == "ExternalName" or spec.cluster_ip in (None, "", "None"):
@@ -157,12 +169,12 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
 
 
 def _traits_of(point: wire.Endpoint) -> values.Traits:
-    says = point.conditions or _NO_CONDITIONS
+    conditions = point.conditions or _NO_CONDITIONS
     hints = point.hints
     return _traits(
-        says.ready is not False,
-        says.serving is not False,
-        says.terminating is True,
+        conditions.ready is not False,
+        conditions.serving is not False,
+        conditions.terminating is True,
         point.node_name or "",
         tuple(hint.name for hint in hints.for_zones or ()) if hints else (),
         tuple(hint.name for hint in hints.for_nodes or ()) if hints else (),
@@ -173,7 +185,7 @@ _NO_CONDITIONS = wire.Conditions()
 
 
 def _endpoints(raw: wire.Endpoints) -> Objects:
-    """Turn a classic object into slices: one per subset and family, numbered from 0."""
+    """Return a classic object as slices: one per subset and family, numbered from 0."""
     labels = raw.metadata.labels or wire.NO_LABELS
     parts = [
         (of_family, subset, found)
@@ -250,7 +262,7 @@ def _service_cidr(raw: wire.ServiceCIDR) -> Objects:
 def _pod(raw: wire.Pod) -> Objects:
     spec = raw.spec or wire.PodSpec()
     status = raw.status or wire.PodStatus()
-    notes = raw.metadata.annotations or wire.Annotations()
+    annotations = raw.metadata.annotations or wire.Annotations()
     listed = () if spec.host_network else status.pod_ips or ()
     return (
         values.Pod(
@@ -258,9 +270,24 @@ def _pod(raw: wire.Pod) -> Objects:
             name=raw.metadata.name,
             node=intern(spec.node_name or ""),
             addresses=_usable(pack_lenient, (each.ip for each in listed if each.ip)),
-            opted_out=notes.socket_lb == "off",
+            opted_out=annotations.socket_lb == "off",
         ),
     )
+
+
+def read_pod_places(data: bytes) -> list[PodPlace]:
+    """Return where the Pods of a list in JSON are; raise :class:`ObjectError` if it is none."""
+    return [_pod_place(raw) for raw in _pod_list(data).items or ()]
+
+
+_pod_list = wire.decoder(wire.PodList)
+
+
+def _pod_place(raw: wire.Pod) -> PodPlace:
+    spec = raw.spec or wire.PodSpec()
+    listed = (raw.status.pod_ips if raw.status else None) or ()
+    addresses = _usable(pack_lenient, (each.ip for each in listed if each.ip))
+    return PodPlace(spec.node_name or "", addresses, bool(spec.host_network))
 
 
 _KINDS = {
@@ -279,7 +306,7 @@ def _namespace(metadata: wire.Metadata) -> str:
 
 
 def _address(text: str, path: Path, of_family: int = 0) -> bytes:
-    """Pack an address, of family 4 or 6 if that is given."""
+    """Return a packed address, of family 4 or 6 if that is given."""
     try:
         address = pack_lenient(text)
     except ValueError as error:
@@ -290,7 +317,7 @@ def _address(text: str, path: Path, of_family: int = 0) -> bytes:
 
 
 def _usable(pack_one: Callable[[str], _Packed], texts: Iterable[str]) -> tuple[_Packed, ...]:
-    """Pack what can be packed and pass over the rest, as kube-proxy does."""
+    """Return the packed form of the valid texts; the others are skipped, as kube-proxy does."""
     usable = []
     for text in texts:
         with suppress(ValueError):

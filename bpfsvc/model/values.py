@@ -1,10 +1,10 @@
 """The objects a node agent must know, reduced to what changes packets.
 
-Ten thousand Services live here for the life of the agent, so the values are flat, hold no field
-that nothing reads, and share what repeats: traits and ports come out of small caches, and the
+Ten thousand Services are kept for the life of the agent, so the values are flat, hold no field
+that nothing reads, and share what repeats: traits and ports come from small caches, and the
 addresses of a slice are one run of bytes instead of an object each. The classes are msgspec
-Structs outside the cyclic garbage collector: they cannot form cycles, and a collector that need
-not visit them cannot pause for them.
+Structs outside the cyclic garbage collector: they cannot form cycles, and a collector that does
+not visit them does not pause for them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from bpfsvc.address import family
+from bpfsvc.base.address import family
 
 
 class ObjectKey(NamedTuple):
-    """Which API object: ``namespace`` is empty for a Node or a ServiceCIDR."""
+    """The identity of an API object: ``namespace`` is empty for a Node or a ServiceCIDR."""
 
     kind: str
     namespace: str
@@ -38,21 +38,22 @@ class Port(msgspec.Struct, frozen=True, gc=False):
 
 
 Network: TypeAlias = tuple[bytes, bytes]
-"""Network and mask, 16 packed bytes each (see :func:`bpfsvc.address.pack_network`)."""
+"""Network and mask, 16 packed bytes each (see :func:`bpfsvc.base.address.pack_network`)."""
 
 
 class Service(msgspec.Struct, frozen=True, gc=False):
     """A Service.
 
     * ``cluster_ips``: at most one packed address per family; none for headless Services and
-      ExternalName, of which nothing is ever programmed.
+      ExternalName, which have no entries.
     * ``external_ips``, ``load_balancer_ips``: packed, both families mixed; the latter without the
       ingress addresses whose ``ipMode`` is ``Proxy``.
     * ``source_ranges``: ``loadBalancerSourceRanges`` that could be parsed.
-    * ``internal_local``, ``external_local``: the two traffic policies say ``Local``.
+    * ``internal_local``, ``external_local``: the two traffic policies are ``Local``.
     * ``health_check_node_port``: 0 when there is none.
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
+    * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
     """
 
     namespace: str
@@ -68,22 +69,23 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     health_check_node_port: int = 0
     affinity_seconds: int = 0
     proxied_elsewhere: bool = False
+    created: int = 0
 
     @property
     def key(self) -> ObjectKey:
-        """Identity among all objects."""
+        """The identity among all objects."""
         return ObjectKey("Service", self.namespace, self.name)
 
     @property
     def is_proxied(self) -> bool:
-        """Whether a service proxy has anything to do with it."""
+        """True if a service proxy handles it."""
         return bool(self.cluster_ips) and not self.proxied_elsewhere
 
 
 class Traits(msgspec.Struct, frozen=True, gc=False):
-    """What is said of an endpoint beside its address. Endpoints alike share one value.
+    """The fields of an endpoint beside its address. Equal endpoints share one value.
 
-    ``node`` is empty when the slice names none; ``zones`` and ``nodes`` are the topology hints.
+    ``node`` is empty if the slice names none; ``zones`` and ``nodes`` are the topology hints.
     """
 
     ready: bool
@@ -95,7 +97,7 @@ class Traits(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def draining(self) -> bool:
-        """Leaving, but still answering: the last resort when nothing is ready."""
+        """True if it is terminating but still serves: used if no endpoint is ready."""
         return self.terminating and self.serving and not self.ready
 
 
@@ -112,7 +114,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 
     * ``kind``: ``EndpointSlice``, or ``Endpoints`` for a part of a classic object, whose ``name``
       then carries a number that exists only here.
-    * ``service``: name of the Service, empty when the slice names none.
+    * ``service``: name of the Service, empty if the slice names none.
     * ``family``: 4 or 6, 0 for kinds of addresses that are ignored (FQDN).
     * ``addresses``: 16 bytes for each endpoint, in the order of ``traits``.
     * ``headless``: the label ``service.kubernetes.io/headless`` exists.
@@ -130,16 +132,16 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ObjectKey:
-        """Identity among all objects."""
+        """The identity among all objects."""
         return ObjectKey(self.kind, self.namespace, self.name)
 
     @property
     def is_proxied(self) -> bool:
-        """Whether it belongs to a Service at all."""
+        """True if a service proxy handles it."""
         return bool(self.service) and not self.headless and self.family != 0
 
     def endpoints(self) -> Iterator[tuple[bytes, Traits]]:
-        """Go over the endpoints: packed address and traits."""
+        """Return the endpoints: packed address and traits."""
         addresses = self.addresses
         for index, traits in enumerate(self.traits):
             yield addresses[16 * index : 16 * index + 16], traits
@@ -161,11 +163,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ObjectKey:
-        """Identity among all objects."""
+        """The identity among all objects."""
         return ObjectKey("Node", "", self.name)
 
     def at(self, addresses: tuple[bytes, ...]) -> Node:
-        """Give the same node with ``addresses`` in place of those it has in their families."""
+        """Return the node with ``addresses`` in place of those of the same families."""
         families = set(map(family, addresses))
         others = (one for one in self.addresses if family(one) not in families)
         return msgspec.structs.replace(self, addresses=(*addresses, *others))
@@ -176,7 +178,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     * ``node``: where it runs, empty until that is decided.
     * ``addresses``: packed, its own; none for one in the network of its node.
-    * ``opted_out``: the annotation ``bpfsvc.io/socket-lb`` says ``off``.
+    * ``opted_out``: the annotation ``bpfsvc.io/socket-lb`` is ``off``.
     """
 
     namespace: str
@@ -187,19 +189,19 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ObjectKey:
-        """Identity among all objects."""
+        """The identity among all objects."""
         return ObjectKey("Pod", self.namespace, self.name)
 
 
 class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
-    """A ServiceCIDR: networks that cluster IPs are taken from."""
+    """A ServiceCIDR: networks of which cluster IPs are allocated."""
 
     name: str
     cidrs: tuple[Network, ...] = ()
 
     @property
     def key(self) -> ObjectKey:
-        """Identity among all objects."""
+        """The identity among all objects."""
         return ObjectKey("ServiceCIDR", "", self.name)
 
 

@@ -1,9 +1,13 @@
-"""The API's own shape of the objects, as far as it is read, and the errors of reading it.
+"""The API's own structure of the objects, as far as it is read, and the errors of reading it.
 
-These Structs exist for the moment of decoding: msgspec fills them straight from JSON, skips every
-field that is not named here (managedFields are most of an object) and checks types and ranges on
-the way. Labels are a Struct too, so only the few that matter are ever made into objects.
-``null`` is accepted where the API server writes it.
+The classes have the API's names, as those of ``values`` do. So ``reading``, the only module that
+uses both, writes ``wire.Service`` and ``values.Service``; no class of this module is imported by
+its name.
+
+These Structs exist only while an object is decoded: msgspec fills them straight from JSON, skips
+every field that is not named here (managedFields are most of an object) and checks types and
+ranges. Labels are a Struct too, so only the few that matter become objects. ``null`` is accepted
+where the API server writes it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.base.errors import BpfsvcError
 
 Name = Annotated[str, Meta(min_length=1)]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
@@ -25,11 +29,11 @@ TrafficPolicy = Literal["", "Cluster", "Local"]
 
 
 class Wire(msgspec.Struct, gc=False, rename="camel"):
-    """Common settings of the shapes below."""
+    """Common settings of the classes below."""
 
 
 class Labels(Wire):
-    """The labels that mean something to a service proxy."""
+    """The labels that a service proxy reads."""
 
     service_name: str = field(default="", name="kubernetes.io/service-name")
     proxy_name: str | UnsetType = field(
@@ -43,7 +47,7 @@ NO_LABELS = Labels()
 
 
 class Annotations(Wire):
-    """The annotations that mean something to us."""
+    """The annotations that bpfsvc reads."""
 
     socket_lb: str = field(default="", name="bpfsvc.io/socket-lb")
 
@@ -55,6 +59,7 @@ class Metadata(Wire):
     namespace: str | None = None
     labels: Labels | None = None
     annotations: Annotations | None = None
+    creation_timestamp: object = None
     deletion_timestamp: object = None
 
 
@@ -274,8 +279,14 @@ class Pod(Wire):
     status: PodStatus | None = None
 
 
+class PodList(Wire):
+    """``v1`` PodList."""
+
+    items: list[Pod] | None = None
+
+
 class Identity(Wire):
-    """What any object says of itself first."""
+    """The fields that name the kind of any object."""
 
     kind: str
     api_version: str
@@ -294,7 +305,7 @@ class ObjectError(BpfsvcError):
 
 
 def path_text(path: tuple[str | int, ...]) -> str:
-    """Write a path as people do: ``spec.ports[0].port``."""
+    """Return a path as people write it: ``spec.ports[0].port``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).removeprefix(".")
 
@@ -303,7 +314,7 @@ Shape = TypeVar("Shape", bound=Wire)
 
 
 def from_mapping(raw: Mapping[str, object], shape: type[Shape]) -> Shape:
-    """Give ``raw`` the shape; :class:`ObjectError` where it does not fit."""
+    """Return ``raw`` as a ``shape``; raises :class:`ObjectError` where it does not fit."""
     try:
         return msgspec.convert(raw, shape)
     except msgspec.ValidationError as error:
@@ -311,7 +322,7 @@ def from_mapping(raw: Mapping[str, object], shape: type[Shape]) -> Shape:
 
 
 def decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:
-    """Make a function that decodes JSON into the shape; it raises :class:`ObjectError`."""
+    """Return a function that decodes JSON into a ``shape``; it raises :class:`ObjectError`."""
     decode = msgspec.json.Decoder(shape).decode
 
     def read(data: bytes) -> Shape:
@@ -330,7 +341,7 @@ _LABEL = ".metadata.labels."
 
 
 def _object_error(error: msgspec.ValidationError, raw: object) -> ObjectError:
-    """Take msgspec's sentence apart: ``Expected `int`, got `str` - at `$.spec.ports[0].port```."""
+    """Return the error of msgspec's text ``Expected `int`, got `str` - at `$.spec.ports[0]```."""
     sentence, _, place = str(error).partition(" - at ")
     path = _path(place.rpartition("$")[2].rstrip("`"))
     reason = sentence[:1].lower() + sentence[1:].replace("`", "")

@@ -4,8 +4,8 @@
  *
  * Operations begin until the time is over; the clock stops when the last has ended. What has not
  * after some grace is an error, as is a datagram without an answer for LOST. After an error a
- * client pauses that long, lest the errors become the load. If the very first operation is refused
- * there is nothing to measure, and that is the answer.
+ * client pauses that long, so that errors do not become the load. If the very first operation is refused
+ * there is nothing to measure, and that is the answer; so too if source ports are lacking.
  */
 #include "client.h"
 
@@ -19,13 +19,21 @@
 
 #define CLIENTS 512
 #define LOST (20 * NS_PER_MS)
-#define GRACE (200 * NS_PER_MS)
+/* A processor may stall for so long; a SYN that was lost comes again after a second. */
+#define GRACE (900 * NS_PER_MS)
 #define BULK_GRACE (2 * NS_PER_SECOND) /* megabytes may be on their way */
 #define TICK_MS 5
 
 static const struct kind *const kinds[] = {&connect_kind, &request_kind, &bulk_kind,
 					   &datagrams_kind, &questions_kind};
 static struct client clients[CLIENTS];
+
+/* The connections that the last order has left; count 0: none. */
+static struct {
+	const struct kind *kind;
+	struct place to;
+	unsigned int count;
+} kept;
 
 int make_socket(struct run *run, struct client *client, int kind)
 {
@@ -58,8 +66,8 @@ static void refuse(struct run *run, struct client *client, int error)
 	client->refused = true;
 	if (run->kind->each)
 		drop(client);
-	/* A connection that was to be kept, or nothing has worked yet. */
-	if (!run->operations || (!run->kind->each && !run->kind->unsure))
+	/* A connection that was to be kept, or nothing has worked yet, or there are no ports. */
+	if (!run->operations || (!run->kind->each && !run->kind->unsure) || error == EADDRNOTAVAIL)
 		run->failure = error;
 }
 
@@ -82,7 +90,7 @@ static void look(struct run *run, struct client *client)
 {
 	int result = run->kind->ready(run, client);
 
-	/* An answer that comes when it has been given up changes nothing. */
+	/* An answer after the client has given up changes nothing. */
 	if (result == PENDING || client->finished || client->refused)
 		return;
 	if (result < 0) {
@@ -101,7 +109,7 @@ static void look(struct run *run, struct client *client)
 	begin(run, client, run->last);
 }
 
-/* Clients that wait in vain begin anew. Give whether there is any that has not finished. */
+/* Clients whose answer is overdue begin again. Return true if any client has not finished. */
 static bool tick(struct run *run, unsigned int count, uint64_t now)
 {
 	bool busy = false;
@@ -146,15 +154,40 @@ static void work(struct run *run, unsigned int count)
 		run->errors += !clients[number].finished && !clients[number].refused;
 }
 
+/* Take the connections of the last order, if they are for the same; else make new ones. */
+static void prepare(struct run *run, unsigned int count)
+{
+	bool again = kept.count == count && kept.kind == run->kind &&
+		     !memcmp(&kept.to, &run->to, sizeof(kept.to));
+	unsigned int number;
+
+	for (number = 0; number < kept.count && !again; number++)
+		drop(&clients[number]);
+	kept.count = 0;
+	for (number = 0; number < count; number++)
+		clients[number] = (struct client){.socket = again ? clients[number].socket : -1};
+	for (number = 0; number < count && !again && run->kind->prepare && !run->failure; number++)
+		run->failure = -run->kind->prepare(run, &clients[number]);
+}
+
+/* Keep the connections for the next order, or close them. */
+static void leave(const struct run *run, unsigned int count)
+{
+	if (run->kind->stays && !run->failure && !run->errors) {
+		kept.kind = run->kind;
+		kept.to = run->to;
+		kept.count = count;
+		return;
+	}
+	for (unsigned int number = 0; number < count; number++)
+		drop(&clients[number]);
+}
+
 static void measure(struct run *run, unsigned int count, uint64_t duration)
 {
-	unsigned int number;
 	uint64_t cpu;
 
-	for (number = 0; number < count; number++)
-		clients[number] = (struct client){.socket = -1};
-	for (number = 0; number < count && run->kind->prepare && !run->failure; number++)
-		run->failure = -run->kind->prepare(run, &clients[number]);
+	prepare(run, count);
 	if (!run->failure) {
 		cpu = read_clock(CLOCK_PROCESS_CPUTIME_ID);
 		run->start = read_clock(CLOCK_MONOTONIC);
@@ -162,8 +195,7 @@ static void measure(struct run *run, unsigned int count, uint64_t duration)
 		work(run, count);
 		run->cpu = read_clock(CLOCK_PROCESS_CPUTIME_ID) - cpu;
 	}
-	for (number = 0; number < count; number++)
-		drop(&clients[number]);
+	leave(run, count);
 	if (run->last < run->deadline)
 		run->last = run->deadline;
 	if (!run->kind->begin)
@@ -217,18 +249,18 @@ void take_orders(void)
 	static struct run run;
 	unsigned int count, ms;
 	char line[256];
+	int watcher = epoll_create1(EPOLL_CLOEXEC);
 
+	if (watcher < 0)
+		fail("epoll", errno);
 	while (fgets(line, sizeof(line), stdin)) {
 		memset(&run, 0, sizeof(run));
-		run.watcher = epoll_create1(EPOLL_CLOEXEC);
-		if (run.watcher < 0)
-			fail("epoll", errno);
+		run.watcher = watcher;
 		if (read_order(&run, line, &count, &ms))
 			measure(&run, count, ms * NS_PER_MS);
 		else
 			run.failure = EINVAL;
 		report(&run);
-		close(run.watcher);
 		fflush(stdout);
 	}
 }

@@ -1,4 +1,4 @@
-/* One run of a client, as client.c drives it, and streams.c and datagrams.c fill it. */
+/* One run of a client: client.c drives it; streams.c and datagrams.c hold its operations. */
 #ifndef CLIENT_H
 #define CLIENT_H
 
@@ -7,15 +7,15 @@
 
 #include <stdbool.h>
 
-/* What came of a look at a client that may be ready; errors are negative errno values. */
+/* Results of a check of a client that may be ready; errors are negative errno values. */
 #define PENDING 0
 #define ANSWERED 1
 #define FINISHED 2
 
-/* One of those who work at the same time. */
+/* One of the clients that run at the same time. */
 struct client {
 	int socket;    /* -1: none at present */
-	bool finished; /* it begins nothing any more */
+	bool finished; /* begins no more operations */
 	bool refused;  /* its operation failed, and the next has not begun */
 	bool sent;     /* what is to be sent, is */
 	unsigned int received;
@@ -39,7 +39,7 @@ struct run {
 	struct histogram histogram;
 };
 
-/* What a client does again and again. The functions give what came of it, as above. */
+/* What a client does again and again. The functions return a result as above. */
 struct kind {
 	const char *name;
 	int (*prepare)(struct run *, struct client *); /* before the clock starts; or NULL */
@@ -47,6 +47,7 @@ struct kind {
 	int (*ready)(struct run *, struct client *);   /* when the socket is, for something */
 	bool each;				       /* operation has a socket of its own */
 	bool unsure;				       /* whether what is sent arrives */
+	bool stays; /* its connections serve the next order, too, if that is the same */
 };
 
 extern const struct kind connect_kind, request_kind, bulk_kind, datagrams_kind, questions_kind;
@@ -56,8 +57,8 @@ int reach(struct run *run, struct client *client);
 void drop(struct client *client);
 
 /*
- * Make a socket of a kind and connect it from the next port that can be had; -EINPROGRESS when that
- * is begun. There is no socket after another error.
+ * Make a socket of a kind and connect it from the next free port; return -EINPROGRESS when that is
+ * begun. After another error there is no socket.
  */
 int begin_flow(struct run *run, struct client *client, int kind);
 

@@ -30,7 +30,7 @@ static int datagrams_begin(struct run *run, struct client *client)
 	return sent < 0 ? -errno : PENDING;
 }
 
-/* An unconnected socket hears everybody, so whoever uses one looks who it is. */
+/* An unconnected socket receives from any address, so the source has to be checked. */
 static bool is_asked(const struct run *run, const struct place *from)
 {
 	/* The port is at the same place in both families. */

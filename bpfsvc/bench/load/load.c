@@ -1,12 +1,12 @@
 /*
- * A load on the network, and the server that it is put on.
+ * A load on the network, and its server.
  *
  *	load server CORE PORT
  *	load client CORE
  *
- * Both run on one core with one thread, and end with their standard input; see server.c and
- * client.c for what they read there. Every line that they write is JSON; {"error": ...} says why
- * something could not be done.
+ * Both run on one core (-1: on any) with one thread, and end with their standard input; see server.c and
+ * client.c for what they read there. Every line that they print is JSON; {"error": ...} says what
+ * failed and why.
  */
 #include "load.h"
 
@@ -42,7 +42,7 @@ int take_port(int descriptor, int family, unsigned int port)
 		here = (struct place){.v6 = {.sin6_family = family, .sin6_port = htons(port)}};
 		here.size = sizeof(here.v6);
 	}
-	/* A port with a connection in TIME_WAIT could not be had otherwise. */
+	/* Otherwise a port with a connection in TIME_WAIT could not be bound. */
 	setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	return bind(descriptor, &here.any, here.size) < 0 ? -errno : 0;
 }
@@ -51,6 +51,8 @@ static void pin(int core)
 {
 	cpu_set_t set;
 
+	if (core < 0)
+		return;
 	CPU_ZERO(&set);
 	CPU_SET(core, &set);
 	if (sched_setaffinity(0, sizeof(set), &set) < 0)

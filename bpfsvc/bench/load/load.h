@@ -1,4 +1,4 @@
-/* What both roles of the load tool share. */
+/* What the client and the server of the load tool share. */
 #ifndef LOAD_H
 #define LOAD_H
 
@@ -9,16 +9,16 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#define MESSAGE 64	  /* bytes of a question and of its answer */
+#define MESSAGE 64	  /* bytes of a request and of its answer */
 #define BLOCK (64 * 1024) /* bytes of one write in bulk */
-#define EVENTS 64	  /* that are taken at once */
+#define EVENTS 64	  /* read at once */
 
 #define NS_PER_MS 1000000ULL
 #define NS_PER_SECOND 1000000000ULL
 
-/* The first byte of a connection tells the server what to do with all of it. */
+/* The first byte of a connection says what the server does with all of it. */
 #define ECHO 'e' /* send everything back */
-#define SINK 's' /* read everything, and close when the other end has */
+#define SINK 's' /* read everything, and close when the client has */
 
 /* An address and port of either family. */
 struct place {
@@ -33,16 +33,16 @@ struct place {
 void serve(unsigned int port);
 void take_orders(void);
 
-/* Say on standard output, as JSON, what is wrong, and end. */
+/* Print what is wrong as JSON on standard output, and exit. */
 void fail(const char *what, int error) __attribute__((noreturn));
 
-/* Have the epoll instance `watcher` tell `about` when something of `events` happens. */
+/* Add a descriptor to the epoll instance `watcher`, which returns `about` on `events`. */
 void watch(int watcher, int descriptor, uint32_t events, void *about);
 
-/* Bind to a port of all addresses; 0 or a negative errno. */
+/* Bind to a port of all addresses; return 0 or a negative errno. */
 int take_port(int descriptor, int family, unsigned int port);
 
-/* Of a clock, in nanoseconds. */
+/* Return the time of a clock, in nanoseconds. */
 static inline uint64_t read_clock(clockid_t clock)
 {
 	struct timespec now;

@@ -1,6 +1,6 @@
 /*
- * The server: TCP and UDP, IPv4 and IPv6, on one port of all addresses. It says `true` when it
- * listens; each line of standard input it answers with what it has seen since its start.
+ * The server: TCP and UDP, IPv4 and IPv6, on one port of all addresses. It prints `true` when
+ * it listens, and for each line of standard input what it has seen since its start.
  */
 #include "load.h"
 
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #define BACKLOG 4096
-#define BATCH 64 /* datagrams read before others get their turn */
+#define BATCH 64 /* datagrams read before other sources are served */
 
-/* Something that may be ready; what it does then. */
+/* A descriptor that may be ready, and what is done then. */
 struct source {
 	void (*ready)(struct source *);
 	int descriptor;
@@ -78,7 +78,7 @@ static void listener_ready(struct source *source)
 {
 	int made = accept4(source->descriptor, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-	/* It may have been given up before it was accepted. */
+	/* The client may have closed it before it was accepted. */
 	if (made < 0)
 		return;
 	seen.connections++;
@@ -96,7 +96,7 @@ static void datagrams_ready(struct source *source)
 		if (length < 0)
 			return;
 		seen.datagrams++;
-		/* One that cannot be answered is missed by who asked. */
+		/* If it cannot be answered, the client counts it as lost. */
 		sendto(source->descriptor, data, length, 0, (struct sockaddr *)&peer, size);
 	}
 }
@@ -120,7 +120,7 @@ static void open_port(int family, int kind, unsigned int port)
 		return;
 	if (made < 0)
 		fail("socket", errno);
-	/* Each family has its own socket: one for both would make IPv4 take another way. */
+	/* Each family has its own socket: one for both would make IPv4 take another path. */
 	if (family == AF_INET6)
 		setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof(yes));
 	result = take_port(made, family, port);

@@ -6,7 +6,7 @@
 #include <sys/epoll.h>
 
 #define SETUP_MS 2500 /* for a connection before the run: one lost SYN and its successor */
-#define WRITES 16     /* blocks before others get their turn */
+#define WRITES 16     /* blocks before other clients are served */
 
 static char block[BLOCK] = {SINK};
 
@@ -57,7 +57,7 @@ static int connect_ready(struct run *run, struct client *client)
 	if (!client->sent)
 		return send_message(client);
 	result = receive_message(client);
-	/* Part of what is timed. */
+	/* This is part of the time measured. */
 	if (result == ANSWERED)
 		drop(client);
 	return result;
@@ -154,6 +154,7 @@ const struct kind connect_kind = {
 const struct kind request_kind = {.name = "request",
 				  .prepare = request_prepare,
 				  .begin = request_begin,
-				  .ready = request_ready};
+				  .ready = request_ready,
+				  .stays = true};
 
 const struct kind bulk_kind = {.name = "bulk", .prepare = bulk_prepare, .ready = bulk_ready};

@@ -1,14 +1,14 @@
 """Connections whose packets can be translated again and again.
 
 A test run that repeats gives a program the packet that its last run left. Translated once, such a
-packet is of no connection any more, and what would be timed is how fast it is found to be none. So
-there are two Services here for one: ``front`` is served by ``back``, and ``back`` by ``front``. A
-packet to one becomes one to the other, and the next time one to the first again; answers likewise.
-Masquerades cross in the same way: the node leaves as itself for the client and, its addresses
-exchanged for a moment, as the client for itself.
+packet belongs to no connection any more, and what would be timed is how fast the program finds that
+out. So there are two Services here in place of one: ``front`` is served by ``back``, and ``back``
+by ``front``. A packet to one becomes one to the other, and the next time one to the first again;
+replies likewise. Masquerades are crossed likewise: the node leaves as itself for the client and,
+its addresses exchanged for a moment, as the client for itself.
 
-The programs write all entries themselves, led through handshakes packet by packet; every packet
-that comes out is compared with what it must be, byte for byte.
+The programs write all entries themselves, as handshakes run through them packet by packet; every
+packet that comes out is compared with what it must be, byte for byte.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from bpfsvc.address import pack
+from bpfsvc.base.address import pack
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.bench.packets.flows import ACK, SYN, Flow, Place
-from bpfsvc.bench.packets.testruns import repeat, skb_context
-from bpfsvc.datapath.pins import Pinned
-from bpfsvc.datapath.tables import Tables
-from bpfsvc.diff import plan
-from bpfsvc.errors import BpfsvcError
-from bpfsvc.ids import Ids
-from bpfsvc.rows import Backend, Frontend, Policies, Policy, PortRows, ServicePort
+from bpfsvc.bench.packets.test_runs import repeat, skb_context
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.service_maps import ServiceMaps
+from bpfsvc.services.diff import plan
+from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
+from bpfsvc.services.ids import Ids
 
 PASS = 0xFFFFFFFF
 """TC_ACT_UNSPEC, -1: no verdict."""
@@ -37,7 +37,7 @@ _BACKENDS = 64
 
 
 class WrongPath(BpfsvcError):
-    """A packet did not become what it should on the path that was to be measured."""
+    """A packet did not become what it must be on the path that is measured."""
 
 
 class Ends(NamedTuple):
@@ -54,7 +54,7 @@ V6 = Ends("2001:db8::7", "fd50::11", "fd96::10", "fd44:2::11")
 
 
 class Crossing(NamedTuple):
-    """One way from ``client`` to ``front`` and on to ``back``, and how it leaves the node."""
+    """A connection from ``client`` to ``front``, served by ``back``, and how it leaves the node."""
 
     client: Place
     front: Place
@@ -64,16 +64,16 @@ class Crossing(NamedTuple):
     """Masqueraded to this."""
 
     def to(self, place: Place) -> Flow:
-        """Give the flow from the client to a place."""
+        """Return the flow from the client to a place."""
         return Flow(self.client, place, self.protocol)
 
     @property
     def other(self) -> Crossing:
-        """Give the way that leads a translated packet back."""
+        """The crossing that translates a translated packet back."""
         return self._replace(front=self.back, back=self.front)
 
 
-class Stage:
+class CrossingTestbed:
     """A loaded build that holds Services; nothing of it is attached to an interface.
 
     What it held before is gone.
@@ -81,7 +81,7 @@ class Stage:
 
     def __init__(self, pinned: Pinned) -> None:
         self._pinned = pinned
-        self._tables = Tables(pinned)
+        self._tables = ServiceMaps(pinned)
         self._ids = Ids(_BACKENDS)
         self.context = skb_context(socket.if_nametoindex("lo"))
         for name in ("connections", "new_connections", "frontends"):
@@ -105,12 +105,12 @@ class Stage:
         name = f"{front.address}-{front.port}"
         port = ServicePort("bench", name, "", protocol, family)
         frontend = Frontend(pack(front.address), front.port, protocol)
-        rows = PortRows(
+        entries = PortEntries(
             front.port,
             (Backend(pack(back.address), back.port),),
             {frontend: Policies(policy, policy, policy)},
         )
-        self._tables.execute(plan({}, {port: rows}, self._ids))
+        self._tables.execute(plan({}, {port: entries}, self._ids))
 
     def cross(self, crossing: Crossing) -> None:
         """Program the two Services of a crossing and establish its connections, to and fro."""
@@ -125,25 +125,25 @@ class Stage:
                 self._establish(exchanged)
                 self._establish(exchanged.other)
 
-    def _establish(self, way: Crossing) -> None:
-        """Lead the first packet, the first answer and an acknowledgement over the node."""
-        with self._leaving_as(way.leaves_as):
-            self._forth(way, SYN)
-            self._back(way, SYN | ACK)
-            self._forth(way, ACK)
+    def _establish(self, crossing: Crossing) -> None:
+        """Run the first packet, the first reply and an acknowledgement through the programs."""
+        with self._leaving_as(crossing.leaves_as):
+            self._forth(crossing, SYN)
+            self._back(crossing, SYN | ACK)
+            self._forth(crossing, ACK)
 
-    def _forth(self, way: Crossing, flags: int) -> None:
-        routed = way.to(way.back)
-        self._expect("ingress", way.to(way.front), routed, flags)
-        if way.leaves_as:
-            self._expect("egress", routed, routed._replace(source=way.leaves_as), flags)
+    def _forth(self, crossing: Crossing, flags: int) -> None:
+        routed = crossing.to(crossing.back)
+        self._expect("ingress", crossing.to(crossing.front), routed, flags)
+        if crossing.leaves_as:
+            self._expect("egress", routed, routed._replace(source=crossing.leaves_as), flags)
 
-    def _back(self, way: Crossing, flags: int) -> None:
-        answer = way.to(way.back).answer
-        if way.leaves_as:
-            wire = answer._replace(destination=way.leaves_as)
-            self._expect("ingress", wire, answer, flags)
-        self._expect("egress", answer, way.to(way.front).answer, flags)
+    def _back(self, crossing: Crossing, flags: int) -> None:
+        reply = crossing.to(crossing.back).reply
+        if crossing.leaves_as:
+            wire = reply._replace(destination=crossing.leaves_as)
+            self._expect("ingress", wire, reply, flags)
+        self._expect("egress", reply, crossing.to(crossing.front).reply, flags)
 
     def _expect(self, hook: str, before: Flow, after: Flow, flags: int) -> None:
         run = repeat(self._pinned.program(hook), before.frame(flags), 1, self.context)
@@ -163,7 +163,7 @@ class Stage:
 
     def _settings(self, leaves_as: Place) -> None:
         record = self._pinned.layout.maps["settings"].value
-        row = record.pack(
+        entry = record.pack(
             {
                 "masquerade_first": leaves_as.port,
                 "masquerade_ports": 1,
@@ -174,22 +174,22 @@ class Stage:
                 "half_open_seconds": _SECONDS,
             }
         )
-        self._pinned.map("settings").update(bytes(4), row)
+        self._pinned.map("settings").update(bytes(4), entry)
 
     def _addresses(self, v4: str, v6: str) -> None:
-        """Say what this node leaves as by the interface that packets here come and go by."""
+        """Set the addresses of this node's interface, for masquerading."""
         record = self._pinned.layout.maps["interfaces"].value
-        row = record.pack({"v4": pack(v4), "v6": pack(v6)})
-        self._pinned.map("interfaces").update(self.context[40:44], row)
+        entry = record.pack({"v4": pack(v4), "v6": pack(v6)})
+        self._pinned.map("interfaces").update(self.context[40:44], entry)
 
     # -- what it has done -------------------------------------------------------------------------
 
     def counted(self) -> int:
-        """Give the packets of all backends, in both directions, since they were programmed."""
+        """Return the packets of all backends, in both directions, since they were programmed."""
         return self._sum("packets") + self._sum("reply_packets")
 
     def chosen(self) -> int:
-        """Give how often a backend has been chosen."""
+        """Return how often a backend has been chosen."""
         return self._sum("connections")
 
     def _sum(self, name: str) -> int:

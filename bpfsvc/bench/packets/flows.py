@@ -1,4 +1,4 @@
-"""Whole frames, made from who talks to whom; all checksums are right.
+"""Whole frames, made from the two ends of a flow; all checksums are right.
 
 Made here and not by a library for packets, which is no part of what is installed.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import socket
 import struct
 from typing import NamedTuple
-
-from bpfsvc.bench.processes.syns import fold
 
 SYN, ACK = 0x02, 0x10
 
@@ -22,7 +20,7 @@ ARP_REQUEST = (
 ).ljust(60, b"\0")
 """A frame without IP in it."""
 
-LINK = bytes.fromhex("020000000002 020000000001")
+LINK = bytes.fromhex("000000000000 020000000001")
 """Hardware addresses: destination, then source."""
 
 _ETHERTYPES = {4: 0x0800, 6: 0x86DD}
@@ -40,13 +38,13 @@ class Place(NamedTuple):
 
     @property
     def packed(self) -> bytes:
-        """Give the address as it lies in a packet, 4 or 16 bytes."""
+        """The address as it is in a packet, 4 or 16 bytes."""
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         return socket.inet_pton(family, self.address)
 
 
 class Flow(NamedTuple):
-    """Who sends to whom, by TCP or UDP (an IPPROTO number)."""
+    """Source and destination, by TCP or UDP (an IPPROTO number)."""
 
     source: Place
     destination: Place
@@ -54,24 +52,24 @@ class Flow(NamedTuple):
 
     @property
     def family(self) -> int:
-        """Give 4 or 6."""
+        """4 or 6."""
         return 6 if ":" in self.source.address else 4
 
     @property
-    def answer(self) -> Flow:
-        """Give the flow of the answers."""
+    def reply(self) -> Flow:
+        """The flow of the replies."""
         return Flow(self.destination, self.source, self.protocol)
 
     def frame(
         self, flags: int = ACK, link: bytes = LINK, ttl: int = TTL, payload: bytes = PAYLOAD
     ) -> bytes:
-        """Give an Ethernet frame with a packet of the flow; ``flags`` are for TCP."""
+        """Return an Ethernet frame with a packet of the flow; ``flags`` are for TCP."""
         addresses = self.source.packed + self.destination.packed
         transport = self._transport(addresses, flags, payload)
         if self.family == 4:
             lengths = (0x45, 0, 20 + len(transport), 0, _DONT_FRAGMENT)
             header = struct.pack("!BBHHHBB", *lengths, ttl, self.protocol)
-            header += struct.pack("!H", fold(header + addresses))
+            header += struct.pack("!H", checksum(header + addresses))
         else:
             header = struct.pack("!IHBB", 6 << 28, len(transport), self.protocol, ttl)
         ethertype = struct.pack("!H", _ETHERTYPES[self.family])
@@ -87,4 +85,12 @@ class Flow(NamedTuple):
             end = payload
         size = len(start) + 2 + len(end)
         pseudo = addresses + struct.pack("!II", size, self.protocol)
-        return start + struct.pack("!H", fold(pseudo + start + end)) + end
+        return start + struct.pack("!H", checksum(pseudo + start + end)) + end
+
+
+def checksum(data: bytes | bytearray) -> int:
+    """Return the internet checksum of an even number of bytes (RFC 1071)."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

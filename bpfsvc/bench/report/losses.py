@@ -1,14 +1,20 @@
-"""Where bpfsvc loses: what a reader should look for first, and is not left to find alone."""
+"""Where bpfsvc loses: what a reader should look for first."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from bpfsvc.bench.figures import Spread
-from bpfsvc.bench.results import OURS, RIVALS, Cell, Results, ratios
+from bpfsvc.bench.modes import AGENTS, BASELINES, OURS
+from bpfsvc.bench.results import Cell, Results, ratios
 
 TO_REFERENCE = "-"
-TO_RIVAL = "!"
+TO_BASELINE = "!"
+LEGEND = (
+    f"{TO_REFERENCE} slower than the reference, {TO_BASELINE} worse than the best baseline "
+    "(medians of the ratios of rounds)"
+)
+"""What the signs mean."""
 
 
 class Loss(NamedTuple):
@@ -21,7 +27,7 @@ class Loss(NamedTuple):
 
 
 def losses(results: Results, cell: Cell) -> list[Loss]:
-    """Give the losses of a cell: none if it is not ours, at most one of each sign."""
+    """Return the losses of a cell: none if it is not ours, at most one of each sign."""
     return [
         each
         for each in _comparisons(results, cell)
@@ -29,18 +35,24 @@ def losses(results: Results, cell: Cell) -> list[Loss]:
     ]
 
 
+def all_losses(results: Results) -> list[Loss]:
+    """Return the losses of all cells, the worst first."""
+    found = [loss for cell in results.cells for loss in losses(results, cell)]
+    return sorted(found, key=lambda loss: min(loss.ratio, 1 / loss.ratio) if loss.ratio else 0)
+
+
 def compared(results: Results) -> bool:
-    """Say whether anything was compared; if not, that nothing has lost means nothing."""
+    """Return True if anything was compared; if not, "no loss" means nothing."""
     return any(_comparisons(results, cell) for cell in results.cells)
 
 
 def _comparisons(results: Results, cell: Cell) -> list[Loss]:
-    """Give what would be the losses of a cell if it were worse.
+    """Return what would be the losses of a cell if it were worse.
 
     Only rates have a reference to lose to: an empty program or a dropped packet is a floor. The
-    best rival is the one that this cell does worst against.
+    best baseline is the one that this cell is worst against. What is to no Service has none.
     """
-    if cell.mode not in OURS or not cell.values:
+    if cell.mode not in AGENTS or not cell.values:
         return []
     found = []
     ratio = cell.ratio
@@ -48,34 +60,20 @@ def _comparisons(results: Results, cell: Cell) -> list[Loss]:
         found.append(Loss(cell, TO_REFERENCE, cell.reference, ratio))
     against = [
         (ratio, mode)
-        for mode in sorted(RIVALS)
+        for mode in sorted(BASELINES if cell.mode in OURS else ())
         if (ratio := _ratio(results, cell, mode)) is not None
     ]
     if against:
         ratio, mode = min(against) if cell.more_is_better else max(against)
-        found.append(Loss(cell, TO_RIVAL, mode, ratio))
+        found.append(Loss(cell, TO_BASELINE, mode, ratio))
     return found
 
 
 def _ratio(results: Results, cell: Cell, mode: str) -> float | None:
-    """Compare with a mode; changes have no rounds, and each is told to each mode in its way."""
+    """Compare with a mode; changes have no rounds, and several origins (API, files)."""
     if cell.suite == "change":
         other = results.one(suite="change", kind=cell.kind, services=cell.services, mode=mode)
         return cell.median / other.median if other and other.median else None
-    rival = results.beside(cell, mode)
-    rounds = ratios(cell, rival) if rival else ()
+    beside = results.beside(cell, mode)
+    rounds = ratios(cell, beside) if beside else ()
     return Spread.of(rounds).median if rounds else None
-
-
-def all_losses(results: Results) -> list[Loss]:
-    """Give the losses of all cells, the worst first."""
-    found = [loss for cell in results.cells for loss in losses(results, cell)]
-    return sorted(found, key=lambda loss: min(loss.ratio, 1 / loss.ratio) if loss.ratio else 0)
-
-
-def legend() -> str:
-    """Say what the signs mean."""
-    return (
-        f"{TO_REFERENCE} slower than the reference, {TO_RIVAL} worse than the best rival "
-        "(medians of the ratios of rounds)"
-    )

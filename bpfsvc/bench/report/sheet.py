@@ -1,4 +1,4 @@
-"""CSV: one line for each cell, for whoever wants to compute something else from it."""
+"""CSV: one line for each cell, from which anything else can be computed."""
 
 from __future__ import annotations
 
@@ -10,68 +10,47 @@ from bpfsvc.bench.report.losses import losses
 from bpfsvc.bench.results import Cell, Results
 
 PERCENTILES = ("50", "90", "99", "99.9")
-COLUMNS = (
-    "suite",
-    "kind",
-    "where",
-    "mode",
-    "services",
-    "clients",
-    "unit",
-    "rounds",
-    "median",
-    "quarter",
-    "three_quarters",
-    "low",
-    "high",
-    "reference",
-    "ratio",
-    "ratio_quarter",
-    "ratio_three_quarters",
-    "cpu_us",
-    *(f"latency_us_{percent}" for percent in PERCENTILES),
-    "loses_to",
-    "values",
-)
 
 
 def csv(results: Results) -> str:
-    """Give the sheet, with a line of heads; ``values`` are those of the rounds, by spaces."""
+    """Return the sheet, with a line of heads; ``values`` are those of the rounds, by spaces."""
+    lines = [_line(results, cell) for cell in results.cells if cell.values]
     written = io.StringIO()
-    sheet = sheets.writer(written, lineterminator="\n")
-    sheet.writerow(COLUMNS)
-    for cell in results.cells:
-        if cell.values:
-            sheet.writerow(_line(results, cell))
+    empty = Cell("", "", "", 0, "", (0.0,))
+    sheet = sheets.DictWriter(written, [*_line(results, empty)], lineterminator="\n")
+    sheet.writeheader()
+    sheet.writerows(lines)
     return written.getvalue()
 
 
-def _line(results: Results, cell: Cell) -> list[object]:
+def _line(results: Results, cell: Cell) -> dict[str, object]:
+    """Return a line by its heads."""
     spread = cell.spread
     ratio = Spread.of(cell.ratios) if cell.ratios else None
-    return [
-        cell.suite,
-        cell.kind,
-        cell.where,
-        cell.mode,
-        cell.services,
-        cell.clients,
-        cell.unit,
-        len(cell.values),
-        _text(spread.median),
-        _text(spread.quarter),
-        _text(spread.three_quarters),
-        _text(spread.low),
-        _text(spread.high),
-        cell.reference,
-        _text(ratio and ratio.median),
-        _text(ratio and ratio.quarter),
-        _text(ratio and ratio.three_quarters),
-        _text(Spread.of(cell.cpu).median if cell.cpu else None),
-        *(_text(cell.latency.get(percent)) for percent in PERCENTILES),
-        " ".join(loss.against for loss in losses(results, cell)),
-        " ".join(map(_text, cell.values)),
-    ]
+    latencies = {each: _text(cell.latency.get(each)) for each in PERCENTILES}
+    return {
+        "suite": cell.suite,
+        "kind": cell.kind,
+        "where": cell.where,
+        "mode": cell.mode,
+        "services": cell.services,
+        "clients": cell.clients,
+        "unit": cell.unit,
+        "rounds": len(cell.values),
+        "median": _text(spread.median),
+        "quarter": _text(spread.quarter),
+        "three_quarters": _text(spread.three_quarters),
+        "low": _text(spread.low),
+        "high": _text(spread.high),
+        "reference": cell.reference,
+        "ratio": _text(ratio and ratio.median),
+        "ratio_quarter": _text(ratio and ratio.quarter),
+        "ratio_three_quarters": _text(ratio and ratio.three_quarters),
+        "cpu_us": _text(Spread.of(cell.cpu).median if cell.cpu else None),
+        **{f"latency_us_{each}": text for each, text in latencies.items()},
+        "loses_to": " ".join(loss.against for loss in losses(results, cell)),
+        "values": " ".join(map(_text, cell.values)),
+    }
 
 
 def _text(value: float | None) -> str:

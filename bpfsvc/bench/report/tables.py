@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bpfsvc.bench import words
-from bpfsvc.bench.figures import Spread
-from bpfsvc.bench.load import FLOWS
+from bpfsvc.bench.figures import Spread, clients_text, services_text
+from bpfsvc.bench.load.tool import FLOWS
+from bpfsvc.bench.modes import AGENTS, KUBE_PROXIES
 from bpfsvc.bench.report.losses import losses
-from bpfsvc.bench.report.numbers import digits, factor, measured, signed, span
-from bpfsvc.bench.results import FLOORS, OURS, Cell, Results, rank, tail
+from bpfsvc.bench.report.text import digits, factor, measured, signed, span
+from bpfsvc.bench.results import FLOORS, Cell, Results, rank
 
 SUITES = {
     "pods": "To a backend on the other node",
@@ -29,17 +29,22 @@ SUITES = {
     "churn": "While endpoints change all the time",
     "flood": "While first packets come in a flood",
 }
-"""What the suites are called, in the order of every report."""
+"""The titles of the suites, in the order of every report."""
 TRAFFIC = ("pods", "edge")
 """The suites whose cells are rates of several clients, against a reference."""
 _AGENTS = "agents"
-_KUBE_PROXY = "kube-proxy"
 _OPERATIONS = {
     "connect": "connect, request, close",
     "request": "requests on one connection",
     "bulk": "one direction at full rate",
     "datagrams": "UDP packets, echoed",
     "questions": "UDP question and answer, a socket each",
+}
+_PLACES = {
+    "pod": "from a pod",
+    "node": "from the node itself",
+    "remote": "backend on another node",
+    "local": "backend on the node asked",
 }
 
 
@@ -60,18 +65,21 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures under one title. ``parts`` says what the parts of an entry are."""
+    """Figures under one title. ``parts``: what the parts of an entry are; ``first``: of lines."""
 
     title: str
     parts: str
     heads: tuple[str, ...]
     lines: tuple[Line, ...]
+    first: str = "mode"
 
 
 def tables(results: Results) -> list[Table]:
-    """Give all tables that have figures."""
+    """Return all tables that have figures, suites without a title last."""
     found: list[Table] = []
-    for suite in suites(results):
+    measured_suites = {cell.suite for cell in results.cells if cell.values}
+    unknown = sorted(measured_suites - SUITES.keys())
+    for suite in (*(one for one in SUITES if one in measured_suites), *unknown):
         cells = [cell for cell in results.find(suite=suite) if cell.values]
         if suite not in TRAFFIC:
             found += _others(results, cells)
@@ -82,41 +90,24 @@ def tables(results: Results) -> list[Table]:
     return found
 
 
-def suites(results: Results) -> list[str]:
-    """Give the suites that have cells, those with a title first."""
-    order = list(SUITES)
-    return sorted(
-        {cell.suite for cell in results.cells if cell.values},
-        key=lambda suite: (order.index(suite) if suite in order else len(order), suite),
-    )
-
-
 def about(cell: Cell) -> str:
-    """Say what kind of traffic it is, and from or to where."""
-    where = {
-        ("edge", "remote"): "backend on another node",
-        ("edge", "local"): "backend on the node asked",
-        ("frames", "remote"): "backend on another node",
-        ("frames", "local"): "backend on the node asked",
-        ("pods", "pod"): "from a pod",
-        ("pods", "node"): "from the node itself",
-        ("agents", "pod"): "from a pod",
-        ("agents", "node"): "from the node itself",
-        ("agents", "remote"): "from outside, backend on another node",
-        ("agents", "local"): "from outside, backend on the node asked",
-    }.get((cell.suite, cell.where), cell.where)
-    called = cell.suite in (*TRAFFIC, _AGENTS)
-    kind = _OPERATIONS.get(cell.kind, cell.kind) if called else cell.kind
+    """Return the kind of traffic, and from or to where."""
+    traffic = cell.suite in (*TRAFFIC, _AGENTS)
+    kind = _OPERATIONS.get(cell.kind, cell.kind) if traffic else cell.kind
+    named = traffic or cell.suite == "frames"
+    where = _PLACES.get(cell.where, cell.where) if named else cell.where
+    if cell.suite == _AGENTS and cell.where in ("remote", "local"):
+        where = f"from outside, {where}"
     return ", ".join(filter(None, (kind, where)))
 
 
 def name(cell: Cell) -> str:
-    """Give the name of a line: its mode, and who tells it of changes."""
+    """Return the name of a line: its mode, and by what it hears of changes."""
     return f"{cell.mode} ({cell.where})" if cell.suite == "change" and cell.where else cell.mode
 
 
 def heading(suite: str) -> str:
-    """Give the title of a suite."""
+    """Return the title of a suite."""
     return SUITES.get(suite, suite)
 
 
@@ -128,8 +119,8 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
         title,
         f"{cells[0].unit}{against}, ± half the distance of its quartiles",
         cells,
-        lambda cell: words.clients(cell.clients),
-        lambda cell: Figure(_rate(cell), "".join(loss.sign for loss in losses(results, cell))),
+        lambda cell: clients_text(cell.clients),
+        lambda cell: Figure(_rate(cell), _signs(results, cell)),
     )
     if any(cell.cpu or cell.latency for cell in cells):
         yield _table(
@@ -137,15 +128,15 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
             f"CPU µs an operation{_without_agents(results, cells)}; "
             "latency in µs: 50 % and 99 % of operations took no longer",
             cells,
-            lambda cell: words.clients(cell.clients),
+            lambda cell: clients_text(cell.clients),
             lambda cell: Figure(_cost(cell)),
         )
 
 
 def _without_agents(results: Results, cells: Sequence[Cell]) -> str:
-    """Say that they are not counted, where they have something to do and nobody has looked."""
+    """Return a remark if agents have work with such operations and it was not measured."""
     kind, where = cells[0].kind, cells[0].where
-    worked = kind in FLOWS and any(cell.mode in (*OURS, _KUBE_PROXY) for cell in cells)
+    worked = kind in FLOWS and any(cell.mode in (*AGENTS, *KUBE_PROXIES) for cell in cells)
     if not worked or results.find(suite=_AGENTS, kind=kind, where=where):
         return ""
     return " without agents'"
@@ -159,7 +150,7 @@ def _others(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
         if suite == "change":
             parts = f"{unit}: median, and what 99 of 100 take at most"
         elif suite == _AGENTS:
-            parts = f"{unit} on other cores, for looking after what is known of connections"
+            parts = f"{unit} on other cores, for checking connections"
         elif suite in FLOORS:
             parts = f"{unit}: median, what it is above {FLOORS[suite]}, ± as in other tables"
         yield _table(
@@ -167,22 +158,37 @@ def _others(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
             parts,
             alike,
             about if suite != "change" else lambda _: "",
-            lambda cell: Figure(
-                _cost_of(results, cell), "".join(loss.sign for loss in losses(results, cell))
-            ),
+            lambda cell: Figure(_cost_of(results, cell), _signs(results, cell)),
         )
+
+
+def _signs(results: Results, cell: Cell) -> str:
+    return "".join(loss.sign for loss in losses(results, cell))
 
 
 def _cost_of(results: Results, cell: Cell) -> tuple[str, ...]:
     if cell.suite == "change":
-        return (measured(cell), digits(tail(cell, 99)))
+        return (measured(cell), digits(cell.tail(99)))
     if cell.suite not in FLOORS:
         return (measured(cell), span(cell.values))
     floor = results.beside(cell, FLOORS[cell.suite])
     if floor is None or floor is cell:
         return (measured(cell), "", span(cell.values))
-    above = [mine - least for mine, least in zip(cell.values, floor.values, strict=False)]
+    above = [ours - least for ours, least in zip(cell.values, floor.values, strict=False)]
     return (measured(cell), signed(Spread.of(above).median), span(cell.values))
+
+
+def _rate(cell: Cell) -> tuple[str, ...]:
+    """Return rate and ratio; the reference shows its own variation."""
+    if cell.ratio is None or cell.mode == cell.reference:
+        return (measured(cell), "", span(cell.values))
+    return (measured(cell), factor(cell.ratio), span(cell.ratios))
+
+
+def _cost(cell: Cell) -> tuple[str, ...]:
+    cpu = digits(Spread.of(cell.cpu).median) if cell.cpu else ""
+    latency = (cell.latency.get(key) for key in ("50", "99"))
+    return (cpu, *("" if each is None else digits(each) for each in latency))
 
 
 def _table(
@@ -198,27 +204,7 @@ def _table(
         places.setdefault((grouping(cell), name(cell)), {})[cell.services] = figure(cell)
     groups = list(dict.fromkeys(group for group, _ in places))
     ordered = sorted(places, key=lambda place: (groups.index(place[0]), rank(place[1])))
-    return Table(
-        title,
-        parts,
-        tuple(map(words.services, sizes)),
-        tuple(
-            Line(group, name, tuple(places[group, name].get(size) for size in sizes))
-            for group, name in ordered
-        ),
+    lines = tuple(
+        Line(*place, tuple(places[place].get(size) for size in sizes)) for place in ordered
     )
-
-
-def _rate(cell: Cell) -> tuple[str, ...]:
-    """Give rate and ratio; the reference shows how far it moves itself."""
-    if cell.ratio is None or cell.mode == cell.reference:
-        return (measured(cell), "", span(cell.values))
-    return (measured(cell), factor(cell.ratio), span(cell.ratios))
-
-
-def _cost(cell: Cell) -> tuple[str, ...]:
-    cpu = digits(Spread.of(cell.cpu).median) if cell.cpu else ""
-    return (
-        cpu,
-        *(digits(cell.latency[key]) if key in cell.latency else "" for key in ("50", "99")),
-    )
+    return Table(title, parts, tuple(map(services_text, sizes)), lines)

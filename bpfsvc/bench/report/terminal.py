@@ -1,4 +1,4 @@
-"""The report for who waits at a terminal: readable at 100 columns, with colours and without."""
+"""The report on a terminal: readable at 100 columns, with colours and without."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table as Drawn
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from bpfsvc.bench.aims import Aim, aims
-from bpfsvc.bench.report import aimed
-from bpfsvc.bench.report.losses import all_losses, compared, legend
-from bpfsvc.bench.report.prose import remarks, setting
-from bpfsvc.bench.report.tables import Figure, Line, Table, tables
+from bpfsvc.bench.report.losses import LEGEND, all_losses, compared
+from bpfsvc.bench.report.summary import summary
+from bpfsvc.bench.report.tables import Figure, Table, tables
+from bpfsvc.bench.report.text import JUDGED, aim_row, remarks, setting
 from bpfsvc.bench.results import Results
 
 WIDTH = 100
@@ -25,22 +25,18 @@ _ENTRY = 20  # of an entry, likewise
 def terminal(results: Results, console: Console | None = None) -> None:
     """Print the report, by default to standard output."""
     console = console or _console()
-    for table in tables(results):
-        _show(console, table)
-    console.print(Text(_lost(results)))
+    first = summary(results)
+    for table in (*([first] if first else []), *tables(results)):
+        _print(console, table)
+    if lost := len(all_losses(results)):
+        console.print(Text(f"{lost} losing cells. {LEGEND}"))
+    else:
+        console.print("No losing cell." if compared(results) else "Nothing was compared.")
     console.print()
     console.print(_aims(aims(results)))
-    console.print(Text(f"\n{aimed.JUDGED}\n", style="dim"))
-    for line in remarks(results):
-        console.print(Text(f"* {line}"))
-    for line in setting(results):
+    console.print(Text(f"\n{JUDGED}\n", style="dim"))
+    for line in (*(f"* {each}" for each in remarks(results)), *setting(results)):
         console.print(Text(line))
-
-
-def _lost(results: Results) -> str:
-    if lost := len(all_losses(results)):
-        return f"{lost} losing cells. {legend()}"
-    return "No losing cell." if compared(results) else "Nothing was compared."
 
 
 def _console() -> Console:
@@ -49,8 +45,8 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
-def _show(console: Console, table: Table) -> None:
-    """Print a table, in several if there are more sizes than columns."""
+def _print(console: Console, table: Table) -> None:
+    """Print a table, in several parts if there are more sizes than columns."""
     at_once = max(1, (console.width - _NAME) // _ENTRY)
     console.print(Text(table.title, style="bold"))
     console.print(Text(f"  {table.parts}", style="dim"))
@@ -58,38 +54,30 @@ def _show(console: Console, table: Table) -> None:
         console.print(_part(table, slice(start, start + at_once)))
 
 
-def _part(table: Table, columns: slice) -> Drawn:
-    drawn = Drawn(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1))
-    drawn.add_column("")
+def _part(table: Table, columns: slice) -> RichTable:
+    made = RichTable(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1))
+    made.add_column("")
     for head in table.heads[columns]:
-        drawn.add_column(head, justify="right", no_wrap=True)
+        made.add_column(head, justify="right", no_wrap=True)
     widths = [
         _widths([line.figures[at] for line in table.lines])
         for at in range(len(table.heads))[columns]
     ]
-    grouped = len({line.group for line in table.lines}) > 1 or table.lines[0].group
-    group = None
+    group = ""
     for line in table.lines:
-        if grouped and line.group != group:
-            if group is not None:
-                drawn.add_row("")
-            drawn.add_row(Text(line.group, style="italic"))
+        if line.group != group:
+            if group:
+                made.add_row("")
+            made.add_row(Text(line.group, style="italic"))
             group = line.group
-        drawn.add_row(*_row(line, columns, widths))
-    drawn.add_row("")
-    return drawn
-
-
-def _row(line: Line, columns: slice, widths: Sequence[Sequence[int]]) -> list[Text]:
-    figures = line.figures[columns]
-    return [
-        Text(f"  {line.name}"),
-        *(_entry(figure, width) for figure, width in zip(figures, widths, strict=True)),
-    ]
+        pairs = zip(line.figures[columns], widths, strict=True)
+        made.add_row(Text(f"  {line.name}"), *(_entry(figure, width) for figure, width in pairs))
+    made.add_row("")
+    return made
 
 
 def _entry(figure: Figure | None, widths: Sequence[int]) -> Text:
-    """Align the parts of an entry below each other, and its signs in a place of their own."""
+    """Align the parts of an entry below each other, and its signs in a column of their own."""
     if figure is None:
         return Text("·  ", style="dim")
     parts = " ".join(part.rjust(width) for part, width in zip(figure.parts, widths, strict=True))
@@ -97,25 +85,19 @@ def _entry(figure: Figure | None, widths: Sequence[int]) -> Text:
 
 
 def _widths(figures: Sequence[Figure | None]) -> list[int]:
-    there = [figure.parts for figure in figures if figure]
-    return [max(map(len, parts)) for parts in zip(*there, strict=True)]
+    parts = [figure.parts for figure in figures if figure]
+    return [max(map(len, column)) for column in zip(*parts, strict=True)]
 
 
-def _aims(found: Sequence[Aim]) -> Drawn:
-    drawn = Drawn(title="Aims", box=SIMPLE, pad_edge=False, show_edge=False, title_justify="left")
-    drawn.add_column("aim", min_width=30)
+def _aims(found: Sequence[Aim]) -> RichTable:
+    made = RichTable(
+        title="Aims", box=SIMPLE, pad_edge=False, show_edge=False, title_justify="left"
+    )
+    made.add_column("aim", min_width=30)
     for head in ("goal", "measured", "quartiles"):
-        drawn.add_column(head, justify="right", no_wrap=True)
-    drawn.add_column("", min_width=16)
+        made.add_column(head, justify="right", no_wrap=True)
+    made.add_column("", min_width=16)
     styles = {True: "green", False: "bold red", None: "dim"}
     for aim in found:
-        row = aimed.row(aim)
-        drawn.add_row(
-            row.text,
-            row.goal,
-            row.measured,
-            row.quartiles,
-            row.verdict,
-            style=styles[aim.reached],
-        )
-    return drawn
+        made.add_row(*aim_row(aim), style=styles[aim.reached])
+    return made

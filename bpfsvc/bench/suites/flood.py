@@ -1,11 +1,11 @@
-"""What a flood of first packets does to those who mean it.
+"""What a flood of first packets does to connections that are wanted.
 
-An outside client keeps connections through a NodePort and uses each in turn; another makes new
+An external client keeps connections through a NodePort and uses each in turn; another makes new
 ones, one after another; a third sends SYNs to the same NodePort and to the cluster IP. Measured
-before, during and after: nothing established may fail, and what a flood costs in latency and in new
-connections is reported, with the rows that the connection tables hold at the end of each phase.
+before, during and after: no established connection may fail, and what a flood costs in latency and
+in new connections is reported, with the entries of the connection tables at the end of each phase.
 
-The flood takes CPU time from everybody on two cores. So it is also sent where no Service is
+On two cores the flood takes CPU time from all. So it is also sent to a port without Service
 (``where`` = ``closed port``): the difference is what bpfsvc adds.
 """
 
@@ -19,16 +19,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bpfsvc.bench.clusters.objects import MEASURED, NODE_PORT, PORT, write_cluster
-from bpfsvc.bench.figures import Say, Scale, percentile
-from bpfsvc.bench.processes.children import ProcessFailed, command
-from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.stands.agents import cores, start_agents
-from bpfsvc.bench.steps import Step
-from bpfsvc.bench.suites.durations import setup_seconds
-from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.bench.cluster import MEASURED, NODE_PORT, PORT, write_cluster
+from bpfsvc.bench.figures import percentile
+from bpfsvc.bench.line_process import ProcessFailed, command
+from bpfsvc.bench.modes import DEFAULT
+from bpfsvc.bench.results import Cell
+from bpfsvc.bench.steps import Context, Report, Step
+from bpfsvc.bench.suites.setup_times import setup_seconds
+from bpfsvc.bench.testbeds.agents import cores, start_agents
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab import dial, sandbox
-from bpfsvc.lab.dial import Conversation
+from bpfsvc.lab.dial import OpenConnection
 from bpfsvc.lab.namespace import Process
 from bpfsvc.lab.topology import Lab
 
@@ -37,24 +38,6 @@ _CONNECTIONS = 50
 _TABLES = ("new_connections", "connections")
 _CLOSED = [["192.168.50.11", 7], [MEASURED, 7]]
 _OPEN = [["192.168.50.11", NODE_PORT], [MEASURED, PORT]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stand:
-    """The lab and the connections that were there before the flood."""
-
-    lab: Lab
-    established: list[Conversation]
-
-
-def steps(scale: Scale, results: Results) -> Iterator[Step]:
-    """Flood at several rates, closed ports and open ones, at the smallest size of cluster."""
-    services = min(scale.services)
-    for rate in scale.flood_rates:
-        for name, targets in (("closed port", _CLOSED), ("Service", _OPEN)):
-            flood = Flood(services, rate, name, targets, scale.flood_seconds)
-            seconds = setup_seconds("tc", services) + 3 * scale.flood_seconds
-            yield Step(f"flood: {flood}", seconds, partial(_flood, flood, results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +51,27 @@ class Flood:
     seconds: float
 
     def __str__(self) -> str:
-        """Give it in words."""
+        """Return it in words."""
         return f"{self.rate:,} SYNs a second to a {self.name}"
 
+    def cell(self, phase: str, what: str, unit: str, values: Iterable[float]) -> Cell:
+        """Return a figure of a phase."""
+        kind = f"{self}, {phase}: {what}"
+        return Cell("flood", kind, DEFAULT, self.services, unit, tuple(values), self.name)
 
-def _flood(flood: Flood, results: Results, say: Say) -> None:
+
+def steps(context: Context) -> Iterator[Step]:
+    """Return the steps: several rates, closed ports and open ones, at the smallest size."""
+    scale = context.scale
+    services = min(scale.services)
+    for rate in scale.flood_rates:
+        for name, targets in (("closed port", _CLOSED), ("Service", _OPEN)):
+            flood = Flood(services, rate, name, targets, scale.flood_seconds)
+            seconds = setup_seconds(DEFAULT, services) + 3 * scale.flood_seconds
+            yield Step(f"flood: {flood}", seconds, partial(_flood, context, flood))
+
+
+def _flood(context: Context, flood: Flood, report: Report) -> None:
     with ExitStack() as stack:
         lab = stack.enter_context(Lab("routed", families=(4,), pods_per_node=1))
         backend = next(iter(lab.nodes[1].pods.values()))
@@ -81,33 +80,20 @@ def _flood(flood: Flood, results: Results, say: Say) -> None:
         write_cluster(manifests, flood.services, backend.address(4), _BACKEND_PORT)
         start_agents(stack, lab, manifests)
         lab.client.route(MEASURED, lab.nodes[0])
-        stand = _Stand(lab, _establish(stack, lab))
+        established = _establish(stack, lab)
         for phase in ("before", "during", "after"):
-            say(phase)
+            report(phase)
             sender = _send(lab, flood) if phase == "during" else None
-            cells = list(_observe(stand, flood, phase))
-            sent = _sent(sender) if sender else 0
-            cells.append(_cell(flood, phase, "SYNs sent", "", [sent]))
+            cells = list(_observe(lab, established, flood, phase))
+            cells.append(flood.cell(phase, "SYNs sent", "", [_sent(sender) if sender else 0]))
             cells += (
-                _cell(flood, phase, f"rows of {table}", "", [rows])
-                for table, rows in _tables(lab).items()
+                flood.cell(phase, f"rows of {table}", "", [entries])
+                for table, entries in _entries(lab).items()
             )
-            results.cells += cells
+            context.results.cells += cells
 
 
-def _cell(flood: Flood, phase: str, what: str, unit: str, values: Iterable[float]) -> Cell:
-    return Cell(
-        suite="flood",
-        kind=f"{flood}, {phase}: {what}",
-        mode="tc",
-        services=flood.services,
-        where=flood.name,
-        unit=unit,
-        values=tuple(values),
-    )
-
-
-def _establish(stack: ExitStack, lab: Lab) -> list[Conversation]:
+def _establish(stack: ExitStack, lab: Lab) -> list[OpenConnection]:
     made = []
     for _ in range(_CONNECTIONS):
         one = stack.enter_context(dial.connect(lab.client, lab.nodes[0].address(4), NODE_PORT))
@@ -138,15 +124,35 @@ def _sent(sender: Process) -> int:
     return int(json.loads(output)[0])
 
 
-def _observe(stand: _Stand, flood: Flood, phase: str) -> Iterator[Cell]:
+def _observe(
+    lab: Lab, established: list[OpenConnection], flood: Flood, phase: str
+) -> Iterator[Cell]:
     """Use what is established and make new connections for some seconds."""
-    node = stand.lab.nodes[0].address(4)
-    new = stand.lab.client.load("connect", node, NODE_PORT, seconds=flood.seconds, timeout=1.0)
+    node = lab.nodes[0].address(4)
+    new = lab.client.load("connect", node, NODE_PORT, seconds=flood.seconds, timeout=1.0)
+    times, failed = _use(established, time.monotonic() + flood.seconds)
+    result = new.result()
+    yield replace(
+        flood.cell(phase, "requests on established connections", "ms", [percentile(times, 50)]),
+        latency={name: percentile(times, float(name)) * 1000 for name in ("50", "99", "99.9")},
+    )
+    yield flood.cell(phase, "established connections that failed", "", [failed])
+    yield replace(
+        flood.cell(phase, "new connections", "per second", [result.rate]),
+        latency={name: result.latency[name] for name in ("50", "99") if name in result.latency},
+    )
+    yield flood.cell(phase, "new connections that failed", "", [result.failed])
+
+
+def _use(established: list[OpenConnection], deadline: float) -> tuple[list[float], int]:
+    """Send requests until the deadline; return the ms of each, and how many connections failed.
+
+    Those that failed are removed from the list.
+    """
+    times: list[float] = []
     failed = 0
-    times = []
-    deadline = time.monotonic() + flood.seconds
     while time.monotonic() < deadline:
-        for one in tuple(stand.established):
+        for one in tuple(established):
             start = time.monotonic()
             try:
                 right = one.echo(b"still there?")
@@ -156,23 +162,14 @@ def _observe(stand: _Stand, flood: Flood, phase: str) -> Iterator[Cell]:
                 times.append((time.monotonic() - start) * 1000)
             else:
                 failed += 1
-                stand.established.remove(one)
+                established.remove(one)
         time.sleep(0.005)
-    result = new.result()
-    yield replace(
-        _cell(flood, phase, "requests on established connections", "ms", [percentile(times, 50)]),
-        latency={name: percentile(times, float(name)) * 1000 for name in ("50", "99", "99.9")},
-    )
-    yield _cell(flood, phase, "established connections that failed", "", [failed])
-    yield replace(
-        _cell(flood, phase, "new connections", "per second", [result.rate]),
-        latency={name: result.latency[name] for name in ("50", "99") if name in result.latency},
-    )
-    yield _cell(flood, phase, "new connections that failed", "", [result.failed])
+    return times, failed
 
 
-def _tables(lab: Lab) -> dict[str, int]:
+def _entries(lab: Lab) -> dict[str, int]:
+    """Return how many entries the connection tables of node 1 hold."""
     pinned = Pinned(PinRoot(lab.nodes[0].pin_root).current)
-    rows = {table: sum(len(batch) for batch in pinned.map(table).batches()) for table in _TABLES}
+    found = {table: sum(len(batch) for batch in pinned.map(table).batches()) for table in _TABLES}
     pinned.close()
-    return rows
+    return found

@@ -20,20 +20,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from bpfsvc.bench.figures import Say, Scale
-from bpfsvc.bench.packets.crossing import PASS, V4, V6, Crossing, Ends, Stage, WrongPath
-from bpfsvc.bench.packets.edgepath import PROGRAM as EDGE
-from bpfsvc.bench.packets.edgepath import Uplink, forwarded, uplink
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.bench.modes import DEFAULT
+from bpfsvc.bench.packets.crossing import PASS, V4, V6, Crossing, CrossingTestbed, Ends, WrongPath
 from bpfsvc.bench.packets.flows import ACK, ARP_REQUEST, SYN, Flow, Place
-from bpfsvc.bench.packets.frameprograms import PASS as XDP_PASS
-from bpfsvc.bench.packets.instructions import Code
-from bpfsvc.bench.packets.testruns import SCHED_CLS, XDP, repeat
-from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.steps import Step
-from bpfsvc.datapath.building import make_build
-from bpfsvc.datapath.creation import load_program
-from bpfsvc.datapath.pins import Pinned, PinRoot
-from bpfsvc.datapath.source import Sizes, load
+from bpfsvc.bench.packets.test_runs import SCHED_CLS, XDP, repeat
+from bpfsvc.bench.packets.xdp_path import PROGRAM as EDGE
+from bpfsvc.bench.packets.xdp_path import Uplink, forwarded, uplink
+from bpfsvc.bench.packets.xdp_programs import PASS as XDP_PASS
+from bpfsvc.bench.results import Cell
+from bpfsvc.bench.steps import Context, Report, Step
+from bpfsvc.datapath.build.builder import make_build
+from bpfsvc.datapath.build.creation import load_program
+from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.instructions import Code
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab import sandbox
 
 _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
@@ -44,9 +45,9 @@ _FRONT, _MASQUERADED, _FIRST, _EDGE, _PLAIN_PORT = 80, 81, 82, 83, 84
 _BACK = 8000
 """What is added to them where the Service is served."""
 _ELSEWHERE = 5201
-"""A port that is no Service's, nor shares a place in the filter of ports with one."""
-_NOBODY = {V4: "203.0.113.7", V6: "2001:db8:ffff::7"}
-"""Addresses that no row names; others of these packets go to another port of a backend."""
+"""A port of no Service, and one that shares no place in the port filter with such a port."""
+_UNKNOWN = {V4: "203.0.113.7", V6: "2001:db8:ffff::7"}
+"""Addresses in no entry; others of these packets go to another port of a backend."""
 _PLAIN = {V4: "10.244.2.12", V6: "fd44:2::12"}
 """Backends that are frontends of nothing, as pods are."""
 
@@ -59,17 +60,17 @@ _FEWER = 200
 
 
 class _Path(Protocol):
-    """A hook, and packets that go one way through its program."""
+    """A hook, and packets that take one path through its program."""
 
     kind: str
     hook: str
     mode: str
 
-    def time(self, stage: Stage, program: int, times: int) -> float:
-        """Give ns per packet of any program."""
+    def time(self, testbed: CrossingTestbed, program: int, times: int) -> float:
+        """Return ns per packet of any program."""
 
-    def prove(self, stage: Stage, program: int, times: int) -> float:
-        """Give ns per packet of the program of the hook; WrongPath if they went another way."""
+    def prove(self, testbed: CrossingTestbed, program: int, times: int) -> float:
+        """Return ns per packet of the hook's program; WrongPath if they took another path."""
 
 
 @dataclass(slots=True)
@@ -80,16 +81,16 @@ class _Repeated:
     hook: str
     frame: bytes
     counted: bool = False
-    mode: str = "tc"
+    mode: str = DEFAULT
 
-    def time(self, stage: Stage, program: int, times: int) -> float:
-        return repeat(program, self.frame, times, stage.context).nanoseconds
+    def time(self, testbed: CrossingTestbed, program: int, times: int) -> float:
+        return repeat(program, self.frame, times, testbed.context).nanoseconds
 
-    def prove(self, stage: Stage, program: int, times: int) -> float:
+    def prove(self, testbed: CrossingTestbed, program: int, times: int) -> float:
         times += times % 2
-        before = stage.counted()
-        run = repeat(program, self.frame, times, stage.context)
-        counted = stage.counted() - before
+        before = testbed.counted()
+        run = repeat(program, self.frame, times, testbed.context)
+        counted = testbed.counted() - before
         if (run.verdict, run.packet) != (PASS, self.frame):
             raise WrongPath(f"{self.kind}: the packet changed, or was not passed on")
         if counted != (times if self.counted else 0):
@@ -103,9 +104,9 @@ class _Translated(_Repeated):
 
     after: bytes = b""
 
-    def prove(self, stage: Stage, program: int, times: int) -> float:
-        cost = _Repeated.prove(self, stage, program, times)
-        if repeat(program, self.frame, 1, stage.context).packet != self.after:
+    def prove(self, testbed: CrossingTestbed, program: int, times: int) -> float:
+        cost = _Repeated.prove(self, testbed, program, times)
+        if repeat(program, self.frame, 1, testbed.context).packet != self.after:
             raise WrongPath(f"{self.kind}: the packet was not translated")
         return cost
 
@@ -117,18 +118,18 @@ class _First:
     kind: str
     hook: str
     flows: Iterator[Flow]
-    mode: str = "tc"
+    mode: str = DEFAULT
 
-    def time(self, stage: Stage, program: int, times: int) -> float:
+    def time(self, testbed: CrossingTestbed, program: int, times: int) -> float:
         frames = [next(self.flows).frame(SYN) for _ in range(max(1, times // _FEWER))]
         return statistics.median(
-            repeat(program, frame, 1, stage.context).nanoseconds for frame in frames
+            repeat(program, frame, 1, testbed.context).nanoseconds for frame in frames
         )
 
-    def prove(self, stage: Stage, program: int, times: int) -> float:
-        before = stage.chosen()
-        cost = self.time(stage, program, times)
-        if stage.chosen() - before != max(1, times // _FEWER):
+    def prove(self, testbed: CrossingTestbed, program: int, times: int) -> float:
+        before = testbed.chosen()
+        cost = self.time(testbed, program, times)
+        if testbed.chosen() - before != max(1, times // _FEWER):
             raise WrongPath(f"{self.kind}: not every packet opened a connection")
         return cost
 
@@ -143,56 +144,52 @@ class _Course:
 
     def cells(self) -> Iterator[Cell]:
         for mode, values in (("empty", self.empty), (self.path.mode, self.values)):
-            yield Cell(
-                suite="programs",
-                kind=self.path.kind,
-                mode=mode,
-                services=0,
-                unit="ns",
-                values=tuple(values),
-            )
+            yield Cell("programs", self.path.kind, mode, 0, "ns", tuple(values))
 
 
-def steps(scale: Scale, results: Results) -> Iterator[Step]:
-    """Measure a build with the usual capacities. Modes and sizes make no difference."""
-    seconds = _LOAD_SECONDS + _ROUND_SECONDS * (scale.rounds + 1)
-    yield Step("programs", seconds, partial(_measure, scale, results))
+def steps(context: Context) -> Iterator[Step]:
+    """Return the one step: a build with the usual capacities. Modes and sizes do not matter."""
+    seconds = _LOAD_SECONDS + _ROUND_SECONDS * (context.scale.rounds + 1)
+    yield Step("programs", seconds, partial(_measure, context))
 
 
-def _measure(scale: Scale, results: Results, say: Say) -> None:
+def _measure(context: Context, report: Report) -> None:
     root = PinRoot(sandbox.BPF_ROOT / "programs")
-    say("compiling")
+    report("compiling")
     root.create()
-    make_build(root, load(Sizes()))
+    make_build(root, load(Sizes()), print)
     pinned = Pinned(root.next)
     try:
-        results.cells += measure(pinned, say, rounds=scale.rounds)
+        context.results.cells += measure(pinned, report, rounds=context.scale.rounds)
     finally:
         pinned.close()
         root.remove()
 
 
-def measure(pinned: Pinned, say: Say, *, rounds: int = 7, repeats: int = 100_000) -> list[Cell]:
-    """Measure a loaded build, which nobody else uses and which is emptied for it.
+def measure(
+    pinned: Pinned, report: Report, *, rounds: int = 7, repeats: int = 100_000
+) -> list[Cell]:
+    """Measure a loaded build, which no other program uses and which is emptied for it.
 
-    Every path gives two cells, of the modes ``empty`` and ``tc``. To be called in a sandbox.
+    Every path gives two cells, of the mode ``empty`` and of ``default`` or ``xdp``. To be called in
+    a sandbox.
     """
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(allowed)})
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, allowed)
-        empty = {"tc": _empty(SCHED_CLS, -1, stack), "xdp": _empty(XDP, XDP_PASS, stack)}
-        stage = Stage(pinned)
-        courses = [_Course(path) for path in _paths(stage)]
+        empty = {DEFAULT: _empty(SCHED_CLS, -1, stack), EDGE: _empty(XDP, XDP_PASS, stack)}
+        testbed = CrossingTestbed(pinned)
+        courses = [_Course(path) for path in _paths(testbed)]
         if (pinned.directory / "programs" / EDGE).exists():
             outside = stack.enter_context(uplink(pinned))
-            courses += [_Course(path) for path in _forwarded(stage, outside)]
+            courses += [_Course(path) for path in _forwarded(testbed, outside)]
         for number in range(rounds + 1):
-            say(f"round {number} of {rounds}")
+            report(f"round {number} of {rounds}")
             for course in courses:
                 path = course.path
-                least = path.time(stage, empty[path.mode], repeats)
-                cost = path.prove(stage, pinned.program(path.hook), repeats)
+                least = path.time(testbed, empty[path.mode], repeats)
+                cost = path.prove(testbed, pinned.program(path.hook), repeats)
                 # The first round warms up.
                 if number:
                     course.empty.append(least)
@@ -201,7 +198,7 @@ def measure(pinned: Pinned, say: Say, *, rounds: int = 7, repeats: int = 100_000
 
 
 def _empty(kind: int, verdict: int, stack: ExitStack) -> int:
-    """Load a program that says its verdict at once; ``stack`` closes it."""
+    """Load a program that returns its verdict at once; ``stack`` closes it."""
     code = Code()
     code.leave(verdict)
     program = load_program("empty", kind, 0, code.finish(), "Apache-2.0")
@@ -209,33 +206,33 @@ def _empty(kind: int, verdict: int, stack: ExitStack) -> int:
     return program
 
 
-def _paths(stage: Stage) -> Iterator[_Path]:
+def _paths(testbed: CrossingTestbed) -> Iterator[_Path]:
     yield _Repeated("not IP, ingress", "ingress", ARP_REQUEST)
     yield _Repeated("not IP, egress", "egress", ARP_REQUEST)
     for ends, protocol in itertools.product((V4, V6), (_TCP, _UDP)):
         front, back = Place(ends.front, _PLAIN_PORT), Place(_PLAIN[ends], _PLAIN_PORT + _BACK)
-        stage.serve(front, back, protocol)
+        testbed.serve(front, back, protocol)
     yield from _untouched()
     for protocol, ends in itertools.product((_TCP, _UDP), (V4, V6)):
-        yield from _established(stage, protocol, ends)
+        yield from _established(testbed, protocol, ends)
     for protocol, ends in ((_TCP, V4), (_TCP, V6), (_UDP, V4)):
-        yield from _masqueraded(stage, protocol, ends)
+        yield from _masqueraded(testbed, protocol, ends)
     for ends in (V4, V6):
-        yield _first(stage, ends)
+        yield _first(testbed, ends)
 
 
 def _untouched() -> Iterator[_Path]:
-    """What concerns no Service."""
+    """Packets to no Service."""
     for ends in (V4, V6):
         away = Place(ends.client, _ELSEWHERE), Place(_PLAIN[ends], _ELSEWHERE)
         for protocol, hook in itertools.product((_TCP, _UDP), ("ingress", "egress")):
             name = f"{_name(protocol, ends)}, {hook}"
             yield _Repeated(f"no Service, {name}", hook, Flow(*away, protocol).frame(ACK))
         name = _name(_TCP, ends)
-        nobody = Place(_NOBODY[ends], _ELSEWHERE)
-        strange = Flow(away[0], nobody, _UDP).frame(ACK)
+        unknown = Place(_UNKNOWN[ends], _ELSEWHERE)
+        frame = Flow(away[0], unknown, _UDP).frame(ACK)
         yield _Repeated(
-            f"no Service, nor a backend, {_name(_UDP, ends)}, ingress", "ingress", strange
+            f"no Service, nor a backend, {_name(_UDP, ends)}, ingress", "ingress", frame
         )
         first = Flow(*away, _TCP).frame(SYN)
         yield _Repeated(f"no Service, first packet, {name}, ingress", "ingress", first)
@@ -245,39 +242,39 @@ def _untouched() -> Iterator[_Path]:
         yield _Repeated(f"straight to a backend, first packet, {name}", "ingress", own_port)
 
 
-def _established(stage: Stage, protocol: int, ends: Ends) -> Iterator[_Path]:
-    way = _crossing(protocol, ends, _FRONT)
-    stage.cross(way)
-    there, routed = way.to(way.front), way.to(way.back)
+def _established(testbed: CrossingTestbed, protocol: int, ends: Ends) -> Iterator[_Path]:
+    crossing = _crossing(protocol, ends, _FRONT)
+    testbed.cross(crossing)
+    there, routed = crossing.to(crossing.front), crossing.to(crossing.back)
     name = _name(protocol, ends)
     yield _path(f"established, {name}, ingress", "ingress", there, routed, counted=True)
-    yield _path(f"established, {name}, egress", "egress", routed.answer, there.answer, counted=True)
+    yield _path(f"established, {name}, egress", "egress", routed.reply, there.reply, counted=True)
 
 
-def _masqueraded(stage: Stage, protocol: int, ends: Ends) -> Iterator[_Path]:
-    """What there is more of when the node stands in for the client."""
-    way = _crossing(protocol, ends, _MASQUERADED)._replace(leaves_as=Place(ends.node, _LEAVES_AS))
-    assert way.leaves_as is not None
-    stage.cross(way)
-    there, routed = way.to(way.front), way.to(way.back)
-    wire = routed._replace(source=way.leaves_as)
+def _masqueraded(testbed: CrossingTestbed, protocol: int, ends: Ends) -> Iterator[_Path]:
+    """Paths of masqueraded packets."""
+    leaves_as = Place(ends.node, _LEAVES_AS)
+    crossing = _crossing(protocol, ends, _MASQUERADED)._replace(leaves_as=leaves_as)
+    testbed.cross(crossing)
+    there, routed = crossing.to(crossing.front), crossing.to(crossing.back)
+    wire = routed._replace(source=leaves_as)
     name = f"{_name(protocol, ends)}, masqueraded"
     yield _path(f"established, {name}, ingress", "ingress", there, routed, counted=True)
     yield _path(f"established, {name}, egress", "egress", routed, wire)
-    yield _path(f"established, {name}, reply, ingress", "ingress", wire.answer, routed.answer)
+    yield _path(f"established, {name}, reply, ingress", "ingress", wire.reply, routed.reply)
 
 
-def _forwarded(stage: Stage, outside: Uplink) -> Iterator[_Path]:
-    """What XDP forwards; each way of connections of its own."""
+def _forwarded(testbed: CrossingTestbed, outside: Uplink) -> Iterator[_Path]:
+    """What XDP forwards, with connections of its own."""
     for protocol, ends in ((_TCP, V4), (_TCP, V6), (_UDP, V4)):
-        way = _crossing(protocol, ends, _EDGE)._replace(leaves_as=Place(ends.node, _LEAVES_AS))
-        stage.cross(way)
-        yield from forwarded(_name(protocol, ends), way, outside)
+        crossing = _crossing(protocol, ends, _EDGE)._replace(leaves_as=Place(ends.node, _LEAVES_AS))
+        testbed.cross(crossing)
+        yield from forwarded(_name(protocol, ends), crossing, outside)
 
 
-def _first(stage: Stage, ends: Ends) -> _Path:
+def _first(testbed: CrossingTestbed, ends: Ends) -> _Path:
     front = Place(ends.front, _FIRST)
-    stage.serve(front, Place(ends.back, _FIRST + _BACK), _TCP)
+    testbed.serve(front, Place(ends.back, _FIRST + _BACK), _TCP)
     network = ends.client.removesuffix("7")
     clients = itertools.product(range(100, 200), range(1024, 32768))
     flows = (Flow(Place(f"{network}{host}", port), front, _TCP) for host, port in clients)

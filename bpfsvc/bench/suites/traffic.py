@@ -1,37 +1,48 @@
-"""The suites ``pods`` and ``edge``: what traffic costs on each mode's way through a cluster.
+"""The suites ``pods`` and ``edge``: the cost of traffic in each mode.
 
 ``pods``: a client in a pod of node 1 (``where`` = pod), or on node 1 itself (node), asks a cluster
-IP whose backend is a pod of node 2. ``edge``: a client outside asks a NodePort, of node 1 (remote:
-the backend is elsewhere) or of node 2 (local). In mode ``direct`` the same client goes straight to
-the backend, without the detour by node 1 that ``remote`` is.
+IP whose backend is a pod of node 2. ``edge``: an external client asks a NodePort, of node 1
+(remote: the backend is on the other node) or of node 2 (local). In mode ``direct`` the same client
+asks the backend itself, without the detour by node 1 that ``remote`` is.
 
-From outside, no socket hook sees a client, so that ``socket`` is the same as ``tc`` there; pods do
-not meet XDP on an uplink. Both are left out where they say nothing. What ``xdp`` gains is not seen
-in ``edge`` either: packets of sockets are copied by veth before XDP sees them, on their way there
-and back, which no real interface does. ``edge`` tells that it works; ``frames`` what it costs.
+No socket hook sees an external client, so that modes that differ in sockets alone are the same
+there; packets of pods do not pass XDP on an uplink; processes of a node need sockets to be served.
+Modes are left out where they show nothing. What ``xdp`` gains is not seen in ``edge`` either: veth
+copies packets of sockets before XDP sees them, which no real interface does. ``edge`` shows that it
+works; ``frames`` what it costs. Where the real kube-proxy is measured, its recorded rules are not,
+unless modes are named.
 
-With the stands come figures that cost nothing more: how long each took to be programmed (suite
-``start``), and what agents and maps weigh (``memory``).
+The testbeds also give figures that cost nothing more: how long each took to be programmed (suite
+``start``), and the memory of agents and maps (``memory``).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
-from bpfsvc.bench import rivals
-from bpfsvc.bench.clusters.modes import AGENTS, DIRECT, Cluster
-from bpfsvc.bench.figures import Say, Scale
-from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.rivals import TooSlow
-from bpfsvc.bench.stands.stand import BACKEND, BACKEND_PORT, Means, Stand
-from bpfsvc.bench.steps import Step
-from bpfsvc.bench.suites.durations import setup_seconds, too_slow, was_too_slow
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.bench.cluster import BenchCluster
+from bpfsvc.bench.figures import Scale, services_text
+from bpfsvc.bench.modes import (
+    AGENTS,
+    DIRECT,
+    ESTABLISHED,
+    KUBE_PROXIES,
+    RECORDED,
+    STACK_TC,
+    TC,
+    UNSERVED,
+    XDP,
+)
+from bpfsvc.bench.results import Cell
+from bpfsvc.bench.steps import Context, Report, Step
+from bpfsvc.bench.suites.setup_times import setup_seconds
 from bpfsvc.bench.suites.turns import Task, measure
-from bpfsvc.bench.words import services as in_words
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.bench.testbeds.traffic import BACKEND, BACKEND_PORT, Tools, TrafficTestbed
 from bpfsvc.lab import sandbox
 
 SUITES = ("pods", "edge")
@@ -40,135 +51,116 @@ KINDS = {
     "pods": ("connect", "request", "bulk", "datagrams", "questions"),
     "edge": ("connect", "request", "datagrams"),
 }
-_SILENT = {"pods": "xdp", "edge": "socket"}
-"""By suite, the mode that says nothing there."""
+_PACKETS_ALONE = frozenset({TC, STACK_TC})
+_PODS_ALONE = _PACKETS_ALONE | UNSERVED | {ESTABLISHED}
+_LEFT_OUT = {"pods": frozenset({XDP}), "edge": _PODS_ALONE}
+"""By suite, the modes that show nothing there."""
+_NOT_ON_NODES = _PODS_ALONE
+"""Modes that show nothing where a process of the node itself asks."""
 
 
 def tasks(suite: str, scale: Scale) -> list[Task]:
-    """Give what is measured on the stands of a size."""
+    """Return what is measured on the testbeds of a size."""
     kinds = [kind for kind in KINDS[suite] if not scale.kinds or kind in scale.kinds]
     if suite == "pods":
-        ways = [(kind, "pod") for kind in kinds]
-        ways += [("connect", "node")] if "connect" in kinds else []
+        paths = [(kind, "pod") for kind in kinds]
+        paths += [("connect", "node")] if "connect" in kinds else []
     else:
-        ways = [(kind, where) for where in ("remote", "local") for kind in kinds]
-    return [Task(suite, kind, where, number) for kind, where in ways for number in scale.clients]
+        paths = [(kind, where) for where in ("remote", "local") for kind in kinds]
+    return [Task(suite, kind, where, number) for kind, where in paths for number in scale.clients]
 
 
-class Traffic:
-    """The suites on all sizes of cluster. ``modes``: those that are possible here.
+def takes_part(mode: str, suite: str, where: str = "") -> bool:
+    """Return True if a mode is measured in a suite, from one place or from any."""
+    return mode not in _LEFT_OUT[suite] and not (where == "node" and mode in _NOT_ON_NODES)
 
-    ``slow``: the smallest cluster that was too large for a mode, by mode; others are added.
-    """
 
-    def __init__(
-        self,
-        modes: Sequence[str],
-        scale: Scale,
-        means: Means,
-        results: Results,
-        stack: ExitStack,
-        slow: MutableMapping[str, int],
-    ) -> None:
-        self._modes, self._scale, self._means = modes, scale, means
-        self._results, self._stack, self._slow = results, stack, slow
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The testbeds for one size of cluster; ``stack`` takes them down."""
 
-    def steps(self, suites: Collection[str]) -> Iterator[Step]:
-        """Give the steps of some suites, size by size; the edge at the outer sizes only."""
-        sizes = sorted(self._scale.services)
-        for services in sizes:
-            outer = services in (sizes[0], sizes[-1])
-            here = [one for one in SUITES if one in suites and (one != "edge" or outer)]
-            silent = {_SILENT[suite] for suite in here} if len(here) < 2 else set()
-            needed = [mode for mode in self._modes if mode not in silent]
-            if here:
-                yield from self._size(services, needed, here)
+    context: Context
+    services: int
+    tools: Tools
+    stack: ExitStack
+    testbeds: list[TrafficTestbed] = field(default_factory=list)
 
-    def _size(self, services: int, modes: Sequence[str], suites: Sequence[str]) -> Iterator[Step]:
-        """Set all stands up, measure, and take them down."""
-        stands: list[Stand] = []
-        own = ExitStack()
-        self._stack.push(own)
-        directory = sandbox.ROOT / f"cluster-{services}"
-        cluster = Cluster(services, directory, BACKEND, BACKEND_PORT)
+    def steps(self, modes: Sequence[str], suites: Sequence[str]) -> Iterator[Step]:
+        """Return the steps: set all testbeds up, measure, and take them down."""
+        name, scale = services_text(self.services), self.context.scale
+        directory = sandbox.ROOT / f"cluster-{self.services}"
+        cluster = BenchCluster(self.services, directory, BACKEND, BACKEND_PORT)
         for mode in modes:
-            yield Step(
-                f"{in_words(services)}: setting {mode} up",
-                setup_seconds(mode, services, self._means.limit),
-                partial(self._set_up, mode, cluster, stands, own),
-            )
+            seconds = setup_seconds(mode, self.services, self.tools.limit)
+            yield Step(f"{name}: setting {mode} up", seconds, partial(self._set_up, mode, cluster))
         for suite in suites:
             if suite == "edge":
-                yield Step("edge: offloads", 1.0, partial(_offload, stands), always=True)
-            taking = [mode for mode in modes if mode != _SILENT[suite]]
-            for task in tasks(suite, self._scale):
-                yield Step(
-                    f"{in_words(services)}, {task}",
-                    task.seconds(len(taking), self._scale),
-                    partial(self._measure, task, stands),
-                )
-        yield Step(
-            f"{in_words(services)}: weighing and taking down",
-            1.0 + 3e-4 * services,
-            partial(self._end, services, stands, own),
-            always=True,
-        )
+                yield Step("edge: offloads", 1.0, self._set_offloads, always=True)
+            for task in tasks(suite, scale):
+                count = sum(takes_part(mode, suite, task.where) for mode in modes)
+                act = partial(self._measure, task)
+                yield Step(f"{name}, {task}", task.seconds(count, scale), act)
+        seconds = 1.0 + 3e-4 * self.services
+        yield Step(f"{name}: weighing and taking down", seconds, self._end, always=True)
 
-    def _set_up(
-        self, mode: str, cluster: Cluster, stands: list[Stand], own: ExitStack, _say: Say
-    ) -> None:
-        if reason := too_slow(self._slow, mode, cluster.services):
-            raise BpfsvcError(reason)
-        if not cluster.directory.exists():
-            cluster.directory.mkdir()
-            own.callback(shutil.rmtree, cluster.directory)
-        try:
-            stand = own.enter_context(Stand(mode, cluster, self._means))
-        except TooSlow:
-            was_too_slow(self._slow, mode, cluster.services)
-            raise
-        stands.append(stand)
+    def _set_up(self, mode: str, cluster: BenchCluster, _report: Report) -> None:
+        with self.context.slow.watch(mode, self.services):
+            if not cluster.directory.exists():
+                cluster.directory.mkdir()
+                self.stack.callback(shutil.rmtree, cluster.directory)
+            testbed = TrafficTestbed(mode, cluster, self.tools)
+            self.testbeds.append(self.stack.enter_context(testbed))
+            name = services_text(self.services)
+            self.context.results.notes += [f"{name}, {mode}: {note}" for note in testbed.notes]
 
-    def _measure(self, task: Task, stands: Sequence[Stand], _say: Say) -> None:
-        taking = [stand for stand in stands if stand.mode != _SILENT[task.suite]]
-        if not any(stand.mode == DIRECT for stand in taking):
+    def _set_offloads(self, _report: Report) -> None:
+        for testbed in self.testbeds:
+            testbed.set_offloads()
+
+    def _measure(self, task: Task, _report: Report) -> None:
+        taking = [each for each in self.testbeds if takes_part(each.mode, task.suite, task.where)]
+        if not any(each.mode == DIRECT for each in taking):
             raise BpfsvcError("nothing to compare with: direct was not set up")
-        measure(task, taking, self._scale, self._results)
+        measure(task, taking, self.context.scale, self.context.results)
 
-    def _end(self, services: int, stands: list[Stand], own: ExitStack, _say: Say) -> None:
+    def _end(self, _report: Report) -> None:
         try:
-            for stand in stands:
-                self._results.cells += _weights(stand, services)
+            for testbed in self.testbeds:
+                self.context.results.cells += _side_figures(testbed, self.services)
         finally:
-            stands.clear()
-            own.close()
+            self.testbeds.clear()
+            self.stack.close()
 
 
-def _offload(stands: Sequence[Stand], _say: Say) -> None:
-    for stand in stands:
-        stand.set_offloads()
+def steps(
+    context: Context, suites: Collection[str], tools: Tools, stack: ExitStack
+) -> Iterator[Step]:
+    """Return the steps of some of ``SUITES``, size by size; the edge at the outer sizes only."""
+    for services in sorted(context.scale.services):
+        outer = services in context.scale.outer_sizes
+        here = [one for one in SUITES if one in suites and (one != "edge" or outer)]
+        modes = [mode for mode in _modes(context) if any(takes_part(mode, one) for one in here)]
+        if here:
+            own = ExitStack()
+            stack.push(own)
+            yield from _Size(context, services, tools, own).steps(modes, here)
 
 
-def _weights(stand: Stand, services: int) -> Iterator[Cell]:
-    """Give how long a stand's nodes took to be programmed, and what that weighs."""
-    if stand.synced:
+def _modes(context: Context) -> Sequence[str]:
+    """Return the modes of a run but for recorded rules of what the real kube-proxy writes."""
+    if context.scale.modes:
+        return context.modes
+    real = {KUBE_PROXIES[mode] for mode in context.modes if mode in KUBE_PROXIES}
+    return [mode for mode in context.modes if mode not in real]
+
+
+def _side_figures(testbed: TrafficTestbed, services: int) -> Iterator[Cell]:
+    """Return how long a testbed's nodes took to be programmed, and the memory that takes."""
+    if testbed.synced:
         # The first agent of a kind also compiles.
-        times = stand.synced[1:] if stand.mode in AGENTS else stand.synced
-        alone = stand.mode in rivals.MODES
-        yield Cell(
-            suite="start",
-            kind=f"first sync, {'the tool alone' if alone else 'from the start of the process'}",
-            mode=stand.mode,
-            services=services,
-            unit="s",
-            values=tuple(times),
-        )
-    for kind, sizes in stand.memory().items():
-        yield Cell(
-            suite="memory",
-            kind=kind,
-            mode=stand.mode,
-            services=services,
-            unit="MB",
-            values=tuple(sizes),
-        )
+        times = testbed.synced[1:] if testbed.mode in AGENTS else testbed.synced
+        alone = testbed.mode in RECORDED
+        kind = f"first sync, {'the tool alone' if alone else 'from the start of the process'}"
+        yield Cell("start", kind, testbed.mode, services, "s", tuple(times))
+    for kind, sizes in testbed.memory().items():
+        yield Cell("memory", kind, testbed.mode, services, "MB", tuple(sizes))

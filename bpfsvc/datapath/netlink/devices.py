@@ -1,15 +1,15 @@
-"""Interfaces as values: which of them to attach, and which address masquerades what leaves them.
+"""Interfaces as values, and which of them to attach.
 
 The choice follows from one rule of the data path: **a packet meets our ingress once, and our egress
 once**. Where the kernel stacks one interface on others (a bridge on its ports, a bond on its
-slaves, a VRF), exactly one floor of the stack is attached:
+slaves, a VRF), exactly one level of the stack is attached:
 
-* the ports of a bridge and not the bridge, because what is switched from port to port never
-  passes the bridge itself, and replies between pods of one node take that way;
-* the bond and not its slaves, because a slave hands what it receives to the bond.
+* the ports of a bridge and not the bridge, because packets that are switched from port to port,
+  such as replies between pods of one node, do not pass the bridge itself;
+* the bond and not its slaves, because a slave passes what it receives to the bond.
 
-The masquerade address is the one netfilter's MASQUERADE would take, so that a node looks the same
-from outside under kube-proxy and under bpfsvc.
+A macvlan is attached beside the interface below it: other macvlans reach it without that one. What
+passes both is recognised by a mark (``bpf/path/passes.h``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from bpfsvc.address import family as family_of
+from bpfsvc.base.address import family as family_of
 
 LOOPBACK = "loopback"
-"""The kind given to the loopback interface, for which the kernel has no name."""
+"""The kind of the loopback interface, for which the kernel has no name."""
 
 _ARPHRD_ETHER = 1
 _ARPHRD_LOOPBACK = 772
@@ -31,40 +31,60 @@ _ARPHRD_IP_ONLY = frozenset({512, 519, 768, 769, 776, 778, 823, 0xFFFE})
 _STACKED = frozenset({"bridge", "vrf", "openvswitch"})
 """Masters whose ports are attached in their place."""
 
-_BUNDLES = frozenset({"bond", "team"})
+_BONDS = frozenset({"bond", "team"})
 """Masters that are attached in place of their ports."""
 
 _WITHOUT_TRAFFIC = frozenset({LOOPBACK, "dummy", "ifb", "nlmon"})
-"""They carry no traffic of pods or of the outside, or carry copies of it."""
+"""They carry no traffic of pods or of external clients, or only copies of it."""
+
+_TUNNELS = frozenset(
+    {"vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "tun", "wireguard"}
+)
+
+_OF_GUESTS = frozenset({"veth", "tun"})
 
 _NO_QUEUE = "noqueue"
 
 _WILDCARDS = frozenset("*?[")
 
 
+_IPVS_DEVICE = "kube-ipvs0"
+"""It has every cluster IP in kube-proxy's ipvs mode: addresses of Services, not of the node."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceAddress:
     """An address of an interface. ``scope`` is the kernel's (0 global, 253 link, 254 host).
 
-    ``selectable`` says that the kernel may choose it as a source by itself: not a secondary
-    IPv4 address; not a temporary, deprecated, tentative or duplicate IPv6 address.
+    * ``selectable``: the kernel may choose it as a source address: it is not a secondary IPv4
+      address, and not a temporary, deprecated, tentative or duplicate IPv6 address.
+    * ``peer``: of IPv4, an address of the subnet, where that is not the one of ``address``.
+    * ``deprecated``, ``temporary``, ``tentative``: of IPv6. A deprecated address is chosen where
+      there is no other. A tentative one is not in use yet, or is a duplicate, and never chosen.
     """
 
     address: bytes
     prefix: int
     scope: int
     selectable: bool
+    peer: bytes = b""
+    deprecated: bool = False
+    temporary: bool = False
+    tentative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An interface. ``kind`` is the kernel's name of its driver's kind, or "" (hardware).
+    """An interface.
 
-    ``master`` is the index of the bridge, bond or VRF it belongs to, or 0. ``hardware`` is the
-    ARPHRD number. ``addresses`` are in the order of the kernel, which is that of preference.
-    ``mac`` is the hardware address, empty where there is none.
-    ``peer_elsewhere``: whether what it is bound to is in another network namespace. ``queue``:
-    the kind of its queueing discipline.
+    * ``kind``: the kernel's name of the driver's kind, or "" (hardware).
+    * ``master``: the index of the bridge, bond or VRF it belongs to, or 0.
+    * ``hardware``: the ARPHRD number.
+    * ``addresses``: in the kernel's order, which is that of preference.
+    * ``mac``: the hardware address; empty if there is none.
+    * ``peer_elsewhere``: its peer, or the interface it is on, is in another network namespace.
+    * ``queue``: the kind of its queueing discipline.
+    * ``prefers_temporary``: of its IPv6 addresses, the kernel prefers temporary ones.
     """
 
     index: int
@@ -77,123 +97,129 @@ class Device:
     mac: bytes = b""
     peer_elsewhere: bool = False
     queue: str = ""
+    prefers_temporary: bool = False
 
     @property
     def routes(self) -> bool:
-        """Whether packets that the node forwards come and leave by it, as Ethernet frames."""
+        """True if packets that the node forwards arrive and leave by it, as Ethernet frames."""
         return self.has_ethernet and not self.master
 
     @property
     def has_ethernet(self) -> bool:
-        """Whether packets begin with an Ethernet header."""
+        """True if packets begin with an Ethernet header."""
         return self.hardware in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK)
 
     @property
     def carries_ip(self) -> bool:
-        """Whether its packets are ones the programs can read at all."""
+        """True if the programs can read its packets."""
         return self.has_ethernet or self.hardware in _ARPHRD_IP_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """All interfaces of a network namespace, by index, and those of the default routes (or 0)."""
+class Interfaces:
+    """All interfaces of a network namespace, by index, and those of the default routes (or 0).
+
+    ``order_v4``, ``order_v6``: indices of those with addresses of the family, in the order in which
+    the kernel goes through them; it is that of their registration in the namespace.
+    """
 
     devices: tuple[Device, ...]
     default_v4: int
     default_v6: int
+    order_v4: tuple[int, ...] = ()
+    order_v6: tuple[int, ...] = ()
 
 
-def choose(devices: Sequence[Device], patterns: Sequence[str] = ()) -> tuple[Device, ...]:
-    """Give the devices to attach: by the rule of this module, narrowed by names.
-
-    See :func:`narrowed`.
-    """
+def devices_to_attach(
+    devices: Sequence[Device], patterns: Sequence[str] = ()
+) -> tuple[Device, ...]:
+    """Return the devices to attach, by the rule of this module and by :func:`select_by_name`."""
     kinds = {device.index: device.kind for device in devices}
 
     def rule(device: Device) -> bool:
         return _carries_traffic_once(device, kinds.get(device.master, ""))
 
-    return narrowed(devices, patterns, rule)
+    return select_by_name(devices, patterns, rule)
 
 
-def bundled(devices: Iterable[Device], bundle: Device) -> tuple[Device, ...]:
-    """Give the ports of a bond or team; nothing for any other device."""
-    if bundle.kind not in _BUNDLES:
+def arrival_names(devices: Iterable[Device]) -> dict[int, str]:
+    """Return, by index, the name of the interface by which IP sees a packet arrive.
+
+    That is the bridge for a port of a bridge, and the interface itself otherwise.
+    """
+    known = {device.index: device for device in devices}
+    bridges = {index: device.name for index, device in known.items() if device.kind == "bridge"}
+    return {index: bridges.get(device.master, device.name) for index, device in known.items()}
+
+
+def bond_ports(devices: Iterable[Device], bond: Device) -> tuple[Device, ...]:
+    """Return the ports of a bond or team; nothing for any other device."""
+    if bond.kind not in _BONDS:
         return ()
-    return tuple(device for device in devices if device.master == bundle.index)
+    return tuple(device for device in devices if device.master == bond.index)
 
 
-def narrowed(
+def select_by_name(
     devices: Sequence[Device], patterns: Sequence[str], rule: Callable[[Device], bool]
 ) -> tuple[Device, ...]:
-    """Give the devices that a rule chooses, narrowed by names.
+    """Return the devices that a rule chooses and that patterns of names do not exclude.
 
-    A pattern is a shell pattern over names and keeps what it matches; ``!pattern`` drops what it
-    matches. A pattern without wildcards insists: that device is taken even against the rule.
-    Exclusions win. With exclusions alone, everything else is chosen by the rule.
+    A pattern is a shell pattern over names and keeps what it matches; ``!pattern`` excludes what it
+    matches. A device named without wildcards is chosen even against the rule. Exclusions come
+    first. With exclusions alone, the rule chooses among all other devices.
     """
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     included = [pattern for pattern in patterns if not pattern.startswith("!")]
-    insisted = {pattern for pattern in included if not _WILDCARDS & set(pattern)}
+    by_full_name = {pattern for pattern in included if not _WILDCARDS & set(pattern)}
     return tuple(
         device
         for device in devices
         if not _matches(device.name, excluded)
         and (
-            device.name in insisted
+            device.name in by_full_name
             or ((not included or _matches(device.name, included)) and rule(device))
         )
     )
 
 
-def masquerade_address(
-    device: Device, network: Network, family: int, node_addresses: Iterable[bytes] = ()
-) -> bytes | None:
-    """Give the packed address that stands for clients of packets leaving by ``device``.
-
-    In this order: an address of the device; of its master (a bridge port has none of its own);
-    of the interface of the default route; one of ``node_addresses``; any other, with loopback and
-    dummy interfaces last, as they often hold addresses of Services. Only selectable global ones
-    count, and within a VRF only those of that VRF. ``family`` is 4 or 6. None if there is none.
-
-    The kernel takes, where the first two fail, whichever interface was made first; the default
-    route's is the same one on most nodes, and does not change with the order of boot.
-    """
-    by_index = {other.index: other for other in network.devices}
-    preferred = frozenset(node_addresses)
-    vrf = _vrf(device, by_index)
-    default = network.default_v4 if family == 4 else network.default_v6
-
-    def rank(other: Device, address: bytes) -> tuple[bool, bool, bool, bool, int]:
+def choice_fault(
+    devices: Sequence[Device], patterns: Sequence[str], chosen: Sequence[Device]
+) -> str:
+    """Return what is wrong if no device at all is chosen, by patterns or by the rule; else ""."""
+    if chosen:
+        return ""
+    names = ", ".join(sorted(device.name for device in devices)) or "none"
+    if patterns:
         return (
-            other.index != default,
-            address not in preferred,
-            other.kind in _WITHOUT_TRAFFIC,
-            other.kind == "dummy",
-            other.index,
+            f"no interface has programs attached: --devices {','.join(patterns)} chooses none of"
+            f" those that there are ({names})"
         )
-
-    for own in _upwards(device, by_index):
-        candidates = list(_candidates(own, family))
-        if candidates:
-            # IPv6 has no primary address: of several the one that the Node object names is right.
-            named = [address for address in candidates if address in preferred]
-            return named[0] if named and family == 6 else candidates[0]
-    ranked = [
-        (rank(other, address), address)
-        for other in network.devices
-        if _vrf(other, by_index) == vrf
-        for address in _candidates(other, family)
-    ]
-    # The rank alone decides; among equals (one device) the kernel's order stands.
-    return min(ranked, key=lambda entry: entry[0])[1] if ranked else None
+    return (
+        "no interface has programs attached: none of those that there are carries packets of pods"
+        f" or other machines ({names})"
+    )
 
 
-def leads_to_pod(device: Device, network: Network) -> bool:
-    """Whether packets may be given to its other end as if they had just come in there.
+def bridge_of(device: Device, network: Interfaces) -> Device | None:
+    """Return the bridge that an interface is a port of, if packets are routed there."""
+    for each in network.devices:
+        if each.index == device.master:
+            return each if each.kind == "bridge" and each.routes else None
+    return None
 
-    It is a veth into another namespace, and nothing that limits what goes there is passed over. The
-    uplink of a node that is itself a container is such a veth, too: there is more behind it.
+
+def bridges_of(ports: Iterable[Device], network: Interfaces) -> tuple[Device, ...]:
+    """Return the bridges of these ports, each once."""
+    found = {bridge.index: bridge for port in ports if (bridge := bridge_of(port, network))}
+    return tuple(found.values())
+
+
+def allows_fast_path(device: Device, network: Interfaces) -> bool:
+    """True if the fast path may redirect packets to the other end of this interface.
+
+    It must be a veth into another namespace without a queueing discipline, which the fast path
+    would skip. The uplink of a node that is itself a container is such a veth, too, and leads to
+    more than one pod: it has the default route or an address of a subnet.
     """
     return (
         device.routes
@@ -205,13 +231,30 @@ def leads_to_pod(device: Device, network: Network) -> bool:
     )
 
 
+def uplinks(network: Interfaces) -> tuple[Device, ...]:
+    """Return the interfaces by which packets of other machines come, tunnels excepted."""
+    return tuple(device for device in network.devices if _is_uplink(device, network))
+
+
+def _is_uplink(device: Device, network: Interfaces) -> bool:
+    ports = [each for each in network.devices if each.master == device.index]
+    return (
+        device.up
+        and device.carries_ip
+        and device.kind not in _WITHOUT_TRAFFIC | _TUNNELS
+        and any(_is_of_subnet(each) for each in device.addresses)
+        # Behind a bridge of veths and taps alone there are containers and virtual machines.
+        and not (device.kind == "bridge" and all(each.kind in _OF_GUESTS for each in ports))
+    )
+
+
 def _is_of_subnet(address: DeviceAddress) -> bool:
     whole = 32 if family_of(address.address) == 4 else 128
     return not address.scope and address.prefix < whole
 
 
-def default_address(network: Network, family: int) -> bytes | None:
-    """Give the address that sockets of the node come from by the default route, if there is one."""
+def default_source_address(network: Interfaces, family: int) -> bytes | None:
+    """Return the source address of the node's sockets by the default route, if there is one."""
     default = network.default_v4 if family == 4 else network.default_v6
     found = (
         address
@@ -231,21 +274,8 @@ def _carries_traffic_once(device: Device, master_kind: str) -> bool:
         device.carries_ip
         and device.kind not in _WITHOUT_TRAFFIC
         and device.kind not in _STACKED
-        and master_kind not in _BUNDLES
+        and master_kind not in _BONDS
     )
-
-
-def _upwards(device: Device, by_index: dict[int, Device]) -> Iterator[Device]:
-    """Give a device, its master, the master's master ... (the kernel forbids loops of them)."""
-    current: Device | None = device
-    while current is not None:
-        yield current
-        current = by_index.get(current.master) if current.master else None
-
-
-def _vrf(device: Device, by_index: dict[int, Device]) -> int:
-    """Give the index of the VRF a device belongs to, or is; 0 for none."""
-    return next((each.index for each in _upwards(device, by_index) if each.kind == "vrf"), 0)
 
 
 def _candidates(device: Device, family: int) -> Iterator[bytes]:
@@ -254,3 +284,18 @@ def _candidates(device: Device, family: int) -> Iterator[bytes]:
         for each in device.addresses
         if each.selectable and each.scope == 0 and family_of(each.address) == family
     )
+
+
+def addresses(network: Interfaces) -> set[bytes]:
+    """Return the addresses of the node, without link-local ones, which need their interface."""
+    return {
+        each.address
+        for device in network.devices
+        if device.name != _IPVS_DEVICE
+        for each in device.addresses
+        if not _is_link_local(each.address)
+    }
+
+
+def _is_link_local(address: bytes) -> bool:
+    return address[0] == 0xFE and address[1] & 0xC0 == 0x80

@@ -1,25 +1,23 @@
-"""What stands at a tc hook, and what can stand in the way there. Values and errors."""
+"""The filters of a tc hook, and what can prevent an attachment there. Values and errors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.base.errors import BpfsvcError
 
 NAME_PREFIX = "bpfsvc"
-"""Begins the name of every filter of ours, and of nobody else's."""
+"""Of the name of every filter of ours, and of no other program's."""
 
 HANDLE = 0xB5
-PRIORITY = 0xB5
-"""Far from 1, where most programs sit, and before what the kernel numbers itself (49152 down)."""
 
 ALL_PROTOCOLS = 0x0003
 """ETH_P_ALL: a filter of it sees every packet."""
 
 
 class Hook(Enum):
-    """A tc hook; the value is the parent that stands for it in the kernel."""
+    """A tc hook; the value is its parent number in the kernel."""
 
     INGRESS = 0xFFFFFFF2
     EGRESS = 0xFFFFFFF3
@@ -29,7 +27,7 @@ class Hook(Enum):
 
 
 class DeviceGone(BpfsvcError):
-    """The interface went away meanwhile: everyday on a node, and nobody's mistake."""
+    """The interface has been removed meanwhile, as happens every day on a node."""
 
     def __init__(self, ifindex: int) -> None:
         super().__init__(f"interface {ifindex} is gone", "nothing needs to be done")
@@ -37,18 +35,18 @@ class DeviceGone(BpfsvcError):
 
 
 class ForeignFilter(BpfsvcError):
-    """Another program's filter stands exactly where ours should."""
+    """Another program's filter is exactly where ours should be."""
 
 
 class ForeignQdisc(BpfsvcError):
-    """Another program's qdisc leaves no place for a clsact qdisc."""
+    """Another program's qdisc is where a clsact qdisc should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter on a hook, ours or foreign. ``program`` is the id of a bpf filter's program, or 0.
+    """A filter on a hook. ``program`` is the id of a bpf filter's program, or 0.
 
-    ``protocol`` is the EtherType it looks at, in host order, or ALL_PROTOCOLS.
+    ``protocol`` is the EtherType of the packets it sees, in host order, or ALL_PROTOCOLS.
     """
 
     hook: Hook
@@ -62,7 +60,7 @@ class Filter:
 
     @property
     def ours(self) -> bool:
-        """Whether bpfsvc put it there."""
+        """True if bpfsvc put it there."""
         return self.kind == "bpf" and self.name.startswith(NAME_PREFIX)
 
     def __str__(self) -> str:
@@ -72,10 +70,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What ``attach`` did and met.
+    """What ``attach`` did.
 
-    ``ahead`` are the foreign filters that see packets before ours. One that answers anything but
-    "unspecified" or "continue" ends the walk, and ours never sees the packet: worth a warning.
+    ``ahead``: the filters of other programs that see packets before ours. If one returns anything
+    but "unspecified" or "continue", ours does not see the packet: worth a warning.
     """
 
     made_qdisc: bool

@@ -1,33 +1,35 @@
 """Attach, list and detach programs at the tc hooks of an interface.
 
-A hook belongs to everybody: CNIs, observers and policy agents put filters beside ours. Four rules
-keep the peace. Ours are known by name, and nothing else is ever replaced or removed. Ours have a
-priority and a handle that nobody else uses by habit. What runs before ours, and might keep packets
-from it, is reported. And the clsact qdisc that carries the hooks is removed only if we made it and
-nobody uses it any more.
+Other programs use the same hooks: CNIs, observers and policy agents put filters beside ours. Four
+rules keep them apart. Ours are known by name, and no other filter is ever replaced or removed. Ours
+have a priority and a handle that other programs do not use by habit. Filters that run before ours,
+and might keep packets from it, are reported. And the clsact qdisc that carries the hooks is removed
+only if we made it and no filter is left in it.
 
-Who made it has to be known by a later process, perhaps after a crash, and an index may then belong
-to another interface. So the mark stands in the qdisc itself and shares its fate: an empty
+A later process, perhaps after a crash, has to know who made the qdisc, and its interface's index
+may then belong to another interface. So the mark is in the qdisc itself and goes with it: an empty
 filter chain with a number of ours, which no packet ever enters.
 
-Each call opens its own socket: calls from several threads do not meet.
+pyroute2 0.9.7 knows neither filter chains nor the attribute for the id of a filter's program
+(TCA_BPF_ID), so qdiscs, filters and chains have message classes of this module.
+
+Each function opens a socket of its own, so they may be called from several threads.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
-from bpfsvc.datapath.netlink import messages as wire
-from bpfsvc.datapath.netlink.conversation import Conversation, NetlinkRefused
+from bpfsvc.base.attachment import PRIORITY
+from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.netlink.hooks import (
     ALL_PROTOCOLS,
     HANDLE,
     NAME_PREFIX,
-    PRIORITY,
     Attachment,
     DeviceGone,
     Filter,
@@ -35,12 +37,65 @@ from bpfsvc.datapath.netlink.hooks import (
     ForeignQdisc,
     Hook,
 )
-from bpfsvc.errors import KernelError
+from bpfsvc.datapath.netlink.rtnetlink import (
+    CREATE,
+    CREATE_NEW,
+    REMOVE,
+    NetlinkError,
+    Rtnetlink,
+    nla,
+    nlmsg,
+    reason,
+    rtnetlink,
+    rtnl,
+    tcmsg,
+)
 
 _MARK = 0xB5FC
-_CLSACT = 0xFFFFFFF1
+_CLSACT = 0xFFFFFFF1  # the parent of clsact and ingress qdiscs
 _CLSACT_HANDLE = 0xFFFF0000
+_DIRECT_ACTION = 1  # TCA_BPF_FLAG_ACT_DIRECT
 _NO_QDISC = {errno.EINVAL, errno.ENOENT}
+_RTM_NEWCHAIN, _RTM_GETCHAIN = 100, 102
+
+Lister = Callable[[int, Hook], tuple[Filter, ...]]
+"""Returns the filters on a hook of an interface."""
+
+
+class _Message(nlmsg):  # type: ignore[misc]
+    """``struct tcmsg`` of a qdisc, a chain or a filter, with what pyroute2's own class leaves out.
+
+    Not a subclass of that class: pyroute2 compiles the table of attributes once for a class and all
+    its subclasses.
+    """
+
+    __slots__ = ()
+    fields = tcmsg.fields
+    nla_map: ClassVar[tuple[tuple[int, str, str], ...]] = (
+        (1, "TCA_KIND", "asciiz"),
+        (2, "TCA_OPTIONS", "options"),
+        (11, "TCA_CHAIN", "uint32"),
+    )
+
+    @staticmethod
+    def options(message: Any, **_: object) -> Any:
+        """Return the class of ``TCA_OPTIONS``, which depends on the kind of filter."""
+        return _BpfOptions if message.get_attr("TCA_KIND") == "bpf" else message.hex
+
+
+class _BpfOptions(nla):  # type: ignore[misc]
+    """``TCA_OPTIONS`` of a bpf filter."""
+
+    __slots__ = ()
+    nla_map: ClassVar[tuple[tuple[int, str, str], ...]] = (
+        (6, "TCA_BPF_FD", "uint32"),
+        (7, "TCA_BPF_NAME", "asciiz"),
+        (8, "TCA_BPF_FLAGS", "uint32"),
+        (11, "TCA_BPF_ID", "uint32"),
+    )
+
+
+_POLICY = dict.fromkeys((rtnl.RTM_NEWQDISC, rtnl.RTM_NEWTFILTER, _RTM_NEWCHAIN), _Message)
 
 
 def attach(
@@ -49,21 +104,21 @@ def attach(
     """Put a direct-action program on a hook, or in the place of our former one, atomically.
 
     Makes the clsact qdisc if there is none. Filters of ours at other priorities (from a run with
-    another ``--tc-priority``) go once the new one stands. ``name`` begins with ``bpfsvc``.
+    another ``--tc-priority``) are removed after that. ``name`` begins with ``bpfsvc``.
 
     Raises :class:`DeviceGone`, :class:`ForeignFilter`, :class:`ForeignQdisc`, or ``KernelError``.
     """
     if not name.startswith(NAME_PREFIX):
         raise ValueError(f"the name of a filter must begin with {NAME_PREFIX!r}: {name!r}")
-    with _talk_about(ifindex, f"attach {name}") as talk:
-        made = _make_qdisc(talk, ifindex)
-        before = _filters(talk, ifindex, hook)
+    with _interface(ifindex, f"attach {name}") as netlink:
+        made = _make_qdisc(netlink, ifindex)
+        before = _filters(netlink, ifindex, hook)
         _refuse_foreign(ifindex, before, priority)
         replaced = any(_is_at(each, priority) for each in before)
-        _install(talk, ifindex, hook, program_fd, name, priority, fresh=not replaced)
+        _install(netlink, ifindex, hook, program_fd, name, priority, is_new=not replaced)
         for each in before:
             if each.ours and not _is_at(each, priority):
-                _remove(talk, ifindex, each)
+                _remove(netlink, ifindex, each)
     ahead = tuple(
         each for each in before if not each.ours and not each.chain and each.priority <= priority
     )
@@ -71,55 +126,63 @@ def attach(
 
 
 def attached(ifindex: int, hook: Hook) -> tuple[Filter, ...]:
-    """Give all filters of a hook in the order of their priorities.
+    """Return all filters of a hook in the order of their priorities.
 
     Raises :class:`DeviceGone` or ``KernelError``.
     """
-    with _talk_about(ifindex, f"list the {hook} filters") as talk:
-        return _filters(talk, ifindex, hook)
-
-
-def detach(ifindex: int) -> bool:
-    """Remove our filters, then the clsact qdisc if we made it and nothing else is left in it.
-
-    Gives whether there was anything of ours. Raises :class:`DeviceGone` or ``KernelError``.
-    """
-    with _talk_about(ifindex, "detach") as talk:
-        filters = [each for hook in Hook for each in _filters(talk, ifindex, hook)]
-        ours = [each for each in filters if each.ours]
-        for each in ours:
-            _remove(talk, ifindex, each)
-        marked = _is_marked(talk, ifindex)
-        if marked and len(ours) == len(filters):
-            talk.ask(wire.RTM_DELQDISC, _message(ifindex, _CLSACT, _CLSACT_HANDLE))
-        return bool(ours) or marked
-
-
-def _message(ifindex: int, parent: int, handle: int = 0, info: int = 0) -> Any:
-    message = wire.TrafficControl()
-    message["index"] = ifindex
-    message["parent"] = parent
-    message["handle"] = handle
-    message["info"] = info
-    message["attrs"] = []
-    return message
+    with lister() as filters:
+        return filters(ifindex, hook)
 
 
 @contextmanager
-def _talk_about(ifindex: int, what: str) -> Iterator[Conversation]:
-    """Open a socket; name the interface and the deed in a refusal, and tell if it just vanished."""
-    with Conversation() as talk:
-        try:
-            yield talk
-        except NetlinkRefused as refusal:
-            # Whatever the kernel complains of first: no interface, no qdisc on it, no such parent.
-            name = _name(ifindex)
-            if not name:
-                raise DeviceGone(ifindex) from refusal
-            raise KernelError(
-                f"{name}: cannot {what}: {refusal.message}",
-                f"exclude the interface with --devices '!{name}'",
-            ) from refusal
+def lister() -> Iterator[Lister]:
+    """Open a socket for many calls of a function that does what :func:`attached` does."""
+    with rtnetlink(_POLICY) as netlink:
+
+        def filters(ifindex: int, hook: Hook) -> tuple[Filter, ...]:
+            with _explained(ifindex, f"list the {hook} filters"):
+                return _filters(netlink, ifindex, hook)
+
+        yield filters
+
+
+def detach(ifindex: int) -> bool:
+    """Remove our filters, then the clsact qdisc if we made it and no filter is left in it.
+
+    Returns True if there was anything of ours. Raises :class:`DeviceGone` or ``KernelError``.
+    """
+    with _interface(ifindex, "detach") as netlink:
+        filters = [each for hook in Hook for each in _filters(netlink, ifindex, hook)]
+        ours = [each for each in filters if each.ours]
+        for each in ours:
+            _remove(netlink, ifindex, each)
+        marked = _is_marked(netlink, ifindex)
+        if marked and len(ours) == len(filters):
+            netlink.request(_message(ifindex, _CLSACT, _CLSACT_HANDLE), rtnl.RTM_DELQDISC, REMOVE)
+        return bool(ours) or marked
+
+
+@contextmanager
+def _interface(ifindex: int, task: str) -> Iterator[Rtnetlink]:
+    """Open a socket for one task on one interface; see :func:`_explained`."""
+    with rtnetlink(_POLICY) as netlink, _explained(ifindex, task):
+        yield netlink
+
+
+@contextmanager
+def _explained(ifindex: int, task: str) -> Iterator[None]:
+    """Raise refusals with the interface's name and the task, or as :class:`DeviceGone`."""
+    try:
+        yield
+    except NetlinkError as refusal:
+        # The kernel may name another cause first: no qdisc on it, no such parent.
+        name = _name(ifindex)
+        if not name:
+            raise DeviceGone(ifindex) from refusal
+        raise KernelError(
+            f"{name}: cannot {task}: {reason(refusal)}",
+            f"exclude the interface with --devices '!{name}'",
+        ) from refusal
 
 
 def _name(ifindex: int) -> str:
@@ -129,28 +192,37 @@ def _name(ifindex: int) -> str:
         return ""
 
 
-def _make_qdisc(talk: Conversation, ifindex: int) -> bool:
-    """Make the clsact qdisc and mark it as ours, unless there is one. Give whether it was made."""
-    request = _message(ifindex, _CLSACT, _CLSACT_HANDLE)
-    request["attrs"] = [("KIND", "clsact")]
+def _message(ifindex: int, parent: int, handle: int = 0, info: int = 0) -> _Message:
+    message = _Message()
+    message["index"], message["parent"] = ifindex, parent
+    message["handle"], message["info"] = handle, info
+    return message
+
+
+def _make_qdisc(netlink: Rtnetlink, ifindex: int) -> bool:
+    """Make the clsact qdisc and mark it as ours, unless there is one. True if it was made."""
+    qdisc = _message(ifindex, _CLSACT, _CLSACT_HANDLE)
+    qdisc["attrs"] = [("TCA_KIND", "clsact")]
     try:
-        talk.ask(wire.RTM_NEWQDISC, request, wire.NLM_F_CREATE | wire.NLM_F_EXCL)
-    except NetlinkRefused as refusal:
+        netlink.request(qdisc, rtnl.RTM_NEWQDISC, CREATE_NEW)
+    except NetlinkError as refusal:
         if refusal.code != errno.EEXIST:
             raise
-        _refuse_foreign_qdisc(talk, ifindex)
+        if not _is_marked(netlink, ifindex):
+            _refuse_foreign_qdisc(netlink, ifindex)
         return False
     mark = _message(ifindex, Hook.INGRESS.value)
-    mark["attrs"] = [("CHAIN", _MARK)]
-    talk.ask(wire.RTM_NEWCHAIN, mark, wire.NLM_F_CREATE | wire.NLM_F_EXCL)
+    mark["attrs"] = [("TCA_CHAIN", _MARK)]
+    netlink.request(mark, _RTM_NEWCHAIN, CREATE_NEW)
     return True
 
 
-def _refuse_foreign_qdisc(talk: Conversation, ifindex: int) -> None:
-    """Tell an ``ingress`` qdisc from a clsact: it takes egress filters and runs them at ingress."""
-    qdiscs = talk.dump(wire.RTM_GETQDISC, _message(ifindex, 0))
+def _refuse_foreign_qdisc(netlink: Rtnetlink, ifindex: int) -> None:
+    """Refuse an ``ingress`` qdisc: it takes egress filters and runs them at ingress."""
+    # Of all interfaces: the kernel cannot list those of one.
+    qdiscs = netlink.list(_message(0, 0), rtnl.RTM_GETQDISC)
     kinds = {
-        each.get_attr("KIND")
+        each.get_attr("TCA_KIND")
         for each in qdiscs
         if each["index"] == ifindex and each["parent"] == _CLSACT
     }
@@ -163,45 +235,45 @@ def _refuse_foreign_qdisc(talk: Conversation, ifindex: int) -> None:
         )
 
 
-def _is_marked(talk: Conversation, ifindex: int) -> bool:
+def _is_marked(netlink: Rtnetlink, ifindex: int) -> bool:
     try:
-        chains = talk.dump(wire.RTM_GETCHAIN, _message(ifindex, Hook.INGRESS.value))
-    except NetlinkRefused as refusal:
+        chains = netlink.list(_message(ifindex, Hook.INGRESS.value), _RTM_GETCHAIN)
+    except NetlinkError as refusal:
         if refusal.code in _NO_QDISC and _name(ifindex):
             return False
         raise
-    return any(chain.get_attr("CHAIN") == _MARK for chain in chains)
+    return any(chain.get_attr("TCA_CHAIN") == _MARK for chain in chains)
 
 
-def _filters(talk: Conversation, ifindex: int, hook: Hook) -> tuple[Filter, ...]:
+def _filters(netlink: Rtnetlink, ifindex: int, hook: Hook) -> tuple[Filter, ...]:
     try:
-        messages = talk.dump(wire.RTM_GETTFILTER, _message(ifindex, hook.value))
-    except NetlinkRefused as refusal:
+        messages = netlink.list(_message(ifindex, hook.value), rtnl.RTM_GETTFILTER)
+    except NetlinkError as refusal:
         if refusal.code in _NO_QDISC and _name(ifindex):
             return ()
         raise
     if not messages and not _name(ifindex):
         raise DeviceGone(ifindex)  # the kernel lists nothing for an index that does not exist
-    listed = [_filter(hook, message) for message in messages]
-    # Every priority is announced by a line without a handle; it counts if nothing follows it.
-    detailed = {(each.chain, each.priority) for each in listed if each.handle}
+    found = [_filter(hook, message) for message in messages]
+    # The kernel writes a line without a handle for every priority, and its filters after that.
+    detailed = {(each.chain, each.priority) for each in found if each.handle}
     return tuple(
-        each for each in listed if each.handle or (each.chain, each.priority) not in detailed
+        each for each in found if each.handle or (each.chain, each.priority) not in detailed
     )
 
 
 def _filter(hook: Hook, message: Any) -> Filter:
-    kind = message.get_attr("KIND") or ""
-    options = message.get_attr("OPTIONS") if kind == "bpf" else None
+    kind = message.get_attr("TCA_KIND") or ""
+    options = message.get_attr("TCA_OPTIONS") if kind == "bpf" else None
     return Filter(
         hook=hook,
-        chain=message.get_attr("CHAIN") or 0,
+        chain=message.get_attr("TCA_CHAIN") or 0,
         priority=message["info"] >> 16,
         handle=message["handle"],
         protocol=socket.ntohs(message["info"] & 0xFFFF),
         kind=kind,
-        name=(options.get_attr("NAME") or "") if options is not None else "",
-        program=(options.get_attr("ID") or 0) if options is not None else 0,
+        name=(options.get_attr("TCA_BPF_NAME") or "") if options is not None else "",
+        program=(options.get_attr("TCA_BPF_ID") or 0) if options is not None else 0,
     )
 
 
@@ -210,7 +282,7 @@ def _is_at(each: Filter, priority: int) -> bool:
 
 
 def _refuse_foreign(ifindex: int, filters: tuple[Filter, ...], priority: int) -> None:
-    """Refuse a priority that a foreign filter holds: by our handle, or by its kind or protocol.
+    """Refuse a priority that another program's filter has: by our handle, its kind or protocol.
 
     The kernel lets only filters of one kind and one protocol share a priority.
     """
@@ -226,29 +298,32 @@ def _refuse_foreign(ifindex: int, filters: tuple[Filter, ...], priority: int) ->
 
 
 def _install(
-    talk: Conversation,
+    netlink: Rtnetlink,
     ifindex: int,
     hook: Hook,
     program_fd: int,
     name: str,
     priority: int,
     *,
-    fresh: bool,
+    is_new: bool,
 ) -> None:
-    request = _message(ifindex, hook.value, HANDLE, priority << 16 | socket.htons(ALL_PROTOCOLS))
-    options = [("FD", program_fd), ("NAME", name), ("FLAGS", wire.TCA_BPF_FLAG_ACT_DIRECT)]
-    request["attrs"] = [("KIND", "bpf"), ("OPTIONS", {"attrs": options})]
-    # Exclusive where nothing stood: if a foreign filter came in between, it is not replaced.
-    flags = wire.NLM_F_CREATE | (wire.NLM_F_EXCL if fresh else 0)
-    talk.ask(wire.RTM_NEWTFILTER, request, flags)
+    filter_ = _message(ifindex, hook.value, HANDLE, priority << 16 | socket.htons(ALL_PROTOCOLS))
+    options = [
+        ("TCA_BPF_FD", program_fd),
+        ("TCA_BPF_NAME", name),
+        ("TCA_BPF_FLAGS", _DIRECT_ACTION),
+    ]
+    filter_["attrs"] = [("TCA_KIND", "bpf"), ("TCA_OPTIONS", {"attrs": options})]
+    # A new one only where none was: a filter that another program put there meanwhile stays.
+    netlink.request(filter_, rtnl.RTM_NEWTFILTER, CREATE_NEW if is_new else CREATE)
 
 
-def _remove(talk: Conversation, ifindex: int, each: Filter) -> None:
+def _remove(netlink: Rtnetlink, ifindex: int, each: Filter) -> None:
     info = each.priority << 16 | socket.htons(each.protocol)
-    request = _message(ifindex, each.hook.value, each.handle, info)
-    request["attrs"] = [("KIND", each.kind), ("CHAIN", each.chain)]
+    filter_ = _message(ifindex, each.hook.value, each.handle, info)
+    filter_["attrs"] = [("TCA_KIND", each.kind), ("TCA_CHAIN", each.chain)]
     try:
-        talk.ask(wire.RTM_DELTFILTER, request)
-    except NetlinkRefused as refusal:
-        if refusal.code != errno.ENOENT:  # somebody else removed it first
+        netlink.request(filter_, rtnl.RTM_DELTFILTER, REMOVE)
+    except NetlinkError as refusal:
+        if refusal.code != errno.ENOENT:  # another program removed it first
             raise

@@ -1,6 +1,6 @@
-"""IPsec: whether the kernel has policies that encrypt what this node sends or forwards.
+"""Count the IPsec policies that encrypt what this node sends or forwards.
 
-Numbers are those of ``linux/xfrm.h``; they are ABI.
+pyroute2 0.9.7 has no xfrm messages. Numbers are those of ``linux/xfrm.h``; they are ABI.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ _REQUEST = 0x1
 _ALL_FLAGS = 0xFFFFFFFF
 _COUNTS = struct.Struct("=III")  # in, out, forward
 _COUNTS_AT = 24
-"""Behind ``struct nlmsghdr``, a word of flags, and the head of the first attribute."""
+"""Offset after ``struct nlmsghdr``, a word of flags, and the header of the first attribute."""
 
 _ABSENT = {errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT}
 
 
 def count_policies() -> int:
-    """Count the policies for packets that leave or are forwarded; 0 in a kernel without IPsec."""
+    """Return the number of policies for packets sent or forwarded; 0 in a kernel without IPsec."""
     try:
-        talk = socket.socket(
+        connection = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_XFRM
         )
     except OSError as error:
         if error.errno in _ABSENT:
             return 0
         raise
-    with talk:
+    with connection:
         request = struct.pack("=IHHIII", 20, _GET_POLICY_COUNTS, _REQUEST, 1, 0, _ALL_FLAGS)
-        talk.sendto(request, (0, 0))
-        return read_counts(talk.recv(1 << 12))
+        connection.sendto(request, (0, 0))
+        return read_counts(connection.recv(1 << 12))
 
 
 def read_counts(answer: bytes) -> int:
-    """Read the kernel's answer; ``OSError`` if it is a refusal."""
+    """Return the number in the kernel's answer; ``OSError`` if it refused."""
     kind, code = struct.unpack_from("=H", answer, 4)[0], struct.unpack_from("=i", answer, 16)[0]
     if kind != _POLICY_COUNTS:
         raise OSError(-code, "IPsec policies cannot be counted")

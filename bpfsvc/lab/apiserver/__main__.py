@@ -1,8 +1,8 @@
-"""``python -m bpfsvc.lab.apiserver``: the server as a process of its own, for benchmarks.
+"""``python -m bpfsvc.lab.apiserver``: the server as a separate process, for benchmarks.
 
-Says on its standard output, in one line of JSON, where it listens, once it does and is filled; and
-ends at the end of its standard input or a signal. Who measures an agent wants the load of the
-server on another core, and talks to it by way of ``control``.
+It prints its address in one line of JSON when it listens and is filled; it ends at the end of its
+standard input or at a signal. A benchmark of an agent runs the server on another core, and controls
+it through ``control``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SWITCH = 0.0005  # seconds after which Python lets another thread run: the watc
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until a signal ends the process."""
     asked = _arguments()
     sys.setswitchinterval(_SWITCH)
     server = ApiServer(

@@ -1,4 +1,4 @@
-"""The server's switches from outside its process: POST /control/WORD with a JSON object.
+"""The server's switches, for other processes: POST /control/WORD with a JSON object.
 
 ==========  ===========================================================================
 fill        ``services``, ``endpoints`` (4), ``namespace``, ``nodes``: fill with a crowd
@@ -11,12 +11,12 @@ run         ``rate`` a second, ``seconds``: change Services of the crowd in turn
 faults      any attributes of ``Faults``
 answer      ``code``, ``times``, ``path``, ``retry_after``: refuse the next requests
 away        ``seconds``: refuse connections for so long (answers before)
-cut         ``inside``: break off all watches
+cut         ``inside``: break all watches
 compact     forget history
-status      what is there: revision, objects, connections, watches, requests
+status      the present state: revision, objects, connections, watches, requests
 ==========  ===========================================================================
 
-What is sent carries ``CLOCK_MONOTONIC`` (the same for all processes of a machine) in seconds.
+Times are those of ``CLOCK_MONOTONIC`` (the same for all processes of a machine) in seconds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bpfsvc.lab.apiserver.crowd import Crowd, Sent
 from bpfsvc.lab.apiserver.server import ApiServer
 from bpfsvc.lab.apiserver.store import decode
 
-_SETS = ("absent", "tokens")
-_DRAIN = 10.0  # seconds for a watcher to take what is left
+_SETS = ("absent", "forbidden", "tokens")
+_DRAIN = 10.0  # seconds for a watcher to read the rest
 
 
 class Control:
-    """Carries out what is asked below /control/; a mistake is answered as ``error``."""
+    """Executes the requests below /control/; the answer to a wrong one has ``error``."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -70,7 +70,7 @@ class Control:
         namespace: str = "crowd",
         nodes: tuple[str, ...] = ("node-1", "node-2"),
     ) -> dict[str, Any]:
-        """Put a crowd, beside what is there."""
+        """Add a crowd to the existing objects."""
         started = time.monotonic()
         crowd = Crowd(
             self._server.store, services, endpoints, namespace=namespace, nodes=tuple(nodes)
@@ -80,12 +80,12 @@ class Control:
         return {"seconds": time.monotonic() - started} | self.status()
 
     def run(self, rate: float, seconds: float) -> dict[str, Any]:
-        """Change the crowd at an even rate, and tell how that went."""
+        """Change the crowd at an even rate; return delays and lags."""
         crowd = self._known()
         watches = [
             watch
             for watch in list(self._server.watches)
-            if watch.place.resource is resources.ENDPOINT_SLICES
+            if watch.target.resource is resources.ENDPOINT_SLICES
         ]
         for watch in watches:
             watch.lags.clear()
@@ -111,7 +111,7 @@ class Control:
         } | self.status()
 
     def status(self) -> dict[str, Any]:
-        """Tell what is there."""
+        """Return the state of the server: objects, requests and faults."""
         server = self._server
         return {
             "resourceVersion": server.store.resource_version,
@@ -122,7 +122,7 @@ class Control:
             "connections": server.connections,
             "watches": [
                 {
-                    "resource": watch.place.resource.plural,
+                    "resource": watch.target.resource.plural,
                     "sent": watch.sent,
                     "pending": watch.pending(),
                 }
@@ -162,7 +162,7 @@ class Control:
             timer.daemon = True
             timer.start()
 
-        # After the answer, which would not get out otherwise.
+        # After the answer, which could not be sent otherwise.
         threading.Timer(0.05, act).start()
 
     def _known(self) -> Crowd:
@@ -172,7 +172,7 @@ class Control:
 
 
 def _spread(values: list[float]) -> dict[str, float]:
-    """Give median, 99th percentile and maximum in milliseconds."""
+    """Return median, 99th percentile and maximum in milliseconds."""
     if not values:
         return {}
     ordered = sorted(values)

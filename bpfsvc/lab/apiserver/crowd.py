@@ -1,7 +1,7 @@
-"""Clusters of any size: many Services alike, and their EndpointSlices, which change when told to.
+"""Clusters of any size: many similar Services and their EndpointSlices, which change on request.
 
-They have everything that such objects have in a real cluster, ``managedFields`` too, for a client
-must read that all. The address of the first endpoint of a Service is the one that changes.
+The objects have all fields of a real cluster, ``managedFields`` too, because a client must read
+them all. The address of the first endpoint of a Service is the one that changes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import time
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from bpfsvc.lab import objects
 from bpfsvc.lab.apiserver.store import Store, timestamp
-
-Fields = dict[str, Any]
+from bpfsvc.lab.objects import Object
 
 PORT, TARGET = 80, 8080
 
@@ -21,8 +21,8 @@ _VIPS = int(ipaddress.ip_address("10.97.0.0"))
 _PODS = int(ipaddress.ip_address("10.128.0.0"))
 _MOVED = int(ipaddress.ip_address("10.200.0.0"))
 _TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
-_PORT_FIELDS: Fields = {".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {}}
-_SERVICE_FIELDS: Fields = {
+_PORT_FIELDS: Object = {".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {}}
+_SERVICE_FIELDS: Object = {
     "f:spec": {
         "f:internalTrafficPolicy": {},
         "f:ports": {".": {}, f'k:{{"port":{PORT},"protocol":"TCP"}}': _PORT_FIELDS},
@@ -31,7 +31,7 @@ _SERVICE_FIELDS: Fields = {
         "f:type": {},
     }
 }
-_SLICE_FIELDS: Fields = {
+_SLICE_FIELDS: Object = {
     "f:addressType": {},
     "f:endpoints": {},
     "f:metadata": {
@@ -57,7 +57,7 @@ class Sent(NamedTuple):
 
 
 class Crowd:
-    """``services`` Services of ``endpoints`` endpoints each, in turn on the ``nodes``."""
+    """``services`` Services of ``endpoints`` endpoints each, spread over the ``nodes``."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class Crowd:
 
     @staticmethod
     def name(number: int) -> str:
-        """Give the name of a Service."""
+        """Return the name of a Service."""
         return f"web-{number:05}"
 
     @staticmethod
     def address(number: int) -> str:
-        """Give the cluster IP of a Service."""
+        """Return the cluster IP of a Service."""
         return str(ipaddress.ip_address(_VIPS + number))
 
     def first(self, number: int) -> str:
-        """Give the present address of the first endpoint of a Service."""
+        """Return the present address of the first endpoint of a Service."""
         turn = self._turns.get(number, 0)
         if not turn:
             return str(ipaddress.ip_address(_PODS + number * self._endpoints))
@@ -112,36 +112,39 @@ class Crowd:
         record = self._store.put(self._slice(number, trigger))
         return Sent(monotonic, unix, record.version)
 
-    def _service(self, number: int) -> dict[str, Any]:
-        name, address = self.name(number), self.address(number)
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {
-                "name": name,
-                "namespace": self._namespace,
-                "labels": {"app": name},
-                "managedFields": self._service_fields,
-            },
-            "spec": {
-                "ports": [{"name": "http", "protocol": "TCP", "port": PORT, "targetPort": TARGET}],
-                "selector": {"app": name},
-                "clusterIP": address,
-                "clusterIPs": [address],
-                "type": "ClusterIP",
-                "sessionAffinity": "None",
-                "ipFamilies": ["IPv4"],
-                "ipFamilyPolicy": "SingleStack",
-                "internalTrafficPolicy": "Cluster",
-            },
-            "status": {"loadBalancer": {}},
-        }
+    def _service(self, number: int) -> Object:
+        name = self.name(number)
+        made = objects.service(
+            name,
+            [self.address(number)],
+            [objects.port(PORT, "http", targetPort=TARGET)],
+            self._namespace,
+            labels={"app": name},
+            selector={"app": name},
+            sessionAffinity="None",
+            ipFamilyPolicy="SingleStack",
+            internalTrafficPolicy="Cluster",
+        )
+        made["metadata"]["managedFields"] = self._service_fields
+        return made
 
-    def _slice(self, number: int, trigger: str) -> dict[str, Any]:
+    def _slice(self, number: int, trigger: str) -> Object:
         name = self.name(number)
         pods = _PODS + number * self._endpoints
         addresses = [str(ipaddress.ip_address(pods + each)) for each in range(self._endpoints)]
         addresses[:1] = [self.first(number)]
+        made = objects.endpoint_slice(
+            name,
+            [self._endpoint(number, each, address) for each, address in enumerate(addresses)],
+            [objects.port(TARGET, "http")],
+            self._namespace,
+            name=f"{name}-x7k2p",
+            labels={
+                "app": name,
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+            },
+            annotations={_TRIGGER: trigger},
+        )
         owner = {
             "apiVersion": "v1",
             "kind": "Service",
@@ -150,43 +153,26 @@ class Crowd:
             "controller": True,
             "blockOwnerDeletion": True,
         }
-        return {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {
-                "name": f"{name}-x7k2p",
-                "generateName": f"{name}-",
-                "namespace": self._namespace,
-                "labels": {
-                    "app": name,
-                    "endpointslice.kubernetes.io/managed-by": ("endpointslice-controller.k8s.io"),
-                    "kubernetes.io/service-name": name,
-                },
-                "annotations": {_TRIGGER: trigger},
-                "ownerReferences": [owner],
-                "managedFields": self._slice_fields,
-            },
-            "addressType": "IPv4",
-            "endpoints": [
-                {
-                    "addresses": [address],
-                    "conditions": {"ready": True, "serving": True, "terminating": False},
-                    "targetRef": {
-                        "kind": "Pod",
-                        "namespace": self._namespace,
-                        "name": f"{name}-{each}",
-                        "uid": self._uids[number],
-                    },
-                    "nodeName": self._nodes[each % len(self._nodes)],
-                    "zone": "zone-a",
-                }
-                for each, address in enumerate(addresses)
-            ],
-            "ports": [{"name": "http", "protocol": "TCP", "port": TARGET}],
+        made["metadata"] |= {
+            "generateName": f"{name}-",
+            "ownerReferences": [owner],
+            "managedFields": self._slice_fields,
         }
+        return made
+
+    def _endpoint(self, number: int, index: int, address: str) -> Object:
+        node = self._nodes[index % len(self._nodes)]
+        pod = {
+            "kind": "Pod",
+            "namespace": self._namespace,
+            "name": f"{self.name(number)}-{index}",
+            "uid": self._uids[number],
+        }
+        made = objects.endpoint(address, node, serving=True, terminating=False)
+        return made | {"targetRef": pod, "zone": "zone-a"}
 
 
-def _managed(manager: str, version: str, moment: str, fields: Fields) -> list[Any]:
+def _managed(manager: str, version: str, moment: str, fields: Object) -> list[Object]:
     return [
         {
             "manager": manager,

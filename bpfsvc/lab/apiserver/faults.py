@@ -1,4 +1,4 @@
-"""What can be made to go wrong: attributes to set, while the server runs.
+"""The faults that can be turned on: attributes to set while the server runs.
 
 A change takes effect at once, also for requests and watches that are under way.
 """
@@ -28,28 +28,30 @@ class _Answer:
 
 @dataclass
 class Faults:
-    """The switches. All stand so that nothing goes wrong."""
+    """The switches. By default there is no fault."""
 
     hang: bool = False
-    """Accept connections and requests, and never answer; what waits is answered afterwards."""
+    """Accept connections and requests, and never answer; waiting ones are answered afterwards."""
     silent: bool = False
-    """Watches stay open and say nothing (half-open); what they missed is told afterwards."""
+    """Watches stay open without data (half-open); the missed events are sent afterwards."""
     latency: float = 0.0
     """Seconds before each answer."""
     delay: float = 0.0
-    """Seconds by which each event of a watch is late."""
+    """Seconds by which each event of a watch is delayed."""
     duplicates: int = 0
-    """How many times more each event of a watch is told."""
+    """How many additional times each event of a watch is sent."""
     cut_after: int | None = None
-    """Each watch breaks off after so many events."""
+    """Each watch breaks after so many events."""
     watch_list: WatchList = "served"
-    """Whether ``sendInitialEvents`` is served, or refused: as recorded, with 422 or with 400."""
+    """True if ``sendInitialEvents`` is served, or refused: as recorded, with 422 or with 400."""
     gone_at_once: bool = False
     """A watch of a forgotten revision gets HTTP 410, not HTTP 200 and an ERROR event."""
     absent: frozenset[str] = frozenset()
-    """API groups (``discovery.k8s.io``) and plurals (``servicecidrs``) that are not there: 404."""
+    """API groups (``discovery.k8s.io``) and plurals (``servicecidrs``) that are missing: 404."""
+    forbidden: frozenset[str] = frozenset()
+    """Plurals that no role allows: 403."""
     tokens: frozenset[str] | None = None
-    """The bearer tokens that are accepted (others: 401); None accepts everybody."""
+    """The bearer tokens that are accepted (others: 401); None accepts all clients."""
     bookmark_period: float = 60.0
     """Seconds between two bookmarks of a watch that allows them."""
 
@@ -63,14 +65,14 @@ class Faults:
             self.changed()
 
     def changed(self) -> None:
-        """Let everything that waits look again."""
+        """Wake every thread that waits for a change of faults."""
         with self._condition:
             self._condition.notify_all()
         if self._listener is not None:
             self._listener()
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever a switch is set."""
+        """Call ``listener`` each time a switch is set."""
         self._listener = listener
 
     def answer(
@@ -86,7 +88,7 @@ class Faults:
             self._answers.clear()
 
     def refusal(self, path: str) -> Refusal | None:
-        """Take what the request for ``path`` is to be refused with."""
+        """Return the refusal of a request for ``path``, if any, and count it."""
         with self._condition:
             for each in self._answers:
                 if each.path in path:

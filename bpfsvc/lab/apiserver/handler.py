@@ -19,10 +19,10 @@ import msgspec
 
 from bpfsvc.lab.apiserver import events, pages, resources, status
 from bpfsvc.lab.apiserver.pages import Options
-from bpfsvc.lab.apiserver.resources import EVENTS, Place
+from bpfsvc.lab.apiserver.resources import EVENTS, ApiPath
 from bpfsvc.lab.apiserver.status import Refusal
 from bpfsvc.lab.apiserver.store import as_chunk, decode, encode, event_chunk
-from bpfsvc.lab.apiserver.watches import END, Watch
+from bpfsvc.lab.apiserver.watches import END, UNSUPPORTED, Watch
 
 if TYPE_CHECKING:
     from bpfsvc.lab.apiserver.server import ApiServer
@@ -33,7 +33,7 @@ _PROBES = ("/healthz", "/livez", "/readyz")
 
 
 class Request(NamedTuple):
-    """One request and how it was answered; a watch is noted when it begins."""
+    """One request and its status code; a watch is recorded when it begins."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.close()
 
     def parse_request(self) -> bool:
-        """Note when it came."""
+        """Record the time of arrival."""
         self.moment = time.monotonic()
         return super().parse_request()
 
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
     do_PUT = do_DELETE  # noqa: N815 (the name is the protocol's)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: ``ApiServer.requests`` knows it all."""
+        """Log nothing: ``ApiServer.requests`` keeps every request."""
 
     # -- one request --------------------------------------------------------------------------
 
@@ -112,13 +112,18 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/version":
             self._send(200, encode({"major": "1", "minor": "36", "gitVersion": "v1.36.0"}))
             return
-        place = resources.place(path)
-        if place is not None and not faults.absent & {place.resource.group, place.resource.plural}:
-            self._object(place, body)
+        target = resources.parse_path(path)
+        if target is not None and not faults.absent & {
+            target.resource.group,
+            target.resource.plural,
+        }:
+            self._object(target, body)
         elif (found := resources.discovery(path, faults.absent)) is not None:
             self._send(200, encode(found))
+        elif resources.below_a_group(path, faults.absent):
+            raise status.unknown_resource()
         else:
-            # Of paths that it does not know, a real server speaks in plain text.
+            # A real server answers unknown paths in plain text.
             self._send(404, b"404 page not found\n", "text/plain; charset=utf-8")
 
     def _authenticate(self) -> None:
@@ -129,36 +134,44 @@ class Handler(BaseHTTPRequestHandler):
         if scheme.lower() != "bearer" or token.strip() not in tokens:
             raise status.unauthorized()
 
-    def _object(self, place: Place, body: bytes) -> None:
+    def _user(self) -> str:
+        """Return who asks: a token is its user's name."""
+        token = self.headers.get("Authorization", "").partition(" ")[2]
+        return token or "system:anonymous"
+
+    def _verb(self, target: ApiPath) -> str:
+        if self.command == "POST":
+            return "create"
+        if self.command != "GET":
+            return self.command.lower()
+        if target.name:
+            return "get"
+        return "watch" if Options.read(self.query).watch else "list"
+
+    def _object(self, target: ApiPath, body: bytes) -> None:
         store = self.server.store
-        if self.command == "GET" and place.name:
-            record = store.get(place.resource.kind, place.namespace, place.name)
+        if target.resource.plural in self.server.faults.forbidden:
+            raise status.forbidden(target, self._user(), self._verb(target))
+        if self.command == "GET" and target.name:
+            record = store.get(target.resource.kind, target.namespace, target.name)
             if record is None:
-                raise Refusal(
-                    404,
-                    f'{place.resource.described} "{place.name}" not found',
-                    details={"name": place.name, "kind": place.resource.plural},
-                )
+                raise status.not_found(target)
             self._send(200, record.single() + b"\n")
         elif self.command == "GET":
             options = Options.read(self.query)
             if options.watch:
-                self._watch(place, options)
+                self._watch(target, options)
             else:
-                self._send(200, pages.answer(store, place, options))
-        elif place.resource is EVENTS and self.command == "POST" and not place.name:
-            record = events.create(store, place.namespace, _read(body))
+                self._send(200, pages.answer(store, target, options))
+        elif target.resource is EVENTS and self.command == "POST" and not target.name:
+            record = events.create(store, target.namespace, _read(body))
             self._send(201, record.single() + b"\n")
-        elif place.resource is EVENTS and self.command == "PATCH" and place.name:
+        elif target.resource is EVENTS and self.command == "PATCH" and target.name:
             kind = self.headers.get("Content-Type", "")
-            key = (place.namespace, place.name)
+            key = (target.namespace, target.name)
             self._send(200, events.patch(store, key, kind, _read(body)).single() + b"\n")
         else:
-            raise Refusal(
-                405,
-                "the server does not allow this method on the requested resource",
-                details={"kind": place.resource.plural},
-            )
+            raise status.wrong_method()
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -205,12 +218,13 @@ class Handler(BaseHTTPRequestHandler):
 
     # -- watches ------------------------------------------------------------------------------
 
-    def _watch(self, place: Place, options: Options) -> None:
+    def _watch(self, target: ApiPath, options: Options) -> None:
         faults = self.server.faults
         try:
-            watch = Watch(self.server.store, faults, place, options)
+            watch = Watch(self.server.store, faults, target, options)
         except Refusal as refusal:
-            if refusal.code not in (410, 500) or (refusal.code == 410 and faults.gone_at_once):
+            begins = refusal.code in (410, 504) or refusal.body["message"] == UNSUPPORTED
+            if not begins or (refusal.code == 410 and faults.gone_at_once):
                 raise
             self._begin_stream()
             self._send_now(event_chunk("ERROR", encode(refusal.body)) + END)
@@ -235,7 +249,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.sendall(chunk)
 
     def _left(self) -> bool:
-        """Whether the client, or this server, has closed the connection."""
+        """True if the client, or this server, has closed the connection."""
         poll = select.poll()
         poll.register(self.connection, select.POLLRDHUP)
         return bool(poll.poll(0))

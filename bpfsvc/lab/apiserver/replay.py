@@ -1,10 +1,10 @@
-"""A recorded cluster, event by event: what a real API server said, said again.
+"""A recorded cluster, event by event, as a real API server sent it.
 
 A recording is a directory of ``RESOURCE.list.json`` (the state at first), ``RESOURCE.watch.jsonl``
 (a first line about the request, then ``{"t": SECONDS, "event": {...}}``) and ``steps.jsonl``
-(``{"t": SECONDS, "step": NAME}``: what was done to the cluster). Everything keeps its uid and
-resourceVersion. As the recorded watches had kube-proxy's selectors, so what they do not select is
-not there at all; a client with the same selectors is told the very same events.
+(``{"t": SECONDS, "step": NAME}``: what was done to the cluster). Objects keep their uid and
+resourceVersion. The recorded watches had kube-proxy's selectors, so objects that these do not
+select are missing; a client with the same selectors gets exactly the same events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bpfsvc.lab.apiserver.store import Store
 
-_EARLY = 0.1  # seconds by which a step may be noted after its first event
+_EARLY = 0.1  # seconds by which a step may be recorded after its first event
 
 
 class Recorded(NamedTuple):
@@ -34,20 +34,20 @@ class Recorded(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What was done to the recorded cluster, and the events that it caused."""
+    """A change to the recorded cluster, and the events that it caused."""
 
     name: str
     events: tuple[Recorded, ...]
 
 
 def lists(directory: Path) -> Iterator[dict[str, Any]]:
-    """Give the recorded lists, as they were answered."""
+    """Return the recorded lists, as they were answered."""
     for file in sorted(directory.glob("*.list.json")):
         yield json.loads(file.read_text())
 
 
 def events(directory: Path) -> list[Recorded]:
-    """Give the events of all watches in the order of time, without bookmarks."""
+    """Return the events of all watches in the order of time, without bookmarks."""
     lines = [
         json.loads(line)
         for file in directory.glob("*.watch.jsonl")
@@ -62,7 +62,7 @@ def events(directory: Path) -> list[Recorded]:
 
 
 def steps(directory: Path) -> Iterator[Step]:
-    """Give the steps with their events, in order."""
+    """Return the steps with their events, in order."""
     text = (directory / "steps.jsonl").read_text()
     noted = [(line["step"], float(line["t"])) for line in map(json.loads, text.splitlines())]
     left = events(directory)
@@ -73,9 +73,9 @@ def steps(directory: Path) -> Iterator[Step]:
 
 
 def apply(store: Store, event: Recorded) -> None:
-    """Let an event happen, at its recorded resourceVersion.
+    """Apply an event to the store, at its recorded resourceVersion.
 
-    If other objects have been put meanwhile, and the store is beyond that, at the next one.
+    If the store has a later version already, because other objects were put, use its next one.
     """
     version = max(event.version, store.version + 1)
     if event.kind == "DELETED":
@@ -87,7 +87,7 @@ def apply(store: Store, event: Recorded) -> None:
 
 
 def replay(store: Store, directory: Path) -> Iterator[Step]:
-    """Load the lists (at the first step), and give each step after its events have happened."""
+    """Load the lists (at the first step), and yield each step after its events are applied."""
     for body in lists(directory):
         store.load(body)
     for step in steps(directory):

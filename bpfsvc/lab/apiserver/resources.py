@@ -1,4 +1,4 @@
-"""What there is to list and watch, at which path, and what each can be selected by.
+"""The resources of the server: their paths, and the selectors of each.
 
 The field selectors are those that a real server knows for the resource: it refuses others.
 """
@@ -13,6 +13,10 @@ Key = tuple[str, str]
 """Namespace (empty without one) and name."""
 
 _NAMES = ("metadata.name", "metadata.namespace")
+_NODE_INFO = (
+    *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"),
+    *("kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"),
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,11 +30,11 @@ class Resource:
     namespaced: bool = True
     fields: tuple[str, ...] = _NAMES
     verbs: tuple[str, ...] = ("get", "list", "watch")
-    empty: dict[str, Any] = field(default_factory=dict)  # what Go prints of a zero value
+    empty: dict[str, Any] = field(default_factory=dict)  # what Go prints for a zero value
 
     @property
     def api_version(self) -> str:
-        """What an object's ``apiVersion`` says."""
+        """The ``apiVersion`` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -45,7 +49,7 @@ class Resource:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Give its row in the discovery of its group and version."""
+        """Return its entry in the discovery of its group and version."""
         return {
             "name": self.plural,
             "singularName": self.kind.lower(),
@@ -89,7 +93,13 @@ RESOURCES = (
         "Node",
         namespaced=False,
         fields=("metadata.name", "spec.unschedulable"),
-        empty={"spec": {}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}},
+        empty={
+            "spec": {},
+            "status": {
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+                "nodeInfo": dict.fromkeys(_NODE_INFO, ""),
+            },
+        },
     ),
     ENDPOINT_SLICES,
     Resource(
@@ -106,7 +116,6 @@ RESOURCES = (
         "servicecidrs",
         "ServiceCIDR",
         namespaced=False,
-        fields=("metadata.name",),
         empty={"spec": {}, "status": {}},
     ),
     EVENTS,
@@ -118,24 +127,24 @@ _BY_PLACE = {(each.prefix, each.plural): each for each in RESOURCES}
 
 
 def of_object(raw: dict[str, Any]) -> Resource:
-    """Give the resource of an object; ``KeyError`` if this server does not have it."""
+    """Return the resource of an object; ``KeyError`` if this server does not have it."""
     return _BY_KIND[raw.get("apiVersion", ""), raw.get("kind", "")]
 
 
 def named(name: str) -> Resource:
-    """Give the resource of a kind (``Service``) or plural (``services``)."""
+    """Return the resource of a kind (``Service``) or plural (``services``)."""
     return _BY_NAME[name]
 
 
-class Place(NamedTuple):
-    """What a path names: a collection, of one namespace perhaps, or one object of it."""
+class ApiPath(NamedTuple):
+    """A parsed path: a collection, perhaps of one namespace, or one object of it."""
 
     resource: Resource
     namespace: str = ""
     name: str = ""
 
 
-def place(path: str) -> Place | None:
+def parse_path(path: str) -> ApiPath | None:
     """Read a path such as ``/api/v1/namespaces/default/services/web``; None for others."""
     words = path.strip("/").split("/")
     length = 2 if words[0] == "api" else 3
@@ -149,20 +158,27 @@ def place(path: str) -> Place | None:
     name = rest[1] if len(rest) == 2 else ""
     if (namespace and not resource.namespaced) or (name and resource.namespaced and not namespace):
         return None
-    return Place(resource, namespace, name)
+    return ApiPath(resource, namespace, name)
 
 
 def groups(absent: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Give the ``APIGroup`` entries of discovery, without what is absent."""
+    """Return the ``APIGroup`` entries of discovery, without absent groups."""
     versions: dict[str, list[str]] = {}
     for each in RESOURCES:
-        if each.group and not absent & {each.group, each.plural}:
+        if each.group and each.group not in absent:
             versions.setdefault(each.group, [])
             if each.version not in versions[each.group]:
                 versions[each.group].append(each.version)
     for group, known in versions.items():
         rows = [{"groupVersion": f"{group}/{each}", "version": each} for each in known]
         yield {"name": group, "versions": rows, "preferredVersion": rows[0]}
+
+
+def below_a_group(path: str, absent: frozenset[str]) -> bool:
+    """True for paths below a group that the server has, in whatever version."""
+    words = path.strip("/").split("/")
+    known = [group["name"] for group in groups(absent)]
+    return len(words) > 1 and (words[0] == "api" or (len(words) > 2 and words[1] in known))
 
 
 def discovery(path: str, absent: frozenset[str]) -> dict[str, Any] | None:
@@ -174,13 +190,10 @@ def discovery(path: str, absent: frozenset[str]) -> dict[str, Any] | None:
     for group in groups(absent):
         if path == f"/apis/{group['name']}":
             return {"kind": "APIGroup", "apiVersion": "v1", **group}
-    rows = [
-        each.entry
-        for each in RESOURCES
-        if each.prefix == path and not absent & {each.group, each.plural}
-    ]
-    if not rows:
+    here = [each for each in RESOURCES if each.prefix == path and each.group not in absent]
+    if not here:
         return None
+    rows = [each.entry for each in here if each.plural not in absent]
     version = path.removeprefix("/apis/").removeprefix("/api/")
     return {
         "kind": "APIResourceList",

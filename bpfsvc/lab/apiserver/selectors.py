@@ -21,7 +21,7 @@ _KEY = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.\-/]*[A-Za-z0-9])?$")
 
 
 def label_test(text: str) -> Test | None:
-    """Read a labelSelector into a test of an object's labels; None if it lets everything pass."""
+    """Read a labelSelector into a test of an object's labels; None if it selects everything."""
     tests = [_label(part.strip()) for part in _PARTS.split(text)] if text.strip() else []
     return _all(tests)
 
@@ -53,6 +53,8 @@ def _label(text: str) -> Test:
         return lambda labels: present in labels
     key, wanted, value = _comparison(text)
     _key(key)
+    if "=" in value:
+        raise _unreadable(text)
     if wanted:
         return lambda labels: labels.get(key) == value
     return lambda labels: labels.get(key) != value
@@ -60,13 +62,12 @@ def _label(text: str) -> Test:
 
 def _field(text: str, resource: Resource) -> Test:
     if "=" not in text:
-        raise _unreadable(text)
+        raise Refusal(400, f"invalid selector: '{text}'; can't understand '{text}'")
     key, wanted, value = _comparison(text)
     if key not in resource.fields:
         raise Refusal(
             400,
-            f'Unable to find "{resource.api_version}, Resource={resource.plural}" that match label '
-            f'selector "", field selector "{text}": field label not supported: {key}',
+            f"field label not supported: {key}",
         )
     if wanted:
         return lambda fields: fields.get(key, "") == value

@@ -1,8 +1,8 @@
-"""The server: it listens, goes away and comes back, and knows its connections.
+"""The server: it listens, stops and listens again, and keeps track of its connections.
 
-A listening socket is given, so that it may belong to any network namespace. Going away does not
-close it, for it could not be made again from outside: shut down, it refuses connections like a
-closed one and keeps its address, and can listen again.
+The caller passes a listening socket, which may belong to any network namespace. Stopping does not
+close it, because it could not be made again from outside: a socket that is shut down refuses
+connections like a closed one, keeps its address, and can listen again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PATIENCE = 10.0  # seconds for the threads of connections to end
 class ApiServer:
     """An API server in threads of this process.
 
-    ``certificate`` and ``key`` make it speak TLS; ``client_ca`` makes client certificates of that
-    CA welcome (they need no token). ``history``: how many changes of each resource are remembered.
+    ``certificate`` and ``key`` make it speak TLS; ``client_ca`` lets it accept client certificates
+    of that CA (they need no token). ``history``: how many changes of each resource are remembered.
     Other switches are those of ``Faults``.
     """
 
@@ -51,7 +51,7 @@ class ApiServer:
         self.watches: list[Watch] = []
         """The watches that are open."""
         self.control: Callable[[str, bytes], Any] | None = None
-        """Answers what is asked below /control/."""
+        """Answers the requests below /control/."""
         self._tls = _context(certificate, key, client_ca) if certificate else None
         self._socket: socket.socket | None = None
         self._address: tuple[Any, ...] = ()
@@ -64,15 +64,15 @@ class ApiServer:
 
     @property
     def requests(self) -> list[Request]:
-        """What was asked, oldest first; those that come meanwhile are not in it."""
+        """A copy of the list of requests, oldest first."""
         return list(self._requests)
 
     def forget_requests(self) -> None:
-        """Let nothing have been asked yet."""
+        """Clear the list of requests."""
         self._requests.clear()
 
     def note(self, request: Request) -> None:
-        """Remember what was asked."""
+        """Add a request to the list."""
         self._requests.append(request)
 
     # -- listening ----------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class ApiServer:
         self._acceptor.start()
 
     def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Bind, serve and give the URL."""
+        """Bind, serve and return the URL."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,7 +96,7 @@ class ApiServer:
         return self.url(host)
 
     def url(self, host: str = "127.0.0.1") -> str:
-        """Give its URL at an address or name of its host."""
+        """Return its URL at an address or name of its host."""
         scheme = "https" if self._tls else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -106,7 +106,7 @@ class ApiServer:
         return int(self._address[1])
 
     def go_away(self) -> None:
-        """Refuse connections, and end those there are, until ``come_back``."""
+        """Refuse new connections, and end the open ones, until ``come_back``."""
         assert self._socket is not None
         with self._lock:
             self._listening = False
@@ -114,7 +114,7 @@ class ApiServer:
             try:
                 self._socket.bind(self._address)
             except OSError as error:
-                # Only a port that the kernel had chosen was given back and must be taken again.
+                # Only a port that the kernel had chosen was released and must be bound again.
                 if error.errno != errno.EINVAL:
                     raise
         self.hang_up()
@@ -128,14 +128,14 @@ class ApiServer:
             self._lock.notify_all()
 
     def hang_up(self) -> None:
-        """End all connections that there are, and go on listening."""
+        """End all open connections, and continue to listen."""
         with self._lock:
             for each in self._connections:
                 self._quietly(partial(_shutdown, each))
         self.faults.changed()
 
     def cut_watches(self, *, inside: bool = False) -> None:
-        """Break off all watches; ``inside``: in the middle of the next line they have to tell."""
+        """Break all watches; ``inside``: in the middle of their next line."""
         for watch in list(self.watches):
             watch.cut(inside=inside)
 
@@ -165,11 +165,11 @@ class ApiServer:
     # -- objects ------------------------------------------------------------------------------
 
     def put(self, raw: Mapping[str, Any]) -> Record:
-        """Create or replace an object; watchers are told."""
+        """Create or replace an object; watches get the event."""
         return self.store.put(raw)
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object of a kind (``Service``) or plural; watchers are told."""
+        """Delete an object of a kind (``Service``) or plural; watches get the event."""
         self.store.delete(kind, namespace, name)
 
     def compact(self) -> None:
@@ -177,13 +177,13 @@ class ApiServer:
         self.store.compact()
 
     def replay(self, directory: Path) -> Iterator[Step]:
-        """Go through a recording; control comes back after each step (see ``replay``)."""
+        """Yield after each step of a recording (see ``replay``)."""
         return replay(self.store, directory)
 
     # -- connections --------------------------------------------------------------------------
 
     def certified(self, connection: socket.socket) -> bool:
-        """Whether a client has shown a certificate of the client CA."""
+        """True if a client has shown a certificate of the client CA."""
         return isinstance(connection, ssl.SSLSocket) and bool(connection.getpeercert())
 
     @property
@@ -200,7 +200,7 @@ class ApiServer:
                     return
             try:
                 accepted, address = self._socket.accept()
-            except OSError:  # shut down: gone away, or closing
+            except OSError:  # shut down: stopped, or closing
                 continue
             thread = threading.Thread(
                 target=self._converse, args=(accepted, address), name="api", daemon=True
@@ -222,7 +222,7 @@ class ApiServer:
                     socket.socket(fileno=socket.dup(accepted.fileno())), server_side=True
                 )
             Handler(connection, address, self)  # type: ignore[arg-type]
-        except OSError:  # the client left, or was made to leave; ssl's errors are such too
+        except OSError:  # the client has closed, or was closed; errors of ssl are OSErrors, too
             pass
         finally:
             with self._lock:

@@ -1,11 +1,11 @@
-"""The objects, one revision for all of them as in etcd, and what happened since.
+"""The objects, one revision for all of them as in etcd, and the history of changes.
 
-An object is encoded once, when it is put; lists and watches send those bytes. What a list item
-holds is kept: ``kind`` and ``apiVersion`` are not repeated in items, and stand before the rest in
+An object is encoded once, when it is put; lists and watches send those bytes. The bytes of a list
+item are kept: ``kind`` and ``apiVersion`` are not repeated in items, and stand before the rest in
 watch events and single objects (as recorded).
 
 History is kept for each resource up to a length, or until ``compact``. The state of an earlier
-revision is the present with the later changes taken back, so that no snapshots need to be held.
+revision is the present state with the later changes undone, so no snapshots are needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ decode = msgspec.json.decode
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One object at one revision; ``item`` is its JSON as it stands in a list."""
+    """One object at one revision; ``item`` is its JSON as an item of a list."""
 
     resource: Resource
     key: Key
@@ -46,16 +46,16 @@ class Record:
     generation: int
 
     def single(self) -> bytes:
-        """Give its JSON as it stands alone and in events."""
+        """Return its JSON as a single object and in events."""
         return _head(self.resource) + self.item[1:]
 
     def raw(self) -> dict[str, Any]:
-        """Give the object, decoded."""
+        """Return the object, decoded."""
         found: dict[str, Any] = decode(self.single())
         return found
 
     def later(self, version: int) -> Record:
-        """Give the same object told at a later revision, as in DELETED events."""
+        """Return the same object at a later revision, as DELETED events carry it."""
         raw = decode(self.item)
         raw["metadata"]["resourceVersion"] = str(version)
         return Record(
@@ -73,7 +73,7 @@ class Record:
 
 @dataclass(slots=True)
 class Change:
-    """From ``before`` to ``after`` at a revision; None: not there."""
+    """From ``before`` to ``after`` at a revision; None: the object does not exist."""
 
     resource: Resource
     version: int
@@ -82,7 +82,7 @@ class Change:
     _lines: dict[Kind, bytes] = field(default_factory=dict)
 
     def kind(self, selects: Callable[[Record], bool]) -> Kind | None:
-        """Say what it is to a watch with a selector: what stops to match is told as DELETED."""
+        """Return the event type for a watch with a selector: DELETED if it no longer matches."""
         was = self.before is not None and selects(self.before)
         remains = self.after is not None and selects(self.after)
         if was:
@@ -90,7 +90,7 @@ class Change:
         return "ADDED" if remains else None
 
     def chunk(self, kind: Kind) -> bytes:
-        """Give its event as a line in an HTTP chunk, encoded once for all watches."""
+        """Return its event as a line in an HTTP chunk, encoded once for all watches."""
         if kind not in self._lines:
             record = self.after
             if kind == "DELETED":
@@ -103,7 +103,7 @@ class Change:
 
 
 def event_chunk(kind: str, body: bytes) -> bytes:
-    """Give a line of a watch, ready to be sent as a chunk."""
+    """Return a line of a watch, ready to be sent as a chunk."""
     return as_chunk(b'{"type":"%s","object":%s}\n' % (kind.encode(), body))
 
 
@@ -142,7 +142,7 @@ class Store:
 
     @property
     def resource_version(self) -> str:
-        """The present revision as the API says it."""
+        """The present revision as text, as the API has it."""
         return str(self.version)
 
     # -- writing ------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ class Store:
     def put(self, raw: Mapping[str, Any], version: int | None = None) -> Record:
         """Create or replace an object at the next revision, or at ``version`` (of a recording).
 
-        What ``metadata`` does not say is kept or made: uid, creationTimestamp, generation.
-        ``KeyError`` for objects of resources that there are not.
+        Fields missing in ``metadata`` are kept or made: uid, creationTimestamp, generation.
+        ``KeyError`` for objects of unknown resources.
         """
         resource = resources.of_object(dict(raw))
         with self.lock:
@@ -173,7 +173,7 @@ class Store:
             self._happened(collection, Change(resource, self.version, before, None))
 
     def load(self, body: Mapping[str, Any]) -> None:
-        """Take a recorded list as the present, with its resourceVersions; nobody is told."""
+        """Make a recorded list the present state, without events."""
         plain = {"apiVersion": body["apiVersion"], "kind": body["kind"].removesuffix("List")}
         resource = resources.of_object(plain)
         with self.lock:
@@ -186,14 +186,14 @@ class Store:
         self.compact()
 
     def compact(self) -> None:
-        """Forget all history: watches and pages of earlier revisions get 410."""
+        """Delete all history: watches and pages of earlier revisions get 410."""
         with self.lock:
             for collection in self._collections.values():
                 collection.history.clear()
                 collection.floor = self.version
 
     def clear(self) -> None:
-        """Delete every object, without telling anybody, and forget all history."""
+        """Delete every object, without events, and delete all history."""
         with self.lock:
             for collection in self._collections.values():
                 collection.objects.clear()
@@ -246,16 +246,16 @@ class Store:
     # -- reading ------------------------------------------------------------------------------
 
     def get(self, kind: str, namespace: str, name: str) -> Record | None:
-        """Give an object of a kind or plural, if it is there."""
+        """Return an object of a kind or plural, or None."""
         return self._collections[resources.named(kind)].objects.get((namespace, name))
 
     def all(self, kind: str) -> list[Record]:
-        """Give the objects of a kind or plural in the order of their keys."""
+        """Return the objects of a kind or plural in the order of their keys."""
         with self.lock:
             return self._ordered(self._collections[resources.named(kind)])
 
     def at(self, resource: Resource, version: int) -> list[Record]:
-        """Give the objects as they were at a revision; ``Refusal`` (410) if that is forgotten."""
+        """Return the objects as they were at a revision; ``Refusal`` (410) if it is deleted."""
         with self.lock:
             collection = self._collections[resource]
             if version < collection.floor:
@@ -275,7 +275,7 @@ class Store:
             return sorted(objects.values(), key=lambda record: record.key)
 
     def since(self, resource: Resource, version: int) -> list[Change]:
-        """Give what happened after a revision; ``Refusal`` (410) if that is forgotten."""
+        """Return the changes after a revision; ``Refusal`` (410) if it is deleted."""
         with self.lock:
             collection = self._collections[resource]
             if version < collection.floor:
@@ -293,7 +293,7 @@ class Store:
             self._collections[resource].listeners.append(listener)
 
     def unlisten(self, resource: Resource, listener: Callable[[Change], None]) -> None:
-        """Call it no more."""
+        """Stop calling ``listener``."""
         with self.lock:
             self._collections[resource].listeners.remove(listener)
 
@@ -304,7 +304,7 @@ class Store:
 
 
 def timestamp() -> str:
-    """Give the time as ``metadata`` says it."""
+    """Return the present time in the format of ``metadata``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

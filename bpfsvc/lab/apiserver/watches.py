@@ -1,9 +1,9 @@
-"""One open watch: what it is told, in which order, and how it ends.
+"""One open watch: its events, their order, and its end.
 
-As "API concepts" says: from a ``resourceVersion`` on, each later change; from ``0`` or none, the
-present first, as ADDED; with ``sendInitialEvents``, the present and then a bookmark that says so.
-Bookmarks come now and then and shortly before the end, if the client allows them. The end comes
-after ``timeoutSeconds``, or 30 to 60 minutes, and is a clean end of the answer.
+As "API concepts" describes: from a ``resourceVersion`` on, each later change; from ``0`` or none,
+the present objects first, as ADDED, and with ``sendInitialEvents`` from any other too. A client
+that allows bookmarks then gets one that marks their end, and others from time to time and shortly
+before the end. The answer ends cleanly after ``timeoutSeconds``, or 30 to 60 minutes.
 
 The thread that changes the store only appends to ``_queue`` and wakes the watch's thread, which
 sends everything there is at once.
@@ -23,12 +23,12 @@ from typing import NamedTuple
 from bpfsvc.lab.apiserver import status
 from bpfsvc.lab.apiserver.faults import Faults
 from bpfsvc.lab.apiserver.pages import Options, Selection
-from bpfsvc.lab.apiserver.resources import Place
+from bpfsvc.lab.apiserver.resources import ApiPath
 from bpfsvc.lab.apiserver.status import Refusal
 from bpfsvc.lab.apiserver.store import Change, Store, as_chunk, encode, event_chunk
 
 END = b"0\r\n\r\n"
-_UNSUPPORTED = (
+UNSUPPORTED = (
     "a watch stream was requested by the client but the required storage feature "
     "RequestWatchProgress is disabled"
 )
@@ -46,18 +46,18 @@ class _Line(NamedTuple):
 
 
 class Watch:
-    """A watch from the moment of its request. ``run`` is its life."""
+    """A watch from its request on. ``run`` sends its events until its end."""
 
-    def __init__(self, store: Store, faults: Faults, place: Place, options: Options) -> None:
-        self.place = place
+    def __init__(self, store: Store, faults: Faults, target: ApiPath, options: Options) -> None:
+        self.target = target
         self.options = options
         self.sent = 0
         """Events sent, without bookmarks."""
         self.lags: deque[float] = deque(maxlen=200_000)
-        """For each event, seconds from the change to when the kernel had taken it for sending."""
+        """For each event, seconds from the change until the kernel took it for sending."""
         self._store = store
         self._faults = faults
-        self._selection = Selection.read(place, options)
+        self._selection = Selection.read(target, options)
         self._queue: deque[_Line] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._beyond = 0
@@ -66,8 +66,8 @@ class Watch:
         self._open()
 
     def _open(self) -> None:
-        """Put what comes first into the queue, and listen; ``Refusal`` if it cannot be served."""
-        resource, options = self.place.resource, self.options
+        """Queue the first lines, and listen; ``Refusal`` if the watch cannot be served."""
+        resource, options = self.target.resource, self.options
         try:
             initial = self._initial()
             with self._store.lock:
@@ -78,7 +78,7 @@ class Watch:
                     for record in self._store.at(resource, self._store.version):
                         if self._selection.selects(record):
                             self._append(event_chunk("ADDED", record.single()))
-                    if options.initial_events and options.bookmarks:
+                    if options.bookmarks:
                         self._append(self._bookmark(initial=True), event=False)
                 else:
                     asked = int(options.version or 0) or self._store.version
@@ -91,21 +91,22 @@ class Watch:
             raise
 
     def _initial(self) -> bool:
-        """Whether the present is to be told first; ``Refusal`` where options forbid each other."""
-        options = self.options
+        """True if the watch begins with the present objects; ``Refusal`` if options conflict."""
+        options, match = self.options, "resourceVersionMatch"
         if options.initial_events is None:
             if options.match:
                 raise status.forbidden_option(
-                    "resourceVersionMatch",
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is "
-                    "provided",
+                    match, f"{match} is forbidden for watch unless sendInitialEvents is provided"
                 )
-            return options.version in ("", "0")
+            initial = options.version in ("", "0")
+            self._needs_progress(initial)
+            return initial
         if options.match != "NotOlderThan":
-            raise status.forbidden_option(
-                "resourceVersionMatch",
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            )
+            needs = f"sendInitialEvents requires setting {match} to NotOlderThan"
+            mistakes = [status.forbidden_field(match, needs)]
+            if options.match:
+                mistakes.append(status.unsupported_value(match, options.match, ["NotOlderThan"]))
+            raise status.wrong_options(*mistakes)
         if self._faults.watch_list == "invalid":
             raise status.forbidden_option(
                 "sendInitialEvents",
@@ -114,15 +115,19 @@ class Watch:
             )
         if self._faults.watch_list == "bad request":
             raise Refusal(400, "sendInitialEvents is not supported by this server")
-        if self._faults.watch_list == "recorded" and options.initial_events:
-            raise Refusal(500, _UNSUPPORTED)
+        self._needs_progress(options.initial_events)
         return options.initial_events
+
+    def _needs_progress(self, initial: bool) -> None:
+        """Refuse a mark after the initial events if the server's etcd is too old for it."""
+        if self._faults.watch_list == "recorded" and initial and self.options.bookmarks:
+            raise Refusal(500, UNSUPPORTED)
 
     # -- by other threads ---------------------------------------------------------------------
 
     def _offer(self, change: Change) -> None:
         if change.version <= self._beyond:
-            return  # the client has seen this revision, of a server that was ahead
+            return  # the client has this revision already, from a server that was ahead
         kind = change.kind(self._selection.selects)
         if kind is not None:
             for _ in range(1 + self._faults.duplicates):
@@ -134,22 +139,22 @@ class Watch:
         self.wake()
 
     def wake(self) -> None:
-        """Let the watch's thread look at the queue and the faults."""
+        """Wake the watch's thread, which then reads the queue and the faults."""
         with self._store.lock:
             if not self._closed:
                 os.eventfd_write(self._wake, 1)
 
     def cut(self, *, inside: bool = False) -> None:
-        """Break off now; ``inside``: in the middle of the next line."""
+        """Break the watch now; ``inside``: in the middle of the next line."""
         self._cut = inside
         self.wake()
 
     # -- by the watch's own thread ------------------------------------------------------------
 
     def run(self, connection: socket.socket, send: Callable[[bytes], None]) -> bool:
-        """Send events until the end; True if that was a clean one, and the connection lives on.
+        """Send events until the end; return True if it was clean and the connection stays open.
 
-        ``send`` takes bytes of the body; ``connection`` is looked at for the client's leaving.
+        ``send`` takes bytes of the body; ``connection`` shows if the client has closed.
         """
         poll = select.poll()
         poll.register(connection, select.POLLIN | select.POLLRDHUP)
@@ -181,11 +186,11 @@ class Watch:
             wait = min(moments) - time.monotonic()
             for descriptor, _ in poll.poll(max(0.0, wait) * 1000 + 0.5 if wait > 0 else 0):
                 if descriptor != self._wake:
-                    return False  # nobody sends on a watch but to end it
+                    return False  # a client sends on a watch only to end it
                 os.eventfd_read(self._wake)
 
     def _send_due(self, send: Callable[[bytes], None]) -> bool:
-        """Send what is due; False if that was the last event before a cut."""
+        """Send the due lines; return False if the last one was that before a cut."""
         now = time.monotonic()
         lines: list[_Line] = []
         limit = self._faults.cut_after
@@ -202,34 +207,33 @@ class Watch:
         return limit is None or self.sent < limit
 
     def _cut_inside(self, send: Callable[[bytes], None]) -> bool:
-        """Send one half of the next line, if there is one."""
+        """Send half of the next line, if there is one."""
         if not self._queue:
             return False
         line = self._queue.popleft().chunk.partition(b"\r\n")[2][:-2]
-        # A chunk of its own, as a proxy may cut it, or HTTP libraries would withhold the half.
+        # A separate chunk, as a proxy may cut it, or HTTP libraries would withhold the half.
         send(as_chunk(line[: len(line) // 2]))
         return True
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
-        """Give a bookmark of the present revision; call it under the store's lock.
+        """Return a bookmark of the present revision; call it under the store's lock.
 
-        An empty object with nothing but the version, as Go prints one.
+        An empty object with only the version, as Go prints it.
         """
-        resource = self.place.resource
+        resource = self.target.resource
         metadata: dict[str, object] = {"resourceVersion": self._store.resource_version}
-        metadata["creationTimestamp"] = None
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         body = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         return event_chunk("BOOKMARK", encode(body | resource.empty))
 
     def pending(self) -> int:
-        """Give the number of lines that wait to be sent."""
+        """Return the number of lines that wait to be sent."""
         return len(self._queue)
 
     def close(self) -> None:
-        """Listen no more; called by its own thread at the end."""
+        """Stop listening; called by its own thread at the end."""
         with self._store.lock:
-            self._store.unlisten(self.place.resource, self._offer)
+            self._store.unlisten(self.target.resource, self._offer)
             self._closed = True
         os.close(self._wake)

@@ -1,0 +1,167 @@
+"""Where the programs are attached: tc hooks of interfaces, and the socket hooks of a cgroup.
+
+The network changes whenever a pod comes or goes. An interface that vanishes while a program is
+being attached is usual; one that the kernel refuses is logged once and does not stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.config.config import Config
+from bpfsvc.datapath.attach import cgroup, interfaces
+from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.build.installation import Installation
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.devices import Device
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
+from bpfsvc.datapath.syscall import program_id
+
+_log = logging.getLogger(__name__)
+
+
+class TcAttachments:
+    """The programs at the tc hooks of this node's interfaces."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._root = installation.root
+        self._pinned = installation.pinned
+        self._attacher = interfaces.Attacher(installation.root, config.attach, config.tc_priority)
+        self._attached: dict[int, str] = {}
+        self._once_attached: set[str] = set()
+        self._failed: set[str] = set()
+        self._warnings: dict[str, str] = {}
+
+    @property
+    def indices(self) -> set[int]:
+        """Indices of the interfaces with our programs."""
+        return set(self._attached)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the interfaces with our programs."""
+        return sorted(self._attached.values())
+
+    @property
+    def refused(self) -> list[str]:
+        """Names of the interfaces that the kernel never let the programs on."""
+        return sorted(self._failed - self._once_attached)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of the interfaces that had the programs, and that the kernel now refuses."""
+        return sorted(self._failed & self._once_attached)
+
+    def follow(self, present: set[int], chosen: Sequence[Device]) -> None:
+        """Attach to the interfaces ``chosen``, and detach from those ``present`` that are not."""
+        for index in set(self._attached) - {device.index for device in chosen}:
+            # Gone, or part of a bond by now: a packet must meet our ingress only once.
+            if index in present:
+                self._detach(index)
+            self._once_attached.discard(self._attached.pop(index))
+        self._attacher.forget_missing(present)
+        self._failed.clear()
+        for device in chosen:
+            if self._attached.get(device.index) != device.name:
+                self._attach(device)
+
+    def retry(self, chosen: Iterable[Device]) -> list[str]:
+        """Attach to those of ``chosen`` that the kernel refused; return those it no longer does."""
+        refused = [device for device in chosen if device.name in self._failed]
+        self._failed.clear()
+        for device in refused:
+            self._attach(device)
+        return [device.name for device in refused if device.index in self._attached]
+
+    def check(self) -> list[str]:
+        """Return the interfaces that lost our programs; the next :meth:`follow` attaches again."""
+        lost = []
+        with tc.lister() as filters:
+            for index, name in list(self._attached.items()):
+                try:
+                    present = all(self._is_attached(filters, index, hook) for hook in Hook)
+                except DeviceGone:
+                    continue
+                if not present:
+                    lost.append(name)
+                    del self._attached[index]
+        return lost
+
+    def shared(self, devices: Iterable[Device]) -> dict[int, bool]:
+        """Return by index if a device has programs of others; True if that cannot be read."""
+        with tc.lister() as filters:
+            return {device.index: self._is_shared(filters, device.index) for device in devices}
+
+    def _is_shared(self, filters: tc.Lister, index: int) -> bool:
+        try:
+            return interfaces.is_shared(self._root, filters, index)
+        except BpfsvcError:
+            return True
+
+    def _attach(self, device: Device) -> None:
+        suffix = "" if device.has_ethernet else "_l3"
+        try:
+            for hook in Hook:
+                program = self._pinned.program(f"{hook}{suffix}")
+                label = self._pinned.layout.digest
+                for other in self._attacher.attach(device.index, hook, program, label):
+                    self._warn_once(
+                        f"{device.name} {hook}",
+                        f"{device.name} {hook}: another program comes first ({other});"
+                        " if it does not pass packets on, Services do not work there"
+                        " (lower --tc-priority, or let it return 'unspecified')",
+                    )
+        except DeviceGone:
+            return
+        except BpfsvcError as error:
+            self._failed.add(device.name)
+            self._warn_once(device.name, f"{device.name} is not attached: {error}")
+            return
+        self._warnings.pop(device.name, None)
+        self._attached[device.index] = device.name
+        self._once_attached.add(device.name)
+
+    def _detach(self, index: int) -> None:
+        try:
+            interfaces.detach(self._root, index)
+        except BpfsvcError as error:
+            self._warn_once(str(index), f"cannot detach: {error}")
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if self._warnings.get(about) != text:
+            self._warnings[about] = text
+            _log.warning("%s", text)
+
+    def _is_attached(self, filters: tc.Lister, index: int, hook: Hook) -> bool:
+        ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
+        return bool(interfaces.programs(self._root, filters, index, hook) & ours)
+
+
+class SocketAttachments:
+    """The programs at the socket hooks of the cgroup whose processes use the socket LB."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._cgroup: Path | None = config.cgroup_root if config.socket_lb != "off" else None
+        self._root = installation.root
+        self._pinned = installation.pinned
+
+    def attach(self) -> None:
+        """Attach the programs; where there is no socket LB, detach those of a former agent."""
+        if self._cgroup:
+            cgroup.attach(self._root, self._pinned, self._cgroup)
+        else:
+            cgroup.detach(self._root)
+
+    def count(self) -> int:
+        """Return how many programs are attached."""
+        return len(cgroup.attached(self._root))
+
+    def repair(self) -> list[str]:
+        """Attach again what was removed; return what it was removed from."""
+        if self._cgroup is None or self.count() >= len(SOCKET_PROGRAMS):
+            return []
+        self.attach()
+        return [f"the sockets of {self._cgroup}"]

@@ -1,0 +1,91 @@
+"""Starting without the source of objects: what is served until it answers.
+
+After a boot the maps are empty, and the snapshot is programmed. If an earlier agent left entries
+in the kernel, those are newer than any file and stay as they are; the snapshot only says which
+node this is, without which interfaces cannot be followed, and what load balancers are answered. An
+agent with another build does not even attach: its programs have no entries yet. In each case the
+health page and the log say so, until the source answers and its objects replace all of this.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from bpfsvc.http.healthz import Health
+from bpfsvc.kube.snapshot import SnapshotFile
+from bpfsvc.kube.source import Batch
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.services.cache import Cache
+
+_log = logging.getLogger("bpfsvc")
+
+_UNANSWERED = "the API server has not answered since the start"
+
+
+class ColdStart:
+    """Keeps the snapshot, and uses it where there is nothing newer."""
+
+    def __init__(
+        self, snapshot: SnapshotFile, cache: Cache, health: Health, metrics: Observer
+    ) -> None:
+        self._snapshot = snapshot
+        self._cache = cache
+        self._health = health
+        self._metrics = metrics
+        self._reported = False
+        self._serves_snapshot = False
+
+    def begin(self, held: int) -> bool:
+        """Do without the source; return True if the cache now holds what is to be programmed.
+
+        ``held``: how many Services an earlier agent left in the kernel.
+        """
+        saved = self._snapshot.load()
+        if saved is None:
+            served = _left(held) if held else "nothing is served"
+            self._report(f"{_UNANSWERED}, and there is no snapshot: {served}")
+            return False
+        self._cache.apply(saved.objects, ())
+        if held:
+            self._report(f"{_UNANSWERED}: {_left(held)}")
+            return False
+        self._serves_snapshot = True
+        self._metrics.snapshot_in_use(saved.saved)
+        since = datetime.fromtimestamp(saved.saved, UTC).isoformat(timespec="seconds")
+        self._report(f"{_UNANSWERED}: serving the snapshot saved at {since}")
+        return True
+
+    def end(self, batch: Batch) -> None:
+        """Stop serving the snapshot if the source has sent everything; the snapshot is outdated."""
+        if not batch.complete:
+            return
+        self._snapshot.changed()
+        if self._reported:
+            _log.info("initial sync complete")
+            self._reported = False
+            self._health.set_note("source", None)
+        if self._serves_snapshot:
+            self._serves_snapshot = False
+            self._metrics.snapshot_in_use(None)
+
+    def save_if_due(self) -> None:
+        """Save a snapshot of what is known, if it is time."""
+        if self._snapshot.is_due:
+            self._snapshot.save(self._cache.objects())
+
+    def finish(self) -> None:
+        """Save what was not saved yet. The last call of all."""
+        self._snapshot.finish(self._cache.objects())
+
+    def _report(self, text: str) -> None:
+        """Report that what is served may be out of date."""
+        _log.warning("%s", text)
+        self._reported = True
+        self._health.set_note("source", text)
+
+
+def _left(held: int) -> str:
+    if held == 1:
+        return "1 Service stays as an earlier agent left it"
+    return f"{held} Services stay as an earlier agent left them"

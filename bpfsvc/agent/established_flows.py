@@ -1,0 +1,199 @@
+"""Which connections may take the fast path in their middle (``--fast-path established``).
+
+The programs name candidates in the map ``established_flows``, and conntrack is asked about them. It
+must have the connection established, and nothing may change its packets. As conntrack will miss
+most packets of it, it is told so. (``bpf/maps/established_flows.h`` has the whole way.)
+
+The programs see by themselves when netfilter no longer lets a flow pass, so nothing is wrong while
+no agent runs. A thread of its own does this: no change of an endpoint waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from socket import IPPROTO_TCP
+from typing import NamedTuple
+
+from bpfsvc.base.errors import BpfsvcError, MapFull
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.netlink.conntrack_entries import (
+    look_up,
+    make_liberal,
+    silent_seconds,
+)
+from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+
+_LOOK_SECONDS = 1.0
+"""How often to look for candidates."""
+
+CHECK_SECONDS = 30.0
+"""How often to check those that are fast: conntrack may keep one whose data it has not seen
+acknowledged for 300 s only."""
+
+REFUSED_SECONDS = 5.0
+"""A candidate that conntrack has not established may be one again after so long."""
+
+_SHARE = 20
+"""A look that takes long is followed by a pause of so many times its duration."""
+
+_log = logging.getLogger("bpfsvc")
+
+
+class _Turns(NamedTuple):
+    asked: int
+    passed: int
+
+
+class EstablishedFlows:
+    """Decides on candidates, and removes what is over or silent."""
+
+    def __init__(
+        self,
+        pinned: Pinned,
+        report: Callable[[str | None], object],
+        check_seconds: float = CHECK_SECONDS,
+        refused_seconds: float = REFUSED_SECONDS,
+    ) -> None:
+        """``report`` is told why conntrack cannot be asked, and None when it can."""
+        self._report = report
+        self._refused_seconds = refused_seconds
+        self._map = pinned.map("established_flows")
+        layout = pinned.layout.maps["established_flows"]
+        self._key = layout.key.pick(*TranslatedFlow._fields)
+        self._value = layout.value.pick("state", "asked", "passed")
+        constant = pinned.layout.constant
+        self._candidate = constant("ESTABLISHED_CANDIDATE")
+        self._fast = constant("ESTABLISHED_FAST")
+        self._refused = constant("ESTABLISHED_REFUSED")
+        self._refused_since: dict[bytes, float] = {}
+        self._turns: dict[bytes, _Turns] = {}
+        self._check_seconds = check_seconds
+        self._check_at = time.monotonic() + check_seconds
+        self._failure = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="established flows", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; what is fast stays so."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = _LOOK_SECONDS
+        while not self._stop.wait(pause):
+            began = time.monotonic()
+            failure = ""
+            try:
+                self.look()
+            except (BpfsvcError, OSError) as error:
+                failure = f"no more connections become fast: conntrack cannot be asked: {error}"
+            if failure != self._failure:
+                self._failure = failure
+                self._report(failure or None)
+                if failure:
+                    _log.warning("%s", failure)
+            pause = max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
+
+    def look(self) -> None:
+        """Decide on the candidates that there are, and check the others if that is due."""
+        candidates: list[bytes] = []
+        fast: dict[bytes, _Turns] = {}
+        refused: set[bytes] = set()
+        for key, raw in self._map.items():
+            state, asked, passed = self._value.unpack(raw)
+            if state == self._candidate:
+                candidates.append(key)
+            elif state == self._fast:
+                fast[key] = _Turns(asked, passed)
+            else:
+                refused.add(key)
+        self._forget_refused(refused)
+        self._decide(candidates)
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + self._check_seconds
+            self._check(fast)
+
+    def _flow(self, key: bytes) -> TranslatedFlow:
+        return TranslatedFlow(*self._key.unpack(key))
+
+    def _forget_refused(self, keys: set[bytes]) -> None:
+        now = time.monotonic()
+        since = {key: self._refused_since.get(key, now) for key in keys}
+        over = {key for key, at in since.items() if now - at >= self._refused_seconds}
+        self._map.delete_many(list(over))
+        self._refused_since = {key: at for key, at in since.items() if key not in over}
+
+    def _decide(self, candidates: Iterable[bytes]) -> None:
+        keys = {self._flow(key): key for key in candidates}
+        if not keys:
+            return
+        good = {flow for flow, entry in look_up(keys) if entry and entry.is_established}
+        told = set(make_liberal(flow for flow in good if flow.protocol == IPPROTO_TCP))
+        for flow, key in keys.items():
+            if flow in told or (flow in good and flow.protocol != IPPROTO_TCP):
+                self._let_pass(key, flow)
+            else:
+                self._change(key, self._refused)
+
+    def _let_pass(self, key: bytes, flow: TranslatedFlow) -> None:
+        """Make both directions fast, unless the connection has ended meanwhile."""
+        if not self._change(key, self._fast):
+            return
+        reverse = self._key.pack(*flow.reverse())
+        try:
+            self._map.update(reverse, self._value.pack(self._fast, 0, 0))
+        except MapFull:
+            self._map.delete(key)
+
+    def _change(self, key: bytes, state: int) -> bool:
+        """Set the state of an entry; return False if it is gone."""
+        return self._map.update(key, self._value.pack(state, 0, 0), syscall.EXIST)
+
+    def _check(self, fast: dict[bytes, _Turns]) -> None:
+        """Remove what is over; and what is silent, so that there is room for others."""
+        pairs: dict[TranslatedFlow, tuple[bytes, bytes]] = {}
+        for key in fast:
+            flow = self._flow(key)
+            if flow.reverse() not in pairs:
+                pairs[flow] = key, self._key.pack(*flow.reverse())
+        seconds = silent_seconds()
+        over: set[bytes] = set()
+        strict: list[TranslatedFlow] = []
+        short: list[TranslatedFlow] = []
+        for flow, entry in look_up(pairs):
+            both = pairs[flow]
+            if entry is None or not entry.is_established:
+                over.update(both)
+                continue
+            if (
+                flow.protocol == IPPROTO_TCP
+                and seconds
+                and entry.seconds <= seconds.unacknowledged < seconds.established
+            ):
+                short.append(flow)
+            elif flow.protocol == IPPROTO_TCP and not entry.is_liberal:
+                strict.append(flow)
+            if not all(key in fast for key in both) or all(
+                fast[key] == self._turns.get(key) for key in both
+            ):
+                over.update(both)
+        # Conntrack is to miss packets from now on, too, and to keep an entry as long as others.
+        for flows, keep in ((strict, None), (short, seconds and seconds.established)):
+            list(make_liberal(flows, keep))
+        self._map.delete_many(list(over))
+        self._turns = {key: turns for key, turns in fast.items() if key not in over}
+
+
+def forget_all(pinned: Pinned) -> None:
+    """Remove all entries: what they say may be of an earlier time."""
+    found = pinned.map("established_flows")
+    found.delete_many([key for key, _ in found.items()])

@@ -1,0 +1,101 @@
+"""Whether the fast path may be used now: nothing on the node has to see forwarded packets.
+
+A thread of its own finds out, as a node with rules for thousands of Services needs seconds to print
+them, and no change of an endpoint must wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from typing import Protocol
+
+from bpfsvc.datapath.netlink.nft_changes import NftChanges
+
+LOOK_SECONDS = 5.0
+"""How often to look for what nothing announces: iptables-legacy, IPsec, devices, pins."""
+
+_SETTLE_SECONDS = 0.2
+"""A change of rules is one of several: wait for the others."""
+
+_SHARE = 20
+"""A look that takes long is followed by a pause of so many times its duration."""
+
+_log = logging.getLogger("bpfsvc")
+
+
+class Look(Protocol):
+    """Looks for reasons. ``rules_changed``: False if no rule of nftables has changed since."""
+
+    def __call__(self, *, rules_changed: bool) -> str:
+        """Return the first reason, "" for none."""
+
+
+class FastPathGuard:
+    """Looks for reasons against the fast path: when netfilter's rules change, and now and then.
+
+    ``objections`` returns what speaks against it, the first reason, "" for nothing; ``obstacles``
+    so too, but what cannot be checked is no reason: the fast path is not given up because a program
+    did not run once.
+    """
+
+    def __init__(
+        self,
+        objections: Look,
+        obstacles: Look,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._objections = objections
+        self._obstacles = obstacles
+        self._look_seconds = look_seconds
+        self._reason = objections(rules_changed=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fast path", daemon=True)
+
+    @property
+    def reason(self) -> str:
+        """Why the fast path must not be used; "" if it may be."""
+        if self._thread.ident and not self._thread.is_alive() and not self._stop.is_set():
+            return "what forbids it is not looked for any more"
+        return self._reason
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; a look that has begun is not waited for."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        with ExitStack() as ending:
+            if changes := _changes():
+                ending.callback(changes.close)
+            self._look_on(changes)
+
+    def _look_on(self, changes: NftChanges | None) -> None:
+        changed = True  # perhaps, between the first look and the subscription
+        pause = 0.0
+        while not self._stop.is_set():
+            if changes is None:
+                self._stop.wait(pause)
+            elif changes.wait(pause):
+                self._stop.wait(_SETTLE_SECONDS)
+                changed = True
+            if self._stop.is_set():
+                break
+            began = time.monotonic()
+            look = self._objections if self._reason else self._obstacles
+            self._reason = look(rules_changed=changed)
+            changed = changes is None
+            pause = max(self._look_seconds, _SHARE * (time.monotonic() - began))
+
+
+def _changes() -> NftChanges | None:
+    try:
+        return NftChanges()
+    except OSError as error:
+        _log.info("changes of nftables are not announced here, so they are looked for: %s", error)
+        return None

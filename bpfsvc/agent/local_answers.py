@@ -1,0 +1,42 @@
+"""What the agent tells the commands of its node: the objects behind the entries in the kernel.
+
+The thread of the server reads what the agent's own thread changes. Every value that is read here is
+replaced as a whole and never changed in place, so an answer holds what was true a moment ago.
+"""
+
+from __future__ import annotations
+
+from bpfsvc.http.local_server import Answer
+from bpfsvc.kube.source import Source
+from bpfsvc.model.answers import encode, service_answer
+from bpfsvc.services.address_faults import losers
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.entries import frontend_text
+from bpfsvc.services.planner import Planner
+
+
+def answers(planner: Planner, source: Source) -> dict[str, Answer]:
+    """Return the answers by path."""
+
+    def pod(namespace: str, name: str) -> bytes | None:
+        place = source.find_pod(namespace, name)
+        return encode(place) if place else None
+
+    return {
+        "/service": lambda namespace, name: _service(planner, (namespace, name)),
+        "/pod": pod,
+    }
+
+
+def _service(planner: Planner, key: ServiceKey) -> bytes:
+    known = planner.cache.lookup(key)
+    conflicts = {
+        frontend_text(frontend): texts
+        for frontend in planner.applied_state.frontends(key)
+        if (texts := list(losers(planner.ownership, frontend)))
+    }
+    service = [known.service] if known.service else []
+    refused = planner.refused.get(key)
+    return service_answer(
+        [planner.cache.node, *service, *known.slices], conflicts, str(refused or "")
+    )

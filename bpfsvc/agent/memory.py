@@ -1,0 +1,43 @@
+"""Keeping the agent small: it runs on every node, beside the workloads.
+
+What is loaded once is held forever, and what ten thousand Services pass through leaves holes that
+the allocator keeps. Neither is visible in the code that causes it, so both are dealt with here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+"""Of ``mallopt`` in glibc's malloc.h."""
+
+_LARGE = 128 * 1024
+"""Bytes from which on a block is mapped by itself."""
+
+
+def use_one_heap() -> None:
+    """Make all threads allocate from one heap, and give large blocks back when they are freed.
+
+    By default every thread has a heap of its own, and after the first large block is freed, others
+    of its size come from the heap, where they leave holes.
+    To be called before the first thread starts. Without glibc it does nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+
+
+def release_startup_memory() -> None:
+    """Return to the system what only the start needed; exempt the rest from garbage collection."""
+    gc.collect()
+    gc.freeze()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return unused heap to the system, after large work. Without glibc it does nothing."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim:
+        malloc_trim(0)

@@ -1,0 +1,82 @@
+"""Batches of objects on their way into the cache, and what is reported of them at once."""
+
+from __future__ import annotations
+
+import logging
+
+from bpfsvc.agent.cold_start import ColdStart
+from bpfsvc.agent.parse_errors import ParseErrors
+from bpfsvc.agent.reports import Reports
+from bpfsvc.http.healthz import Health
+from bpfsvc.kube.source import Batch
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.services.cache import Cache, ServiceKey
+
+_NODE, _UNREADABLE = "node object", "unreadable"
+"""Subjects of problems."""
+
+_log = logging.getLogger("bpfsvc")
+
+
+class ObjectIntake:
+    """Takes batches into the cache; ``cold_start`` is None where there is no snapshot."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        cold_start: ColdStart | None,
+        health: Health,
+        metrics: Observer,
+        reports: Reports,
+    ) -> None:
+        self.cache = cache
+        self.cold_start = cold_start
+        self.parse_errors = ParseErrors()
+        self._health = health
+        self._metrics = metrics
+        self._reports = reports
+
+    def apply(self, batch: Batch) -> set[ServiceKey]:
+        """Take a batch in; return the Services whose entries may be different now."""
+        if self.cold_start:
+            self.cold_start.end(batch)
+        touched = self.cache.apply(batch.puts, batch.gone, batch.listed)
+        self._reports.unusable(self.parse_errors.update(batch.problems))
+        self._metrics.unreadable(len(self.parse_errors))
+        self._report_unreadable()
+        self.report_node()
+        return touched
+
+    def report_node(self) -> None:
+        """Report whether load balancers may use this node, once its object is known."""
+        if self.cache.node_seen:
+            self._health.clear_problem(_NODE)
+            self._health.set_node_eligible(not self.cache.node.leaving)
+
+    def report_missing_node(self, name: str) -> None:
+        """Report that the API server has no object of this node, if it was not seen so far."""
+        if self.cache.node_seen:
+            return
+        text = (
+            f"the API server has no Node {name}: is this its name? --hostname-override sets another"
+        )
+        _log.warning("%s; until it is there, load balancers must not use this node", text)
+        self._health.set_problem(_NODE, text)
+
+    def _report_unreadable(self) -> None:
+        """Report a file that cannot be read as a problem, and a single object as a note.
+
+        A file may have held anything. An object of the API server is the same on all nodes, which
+        must not be without load balancers because of it.
+        """
+        files, single = self.parse_errors.texts()
+        if files:
+            self._health.set_problem(_UNREADABLE, files)
+        else:
+            self._health.clear_problem(_UNREADABLE)
+        self._health.set_note(_UNREADABLE, single or None)
+
+    def report_applied(self, batches: list[Batch]) -> None:
+        """Report that batches, the oldest of those that wait, are in the kernel."""
+        self._metrics.applied(batches)
+        self._health.updated(changes=len(batches))

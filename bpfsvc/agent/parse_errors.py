@@ -1,0 +1,64 @@
+"""What of the source cannot be parsed at present: logged once, and remembered until it is fixed.
+
+As long as a file is broken, it is unknown which Services it holds. A Service in an API server is
+known by its name, and of a slice at least the namespace is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from bpfsvc.base.texts import list_text
+from bpfsvc.kube.source import ParseError
+from bpfsvc.services.cache import ServiceKey
+
+_log = logging.getLogger("bpfsvc")
+
+
+class ParseErrors:
+    """All that is broken now; true if anything is."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ParseError] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def update(self, found: Iterable[ParseError]) -> list[ParseError]:
+        """Replace the errors; log those that are new, and those that are fixed. Return the new."""
+        now = {str(error): error for error in found}
+        new = sorted(now.keys() - self._known.keys())
+        for text in new:
+            _log.error("%s; the last good state stays in force", text)
+        for text in sorted(self._known.keys() - now.keys()):
+            _log.info("fixed: %s", text)
+        self._known = now
+        return [now[text] for text in new]
+
+    def texts(self) -> tuple[str, str]:
+        """Return what files and what single objects cannot be read, a line each; "" for none."""
+        files = [text for text, error in self._known.items() if error.key is None]
+        single = [text for text, error in self._known.items() if error.key is not None]
+        return _line(files), _line(single)
+
+    def may_hide(self, services: Iterable[ServiceKey]) -> set[ServiceKey]:
+        """Return those of ``services`` that may still exist in what cannot be parsed."""
+        every = set(services)
+        hidden: set[ServiceKey] = set()
+        for error in self._known.values():
+            if error.key is None:
+                return every
+            kind, namespace, name = error.key
+            if kind == "Service":
+                hidden |= every & {(namespace, name)}
+            else:
+                hidden |= {key for key in every if key[0] == namespace}
+        return hidden
+
+
+def _line(texts: list[str]) -> str:
+    """Return the first text, and how many more there are."""
+    if not texts:
+        return ""
+    return f"cannot be read: {list_text(sorted(texts), 1)}; the last good state stays in force"

@@ -1,0 +1,78 @@
+"""What the agent tells people of: a line in the log, and an Event of type Warning.
+
+One cause can concern thousands of objects, on every node. So an Event about an object has one name
+on all nodes and comes once, of many objects at a time only the first get one of their own, and one
+about the Node says what they have in common.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from bpfsvc.base.errors import MapFull
+from bpfsvc.base.texts import count_text, list_text
+from bpfsvc.kube.event_recorder import EventRecorder
+from bpfsvc.kube.source import ParseError
+from bpfsvc.services.address_faults import Fault
+from bpfsvc.services.cache import ServiceKey
+
+_AT_ONCE = 10
+"""Objects that get an Event of their own, of those that one change concerns."""
+
+_SHOWN = 3
+"""Objects that an Event about the Node names."""
+
+FULL, NEARLY_FULL, UNUSABLE = "MapFull", "MapNearlyFull", "UnusableObject"
+"""Reasons of Events, beside those of addresses (:mod:`bpfsvc.services.address_faults`)."""
+
+_log = logging.getLogger("bpfsvc")
+
+
+class Reports:
+    """Reports for one agent; for any thread."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def address_fault(self, fault: Fault) -> None:
+        """Report an address at which a Service is not served."""
+        _log.warning("Service %s/%s: %s", *fault.service, fault.text)
+        self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
+
+    def failed_check(self, service: ServiceKey, text: str) -> None:
+        """Report a Service whose health check cannot be served."""
+        _log.error("Service %s/%s: %s", *service, text)
+        self._recorder.check_failed(*service, text)
+
+    def without_room(self, services: Mapping[ServiceKey, MapFull]) -> None:
+        """Report Services that have found no room in a map since the last report."""
+        for key, error in services.items():
+            _log.error("Service %s/%s is not up to date in the kernel: %s", *key, error)
+        for key, error in list(services.items())[:_AT_ONCE]:
+            text = f"not up to date in the kernel of a node: {error}"
+            self._recorder.object_failed("Service", *key, FULL, text)
+        for text in sorted(set(map(str, services.values()))):
+            self._recorder.node_failed(FULL, f"Services are not up to date in the kernel: {text}")
+
+    def map_full(self, what: str, error: MapFull) -> None:
+        """Report that entries of the node itself could not be written; ``what`` is missing."""
+        _log.error("%s: %s", what, error)
+        self._recorder.node_failed(FULL, f"{what}: {error}")
+
+    def nearly_full(self, text: str) -> None:
+        """Report a map in which new connections will soon find no room."""
+        _log.warning("%s", text)
+        # The number of entries is another each time: the first text stands for all.
+        self._recorder.node_failed(NEARLY_FULL, text, one_series=True)
+
+    def unusable(self, found: Sequence[ParseError]) -> None:
+        """Report objects that cannot be used since the last change, already in the log."""
+        objects = [error for error in found if error.key]
+        for error in objects[:_AT_ONCE]:
+            assert error.key
+            self._recorder.object_failed(*error.key, UNUSABLE, f"cannot be used: {error.reason}")
+        if len(objects) > _AT_ONCE:
+            names = list_text([error.file for error in objects], _SHOWN)
+            text = f"{count_text(len(objects), 'object')} cannot be used: {names}"
+            self._recorder.node_failed(UNUSABLE, text, one_series=True)

@@ -1,0 +1,100 @@
+"""The HTTP servers of the agent: health, and metrics if wanted.
+
+Without metrics nothing of them is imported, so that they cost no memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bpfsvc.base.errors import BpfsvcError, UsageError
+from bpfsvc.config.config import Config
+from bpfsvc.datapath.steering import SteeredListeners, Steering
+from bpfsvc.http.healthz import Health, HealthServer
+from bpfsvc.kube.event_recorder import EventRecorder
+from bpfsvc.metrics.observer import Observer
+
+if TYPE_CHECKING:
+    from bpfsvc.http.metrics_server import MetricsServer
+
+_log = logging.getLogger("bpfsvc")
+
+
+class Servers:
+    """The servers of one agent, and what they answer from: ``health`` and ``metrics``."""
+
+    def __init__(
+        self, config: Config, recorder: EventRecorder, flags: Mapping[str, object] | None = None
+    ) -> None:
+        """``flags``: those that were given, by name, for /flagz."""
+        self._recorder = recorder
+        self._flags = flags or {}
+        self.health = Health(2 * config.sync_seconds)
+        self.metrics = Observer()
+        self._servers: dict[str, HealthServer | MetricsServer] = {}
+        self._config = config
+        self._steering: Steering | None = None
+        if config.metrics:
+            self._servers["metrics"] = self._make_metrics(config, config.metrics)
+
+    def start(self) -> None:
+        """Start answering; ``UsageError`` if an address is taken and must not be."""
+        self._steer()
+        if self._config.healthz:
+            self._servers["healthz"] = HealthServer(
+                self._config.healthz,
+                self.health,
+                _log.warning,
+                answered=self.metrics.health_response,
+                hard_fail=self._config.bind_address_hard_fail,
+                steered=self.steered_listeners(),
+            )
+        for name, server in self._servers.items():
+            try:
+                server.start()
+            except UsageError as error:
+                self._recorder.server_failed(name, error.message)
+                raise
+
+    def stop(self) -> None:
+        """Stop answering."""
+        for server in self._servers.values():
+            server.stop()
+        if self._steering:
+            self._steering.close()
+
+    def steered_listeners(self) -> SteeredListeners | None:
+        """Return new listeners to steer connections to; None if the kernel cannot."""
+        return self._steering.listen() if self._steering else None
+
+    def _steer(self) -> None:
+        """Have the kernel steer connections, so that kube-proxy may be bound to the same ports."""
+        try:
+            self._steering = Steering()
+        except (OSError, BpfsvcError) as error:
+            _log.warning(
+                "ports of health checks are bound, as the kernel cannot steer connections: %s;"
+                " while kube-proxy is bound to them, it answers in place of this agent",
+                error,
+            )
+
+    def _make_metrics(self, config: Config, address: tuple[str, int]) -> MetricsServer:
+        from bpfsvc.http.metrics_server import AgentInfo, MetricsServer
+        from bpfsvc.metrics.recorder import Metrics
+
+        self.metrics = metrics = Metrics()
+        info = AgentInfo(
+            mode=config.mode,
+            configuration=config.document,
+            flags=self._flags,
+            checks={
+                "healthz": lambda: self.health.healthz()[0],
+                "livez": lambda: self.health.livez()[0],
+            },
+            profiling=config.profiling,
+        )
+        return MetricsServer(
+            address, metrics, info, _log.warning, hard_fail=config.bind_address_hard_fail
+        )

@@ -1,0 +1,266 @@
+"""Services on their way into the kernel, and what follows once they are there.
+
+The planner makes plans, and each is written here. When a map is full, what the kernel holds is
+repaired first, so that the planner knows what it counts on. After the entries come those who depend
+on them: UDP clients of endpoints that stopped serving, and load balancers that ask for health.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from bpfsvc.agent.change_log import log_changes
+from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.parse_errors import ParseErrors
+from bpfsvc.agent.reports import Reports
+from bpfsvc.agent.udp_cleanup import UdpCleanup
+from bpfsvc.base.errors import MapFull
+from bpfsvc.base.networks import Network
+from bpfsvc.base.texts import count_text
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.service_maps import ServiceMaps
+from bpfsvc.http.healthz import Health
+from bpfsvc.http.service_health import ServiceHealthChecks
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.services.address_faults import FaultReport
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.context import ServiceConfig
+from bpfsvc.services.drift import find_drift
+from bpfsvc.services.no_local_endpoints import NoLocalEndpoints
+from bpfsvc.services.plan import Plan
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.registry import SERVICES
+from bpfsvc.services.view import EndpointSummary
+
+_log = logging.getLogger("bpfsvc")
+
+
+class Syncer:
+    """Writes what the planner plans; belongs to the agent's thread."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        pinned: Pinned,
+        collector: ConnectionGc,
+        health: Health,
+        health_checks: ServiceHealthChecks,
+        parse_errors: ParseErrors,
+        *,
+        metrics: Observer,
+        reports: Reports,
+        with_sockets: bool,
+    ) -> None:
+        """``with_sockets``: this node's sockets use the socket LB, and may have to be closed."""
+        self._planner = planner
+        self._pinned = pinned
+        self._maps = ServiceMaps(pinned)
+        self._collector = collector
+        self._health = health
+        self._health_checks = health_checks
+        self._parse_errors = parse_errors
+        self._metrics = metrics
+        self._udp_cleanup = UdpCleanup(
+            planner, pinned, collector, health, metrics, with_sockets=with_sockets
+        )
+        self._no_local = NoLocalEndpoints()
+        self._faults = FaultReport(planner)
+        self._reports = reports
+        self._refused: dict[ServiceKey, str] = {}
+        self._holds_back = False
+        self._service_networks: set[Network] | None = None
+        self._opted_out: set[bytes] | None = None
+
+    # -- starting --
+
+    def count_held(self) -> int:
+        """Return how many Services the kernel holds."""
+        return len({name.port[:2] for name in self._maps.read(SERVICES)})
+
+    def set_service_config(self, config: ServiceConfig) -> set[ServiceKey]:
+        """Use other settings from the next sync on; return the Services that depend on them."""
+        if config == self._planner.config:
+            return set()
+        self._planner.config = config
+        return set(self._planner.cache.service_keys())
+
+    def start(self) -> None:
+        """Restore what an earlier agent left, and make the kernel hold all Services known.
+
+        While a file is broken, it is unknown which Services it holds. What an earlier agent wrote
+        of such Services stays as it is, until the file is fixed or something about them changes.
+        """
+        self._maps.know_destinations()
+        self._planner.restore(self._maps.read)
+        self._udp_cleanup.restore()
+        self._metrics.opened(
+            self._pinned, self._planner.applied_state, lambda: self._collector.entries
+        )
+        if held_back := self._parse_errors.may_hide(self._planner.applied_state.keys()):
+            self._holds_back = True
+            self._sync(set(self._planner.cache.service_keys()) - held_back)
+            self.report(held_back)
+        else:
+            self._sync_all()
+        self.sync_service_networks()
+        self.sync_opted_out_pods()
+
+    # -- working --
+
+    def sync(self, touched: set[ServiceKey]) -> None:
+        """Make the kernel hold what is known of some Services; all, once nothing is hidden."""
+        if touched:
+            self._sync(touched)
+        if self._holds_back and not self._parse_errors:
+            self._holds_back = False
+            self._sync_all()
+
+    def _sync(self, touched: set[ServiceKey]) -> None:
+        began = time.monotonic()
+        found_room = self._finish(self._planner.sync(touched, self._execute))
+        self._follow_up(touched, found_room)
+        if self._udp_cleanup.is_new:
+            self._udp_cleanup.settle()
+        self._report_synced(began, full=False)
+
+    def _sync_all(self) -> None:
+        """Make the kernel hold all Services known, and nothing else."""
+        began = time.monotonic()
+        found_room = self._finish(self._planner.sync_all(self._execute))
+        self._follow_up(self._planner.cache.service_keys(), found_room)
+        self._udp_cleanup.settle()
+        self._report_synced(began, full=True)
+
+    def retry_refused(self) -> None:
+        """Try again to write the Services that found no room."""
+        if self._planner.refused:
+            refused = set(self._planner.refused)
+            self._follow_up((), self._finish(self._planner.sync(refused, self._execute)))
+
+    def forget_closed_sockets(self) -> None:
+        """Make room for UDP sockets to come."""
+        self._udp_cleanup.forget_closed()
+
+    def sync_service_networks(self) -> None:
+        """Write the networks of cluster IPs; the entries of Services come first."""
+        now = self._planner.service_networks()
+        if now == self._service_networks:
+            return
+        try:
+            self._maps.set_service_networks(now)
+        except MapFull as error:
+            self._report_full("networks", "not all networks of cluster IPs are guarded", error)
+            return
+        self._health.clear_problem("networks")
+        self._service_networks = now
+
+    def sync_opted_out_pods(self) -> None:
+        """Write which pods of this node do not want the socket LB.
+
+        Until the pods have been listed, those that an earlier agent knew of stay.
+        """
+        cache = self._planner.cache
+        now = cache.opted_out()
+        if now == self._opted_out or not (now or cache.pods_seen):
+            return
+        try:
+            self._maps.set_opted_out(now)
+        except MapFull as error:
+            self._report_full("pods", "not all pods that opted out of the socket LB do so", error)
+            return
+        self._health.clear_problem("pods")
+        self._opted_out = now
+
+    # -- drift --
+
+    def repair_drift(self) -> int:
+        """Repair what another program changed; return how many entries differed."""
+        began = time.monotonic()
+        try:
+            drift = self._repair()
+            self._health.clear_problem("reconciliation")
+        except MapFull as error:
+            # Entries of another program take the room; what could be repaired is.
+            self._report_full("reconciliation", "not all entries could be repaired", error)
+            return 0
+        self._metrics.drift_checked(time.monotonic() - began, drift)
+        return drift
+
+    def _repair(self) -> int:
+        """Make the kernel hold what was written; return how many entries differed."""
+        self._maps.know_destinations()
+        plan, drift = find_drift(self._planner.applied_state, self._maps.read)
+        self._maps.execute(plan)
+        if self._service_networks is not None:
+            drift += self._maps.set_service_networks(self._service_networks)
+        if self._opted_out is not None:
+            drift += self._maps.set_opted_out(self._opted_out)
+        drift += self._udp_cleanup.settle()
+        return drift + self._maps.recount(self._planner.applied_state)
+
+    # -- writing --
+
+    def _execute(self, plan: Plan) -> None:
+        """Write a plan; when a map is full, repair what was written of it and raise."""
+        try:
+            self._maps.execute(plan)
+        except MapFull:
+            self.repair_drift()
+            raise
+        self._metrics.written(plan)
+        log_changes(plan, self._planner.applied_state)
+
+    def _finish(self, freed: bool) -> set[ServiceKey]:
+        """Use the room that a sync has freed; return the Services that found room by now."""
+        if freed and self._planner.refused:
+            self._planner.sync(set(self._planner.refused), self._execute)
+        return self._report_refused()
+
+    def _report_refused(self) -> set[ServiceKey]:
+        """Report every Service without room once; return those that found room since."""
+        errors = self._planner.refused
+        refused = {key: str(error) for key, error in errors.items()}
+        new = {key for key, reason in refused.items() if self._refused.get(key) != reason}
+        self._reports.without_room({key: errors[key] for key in errors if key in new})
+        found_room = self._refused.keys() - refused.keys()
+        self._refused = refused
+        self._metrics.refused(len(refused))
+        if refused:
+            number, reason = len(refused), next(iter(refused.values()))
+            are = f"{count_text(number, 'Service')} {'is' if number == 1 else 'are'}"
+            self._health.set_problem("maps", f"{are} not up to date: {reason}")
+        else:
+            self._health.clear_problem("maps")
+        return found_room
+
+    def _report_full(self, subject: str, what: str, error: MapFull) -> None:
+        """Report that a map is full; a problem that is known already is not reported again."""
+        if self._health.set_problem(subject, str(error)):
+            self._reports.map_full(what, error)
+
+    # -- after writing --
+
+    def report(self, keys: Iterable[ServiceKey]) -> None:
+        """Report Services that are not planned to load balancers and metrics."""
+        self._report({key: self._planner.view(key).summary for key in keys})
+
+    def _report(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
+        self._health_checks.update((key, one.health_checks) for key, one in summaries.items())
+        for key, one in summaries.items():
+            self._no_local.update(key, one.without_local)
+
+    def _follow_up(self, touched: Iterable[ServiceKey], found_room: Iterable[ServiceKey]) -> None:
+        """Hand on what else follows from a change, now that its entries are in the kernel."""
+        planned = self._planner.take_summaries()
+        summaries = {key: planned[key] for key in {*touched, *found_room}}
+        self._report(summaries)
+        self._udp_cleanup.follow(summaries)
+        for fault in self._faults.update(summaries):
+            self._reports.address_fault(fault)
+
+    def _report_synced(self, began: float, *, full: bool) -> None:
+        seconds = time.monotonic() - began
+        self._metrics.synced(seconds, full=full, complete=not self._planner.refused)
+        self._metrics.no_local_endpoints(self._no_local.counts())

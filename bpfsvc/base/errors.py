@@ -1,0 +1,47 @@
+"""Errors for people.
+
+::
+
+    BpfsvcError          one line about what is wrong, and a hint about what to do
+    ├── UsageError       the command line or the configuration is wrong (exit status 2)
+    ├── SystemUnfit      this machine lacks something
+    ├── KernelError      the kernel refused something
+    │   └── MapFull      a map has no room left
+    └── ...              narrower ones are defined where they are raised
+
+Commands print them as one line or two and exit with ``exit_code``; a traceback needs ``--debug``.
+"""
+
+from __future__ import annotations
+
+
+class BpfsvcError(Exception):
+    """An error that a person can fix. ``hint`` says how, in the imperative."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(BpfsvcError):
+    """A flag, an argument or a field has a value that cannot be used."""
+
+    exit_code = 2
+
+
+class SystemUnfit(BpfsvcError):
+    """This machine lacks something that bpfsvc needs, such as a capability, bcc or bpffs."""
+
+
+class KernelError(BpfsvcError):
+    """The kernel refused something that should have worked."""
+
+
+class MapFull(KernelError):
+    """A map is full. The message names the map and the flag that enlarges it."""

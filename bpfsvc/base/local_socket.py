@@ -1,0 +1,29 @@
+"""The socket at which an agent answers the commands of its own node.
+
+Its name is an abstract one: it belongs to the network namespace and needs no directory that the
+agent's container and the node share. Who may ask is not a matter of the name, but of the user that
+the kernel says is at the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_LONGEST = 107
+"""Bytes of a name, beside the zero before it."""
+
+
+def address_of(pin_root: Path) -> bytes:
+    """Return the address of the agent that has its pins at ``pin_root``."""
+    return b"\0" + f"bpfsvc:{pin_root.resolve()}".encode()[-_LONGEST:]
+
+
+def is_trusted(connected: socket.socket) -> bool:
+    """True if the other end belongs to root, or to the user of this process."""
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    return user in (0, os.geteuid())

@@ -1,0 +1,90 @@
+"""UDP requests, each from a fresh source port: which backend answers shows what the kernel does.
+
+Started bare, with the standard library alone. ``server CORE DESCRIPTOR WORD``
+answers every datagram with its word. ``client CORE``: each line of standard input is a JSON array
+[address, port, now, next]; it prints ``true`` when it has received the word ``now`` (at once, if
+that is empty), and then asks until it receives ``next`` and prints [monotonic time of that answer,
+requests, requests without an answer].
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_WAIT_MS = 2  # for one answer: many times what it takes
+_ports = itertools.cycle(range(2_000, 65_000))
+"""In turn: one chosen at random may still belong to a flow that the kernel remembers."""
+
+_PATIENCE = 55.0  # seconds, less than the parent waits for this process
+
+
+class FirstAnswer(NamedTuple):
+    """When the word came, and after how many requests."""
+
+    at: float
+    asked: int
+    unanswered: int
+
+
+def serve(made: socket.socket, word: bytes) -> None:
+    """Answer every datagram."""
+    while True:
+        _, peer = made.recvfrom(64)
+        made.sendto(word, peer)
+
+
+def ask_once(to: tuple[str, int]) -> bytes:
+    """Ask from a new socket and port; return an empty answer if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.bind(("", next(_ports)))
+        try:
+            made.connect(to)
+            made.send(b"?")
+            poll = select.poll()
+            poll.register(made, select.POLLIN)
+            return made.recv(64) if poll.poll(_WAIT_MS) else b""
+        except OSError:
+            return b""  # an ICMP error is no answer either
+
+
+def ask_until(to: tuple[str, int], word: bytes) -> FirstAnswer:
+    """Ask until the answer is ``word``; ``TimeoutError`` if it does not come."""
+    asked = unanswered = 0
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        answer = ask_once(to)
+        now = time.monotonic()
+        asked += 1
+        unanswered += not answer
+        if answer == word:
+            return FirstAnswer(now, asked, unanswered)
+        if now > deadline:
+            raise TimeoutError(f"no answer {word!r} from {to}")
+
+
+def ask_as_ordered() -> None:
+    """Do what standard input says."""
+    for line in sys.stdin:
+        address, port, present, following = json.loads(line)
+        to = (address, port)
+        if present:
+            ask_until(to, present.encode())
+        print("true", flush=True)
+        print(json.dumps(ask_until(to, following.encode())), flush=True)
+
+
+def main(words: Sequence[str]) -> None:
+    """Run ``server CORE DESCRIPTOR WORD`` or ``client CORE``."""
+    os.sched_setaffinity(0, {int(words[1])})
+    if words[0] == "server":
+        serve(socket.socket(fileno=int(words[2])), words[3].encode())
+    else:
+        ask_as_ordered()

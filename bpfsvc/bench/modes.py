@@ -1,0 +1,79 @@
+"""The modes: what a node gets so that Services work, and what clients ask.
+
+=====================  =============================================================================
+default                bpfsvc as it comes, without any flag: what all others are compared with first
+direct                 no load balancer at all: clients connect to the backend itself
+kube-proxy-nftables    the real kube-proxy in its mode nftables, where its binary is found or given;
+(-iptables, -ipvs)     likewise in its other modes
+nftables, iptables,    the rules of such a kube-proxy, recorded, without kube-proxy (``baselines``)
+iptables-nft, ipvs
+tc                     bpfsvc with --socket-lb off: no socket is translated, only packets
+stack                  bpfsvc with --fast-path off: all packets take the node's network stack
+stack-tc               bpfsvc with both of them off
+established            bpfsvc with --fast-path established: netfilter sees connections begin and end
+xdp                    bpfsvc with --xdp on the uplink
+no-service             bpfsvc as it comes, and clients connect to the backend's pod at a port that
+                       is in no Service: what bpfsvc costs all other traffic
+no-service-stack       the same with --fast-path off
+=====================  =============================================================================
+
+The other modes of bpfsvc are named by what they change. Nothing large is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Layout = Literal["nftables", "iptables", "ipvs"]
+"""A mode of kube-proxy."""
+
+DEFAULT, DIRECT = "default", "direct"
+TC, STACK, STACK_TC, ESTABLISHED, XDP = "tc", "stack", "stack-tc", "established", "xdp"
+NO_SERVICE, NO_SERVICE_STACK = "no-service", "no-service-stack"
+UPLINK = "eth0"
+
+KUBE_PROXIES: Mapping[str, Layout] = {
+    "kube-proxy-nftables": "nftables",
+    "kube-proxy-iptables": "iptables",
+    "kube-proxy-ipvs": "ipvs",
+}
+"""The real kube-proxy: what it is told to write, by the name of the mode."""
+
+RECORDED = ("nftables", "iptables", "iptables-nft", "ipvs")
+"""Rules as kube-proxy writes them, without kube-proxy."""
+
+_STACK = ("--fast-path", "off")
+_TC = ("--socket-lb", "off")
+AGENTS: Mapping[str, tuple[str, ...]] = {
+    DEFAULT: (),
+    TC: _TC,
+    STACK: _STACK,
+    STACK_TC: (*_STACK, *_TC),
+    ESTABLISHED: ("--fast-path", "established"),
+    XDP: ("--xdp", UPLINK),
+    NO_SERVICE: (),
+    NO_SERVICE_STACK: _STACK,
+}
+"""The flags of agents in each mode of bpfsvc."""
+
+UNSERVED = frozenset({NO_SERVICE, NO_SERVICE_STACK})
+"""Modes with agents whose clients ask no Service."""
+OURS = frozenset(AGENTS) - UNSERVED
+BASELINES = frozenset({*RECORDED, *KUBE_PROXIES})
+
+MODES = (
+    DEFAULT,
+    DIRECT,
+    *KUBE_PROXIES,
+    *RECORDED,
+    *(mode for mode in AGENTS if mode != DEFAULT),
+)
+"""In the order of every report."""
+
+RENAMED: Mapping[str, str] = {
+    "socket": STACK,
+    "fast": TC,
+    "kube-proxy": ",".join(KUBE_PROXIES),
+}
+"""What modes of earlier versions are named now."""

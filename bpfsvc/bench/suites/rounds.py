@@ -1,0 +1,83 @@
+"""Rounds of turns: the order is random, but each mode follows each other mode equally often.
+
+In a fixed order a mode would always come after the same one, and one that ends a round and begins
+the next would find its own caches warm. Random order alone does not help where turns are few: in 21
+orders of seven, one may follow another nine times and a third never.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+_T = TypeVar("_T")
+
+_DRAFTS = 10  # of which the most even one is taken; more make no difference
+
+
+class Order(Generic[_T]):
+    """Returns the same things in ever new orders; none comes twice in a row.
+
+    ``task``: what the turns are of, as text. It decides the orders: they are the same in every run,
+    and different for every task.
+    """
+
+    def __init__(self, things: Sequence[_T], task: object) -> None:
+        self._things = [*things]
+        self._random = random.Random(str(task))
+        self._followed: Counter[tuple[int, int]] = Counter()
+        """How often one was followed by another; by their places among the things."""
+        self._last = -1
+
+    def next(self) -> list[_T]:
+        """Return an order that does not begin with what the last one ended with."""
+        chosen = min((self._draft() for _ in range(_DRAFTS)), key=self._repeated)
+        self._followed.update(self._pairs(chosen))
+        self._last = chosen[-1] if chosen else -1
+        return [self._things[place] for place in chosen]
+
+    def _draft(self) -> list[int]:
+        """Return an order in which each is followed by what followed it least, at random."""
+        left = list(range(len(self._things)))
+        self._random.shuffle(left)
+        drafted: list[int] = []
+        last = self._last
+        while left:
+            others = [place for place in left if place != last] or left  # one alone
+            last = min(others, key=lambda place: self._followed[last, place])
+            left.remove(last)
+            drafted.append(last)
+        return drafted
+
+    def _repeated(self, order: Sequence[int]) -> int:
+        return sum(self._followed[pair] for pair in self._pairs(order))
+
+    def _pairs(self, order: Iterable[int]) -> Iterable[tuple[int, int]]:
+        return pairwise([self._last, *order])
+
+
+class Course(Protocol):
+    """What one mode does in the rounds."""
+
+    def turn(self) -> None:
+        """Measure once, unless that failed before."""
+        ...
+
+    def end_round(self) -> None:
+        """Sum up the turns of the round."""
+        ...
+
+
+_C = TypeVar("_C", bound=Course)
+
+
+def take_round(courses: Sequence[_C], order: Order[_C], turns: int) -> None:
+    """Take one round: so many turns of each course."""
+    for _ in range(turns):
+        for course in order.next():
+            course.turn()
+    for course in courses:
+        course.end_round()

@@ -1,0 +1,114 @@
+"""The CPU time that agents or kube-proxy use for connections, apart from their packets.
+
+An agent looks through its table of connections every few seconds and removes those that are over.
+That is CPU time too, of another process on another core, used seconds after a connection was
+closed. So it is counted from before connections are made until the tables are empty again, less
+what the same processes use when nothing happens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bpfsvc.datapath.syscall import Map
+
+_IDLE_SECONDS = 5.2
+"""How long an idle agent is watched: long enough for one look through the tables."""
+_PATIENCE = 60.0
+"""Seconds for tables to become empty; closed connections stay for 10, and the look is every 5."""
+_POLL = 0.25
+_BUSY = 2.0
+"""How many times its idle time a thread must use to be counted as working for connections.
+
+Other threads follow files, in a loop whose cost is that of thousands of connections and depends on
+what else the machine does; the difference would be noise.
+"""
+
+Clocks = Callable[[], Mapping[int, float]]
+"""Returns the CPU seconds of each thread or process that may work for connections."""
+
+
+class Upkeep:
+    """Of one testbed. ``tables``: pins of the maps that are empty when connections are over."""
+
+    def __init__(self, clocks: Clocks, tables: Iterable[Path]) -> None:
+        self._clocks = clocks
+        self._maps = [Map.pinned(table) for table in tables]
+        self._idle: dict[int, float] = {}
+        self._each: dict[tuple[str, str], float] = {}
+        self.start()
+
+    def close(self) -> None:
+        """Close the maps."""
+        for each in self._maps:
+            each.close()
+
+    @property
+    def knows_idle(self) -> bool:
+        """Return True if it knows what is used when nothing happens."""
+        return bool(self._idle)
+
+    def is_clear(self) -> bool:
+        """Return True if all tables are empty."""
+        return not any(next(each.blocks(), None) for each in self._maps)
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._began, self._before = time.monotonic(), self._clocks()
+
+    def learn_idle(self) -> None:
+        """Take what was used since the start as what is used when nothing happens."""
+        passed, used = self._since()
+        self._idle = {name: seconds / passed for name, seconds in used.items()}
+
+    def take(self, kind: str, where: str, operations: int) -> float:
+        """Return, and keep, the CPU seconds per operation, of so many since the start."""
+        passed, used = self._since()
+        spent = 0.0
+        for name, seconds in used.items():
+            idle = self._idle.get(name, 0.0) * passed
+            if seconds > _BUSY * idle:
+                spent += seconds - idle
+        self._each[kind, where] = spent / operations
+        return self._each[kind, where]
+
+    def of(self, kind: str, where: str) -> float:
+        """Return the CPU seconds per operation; 0 where they were not taken."""
+        return self._each.get((kind, where), 0.0)
+
+    def _since(self) -> tuple[float, dict[int, float]]:
+        """Return the seconds since the start, and the CPU seconds used in them."""
+        passed, clocks = time.monotonic() - self._began, self._clocks()
+        return passed, {
+            name: max(0.0, used - self._before.get(name, 0.0)) for name, used in clocks.items()
+        }
+
+
+def begin(all_upkeep: Sequence[Upkeep]) -> bool:
+    """Start counting on several testbeds, once their tables are empty; False if they stay full.
+
+    The first time, nothing may happen on them for a while.
+    """
+    if not clear(all_upkeep):
+        return False
+    if unknown := [each for each in all_upkeep if not each.knows_idle]:
+        for each in unknown:
+            each.start()
+        time.sleep(_IDLE_SECONDS)
+        for each in unknown:
+            each.learn_idle()
+    for each in all_upkeep:
+        each.start()
+    return True
+
+
+def clear(all_upkeep: Sequence[Upkeep]) -> bool:
+    """Wait until all tables are empty; False if they stay full."""
+    deadline = time.monotonic() + _PATIENCE
+    while not all(each.is_clear() for each in all_upkeep):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True

@@ -1,0 +1,140 @@
+"""The flags of bpfsvc's own, each with the field it sets."""
+
+from __future__ import annotations
+
+import click
+
+from bpfsvc.base.attachment import ATTACH_MODES
+from bpfsvc.cli.flags import BOOL, DURATION, PORTS, Table, text, words
+from bpfsvc.config.bpfsvc_v1alpha1 import MOST_ENTRIES, SIZES, BpfsvcConfiguration, complete
+from bpfsvc.config.config import FAST_PATH, SOCKET_LB
+from bpfsvc.config.fields import plain_values
+
+_option = Table(plain_values(complete(BpfsvcConfiguration())), of_kubeproxy=False).option
+
+BPFSVC = (
+    _option(
+        "--manifests",
+        "manifests",
+        text("DIR"),
+        "Directory with Services, EndpointSlices and Nodes as YAML or JSON, used instead of an API"
+        " server and watched for changes.",
+    ),
+    _option(
+        "--last-good",
+        "lastGood",
+        text("FILE|none"),
+        "Snapshot file, used when the API server is unreachable at boot.",
+    ),
+    _option(
+        "--last-good-after",
+        "lastGoodAfter",
+        DURATION,
+        "How long to wait for the API server at boot before the snapshot is used.",
+    ),
+    _option(
+        "--source-ranges-for-all",
+        "sourceRangesForAll",
+        BOOL,
+        "Apply loadBalancerSourceRanges to NodePorts and externalIPs too.",
+    ),
+    _option(
+        "--service-node-port-range",
+        "serviceNodePortRange",
+        text("FIRST-LAST"),
+        "The API server's range of NodePorts.",
+    ),
+    _option(
+        "--devices",
+        "devices",
+        words("PATTERN,..."),
+        "Names of interfaces to attach to; !PATTERN excludes. Without it: all that carry traffic.",
+    ),
+    _option(
+        "--cgroup-root",
+        "cgroupRoot",
+        text("DIR|none"),
+        "cgroup2 directory of the node's processes. Without it: where cgroup2 is mounted.",
+    ),
+    _option(
+        "--socket-lb",
+        "socketLb",
+        click.Choice(SOCKET_LB),
+        "Which sockets are translated when they connect: those of the node and its pods, of the"
+        " node only, or none. All other traffic is translated packet by packet.",
+    ),
+    _option(
+        "--mesh-ports",
+        "meshPorts",
+        PORTS,
+        "Ports of service mesh proxies. Sockets of a pod that listens on one of them on loopback"
+        " are not translated when they connect, so that the proxy sees the Service's address.",
+    ),
+    _option(
+        "--fast-path",
+        "fastPath",
+        click.Choice(FAST_PATH),
+        "auto: while nothing on the node has to see forwarded packets, what pods send each other"
+        " and translated packets go directly to where they leave, past netfilter. established: for"
+        " nodes with network policies: netfilter sees how each connection begins and ends, and only"
+        " its middle goes past it. Without a value: auto.",
+        is_flag=False,
+        flag_value="auto",
+    ),
+    _option(
+        "--xdp",
+        "xdp",
+        words("off|auto|PATTERN,..."),
+        "Uplinks on which XDP forwards packets for backends on other nodes; auto: those whose"
+        " driver supports it natively.",
+        "off",
+    ),
+    _option(
+        "--pin-root",
+        "pinRoot",
+        text("DIR"),
+        "Directory in a bpf file system for the agent's maps and programs.",
+    ),
+    _option(
+        "--cache",
+        "cache",
+        text("DIR|none"),
+        "Directory for compiled programs, so that the next boot need not compile them.",
+    ),
+    _option(
+        "--programs",
+        "programs",
+        text("DIR|none"),
+        "Directory of compiled programs that came with the image; without it, they are compiled.",
+    ),
+    _option(
+        "--masquerade-ports",
+        "masqueradePorts",
+        text("FIRST-LAST"),
+        "Source ports for masqueraded connections.",
+    ),
+    _option(
+        "--attach",
+        "attach",
+        click.Choice(ATTACH_MODES),
+        "How to attach to interfaces: tcx links, or filters in a clsact qdisc; auto: tcx if the"
+        " kernel has it.",
+    ),
+    _option(
+        "--tc-priority",
+        "tcPriority",
+        click.IntRange(1, 0xBFFF),
+        "Priority of the filters in a clsact qdisc; lower runs first.",
+        metavar="NUMBER",
+    ),
+    *(
+        _option(
+            f"--{attribute.replace('_', '-')}",
+            f"mapSizes.{name}",
+            click.IntRange(1, MOST_ENTRIES),
+            f"Size of the map of {attribute.removeprefix('max_').replace('_', ' ')}, in entries.",
+            metavar="NUMBER",
+        )
+        for name, attribute in SIZES.items()
+    ),
+)

@@ -1,0 +1,97 @@
+"""``bpfsvc doctor``: check whether bpfsvc can run on this node."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bpfsvc.cli import flags, options
+from bpfsvc.cli.bpfsvc_flags import BPFSVC
+from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
+from bpfsvc.cli.maps import WRITERS
+from bpfsvc.config.loading import Documents, load, make_config
+from bpfsvc.doctor.examination import DoctorPlan, check, collect
+from bpfsvc.doctor.finding import Finding, Level, note, ok, warning
+from bpfsvc.inspect.records import Records
+
+_FLAGS = flags.pick(
+    (*KUBE_PROXY, *BPFSVC),
+    "--pin-root",
+    "--cgroup-root",
+    "--devices",
+    "--attach",
+    "--tc-priority",
+    "--masquerade-ports",
+    "--service-node-port-range",
+    "--kubeconfig",
+)
+"""The flags of ``bpfsvc run`` that the checks depend on."""
+
+_COLUMNS = ("level", "subject", "finding", "hint")
+
+
+@click.command()
+@options.output("table", "json", "yaml")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The configuration file that bpfsvc run gets, kube-proxy's for example: what of it means"
+    " something else here is among the findings.",
+)
+@flags.add(_FLAGS)
+@options.master
+@click.pass_context
+def doctor(
+    ctx: click.Context, /, output: str, file: Path | None, master: str, **values: Any
+) -> None:
+    """Check this node: can bpfsvc run here, and which other programs could interfere?
+
+    Nothing is changed. A finding is ok, a note, a warning (some traffic may fail), or a refusal.
+    The exit status is 0 without a refusal, else 1.
+    """
+    documents = load(flags.command_line(_FLAGS, values, file=file, master=master))
+    config = make_config(documents, "", None)
+    plan = DoctorPlan(
+        pin_root=config.pin_root,
+        cgroup_root=documents.bpfsvc.cgroup_root or None,
+        devices=config.devices,
+        attach=config.attach,
+        tc_priority=config.tc_priority,
+        masquerade_ports=config.masquerade_ports,
+        node_ports=config.node_ports,
+        kubeconfig=config.kubeconfig,
+        master=config.master,
+    )
+    findings = (*_about_file(documents), *check(collect(plan)))
+    if output == "table":
+        click.echo("\n".join(_lines(findings)))
+    else:
+        rows = [(str(each.level), each.subject, each.text, each.hint) for each in findings]
+        sys.stdout.writelines(WRITERS[output]([Records("findings", _COLUMNS, rows)]))
+        sys.stdout.flush()
+    ctx.exit(1 if any(each.level is Level.REFUSE for each in findings) else 0)
+
+
+def _about_file(documents: Documents) -> Iterator[Finding]:
+    """Yield what a configuration file means here; nothing without one."""
+    if documents.file is None:
+        return
+    yield ok("config", f"{documents.file} can be used, in mode {documents.kubeproxy.mode}")
+    for text in documents.warnings:
+        yield warning("config", text)
+    for text in documents.notes:
+        yield note("config", text)
+
+
+def _lines(findings: tuple[Finding, ...]) -> list[str]:
+    """Return a line for each: in a table, long sentences would push the hints out of view."""
+    return [
+        f"{each.level!s:<8}{each.subject + ':':<13}{each.text}"
+        + (f" -> {each.hint}" if each.hint else "")
+        for each in findings
+    ]

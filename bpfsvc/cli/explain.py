@@ -1,0 +1,167 @@
+"""``bpfsvc explain``: what happens to a packet, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.privileges import require_privileges
+from bpfsvc.cli import flags, options
+from bpfsvc.cli.bpfsvc_flags import BPFSVC
+from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_CACHE as AGENTS_CACHE
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
+from bpfsvc.config.config import Config
+from bpfsvc.config.loading import load, make_config
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.explain.agent_answers import AgentAnswers
+from bpfsvc.explain.answer import Answer
+from bpfsvc.explain.context import ManifestObjects, context_of, read_manifests
+from bpfsvc.explain.kernels import LiveKernel, answer_cases, private_kernel
+from bpfsvc.explain.names import question_with_names
+from bpfsvc.explain.question import ORIGINS, Question, read_cases
+from bpfsvc.inspect.reader import open_pinned
+from bpfsvc.services.cache import Cache
+
+DEFAULT_CACHE = AGENTS_CACHE / "explain"
+"""Apart from the agent's own cache, of which the oldest files are removed."""
+
+_NODE_FLAGS = flags.pick(
+    (*KUBE_PROXY, *BPFSVC),
+    "--hostname-override",
+    "--detect-local-mode",
+    "--cluster-cidr",
+    "--pod-bridge-interface",
+    "--pod-interface-name-prefix",
+    "--masquerade-all",
+    "--source-ranges-for-all",
+    "--nodeport-addresses",
+    "--localhost-nodeports",
+)
+"""The flags of ``bpfsvc run`` that describe a node, for ``--manifests``."""
+
+
+@click.command()
+@click.argument("source", metavar="[CLIENT]", required=False)
+@click.argument("protocol", metavar="[PROTO]", required=False)
+@click.argument("destination", metavar="[DESTINATION:PORT]", required=False)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(ORIGINS),
+    help="Where the packet comes from; it is known for the name of a Pod.",
+)
+@click.option("--in-iface", default="", metavar="IF", help="The interface that it arrives at.")
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path),
+    help="Answer all flows of a file of cases instead, one JSON line each.",
+)
+@click.option(
+    "--manifests",
+    type=click.Path(path_type=Path),
+    help="Ask about the objects in these files; without it, ask the running agent's maps.",
+)
+@flags.add(_NODE_FLAGS)
+@options.output("text", "json")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_CACHE,
+    callback=lambda _context, _option, value: None if str(value) == "none" else value,
+    show_default=True,
+    help="Where compiled programs are kept; 'none': nowhere.",
+)
+@options.pin_root
+def explain(
+    source: str | None,
+    protocol: str | None,
+    destination: str | None,
+    origin: str | None,
+    in_iface: str,
+    cases: Path | None,
+    manifests: Path | None,
+    output: str,
+    cache: Path | None,
+    pin_root: Path,
+    **node_flags: Any,
+) -> None:
+    """Show what happens to the first packet of a connection, and why.
+
+    The real programs decide, on a made-up packet that is never sent. CLIENT is an address or the
+    NAMESPACE/NAME of a Pod. DESTINATION:PORT is an address and a port, the NAMESPACE/NAME of a
+    Service with the number or name of its port, or that of a Pod with a number. PROTO is TCP, UDP
+    or SCTP. The options from --hostname-override to --localhost-nodeports need --manifests, and
+    are the same as for bpfsvc run.
+    """
+    require_privileges()
+    if cases:
+        _answer_cases(cases, cache)
+        return
+    texts = _texts(source, protocol, destination)
+    if not manifests:
+        _print(_live_answer(pin_root, origin, texts, in_iface), output)
+        return
+    config = _config(manifests, node_flags)
+    objects = read_manifests(manifests, config.node_name)
+    asked = question_with_names(origin, *texts, in_iface, ManifestObjects(manifests, objects))
+    _print(_answer_from_manifests(asked, objects, config, cache), output)
+
+
+def _config(manifests: Path, node_flags: Mapping[str, Any]) -> Config:
+    documents = load(flags.command_line(_NODE_FLAGS, node_flags))
+    name = options.node_name(documents.kubeproxy.hostname_override or None)
+    return dataclasses.replace(make_config(documents, name, None), manifests=manifests)
+
+
+def _texts(
+    source: str | None, protocol: str | None, destination: str | None
+) -> tuple[str, str, str]:
+    if source is None or protocol is None or destination is None:
+        raise UsageError(
+            "the question is incomplete: it needs CLIENT, PROTO and DESTINATION:PORT",
+            "for example: bpfsvc explain --from pod 10.244.1.5 TCP 10.96.0.10:80,"
+            " or: bpfsvc explain prod/client-0 TCP prod/shop:http",
+        )
+    return source, protocol, destination
+
+
+def _live_answer(
+    pin_root: Path, origin: str | None, texts: tuple[str, str, str], interface: str
+) -> Answer:
+    agent = AgentAnswers(pin_root)
+    asked = question_with_names(origin, *texts, interface, agent)
+    with open_pinned(PinRoot(pin_root)) as pinned:
+        return LiveKernel(pinned, agent).answer(asked)
+
+
+def _answer_from_manifests(
+    asked: Question, objects: Cache, config: Config, cache: Path | None
+) -> Answer:
+    is_this_machine = config.node_name == options.node_name(None)
+    context = context_of(objects.node, config, is_this_machine=is_this_machine)
+    with private_kernel(cache, DEFAULT_PROGRAMS) as kernel:
+        kernel.load(context, objects)
+        return kernel.answer(asked)
+
+
+def _answer_cases(path: Path, cache: Path | None) -> None:
+    cases = read_cases(path)
+    with private_kernel(cache, DEFAULT_PROGRAMS) as kernel:
+        for answer in answer_cases(kernel, cases):
+            sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _print(answer: Answer, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(answer.to_object(), indent=2))
+    else:
+        click.echo("\n".join(answer.lines()))

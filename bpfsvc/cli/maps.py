@@ -1,0 +1,91 @@
+"""``bpfsvc maps``: the content of the kernel's maps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.cli import options
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.inspect.changes import CHANGE_WRITERS, Changes
+from bpfsvc.inspect.documents import write_json, write_yaml
+from bpfsvc.inspect.dump import choose
+from bpfsvc.inspect.dump import dump as read_records
+from bpfsvc.inspect.of_service import OneService
+from bpfsvc.inspect.reader import PinnedReader, Reader, open_pinned
+from bpfsvc.inspect.records import Records
+from bpfsvc.inspect.tables import write_tables
+
+WRITERS: dict[str, Callable[[Iterable[Records]], Iterator[str]]] = {
+    "table": write_tables,
+    "json": write_json,
+    "yaml": write_yaml,
+}
+
+
+_WATCH_SECONDS = 1.0
+"""Between two looks of --watch."""
+
+
+@click.group(no_args_is_help=False)
+def maps() -> None:
+    """Show the kernel's maps."""
+
+
+@maps.command()
+@click.argument("names", nargs=-1, metavar="[MAP]...")
+@click.option(
+    "--service",
+    metavar="NAMESPACE/NAME[:PORT]",
+    help="Only the rows of this Service, or of one of its ports, in all maps that have such rows.",
+)
+@click.option("--watch", is_flag=True, help="Print what changes from now on, until Ctrl-C.")
+@options.output(*WRITERS)
+@options.pin_root
+def dump(
+    names: tuple[str, ...], service: str | None, watch: bool, output: str, pin_root: Path
+) -> None:
+    """Print maps with names instead of numbers; all maps if none is given.
+
+    The pinned maps are read, so no agent has to run. The maps are frontends, services, backends,
+    endpoints, connections, node_addresses, interfaces, masquerade_choices, uplinks, settings,
+    counters; and sizes, which shows how full the others are.
+
+    With --watch a line is printed for each row that is added, changed or removed, with -o json a
+    JSON object for each. The maps are compared every second; what comes and goes in between is not
+    seen.
+    """
+    wanted = OneService(service) if service else None
+    read = wanted.dump if wanted else read_records
+    if watch:
+        _watch(PinRoot(pin_root), lambda reader: read(reader, names), output)
+        return
+    with open_pinned(PinRoot(pin_root)) as pinned:
+        choose(pinned.layout, names)
+        reader = PinnedReader(pinned)
+        if wanted:
+            wanted.require(reader)
+        sys.stdout.writelines(WRITERS[output](read(reader, names)))
+        sys.stdout.flush()
+
+
+def _watch(root: PinRoot, read: Callable[[Reader], Iterator[Records]], output: str) -> None:
+    """Print changes until Ctrl-C. The pins are opened each time: a newer build has its own."""
+    if output not in CHANGE_WRITERS:
+        raise UsageError(
+            f"--watch does not write {output}", f"use -o {' or -o '.join(CHANGE_WRITERS)}"
+        )
+    changes = Changes()
+    with suppress(KeyboardInterrupt):
+        while True:
+            with open_pinned(root) as pinned:
+                found = changes.update(read(PinnedReader(pinned)))
+                sys.stdout.writelines(CHANGE_WRITERS[output](found))
+            sys.stdout.flush()
+            time.sleep(_WATCH_SECONDS)

@@ -1,0 +1,118 @@
+"""``bpfsvc services``: Services, their backends, and how busy they are."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import click
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.cli import options
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.inspect.changes import CHANGE_WRITERS, Changes
+from bpfsvc.inspect.reader import PinnedReader, open_pinned
+from bpfsvc.inspect.service_choice import Wanted
+from bpfsvc.inspect.service_documents import write_view_json, write_view_yaml
+from bpfsvc.inspect.service_tables import write_view
+from bpfsvc.inspect.service_view import View, look, view_records, with_rates
+
+WRITERS: dict[str, Callable[[View], Iterator[str]]] = {
+    "table": write_view,
+    "wide": partial(write_view, wide=True),
+    "json": write_view_json,
+    "yaml": write_view_yaml,
+}
+
+_FOR_PEOPLE = ("table", "wide")
+
+_WATCH_SECONDS = 1.0
+"""Between two looks of --watch."""
+
+_Look = Callable[[], View]
+
+
+@click.command()
+@click.argument("wanted", nargs=-1, metavar="[NAME|NAMESPACE/NAME[:PORT]|ADDRESS[:PORT]]...")
+@options.namespace
+@click.option("--stats", is_flag=True, help="Show connections, packets and bytes counted so far.")
+@click.option("--rate", is_flag=True, help="Show connections, packets and bytes per second.")
+@click.option(
+    "--interval",
+    metavar="S",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    help="With --rate: the seconds over which it is measured.",
+)
+@click.option("--watch", is_flag=True, help="Print what changes from now on, until Ctrl-C.")
+@options.output(*WRITERS)
+@options.pin_root
+def services(
+    wanted: tuple[str, ...],
+    namespace: str,
+    stats: bool,
+    rate: bool,
+    interval: float,
+    watch: bool,
+    output: str,
+    pin_root: Path,
+) -> None:
+    """Show Services with frontends, backends and connections, as ipvsadm -ln does.
+
+    The pinned maps are read, so no agent has to run. A frontend is named as ADDRESS, ADDRESS:PORT
+    or, for a port of the node, :30080 or nodeport:30080.
+
+    A backend is "ready" if new connections are sent to it, "draining" if it only has connections
+    left, and "unused" if no frontend leads to it. ACTIVE and INACTIVE count as ip_vs does: active
+    is TCP that is being opened or open; closing and closed TCP and all UDP is inactive. Connections
+    that sockets carry (socket LB) are in no map and not among them; --stats and --rate count them
+    when they begin.
+    """
+    if stats and rate:
+        raise UsageError("--stats and --rate exclude each other", "leave one of them out")
+    if rate and watch:
+        raise UsageError("--rate and --watch exclude each other", "use: bpfsvc top")
+    arguments = [Wanted(each) for each in wanted]
+
+    def take() -> View:
+        with open_pinned(PinRoot(pin_root)) as pinned:
+            return look(
+                PinnedReader(pinned),
+                arguments,
+                namespace,
+                required=not watch,
+                traffic=stats or rate,
+            )
+
+    if watch:
+        _watch(take, output)
+        return
+    view = take()
+    if rate:
+        time.sleep(interval)
+        view = with_rates(view, take())
+    if not view.ports and output in _FOR_PEOPLE:
+        click.echo(f"no Services{f' in namespace {namespace}' if namespace else ''}")
+        return
+    sys.stdout.writelines(WRITERS[output](view))
+    sys.stdout.flush()
+
+
+def _watch(take: _Look, output: str) -> None:
+    """Print changes until Ctrl-C."""
+    if output not in CHANGE_WRITERS:
+        raise UsageError(
+            f"--watch does not write {output}", f"use -o {' or -o '.join(CHANGE_WRITERS)}"
+        )
+    changes = Changes()
+    with suppress(KeyboardInterrupt):
+        while True:
+            found = changes.update(view_records(take()))
+            sys.stdout.writelines(CHANGE_WRITERS[output](found))
+            sys.stdout.flush()
+            time.sleep(_WATCH_SECONDS)

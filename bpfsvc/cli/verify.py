@@ -1,0 +1,136 @@
+"""``bpfsvc verify``: do kube-proxy's rules and bpfsvc's maps say the same?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.base.privileges import require_privileges
+from bpfsvc.base.texts import count_text, list_text
+from bpfsvc.cli import options
+from bpfsvc.cli.maps import WRITERS
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.inspect.reader import PinnedReader, open_pinned
+from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.tables import write_tables
+from bpfsvc.verify.comparison import Difference, differences, persistent
+from bpfsvc.verify.decisions import Decisions
+from bpfsvc.verify.maps import read_maps
+from bpfsvc.verify.reading import LAYOUTS, Rules, read_rules
+
+_COLUMNS = ("service", "frontend", "clients", "what", "kube_proxy", "bpfsvc")
+_SHOWN = 4
+"""Texts of a list that the table shows; JSON and YAML have all."""
+_BETWEEN = 0.5
+_CANNOT = 2
+"""The exit status if nothing could be compared."""
+
+
+class _Result(NamedTuple):
+    rules: Rules
+    theirs: Decisions
+    ours: Decisions
+    found: list[Difference]
+
+
+@click.command()
+@options.output("table", "json", "yaml")
+@click.option(
+    "--rules",
+    "layout",
+    type=click.Choice(LAYOUTS),
+    default=None,
+    help="Which rules of kube-proxy to compare, where it left some in another mode.",
+)
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look again: what differs only for a moment is a change under way.",
+)
+@options.pin_root
+@click.pass_context
+def verify(
+    ctx: click.Context, output: str, layout: str | None, seconds: float, pin_root: Path
+) -> None:
+    """Compare kube-proxy's rules on this node with bpfsvc's maps, Service by Service.
+
+    Compared are frontends, what happens to pods of this node, to the node and to others there
+    (forwarded, masqueraded, refused), the eligible endpoints, session affinity, source ranges and
+    the addresses of NodePorts. Nothing is changed. The exit status is 0 without a difference, 1
+    with one, and 2 if there is nothing to compare.
+    """
+    try:
+        require_privileges()
+        result = _compare(pin_root, layout or "", seconds)
+    except BpfsvcError as error:
+        error.exit_code = _CANNOT
+        raise
+    for text in result.rules.unseen:
+        click.echo(f"note: not compared: {text}", err=True)
+    if output == "table":
+        sys.stdout.writelines(_text(result))
+    else:
+        rows: list[Row] = [tuple(each) for each in result.found]
+        sys.stdout.writelines(WRITERS[output]([_compared(result), _records(rows)]))
+    sys.stdout.flush()
+    ctx.exit(1 if result.found else 0)
+
+
+def _compare(pin_root: Path, layout: str, seconds: float) -> _Result:
+    """Compare until nothing differs that differed every time, or the time is over."""
+    ends = time.monotonic() + seconds
+    rounds: list[list[Difference]] = []
+    while True:
+        rules = read_rules(layout)
+        with open_pinned(PinRoot(pin_root)) as pinned:
+            ours = read_maps(PinnedReader(pinned))
+        theirs = rules.decisions()
+        rounds.append(differences(theirs, ours))
+        found = persistent(rounds)
+        if not found or time.monotonic() >= ends:
+            return _Result(rules, theirs, ours, found)
+        time.sleep(_BETWEEN)
+
+
+def _text(result: _Result) -> list[str]:
+    if not result.found:
+        common = result.theirs.frontends.keys() & result.ours.frontends.keys()
+        services = {_name(result.ours.frontends[each].service) for each in common}
+        return [
+            f"kube-proxy ({result.rules.layout}) and bpfsvc do the same at"
+            f" {count_text(len(common), 'frontend')} of {count_text(len(services), 'Service')}\n"
+        ]
+    rows: list[Row] = [
+        (
+            *each[:4],
+            list_text(each.kube_proxy, _SHOWN, ","),
+            list_text(each.bpfsvc, _SHOWN, ","),
+        )
+        for each in result.found
+    ]
+    return [*write_tables([_records(rows)])]
+
+
+def _records(rows: list[Row]) -> Records:
+    return Records("differences", _COLUMNS, rows)
+
+
+def _compared(result: _Result) -> Records:
+    """Return what was compared, one row."""
+    columns = ("rules", "kube_proxy_frontends", "bpfsvc_frontends")
+    row: Row = (result.rules.layout, len(result.theirs.frontends), len(result.ours.frontends))
+    return Records("compared", columns, [row])
+
+
+def _name(service: str) -> str:
+    """Return ``namespace/name`` of the name of a service port."""
+    return service.partition(":")[0]

@@ -1,0 +1,178 @@
+"""The settings of one agent as values it works with. :mod:`.loading` makes them of the documents.
+
+No default is here: :mod:`.kubeproxy_v1alpha1` and :mod:`.bpfsvc_v1alpha1` have those of all fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from bpfsvc.base.attachment import AttachMode
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.base.ports import PortRange
+from bpfsvc.config.local_detector import LocalDetector
+from bpfsvc.model import Node
+from bpfsvc.services.context import ServiceConfig
+
+MOST_CONNECTIONS = 1 << 20
+"""netfilter's limit is not scaled beyond this, however many processors there are."""
+
+ProxyMode = Literal["iptables", "ipvs", "nftables"]
+"""kube-proxy's modes. Services work the same in all; the mode chooses which block counts."""
+
+SocketLb = Literal["off", "host", "all"]
+SOCKET_LB: tuple[SocketLb, ...] = get_args(SocketLb)
+
+FastPath = Literal["auto", "established", "off"]
+FAST_PATH: tuple[FastPath, ...] = get_args(FastPath)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """How long an idle connection is kept, in seconds; netfilter's lifetimes if not given."""
+
+    tcp_established: int = 86400
+    tcp_half_closed: int = 3600
+    tcp_closed: int = 10
+    udp: int = 120
+    sctp: int = 210
+    half_open: int = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conntrack:
+    """netfilter's limits and lifetimes. Zero leaves a value as it is; times in seconds.
+
+    ``min``: connections to allow at least, whatever the number of processors.
+    """
+
+    max_per_core: int
+    min: int
+    tcp_established: int
+    tcp_close_wait: int
+    tcp_be_liberal: bool
+    udp: int
+    udp_stream: int
+
+    def limit(self, processors: int) -> int:
+        """Return the wanted number of connections; 0 leaves the limit as it is."""
+        if self.max_per_core == 0:
+            return 0
+        scaled = self.max_per_core * processors
+        return MOST_CONNECTIONS if scaled > MOST_CONNECTIONS else max(scaled, self.min)
+
+    def values(self, processors: int) -> dict[str, int]:
+        """Return the wanted sysctls, by name under ``net.netfilter``."""
+        wanted = {
+            "nf_conntrack_max": self.limit(processors),
+            "nf_conntrack_tcp_timeout_established": self.tcp_established,
+            "nf_conntrack_tcp_timeout_close_wait": self.tcp_close_wait,
+            "nf_conntrack_tcp_be_liberal": int(self.tcp_be_liberal),
+            "nf_conntrack_udp_timeout": self.udp,
+            "nf_conntrack_udp_timeout_stream": self.udp_stream,
+        }
+        return {name: value for name, value in wanted.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Settings of one agent.
+
+    Where the objects come from:
+
+    * ``manifests``: a directory with them; None: the API server.
+    * ``kubeconfig``, ``master``: how to reach the API server; without both, as a pod does.
+    * ``last_good``: the snapshot file, used when the API server is unreachable at boot; None: none.
+    * ``patience_seconds``: how long to wait for the API server at boot before the snapshot is used.
+
+    How Services work:
+
+    * ``mode``: kube-proxy's mode that was configured; shown at ``/proxyMode``.
+    * ``detection``: how pods of this node are identified.
+    * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
+    * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
+    * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone. A family without
+      a CIDR answers on all its addresses.
+    * ``localhost_nodeports``: on IPv4 loopback as well, unless the list excludes it.
+    * ``node_ports``: the API server's range of NodePorts.
+    * ``address_override``: packed, at most one: replaces the first address of its family in the
+      Node object, and makes that family the primary one.
+
+    On this machine:
+
+    * ``cache``: directory of programs that were compiled here, for the next boot; None: nowhere.
+    * ``programs``: directory of compiled programs that came with bpfsvc; None: none are used.
+    * ``cgroup_root``: cgroup2 directory of the processes that the socket LB serves; None: none.
+    * ``socket_lb``: whose sockets it serves: of the node and its pods, of the node alone, none.
+    * ``mesh_ports``: a pod that listens on one of these on loopback has a mesh proxy that wants to
+      see the Service's address: the socket LB leaves its sockets alone.
+    * ``devices``: patterns of interfaces; empty: all that carry pod or outside traffic.
+    * ``fast_path``: ``auto``: packets of pods go directly to where they leave, past netfilter,
+      while nothing on the node has to see them there. ``established``: those in the middle of a
+      connection do so, which netfilter sees begin and end. ``off``: none does.
+    * ``xdp``: patterns of the uplinks on which XDP forwards to backends on other nodes; empty:
+      none; ``auto`` alone: those whose driver supports it.
+    * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: those of our own connections.
+    * ``oom_score_adj``: how unlikely the kernel is to kill the agent; None: unchanged.
+
+    What it serves:
+
+    * ``healthz``, ``metrics``: address and port to serve on; None: not served.
+    * ``bind_address_hard_fail``: exit when one of these is in use, rather than try again.
+    * ``sync_seconds``: a change that is not in the kernel after twice this makes it unhealthy.
+    * ``profiling``: serve pages for finding faults in the agent too.
+
+    ``document`` is the effective configuration as ``/configz`` shows it.
+    """
+
+    manifests: Path | None
+    kubeconfig: Path | None
+    master: str
+    last_good: Path | None
+    patience_seconds: float
+    node_name: str
+    mode: ProxyMode
+    detection: LocalDetector
+    masquerade_all: bool
+    source_ranges_for_all: bool
+    allow_external_ips: bool
+    nodeport_addresses: tuple[str, ...]
+    localhost_nodeports: bool
+    node_ports: PortRange
+    address_override: tuple[bytes, ...]
+    pin_root: Path
+    cache: Path | None
+    programs: Path | None
+    cgroup_root: Path | None
+    socket_lb: SocketLb
+    mesh_ports: tuple[int, ...]
+    devices: tuple[str, ...]
+    fast_path: FastPath
+    xdp: tuple[str, ...]
+    attach: AttachMode
+    tc_priority: int
+    masquerade_ports: PortRange
+    sizes: Sizes
+    lifetimes: Lifetimes
+    conntrack: Conntrack
+    oom_score_adj: int | None
+    healthz: tuple[str, int] | None
+    metrics: tuple[str, int] | None
+    bind_address_hard_fail: bool
+    sync_seconds: float
+    profiling: bool
+    document: Mapping[str, Any] = field(compare=False)
+
+    def services(self, node: Node) -> ServiceConfig:
+        """Return the settings for Services; the detector's families depend on the Node object."""
+        families = self.detection.families(node)
+        return ServiceConfig(
+            detector_v4=4 in families,
+            detector_v6=6 in families,
+            masquerade_all=self.masquerade_all,
+            allow_external_ips=self.allow_external_ips,
+            source_ranges_for_all=self.source_ranges_for_all,
+        )

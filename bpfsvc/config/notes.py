@@ -1,0 +1,150 @@
+"""Remarks about a configuration that is valid: logged once, at start.
+
+* Fields without effect in bpfsvc, with the reason. Only values that differ from the default count,
+  because kubeadm writes every field there is.
+* Fields that do less than they seem to.
+* Fields that name only the address family that this node does not have first. kube-proxy checks
+  this once it knows the node. Mostly it is worth a warning only, as a second family may be added
+  later. Where local pods could not be identified at all, on a node with one family, kube-proxy does
+  not start, and neither does bpfsvc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from bpfsvc.base.address import (
+    ANY_NODE_ADDRESS_V4,
+    ANY_NODE_ADDRESS_V6,
+    cidr_family,
+    family,
+    pack,
+)
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.yaml_documents import FieldPath
+from bpfsvc.config.config import Config
+from bpfsvc.config.fields import plain_values, value_at
+from bpfsvc.config.kubeproxy_v1alpha1 import EXTERNAL_IPS, KubeProxyConfiguration
+from bpfsvc.model import Node
+from bpfsvc.services.nodeport_addresses import PRIMARY
+
+_OTHER_DETECTION = "give ranges of the node's own family, or another --detect-local-mode"
+
+_NO_MARK = "packets are not marked"
+_AT_ONCE = "changes go into the kernel at once"
+_RANDOM = "a backend is chosen at random"
+_NO_IPVS = "bpfsvc does not use ipvs"
+_FEW = "the agent lists once and then watches"
+_JSON = "objects are read as JSON"
+_WINDOWS = "it is for Windows"
+
+NO_EFFECT: Mapping[FieldPath, str] = {
+    ("clientConnection", "acceptContentTypes"): _JSON,
+    ("clientConnection", "contentType"): _JSON,
+    ("clientConnection", "qps"): _FEW,
+    ("clientConnection", "burst"): _FEW,
+    ("configSyncPeriod",): "changes are watched",
+    ("iptables", "masqueradeBit"): _NO_MARK,
+    ("iptables", "minSyncPeriod"): _AT_ONCE,
+    ("nftables", "masqueradeBit"): _NO_MARK,
+    ("nftables", "minSyncPeriod"): _AT_ONCE,
+    ("ipvs", "minSyncPeriod"): _AT_ONCE,
+    ("ipvs", "scheduler"): _RANDOM,
+    ("ipvs", "excludeCIDRs"): _NO_IPVS,
+    ("ipvs", "strictARP"): _NO_IPVS,
+    ("ipvs", "tcpTimeout"): _NO_IPVS,
+    ("ipvs", "tcpFinTimeout"): _NO_IPVS,
+    ("ipvs", "udpTimeout"): _NO_IPVS,
+    ("logging", "flushFrequency"): "messages are written at once",
+    ("logging", "vmodule"): "only -v counts",
+    ("logging", "options"): "messages go to stderr as they come",
+    ("portRange",): "kube-proxy ignores it too",
+    ("showHiddenMetricsForVersion",): "no metric is hidden",
+    ("windowsRunAsService",): _WINDOWS,
+    ("winkernel",): _WINDOWS,
+}
+
+_USUAL: Mapping[FieldPath, object] = {
+    ("logging", "flushFrequency"): 5_000_000_000,
+    ("logging", "options"): {"json": {"infoBufferSize": "0"}, "text": {"infoBufferSize": "0"}},
+}
+"""Other forms of the default: in nanoseconds, and as kubeadm writes it."""
+
+
+def without_effect(
+    given: KubeProxyConfiguration, name: Callable[[FieldPath], str]
+) -> Iterator[str]:
+    """Yield each field of a completed document that has no effect, with the reason.
+
+    ``name`` returns the name of a field for people.
+    """
+    values, defaults = plain_values(given), plain_values(KubeProxyConfiguration())
+    for path, reason in NO_EFFECT.items():
+        value, default = value_at(values, path), value_at(defaults, path)
+        if value not in (default, _USUAL.get(path, default)):
+            yield f"{name(path)} ({reason})"
+    for gate in sorted(set(given.feature_gates) - {EXTERNAL_IPS}):
+        yield f"featureGates.{gate} (bpfsvc has no such feature)"
+
+
+def about_mode(*, is_empty: bool) -> Iterator[str]:
+    """Yield what a mode means that a file gives as "", as kubeadm writes it for kube-proxy."""
+    if is_empty:
+        yield 'mode is "", which is iptables, as it is for kube-proxy'
+
+
+def about_node_ports(given: KubeProxyConfiguration) -> Iterator[str]:
+    """Yield kube-proxy's warnings about ``nodePortAddresses``."""
+    ranges = given.node_port_addresses
+    families = {cidr_family(each) for each in ranges if each != PRIMARY}
+    if not ranges:
+        yield (
+            "nodePortAddresses is not set: NodePorts answer on all addresses of this node"
+            f" ({PRIMARY!r} limits them to its primary ones)"
+        )
+    elif len(families) == 1:
+        present = families.pop()
+        yield (
+            f"nodePortAddresses has IPv{present} ranges only: NodePorts answer on all"
+            f" IPv{10 - present} addresses of this node"
+        )
+
+
+def sentence(about: str, items: Iterable[str]) -> tuple[str, ...]:
+    """Return one sentence with each item once; nothing if there are none."""
+    listed = ", ".join(dict.fromkeys(items))
+    return (f"{about}: {listed}",) if listed else ()
+
+
+def about_families(config: Config, node: Node, families: Iterable[int] = (4, 6)) -> tuple[str, ...]:
+    """Return warnings about fields that do not fit the address family of the node.
+
+    ``families`` (4, 6) are those enabled on this machine. A node without an address is not judged.
+    Raises ``UsageError`` if local pods cannot be identified.
+    """
+    known = (*config.address_override, *node.addresses)
+    if not known:
+        return ()
+    right = family(known[0])
+    wrong = {10 - right}
+    mode = config.detection.mode
+    clusters = {cidr_family(each) for each in config.detection.cluster_cidrs}
+    pods = {family(network) for network, _ in node.pod_cidrs}
+    found = []
+    if clusters == wrong:
+        found.append(f"this node is IPv{right}, and clusterCIDR has IPv{10 - right} ranges only")
+        if mode == "ClusterCIDR" and set(families) == {right}:
+            raise UsageError(found[-1], _OTHER_DETECTION)
+    if mode == "NodeCIDR" and pods == wrong:
+        raise UsageError(f"this node is IPv{right}, and its podCIDRs are not", _OTHER_DETECTION)
+    # cidr_family of "primary" is 0.
+    if {cidr_family(each) for each in config.nodeport_addresses} == wrong:
+        found.append(
+            f"this node is IPv{right}, and nodePortAddresses has IPv{10 - right} ranges only"
+        )
+    served = {"healthzBindAddress": config.healthz, "metricsBindAddress": config.metrics}
+    anywhere = (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6)
+    for name, at in served.items():
+        if at and family(pack(at[0])) != right and pack(at[0]) not in anywhere:
+            found.append(f"this node is IPv{right}, and {name} is {at[0]}")
+    return tuple(found)

@@ -1,0 +1,103 @@
+"""Attach the socket LB programs to a cgroup, by links that are pinned.
+
+A link keeps its program attached when the agent ends, and lets a newer program replace it in one
+step.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+from bpfsvc.base.errors import KernelError, SystemUnfit, UsageError
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.attach import links
+from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot, filesystem_magic, release
+
+_CGROUP2_MAGIC = 0x63677270
+_SO_NETNS_COOKIE = 71
+
+
+def netns_cookie() -> int:
+    """Return the cookie of this network namespace, by which the programs know its sockets."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return int(struct.unpack("=Q", probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0])
+
+
+def find_cgroup_root() -> Path:
+    """Return where cgroup2 is mounted; :class:`SystemUnfit` if it is not."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount_point, kind, *_ = line.split(" ")
+        if kind == "cgroup2":
+            return Path(mount_point.replace("\\040", " "))
+    raise SystemUnfit(
+        "no cgroup2 file system is mounted, so the node's own sockets cannot reach Services",
+        "mount -t cgroup2 none /sys/fs/cgroup/unified, or give --cgroup-root none to do without",
+    )
+
+
+def check_cgroup_root(path: Path) -> None:
+    """Raise :class:`UsageError` unless ``path`` is a directory of a cgroup2 file system."""
+    if not path.is_dir():
+        raise UsageError(f"--cgroup-root {path} is not a directory", "name a cgroup2 directory")
+    if filesystem_magic(path) != _CGROUP2_MAGIC:
+        raise UsageError(
+            f"--cgroup-root {path} is not in a cgroup2 file system",
+            "mount -t cgroup2 none DIR, or give --cgroup-root none to do without",
+        )
+
+
+def attach(root: PinRoot, pinned: Pinned, cgroup: Path) -> None:
+    """Attach every socket LB program to ``cgroup``, or replace our former ones there."""
+    root.links.mkdir(exist_ok=True)
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name, attach_type in SOCKET_PROGRAMS.items():
+            _attach(root.links / name, pinned.program(name), target, attach_type)
+    except OSError as error:
+        raise KernelError(
+            f"cannot attach to cgroup {cgroup}: {error.strerror}",
+            "give another --cgroup-root, or none",
+        ) from error
+    finally:
+        os.close(target)
+
+
+def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
+    if pin.exists():
+        with links.opened(pin) as link:
+            try:
+                if syscall.link_cgroup(link) == syscall.cgroup_id(cgroup):
+                    syscall.link_update(link, program)
+                    return
+            except OSError as error:
+                # The cgroup was removed, and the link with it.
+                if error.errno not in (errno.ENOLINK, errno.EINVAL):
+                    raise
+    link = syscall.link_create(program, cgroup, attach_type)
+    syscall.keep_link(link, pin)
+
+
+def attached(root: PinRoot) -> dict[str, int]:
+    """Return the ids of the programs that are attached to a cgroup, by the name of the program."""
+    found = {}
+    for name in SOCKET_PROGRAMS:
+        if not (root.links / name).exists():
+            continue
+        with links.opened(root.links / name) as link:
+            if syscall.link_cgroup(link):  # else the cgroup was removed
+                found[name] = syscall.link_program(link)
+    return found
+
+
+def detach(root: PinRoot) -> int:
+    """Detach every socket LB program; return how many there were."""
+    pins = [root.links / name for name in SOCKET_PROGRAMS]
+    found = [pin for pin in pins if pin.exists()]
+    for pin in found:
+        release(pin)
+    return len(found)

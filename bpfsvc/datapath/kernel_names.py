@@ -1,0 +1,78 @@
+"""Names of programs and maps in the kernel, as ``bpftool prog show`` and ``map show`` list them.
+
+All begin with ``bpfsvc_``, so that everybody sees whose they are. The kernel keeps 15 characters of
+a name, which leaves 8: longer names have a short form here. Names of pins and of ``bpfsvc maps
+dump`` are the long ones.
+
+Earlier builds had no prefix. A map that a newer build shares with an older one keeps the name that
+it was made with.
+"""
+
+from __future__ import annotations
+
+PREFIX = "bpfsvc_"
+
+LENGTH = 15
+"""Characters that the kernel keeps."""
+
+SHORT = {
+    # programs
+    "ingress_l3": "ingr_l3",
+    "egress_l3": "egr_l3",
+    "getpeername4": "getpeer4",
+    "getpeername6": "getpeer6",
+    "step_first": "first",
+    "step_open": "open",
+    "step_established": "known",
+    "step_icmp": "icmp",
+    "step_parse_slow": "parse",
+    "step_rewrite": "rewrite",
+    "step_reject": "reject",
+    "step_masquerade": "masq",
+    "step_fast_path": "fast",
+    # maps
+    "affinities": "affinity",
+    "backend_counters": "be_count",
+    "bound_sockets": "bound",
+    "cached_routes": "routes",
+    "connections": "conns",
+    "crc32c_steps": "crc32c",
+    "destinations": "dests",
+    "direct_flows": "direct",
+    "endpoints": "endpoint",
+    "established_flows": "est_flow",
+    "fast_flows": "fastflow",
+    "fragment_budgets": "frag_max",
+    "fragments": "frags",
+    "frontends": "frontend",
+    "half_open": "halfopen",
+    "hardware_addresses": "macs",
+    "icmp_targets": "icmp_to",
+    "icmp_total": "icmp_all",
+    "interfaces": "ifaces",
+    "masquerade_choices": "masq_src",
+    "namespaces": "netns",
+    "new_connections": "newconns",
+    "netfilter_flows": "nf_flows",
+    "node_addresses": "nodeaddr",
+    "port_filters": "ports",
+    "positions": "position",
+    "service_networks": "svc_nets",
+    "socket_optouts": "optouts",
+    "socket_overflow": "sk_more",
+    "socket_translations": "sk_store",
+    "source_ranges": "ranges",
+    "udp_serving": "udp_srv",
+    "udp_sockets": "udp_sock",
+}
+"""Names that do not fit, each with its short form."""
+
+
+def kernel_name(name: str) -> str:
+    """Return the name under which the kernel knows a program or map."""
+    return (PREFIX + SHORT.get(name, name))[:LENGTH]
+
+
+def kernel_names(name: str) -> frozenset[str]:
+    """Return the names under which the kernel may know it: that of earlier builds is the other."""
+    return frozenset({kernel_name(name), name[:LENGTH]})

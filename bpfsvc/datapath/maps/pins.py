@@ -1,0 +1,184 @@
+"""Where maps, programs and links are pinned in the bpf file system, and how they are opened.
+
+::
+
+    PIN_ROOT/current/maps/NAME        and programs/NAME: what is in force
+    PIN_ROOT/next/...                 a newer build, until it is
+    PIN_ROOT/links/NAME               cgroup attachments; their programs are replaced in place
+
+A build moves from ``next`` to ``current`` by renaming, so a reader finds one or the other, and a
+half-made ``next`` is simply removed by the next agent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpfsvc.base.errors import BpfsvcError, SystemUnfit
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.maps.layout import Layout, read_layout
+from bpfsvc.datapath.maps.registry import option_for
+
+_BPF_FS_MAGIC = 0xCAFE4A11
+
+_LOCK_TRIES = 5
+_LOCK_PAUSE = 0.05  # seconds
+
+
+class NotLoaded(BpfsvcError):
+    """Nothing of bpfsvc is pinned at the place given."""
+
+
+class Pinned:
+    """Maps and programs of one build, opened by name when they are first asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open what is pinned under ``directory``; raise :class:`NotLoaded` if nothing is."""
+        self.directory = directory
+        if not (directory / "maps" / "layout").exists():
+            raise NotLoaded(
+                f"bpfsvc is not loaded: nothing is pinned at {directory}",
+                "start it with: bpfsvc run, or name another place with --pin-root",
+            )
+        self.layout: Layout = read_layout(directory / "maps")
+        self._maps: dict[str, syscall.Map] = {}
+        self._programs: dict[str, int] = {}
+
+    def map(self, name: str) -> syscall.Map:
+        """Return a map; it stays open and is shared."""
+        if name not in self._maps:
+            try:
+                self._maps[name] = syscall.Map.pinned(
+                    self.directory / "maps" / name, option_for(name)
+                )
+            except FileNotFoundError as error:
+                raise NotLoaded(
+                    f"map {name} is missing from {self.directory}", "restart the agent: bpfsvc run"
+                ) from error
+        return self._maps[name]
+
+    def program(self, name: str) -> int:
+        """Return the descriptor of a program; it stays open and is shared."""
+        if name not in self._programs:
+            try:
+                self._programs[name] = syscall.get(self.directory / "programs" / name)
+            except FileNotFoundError as error:
+                raise NotLoaded(
+                    f"program {name} is missing from {self.directory}",
+                    "restart the agent: bpfsvc run",
+                ) from error
+        return self._programs[name]
+
+    def close(self) -> None:
+        """Close everything."""
+        for opened in self._maps.values():
+            opened.close()
+        for fd in self._programs.values():
+            os.close(fd)
+        self._maps.clear()
+        self._programs.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class PinRoot:
+    """A directory of a bpf file system that belongs to one agent."""
+
+    path: Path
+
+    @property
+    def current(self) -> Path:
+        """What is in force."""
+        return self.path / "current"
+
+    @property
+    def next(self) -> Path:
+        """What is being built."""
+        return self.path / "next"
+
+    @property
+    def links(self) -> Path:
+        """Attachments to cgroups."""
+        return self.path / "links"
+
+    def create(self) -> None:
+        """Make the directory; raise :class:`SystemUnfit` if it is not in a bpf file system."""
+        place = self.path
+        while not place.exists():
+            place = place.parent
+        if not is_bpffs(place):
+            raise SystemUnfit(
+                f"{self.path} is not in a bpf file system",
+                "mount -t bpf bpf /sys/fs/bpf, or name another place with --pin-root",
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> int:
+        """Keep other agents away until this process ends."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        # A command that only asks whether an agent runs holds the lock for an instant.
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE)
+        os.close(fd)
+        raise BpfsvcError(
+            f"another bpfsvc is running with {self.path}",
+            "stop it first, or give this one a place of its own with --pin-root",
+        )
+
+    def discard_next(self) -> None:
+        """Remove a build that never came into force."""
+        shutil.rmtree(self.next, ignore_errors=True)
+
+    def promote_next(self) -> None:
+        """Replace the old build by the new one."""
+        old = self.path / "old"
+        shutil.rmtree(old, ignore_errors=True)
+        if self.current.exists():
+            self.current.rename(old)
+        self.next.rename(self.current)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove all pins; what is still attached keeps working until it is detached."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def release(pin: Path) -> None:
+    """Detach and unpin a link, of whichever kind."""
+    link = syscall.get(pin)
+    try:
+        syscall.link_detach(link)
+    except OSError as error:
+        # What it was attached to may be gone already.
+        if error.errno not in (errno.ENOLINK, errno.EINVAL):
+            raise
+    finally:
+        os.close(link)
+    pin.unlink()
+
+
+def is_bpffs(path: Path) -> bool:
+    """True if a path lies in a bpf file system."""
+    return filesystem_magic(path) == _BPF_FS_MAGIC
+
+
+def filesystem_magic(path: Path) -> int:
+    """Return ``f_type`` of statfs(2): what kind of file system ``path`` lies in."""
+    # struct statfs starts with f_type on every 64-bit architecture; os.statvfs leaves it out.
+    data = ctypes.create_string_buffer(256)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    return int.from_bytes(data.raw[:8], sys.byteorder)

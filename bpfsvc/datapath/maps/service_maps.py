@@ -1,0 +1,188 @@
+"""The maps that hold Services: plans are written to them, and entries read back.
+
+Users of this module speak in the entries of :mod:`bpfsvc.services.registry`; below it there are
+only bytes (:mod:`bpfsvc.datapath.maps.codec`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic
+
+from bpfsvc.base.errors import MapFull
+from bpfsvc.base.networks import Network
+from bpfsvc.datapath.maps.codec import EntryCodec
+from bpfsvc.datapath.maps.destinations import Destinations
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.syscall import NOEXIST, Map
+from bpfsvc.services.applied import Applied
+from bpfsvc.services.plan import Plan
+from bpfsvc.services.registry import FRONTENDS, MAPS, E, ServiceMap
+
+_ID = struct.Struct("=I")
+
+_ANYTHING = _ID.pack(1)
+"""The value of entries that say everything by being there."""
+
+
+class ServiceMaps:
+    """The maps that hold Services."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        """Open the maps; raise :class:`KernelError` if their layout is not the one known here."""
+        self._tables: dict[ServiceMap[Any], _Table[Any]] = {
+            one: (_CountedTable if one.counted else _Table)(one, pinned) for one in MAPS
+        }
+        self._service_networks = pinned.map("service_networks")
+        self._network = pinned.layout.maps["service_networks"].key.expect(
+            "the keys of map service_networks", ("prefix", "network")
+        )
+        self._destinations = Destinations(pinned)
+        self._opted_out = pinned.map("socket_optouts")
+        self._counters = pinned.map("backend_counters")
+
+    def execute(self, plan: Plan) -> None:
+        """Write a plan, phase by phase.
+
+        Raises :class:`MapFull` at the first entry without room.
+        """
+        zeros = bytes(self._counters.value_size)
+        self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
+        for one, entries in plan.put_phases():
+            try:
+                self._tables[one].put(entries, self._destinations)
+            except MapFull:
+                if one is not FRONTENDS:
+                    self._take_back(plan)
+                raise
+        for one, keys in plan.delete_phases():
+            self._tables[one].delete(keys)
+
+    def _take_back(self, plan: Plan) -> None:
+        """Delete new generations of backends, which no frontend refers to and none will.
+
+        A plan that repairs what is applied puts no new ones.
+        """
+        for one, entries in plan.put_phases() if plan.applied else ():
+            if one.has_generation:
+                self._tables[one].delete(map(one.key, entries))
+
+    def read(self, one: ServiceMap[E], /) -> Iterator[E]:
+        """Read all entries of a map."""
+        table: _Table[E] = self._tables[one]
+        return table.read()
+
+    def recount(self, applied: Iterable[Applied]) -> int:
+        """Correct the counts of the maps that have them; return the number of differences."""
+
+        def uses(one: ServiceMap[Any]) -> Iterator[Any]:
+            return (entry for each in applied for entry in one.entries(each))
+
+        return sum(self.set_counts(one, partial(uses, one)) for one in MAPS if one.counted)
+
+    def set_counts(self, one: ServiceMap[E], uses: Callable[[], Iterable[E]]) -> int:
+        """Make the entries of a counted map exactly these; return the number of differences.
+
+        ``uses()`` yields an entry as often as it is used, in any order; it may be called twice.
+        """
+        table = self._tables[one]
+        assert isinstance(table, _CountedTable)
+        return table.set_counts(uses, self._destinations)
+
+    def clear(self) -> None:
+        """Delete all entries, those of frontends first."""
+        for one in reversed(MAPS):
+            table = self._tables[one].map
+            table.delete_many([key for key, _ in table.items()])
+
+    # -- what no single Service has --
+
+    def set_service_networks(self, networks: Iterable[Network]) -> int:
+        """Make the networks of cluster IPs exactly these; return the number of differences."""
+        networks = set(networks)
+        self._destinations.cover(networks)
+        wanted = {self._network.pack(bits, address) for address, bits in networks}
+        return _set_keys(self._service_networks, wanted)
+
+    def know_destinations(self) -> None:
+        """Set the bits of all addresses that are in the maps."""
+        self._destinations.refill()
+
+    def set_opted_out(self, addresses: Iterable[bytes]) -> int:
+        """Make the pods whose sockets are left alone exactly these; return the differences."""
+        return _set_keys(self._opted_out, set(addresses))
+
+
+class _Table(Generic[E]):
+    """One map and how its entries are encoded."""
+
+    def __init__(self, one: ServiceMap[E], pinned: Pinned) -> None:
+        self.map = pinned.map(one.name)
+        self._codec = EntryCodec(one, pinned.layout.maps[one.name])
+
+    def put(self, entries: Iterable[E], destinations: Destinations) -> None:
+        items = list(map(self._codec.encode, entries))
+        destinations.add_keys(self.map.name, (key for key, _ in items))
+        self.map.update_many(items)
+
+    def delete(self, keys: Iterable[Any]) -> None:
+        self.map.delete_many(list(map(self._codec.encode_key, keys)))
+
+    def read(self) -> Iterator[E]:
+        return self._codec.decode(self.map.items())
+
+
+class _CountedTable(_Table[E]):
+    """A map whose values are the numbers of uses.
+
+    The map itself holds the counts; memory for a second copy would be most of the agent's.
+    """
+
+    def put(self, entries: Iterable[E], destinations: Destinations) -> None:
+        uses = Counter(key for key, _ in map(self._codec.encode, entries))
+        destinations.add_keys(self.map.name, uses)
+        for key, times in uses.items():
+            if not self.map.update(key, _ID.pack(times), NOEXIST):
+                self.map.update(key, _ID.pack(self._uses(key) + times))
+
+    def delete(self, keys: Iterable[Any]) -> None:
+        gone = []
+        for key, times in Counter(map(self._codec.encode_key, keys)).items():
+            uses = self._uses(key) - times
+            if uses > 0:
+                self.map.update(key, _ID.pack(uses))
+            else:
+                gone.append(key)
+        self.map.delete_many(gone)
+
+    def set_counts(self, uses: Callable[[], Iterable[E]], destinations: Destinations) -> int:
+        # Nearly always nothing differs. Equal sums of hashes say so without a copy of either side.
+        held = sum(hash(key) * _ID.unpack(count)[0] for key, count in self.map.items())
+        if held == sum(hash(key) for key, _ in map(self._codec.encode, uses())):
+            return 0
+        missing = Counter(key for key, _ in map(self._codec.encode, uses()))
+        gone = []
+        for key, count in self.map.items():
+            if key not in missing:
+                gone.append(key)
+            elif missing[key] == _ID.unpack(count)[0]:
+                del missing[key]
+        destinations.add_keys(self.map.name, missing)
+        self.map.update_many((key, _ID.pack(count)) for key, count in missing.items())
+        self.map.delete_many(gone)
+        return len(missing) + len(gone)
+
+    def _uses(self, key: bytes) -> int:
+        count: int = _ID.unpack(self.map.lookup(key) or bytes(4))[0]
+        return count
+
+
+def _set_keys(table: Map, wanted: set[bytes]) -> int:
+    """Make the keys of a map that is a set exactly these; return the number of differences."""
+    held = {key for key, _ in table.items()}
+    table.update_many((key, _ANYTHING) for key in wanted - held)
+    table.delete_many(list(held - wanted))
+    return len(wanted ^ held)

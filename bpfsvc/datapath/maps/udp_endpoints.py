@@ -1,0 +1,75 @@
+"""The endpoints that serve UDP service ports, eligible or not, for sockets that send to them.
+
+A socket that is not connected keeps the backend that the socket hooks chose for it as long as that
+backend has an entry here (``bpf/maps/socket_storage.h``).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Collection, Iterable, Iterator, Set
+from socket import IPPROTO_UDP, htons, ntohs
+
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.services.entries import Place
+
+UdpEndpoint = tuple[int, Place]
+"""A service id, and an endpoint that serves it."""
+
+_KEY = ("service", "by.address", "by.port", "by.protocol", "by.zero")
+
+
+class UdpEndpointsMap:
+    """The map ``udp_serving``."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        """Open the map; raise :class:`KernelError` if its layout is not the one known here."""
+        self._map = pinned.map("udp_serving")
+        self._left_at = 0.0
+        constant = pinned.layout.constant
+        self._serves = struct.pack("=I", constant("UDP_SERVES"))
+        self._left = struct.pack("=I", constant("UDP_LEFT"))
+        # An endpoint without an entry may be new for so long, so entries of former ones stay.
+        self._fresh_seconds = constant("CHOICE_FRESH_SECONDS")
+        self._key = pinned.layout.maps["udp_serving"].key.expect(
+            "the keys of map udp_serving", _KEY
+        )
+
+    def change(self, came: Iterable[UdpEndpoint], left: Iterable[UdpEndpoint]) -> None:
+        """Write which endpoints serve from now on, and which do no more; may raise ``MapFull``."""
+        self._leave(map(self._packed, left))
+        self._map.update_many((self._packed(one), self._serves) for one in came)
+
+    def serving(self) -> Iterator[UdpEndpoint]:
+        """Yield the endpoints that serve."""
+        for key, value in self._map.items():
+            if value == self._serves:
+                service, address, port, *_ = self._key.unpack(key)
+                yield service, (address, ntohs(port))
+
+    def settle(self, servers: Set[UdpEndpoint], spared: Collection[int] = ()) -> int:
+        """Make the endpoints that serve exactly these; return how many entries differed.
+
+        Entries of the service ids in ``spared`` stay as they are. Raises :class:`MapFull`.
+        """
+        wanted = {self._packed(one) for one in servers}
+        held = {
+            key: value for key, value in self._map.items() if self._key.unpack(key)[0] not in spared
+        }
+        serving = {key for key, value in held.items() if value == self._serves}
+        if time.monotonic() - self._left_at > self._fresh_seconds:
+            self._map.delete_many(list(held.keys() - serving - wanted))
+        self._leave(serving - wanted)
+        self._map.update_many((key, self._serves) for key in wanted - serving)
+        return len(wanted ^ serving)
+
+    def _leave(self, keys: Iterable[bytes]) -> None:
+        entries = [(key, self._left) for key in keys]
+        if entries:
+            self._map.update_many(entries)
+            self._left_at = time.monotonic()
+
+    def _packed(self, server: UdpEndpoint) -> bytes:
+        service, (address, port) = server
+        return self._key.pack(service, address, htons(port), IPPROTO_UDP, 0)

@@ -1,0 +1,186 @@
+"""Entries of netfilter's connection table, each asked for by a flow of either direction.
+
+Conntrack follows the sequence numbers of TCP, and takes a packet for invalid that does not fit to
+those before. Where it does not see all packets of a connection, it has to be told not to expect
+that: it is *liberal* then. nf_tables does the same for what it puts into a flowtable. Two things
+that it remembers would be of an earlier time and are forgotten with that: up to where data was
+acknowledged, which a reset is judged by, and that data was not acknowledged, by which it would keep
+a silent connection for minutes only. (``net/netfilter/nf_conntrack_proto_tcp.c``,
+``nft_flow_offload.c``)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath import sysctl
+from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+
+_REQUEST, _REQUEST_ACK = 0x1, 0x5
+_NLMSG_ERROR = 2
+_HELPER = 5
+"""CTA_HELP: something reads what the connection carries."""
+
+_TCP, _TCP_STATE, _FLAGS_ORIGINAL, _FLAGS_REPLY = 1, 1, 4, 5
+"""Attributes within PROTOCOL_STATE."""
+
+_TCP_ESTABLISHED = 3
+_SEEN_REPLY, _ASSURED = 1 << 1, 1 << 2
+_NOT_AS_IT_IS = sum(1 << bit for bit in (4, 5, 6, 9, 12, 14, 15))
+"""Source or destination or sequence numbers are translated, it is dying, it clashed with another
+one, or it is in a flowtable (``enum ip_conntrack_status``)."""
+
+_LIBERAL, _UNACKNOWLEDGED, _ACKNOWLEDGED = 1 << 3, 1 << 4, 1 << 5
+_MASK = _LIBERAL | _UNACKNOWLEDGED | _ACKNOWLEDGED
+"""IP_CT_TCP_FLAG_BE_LIBERAL, _DATA_UNACKNOWLEDGED, _MAXACK_SET."""
+
+_BUFFER = 1 << 20
+_AT_ONCE = 32
+"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
+
+
+class Entry(NamedTuple):
+    """One connection, as netfilter has it.
+
+    * ``original``, ``reply``: its flows; None if it has no ports.
+    * ``status``: bits of ``enum ip_conntrack_status``. ``tcp_state``: 0 of other protocols.
+    * ``tcp_flags``: of both directions. ``helper``: True if something reads what it carries.
+    * ``zone``: True if it is another program's, such as a virtual switch's.
+    * ``seconds``: so long it is kept without a packet.
+    """
+
+    original: TranslatedFlow | None
+    reply: TranslatedFlow | None
+    status: int
+    tcp_state: int
+    tcp_flags: tuple[int, int]
+    helper: bool
+    zone: bool
+    seconds: int
+
+    @property
+    def is_established(self) -> bool:
+        """True if it is established, and its packets pass netfilter as they are."""
+        if not self.original or not self.reply or self.original.reverse() != self.reply:
+            return False
+        if self.helper or self.zone or self.status & _NOT_AS_IT_IS:
+            return False
+        if self.original.protocol == socket.IPPROTO_TCP and self.tcp_state != _TCP_ESTABLISHED:
+            return False
+        return self.status & (_SEEN_REPLY | _ASSURED) == _SEEN_REPLY | _ASSURED
+
+    @property
+    def is_liberal(self) -> bool:
+        """True if it is as :func:`make_liberal` leaves it."""
+        return all(flags & _MASK == _LIBERAL for flags in self.tcp_flags)
+
+
+def look_up(flows: Iterable[TranslatedFlow]) -> Iterator[tuple[TranslatedFlow, Entry | None]]:
+    """Yield each flow with its entry, None without one; ``OSError`` if netfilter gives none."""
+    for some, answers in _ask(ctnetlink.GET, _REQUEST, ((flow, b"") for flow in flows)):
+        for number, error, body in answers:
+            if error not in (0, errno.ENOENT):
+                raise OSError(error, os.strerror(error))
+            yield some[number], None if error else _read(body)
+
+
+def make_liberal(
+    flows: Iterable[TranslatedFlow], seconds: int | None = None
+) -> Iterator[TranslatedFlow]:
+    """Have conntrack miss packets of TCP flows; yield those of which it does.
+
+    ``seconds``: how long the entries are kept without a packet; None: that stays as it is.
+    ``OSError`` if netfilter cannot be asked.
+    """
+    flags = struct.pack("=BB", _LIBERAL, _MASK)
+    of_tcp = [ctnetlink.attribute(kind, flags) for kind in (_FLAGS_ORIGINAL, _FLAGS_REPLY)]
+    body = ctnetlink.nested(ctnetlink.PROTOCOL_STATE, ctnetlink.nested(_TCP, *of_tcp))
+    if seconds is not None:
+        body += ctnetlink.attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
+    for some, answers in _ask(ctnetlink.NEW, _REQUEST_ACK, ((flow, body) for flow in flows)):
+        yield from (some[number] for number, error, _ in answers if not error)
+
+
+class SilentSeconds(NamedTuple):
+    """How long netfilter keeps a silent TCP connection, and one with data not acknowledged."""
+
+    established: int
+    unacknowledged: int
+
+
+def silent_seconds() -> SilentSeconds | None:
+    """Return the settings of this network namespace; None if they are not known."""
+    try:
+        return SilentSeconds(
+            *(
+                int(sysctl.read(f"net.netfilter.nf_conntrack_tcp_timeout_{name}"))
+                for name in SilentSeconds._fields
+            )
+        )
+    except (KernelError, ValueError):
+        return None
+
+
+_Answer = tuple[int, int, memoryview]
+"""The number of its request, the error, 0 for none, and what follows the header."""
+
+
+def _ask(
+    kind: int, flags: int, requests: Iterator[tuple[TranslatedFlow, bytes]]
+) -> Iterator[tuple[Sequence[TranslatedFlow], list[_Answer]]]:
+    """Send requests, each with attributes; yield flows with the answers to them."""
+    with ctnetlink.connect() as netfilter:
+        while some := list(islice(requests, _AT_ONCE)):
+            netfilter.send(
+                b"".join(
+                    ctnetlink.message(
+                        kind,
+                        flags,
+                        ctnetlink.pack_tuple(ctnetlink.TUPLE_ORIGINAL, flow) + body,
+                        ctnetlink.address_family(flow),
+                        number,
+                    )
+                    for number, (flow, body) in enumerate(some)
+                )
+            )
+            answers: list[_Answer] = []
+            while len(answers) < len(some):
+                answers += _answers(memoryview(netfilter.recv(_BUFFER)))
+            yield [flow for flow, _ in some], answers
+
+
+def _answers(data: memoryview) -> Iterator[_Answer]:
+    while data:
+        size, kind, _, number, _ = ctnetlink.HEADER.unpack_from(data)
+        body = data[ctnetlink.HEADER.size : size]
+        (error,) = struct.unpack_from("=i", body) if kind == _NLMSG_ERROR else (0,)
+        yield number, -error, body
+        data = data[(size + 3) & ~3 :]
+
+
+def _read(body: memoryview) -> Entry:
+    fields = ctnetlink.attributes(body[ctnetlink.FAMILY_BYTES :])
+    info = ctnetlink.attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+    tcp = ctnetlink.attributes(info.get(_TCP, memoryview(b"")))
+    return Entry(
+        original=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_ORIGINAL]),
+        reply=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY]),
+        status=int.from_bytes(fields.get(ctnetlink.STATUS, b""), "big"),
+        tcp_state=tcp[_TCP_STATE][0] if _TCP_STATE in tcp else 0,
+        tcp_flags=(_flags(tcp, _FLAGS_ORIGINAL), _flags(tcp, _FLAGS_REPLY)),
+        helper=_HELPER in fields,
+        zone=ctnetlink.ZONE in fields,
+        seconds=int.from_bytes(fields.get(ctnetlink.TIMEOUT, b""), "big"),
+    )
+
+
+def _flags(tcp: dict[int, memoryview], kind: int) -> int:
+    return tcp[kind][0] if kind in tcp else 0

@@ -1,0 +1,147 @@
+"""Flows that netfilter translates.
+
+Those whose destination it has translated are kube-proxy's connections, and hostPorts; those of
+which it has changed the source alone are what a CNI masquerades. The kernel is asked for the ones
+or the others (since Linux 5.16; older kernels send all, and the rest is skipped here).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+
+Fields = dict[int, memoryview]
+
+_REQUEST, _REQUEST_DUMP = 0x1, 0x301
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_SOURCE_TRANSLATED, _DESTINATION_TRANSLATED = 1 << 4, 1 << 5
+"""IPS_SRC_NAT, IPS_DST_NAT."""
+
+_INFO_TCP, _INFO_STATE = 1, 1
+"""Attributes within PROTOCOL_STATE."""
+
+_TCP_OVER = frozenset({6, 7, 8})
+"""LAST_ACK, TIME_WAIT and CLOSE (``enum tcp_conntrack``): the connection is over."""
+
+_BUFFER = 1 << 20
+_AT_ONCE = 32
+"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
+
+_COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+
+
+def tracks() -> bool:
+    """True if netfilter has connections here."""
+    try:
+        return int(_COUNT.read_text()) > 0
+    except FileNotFoundError:
+        return False
+
+
+def open_connections() -> Iterator[TranslatedFlow]:
+    """Yield those of TCP that are not over; ``OSError`` as below."""
+    for fields in _entries(_DESTINATION_TRANSLATED):
+        found = _read(fields)
+        if found and found.protocol == socket.IPPROTO_TCP and _tcp_state(fields) not in _TCP_OVER:
+            yield found
+
+
+def translated_flows() -> Iterator[TranslatedFlow]:
+    """Yield the flows of this network namespace; ``OSError`` if the kernel cannot list them."""
+    return filter(None, map(_read, _entries(_DESTINATION_TRANSLATED)))
+
+
+def masqueraded_flows() -> Iterator[TranslatedFlow]:
+    """Yield those of which the source alone is translated; ``OSError`` as above."""
+    for fields in _entries(_SOURCE_TRANSLATED):
+        found = _read(fields, _SOURCE_TRANSLATED)
+        if found and not _status(fields) & _DESTINATION_TRANSLATED:
+            yield found
+
+
+def forgotten(flows: Sequence[TranslatedFlow]) -> Iterator[TranslatedFlow]:
+    """Yield the flows of which netfilter has no entry; ``OSError`` if it cannot be asked."""
+    if not tracks():
+        yield from flows
+        return
+    with ctnetlink.connect() as netfilter:
+        for start in range(0, len(flows), _AT_ONCE):
+            asked = flows[start : start + _AT_ONCE]
+            netfilter.send(b"".join(map(_question, asked, range(len(asked)))))
+            answered = 0
+            while answered < len(asked):
+                for number, error in _answers(memoryview(netfilter.recv(_BUFFER))):
+                    answered += 1
+                    if error == errno.ENOENT:
+                        yield asked[number]
+                    elif error:
+                        raise OSError(error, os.strerror(error))
+
+
+def _question(flow: TranslatedFlow, number: int) -> bytes:
+    """Return the request for one entry."""
+    wanted = ctnetlink.pack_tuple(ctnetlink.TUPLE_REPLY, flow.reverse())
+    return ctnetlink.message(
+        ctnetlink.GET, _REQUEST, wanted, ctnetlink.address_family(flow), number
+    )
+
+
+def _answers(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield of each message the number of its request, and the error, 0 if it is an entry."""
+    while data:
+        size, kind, _, number, _ = ctnetlink.HEADER.unpack_from(data)
+        error = 0
+        if kind == _NLMSG_ERROR:
+            (error,) = struct.unpack_from("=i", data, ctnetlink.HEADER.size)
+        yield number, -error
+        data = data[(size + 3) & ~3 :]
+
+
+def _entries(status: int) -> Iterator[Fields]:
+    """Yield the attributes of each entry that has these bits, on older kernels of all.
+
+    Where netfilter tracks nothing it is not asked: that would load its modules.
+    """
+    if not tracks():
+        return
+    wanted = ctnetlink.attribute(ctnetlink.STATUS, struct.pack("!I", status))
+    with ctnetlink.connect() as netfilter:
+        netfilter.send(ctnetlink.message(ctnetlink.GET, _REQUEST_DUMP, wanted))
+        while True:
+            data = memoryview(netfilter.recv(_BUFFER))
+            while data:
+                size, kind, *_ = ctnetlink.HEADER.unpack_from(data)
+                if kind == _NLMSG_DONE:
+                    return
+                if kind == _NLMSG_ERROR:
+                    (number,) = struct.unpack_from("=i", data, ctnetlink.HEADER.size)
+                    raise OSError(-number, os.strerror(-number) if number else "no answer")
+                body = data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size]
+                yield ctnetlink.attributes(body)
+                data = data[(size + 3) & ~3 :]
+
+
+def _tcp_state(fields: Fields) -> int:
+    """Return the state of a TCP connection, 0 if the kernel did not say it."""
+    info = ctnetlink.attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+    tcp = ctnetlink.attributes(info.get(_INFO_TCP, memoryview(b"")))
+    return tcp[_INFO_STATE][0] if _INFO_STATE in tcp else 0
+
+
+def _status(fields: Fields) -> int:
+    return int.from_bytes(fields.get(ctnetlink.STATUS, b""), "big")
+
+
+def _read(fields: Fields, status: int = _DESTINATION_TRANSLATED) -> TranslatedFlow | None:
+    """Return the flow of one entry; None if it is not so translated, or has no ports."""
+    if not _status(fields) & status or ctnetlink.TUPLE_REPLY not in fields:
+        return None
+    reply = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY])
+    return reply.reverse() if reply else None

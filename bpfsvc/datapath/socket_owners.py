@@ -1,0 +1,114 @@
+"""Connect sockets of other processes anew, in place: for their owners nothing changes.
+
+A connected UDP socket is never asked again where to send to, so its backend cannot be changed by
+the programs. But a process with a descriptor of the socket can call connect() for it, and the
+programs then choose a backend as they do for its owner. A copy of the owner's descriptor is needed
+for that: so the agent has to see the processes of the node, and to be allowed what a debugger is
+(CAP_SYS_PTRACE).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bpfsvc.base.address import unpack
+from bpfsvc.base.syscalls import pidfd_getfd
+from bpfsvc.datapath.netlink.sock_diag import UdpSocket
+from bpfsvc.services.entries import Place
+
+_SO_COOKIE = 57
+_PROCESSES = Path("/proc")
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_INODE = re.compile(r"^ino:\s*(\d+)$", re.MULTILINE)
+
+
+def connect_anew(sockets: Mapping[UdpSocket, Place]) -> set[UdpSocket]:
+    """Connect each to its place; return those for which that succeeded."""
+    by_inode = {each.inode: each for each in sockets}
+    moved: set[UdpSocket] = set()
+    for inode, process, number in _descriptors(by_inode):
+        each = by_inode[inode]
+        if each in moved:
+            continue
+        with suppress(OSError):
+            _connect(process, number, each, sockets[each])
+            moved.add(each)
+        if len(moved) == len(by_inode):
+            break
+    return moved
+
+
+def _descriptors(inodes: Collection[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each inode with a process and its descriptor; of shared ones, every process."""
+    wanted = frozenset(inodes)
+    for process in _PROCESSES.iterdir():
+        if not process.name.isdigit():
+            continue
+        # It may have ended, or be none of ours to look at.
+        with suppress(OSError):
+            for number, inode in _files(process):
+                if inode in wanted:
+                    yield inode, int(process.name), number
+
+
+def _files(process: Path) -> Iterator[tuple[int, int]]:
+    """Yield the descriptors of a process with their inodes: those of sockets, or all of them.
+
+    The folder ``fd`` is quick to read, but belongs to the user of the process; ``fdinfo`` asks for
+    the right to debug alone.
+    """
+    inode_of: Callable[[Path], int | None] = _socket_inode
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except PermissionError:
+        descriptors = list((process / "fdinfo").iterdir())
+        inode_of = _any_inode
+    for each in descriptors:
+        with suppress(OSError):
+            inode = inode_of(each)
+            if inode is not None:
+                yield int(each.name), inode
+
+
+def _socket_inode(link: Path) -> int | None:
+    found = _SOCKET.fullmatch(str(link.readlink()))
+    return int(found[1]) if found else None
+
+
+def _any_inode(info: Path) -> int | None:
+    found = _INODE.search(info.read_text())
+    return int(found[1]) if found else None
+
+
+def _connect(process: int, number: int, wanted: UdpSocket, to: Place) -> None:
+    """Connect the socket that a process has open; ``OSError`` if it is something else by now."""
+    with _copy(process, number) as found:
+        cookie = found.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
+        if int.from_bytes(cookie, sys.byteorder) != wanted.cookie:
+            raise ProcessLookupError("the socket is closed")
+        address = unpack(to[0])
+        mapped = f"::ffff:{address}" if "." in address else address
+        found.connect((mapped if found.family == socket.AF_INET6 else address, to[1]))
+
+
+@contextmanager
+def _copy(process: int, number: int) -> Iterator[socket.socket]:
+    """Return a copy of what a process has open, if that is a socket."""
+    pidfd = os.pidfd_open(process)
+    try:
+        copy = pidfd_getfd(pidfd, number)
+    finally:
+        os.close(pidfd)
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with found:
+        yield found

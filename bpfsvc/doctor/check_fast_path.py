@@ -1,0 +1,244 @@
+"""Check facts about what the fast path would bypass: netfilter, policies, other ways, IPsec. Pure.
+
+The fast path bypasses netfilter, programs of others, queues, and IPsec. Programs and queues are
+those of one interface, and the agent leaves such interfaces out. The rest concerns the whole
+node, and one sign of it is enough:
+
+* Programs that enforce network policies: Calico and Canal (interfaces cali..., chains cali-...;
+  projectcalico/calico, felix/rules), kube-router (KUBE-POD-FW-, KUBE-NWPLCY-, KUBE-ROUTER-;
+  cloudnativelabs/kube-router, pkg/controllers/netpol), Weave (WEAVE-NPC), Azure (AZURE-NPM),
+  Antrea, Cilium, OVN-Kubernetes, the AWS agent (its pinned map of connections;
+  aws/aws-network-policy-agent, pkg/ebpf). They may have no rule yet, and one soon.
+* Rules for forwarded packets that drop, reject, divert or change them, and policies that drop. A
+  rule against packets that conntrack finds invalid does not count: it never sees those of the
+  fast path. iptables-nft-save may write a rule that only nft understands without its target.
+* Chains of nftables for forwarded packets: what their rules do is not read. Of those named as
+  iptables names its own, iptables-nft-save writes the rules, or nothing if nft made them so that
+  iptables could not.
+* Chains of nftables by which a CNI plugin masquerades (containernetworking/plugins, pkg/ip,
+  ipmasq_nftables_linux.go).
+* IPsec policies: packets would leave unencrypted.
+* Ways that it would not take (check_routes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from bpfsvc.doctor.check_established import established_objections
+from bpfsvc.doctor.check_routes import INVALID, ipsec_obstacles, route_obstacles
+from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts, NftChain
+from bpfsvc.doctor.finding import Finding, note, ok
+from bpfsvc.kubeproxy_cleanup import conntrack_keepalive, names
+from bpfsvc.kubeproxy_cleanup.rules import RulesTable, chain_of, target_of, words_of
+
+_POLICY_DEVICES = {
+    "cali": "Calico",
+    "cilium_": "Cilium",
+    "antrea-gw": "Antrea",
+    "ovn-k8s": "OVN-Kubernetes",
+}
+"""How the interfaces of programs begin that enforce policies -> their name."""
+
+_POLICY_CHAINS = {
+    "cali-": "Calico",
+    "KUBE-POD-FW-": "kube-router",
+    "KUBE-NWPLCY-": "kube-router",
+    "KUBE-ROUTER-": "kube-router",
+    "WEAVE-NPC": "Weave",
+    "AZURE-NPM": "Azure's network policy manager",
+    "ANTREA-": "Antrea",
+    "CILIUM_": "Cilium",
+}
+"""How their chains of iptables begin -> their name."""
+
+_FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
+"""Built-in chains that a forwarded packet passes."""
+
+_STOPS = frozenset({"DROP", "REJECT", "NFQUEUE", "QUEUE", "TPROXY", "SYNPROXY"})
+
+_CHANGES = frozenset({"TCPMSS", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "TEE"})
+"""Without them a packet may be too long for its way, or miss its place in a queue."""
+
+_CNI_CHAIN = "CNI-"
+_SPARES = frozenset({"ACCEPT", "RETURN"})
+
+_IPTABLES = {"filter": 0, "mangle": -150, "raw": -300, "security": 50}
+"""Tables of nftables that iptables makes -> the priority of their chains for forwarded packets."""
+
+_NFT_FLAVOURS = {"ip": names.flavour_text("nft", 4), "ip6": names.flavour_text("nft", 6)}
+"""By family: who reads them."""
+
+_KNOWN_TABLES = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
+"""Tables of kube-proxy, which bpfsvc replaces, and of bpfsvc."""
+
+
+def check_fast_path(facts: FastPathFacts) -> Iterator[Finding]:
+    """Check whether ``--fast-path`` can be used."""
+    objections = list(fast_path_objections(facts))
+    for text in objections:
+        yield note("fast path", f"--fast-path would not be used: {text}")
+    if not objections:
+        yield ok("fast path", "nothing was found that --fast-path would bypass")
+        return
+    objections = list(established_objections(facts))
+    for text in objections:
+        yield note("fast path", f"--fast-path established would not be used: {text}")
+    if not objections:
+        yield note(
+            "fast path", "--fast-path established can be used: netfilter sees each connection"
+        )
+
+
+def fast_path_objections(facts: FastPathFacts) -> Iterator[str]:
+    """Yield why it must not be used, the clearest reason first, and last what cannot be checked."""
+    yield from fast_path_obstacles(facts)
+    yield from facts.unseen
+
+
+def fast_path_obstacles(facts: FastPathFacts) -> Iterator[str]:
+    """Yield what was found that forbids it."""
+    yield from _policy_programs(facts)
+    if _kube_proxy_translates(facts):
+        yield "kube-proxy's rules translate packets here, too (bpfsvc cleanup --kube-proxy)"
+    for flavour, table in facts.tables:
+        yield from _obstacles_in(flavour, table)
+        yield from _masquerades_between(facts.pods, flavour, table)
+    yield from _obstacles_in_nftables(facts)
+    yield from route_obstacles(facts)
+    yield from ipsec_obstacles(facts)
+
+
+def _obstacles_in_nftables(facts: FastPathFacts) -> Iterator[str]:
+    for chain in facts.chains:
+        where = f"{chain.family} {chain.table} {chain.name}"
+        if chain.table == CNI_MASQUERADE_TABLE:
+            yield f"nftables masquerades between pods in {where}"
+        elif not is_read(chain, facts.tables):
+            yield f"nftables filters forwarded packets in {where}"
+
+
+def _kube_proxy_translates(facts: FastPathFacts) -> bool:
+    """Return True if there are rules of kube-proxy for a Service, in any of its modes.
+
+    They choose ports for what they masquerade, and know of ours only what netfilter has seen.
+    """
+    return (
+        names.DUMMY_DEVICE in facts.devices
+        or any(each.table == names.NFT_TABLE for each in facts.chains)
+        or any(
+            names.is_chain_of_service(name) for _, each in facts.tables for name in each.policies
+        )
+    )
+
+
+def _policy_programs(facts: FastPathFacts) -> Iterator[str]:
+    reported = set()
+    chains = {name for _, table in facts.tables for name in table.policies}
+    for signs, seen in ((_POLICY_DEVICES, facts.devices), (_POLICY_CHAINS, frozenset(chains))):
+        for prefix, who in signs.items():
+            named = sorted(name for name in seen if name.startswith(prefix))
+            if named and who not in reported:
+                reported.add(who)
+                yield f"{who} may enforce network policies here ({named[0]})"
+    for pin in sorted(facts.pinned):
+        yield f"{POLICY_PINS[pin]} may enforce network policies here"
+
+
+def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
+    for chain in _FORWARDING_CHAINS:
+        if table.drops(chain):
+            yield f"the policy of {chain} in {flavour} drops what no rule accepts"
+    for chain in _reachable(table):
+        for rule in table.rules:
+            if chain_of(rule) != chain:
+                continue
+            target = target_of(rule)
+            if target in _STOPS and not INVALID.search(rule):
+                yield f"a rule in {flavour} stops packets: {rule}"
+                return
+            if target in _CHANGES:
+                yield f"a rule in {flavour} changes packets: {rule}"
+                return
+            if not target and flavour in _NFT_FLAVOURS.values():
+                yield f"a rule in {flavour} may be one that only nft understands: {rule}"
+                return
+
+
+def _masquerades_between(
+    pods: Iterable[IPv4Network | IPv6Network], flavour: str, table: RulesTable
+) -> Iterator[str]:
+    """Yield chains of CNI plugins that masquerade also what goes to pods of other nodes.
+
+    ``ipMasq`` of the plugins bridge and ptp makes a chain for each pod, which spares the network of
+    the pod and multicast, and masquerades the rest.
+    """
+    for chain in table.policies:
+        if not chain.startswith(_CNI_CHAIN):
+            continue
+        rules = [(rule, words_of(rule)) for rule in table.rules if chain_of(rule) == chain]
+        spared = [
+            found
+            for _, words in rules
+            if words.get("-j") in _SPARES and "-d" not in words.negated
+            for found in _networks(words.get("-d"))
+        ]
+        for rule, words in rules:
+            if words.get("-j") != "MASQUERADE" or "-d" not in words.negated:
+                continue
+            versions = [each.version for each in _networks(words.get("-d"))]
+            if not all(_is_spared(each, spared) for each in pods if each.version in versions):
+                yield f"a rule in {flavour} masquerades between pods: {rule}"
+                return
+
+
+def _networks(text: str) -> list[IPv4Network | IPv6Network]:
+    """Return the network of ``-d``; nothing without one, or for a mask with holes."""
+    try:
+        return [ip_network(text)]
+    except ValueError:
+        return []
+
+
+def _is_spared(
+    pods: IPv4Network | IPv6Network, spared: Iterable[IPv4Network | IPv6Network]
+) -> bool:
+    return any(pods.network_address in each and pods.broadcast_address in each for each in spared)
+
+
+def _reachable(table: RulesTable) -> list[str]:
+    """Return the chains that a forwarded packet may pass, without those of kube-proxy."""
+    calls: dict[str, list[str]] = {}
+    for rule in table.rules:
+        calls.setdefault(chain_of(rule), []).append(target_of(rule))
+    waiting = [chain for chain in _FORWARDING_CHAINS if chain in table.policies]
+    seen: list[str] = []
+    while waiting:
+        chain = waiting.pop(0)
+        if chain in seen or chain not in table.policies or names.is_chain(chain):
+            continue
+        seen.append(chain)
+        waiting += calls.get(chain, ())
+    return seen
+
+
+def is_read(chain: NftChain, tables: Iterable[tuple[str, RulesTable]]) -> bool:
+    """True if the rules of a chain are those in ``tables``, of iptables, or are known."""
+    read = {(flavour, table.name) for flavour, table in tables}
+    return chain.table in _KNOWN_TABLES or (
+        _is_of_iptables(chain) and (_flavour_of(chain), chain.table) in read
+    )
+
+
+def _flavour_of(chain: NftChain) -> str:
+    """Return the flavour of iptables that writes the rules of a table of nftables."""
+    return _NFT_FLAVOURS.get(chain.family, "")
+
+
+def _is_of_iptables(chain: NftChain) -> bool:
+    return (
+        chain.family in ("ip", "ip6")
+        and chain.name in _FORWARDING_CHAINS
+        and chain.priority == _IPTABLES.get(chain.table)
+    )

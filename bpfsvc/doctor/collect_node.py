@@ -1,0 +1,396 @@
+"""Collect facts about the node itself: kernel, file systems, kube-proxy, ports, forwarding.
+
+Nothing is changed. Programs of others are in :mod:`~bpfsvc.doctor.collect_others`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bpfsvc.base.address import family as family_of
+from bpfsvc.base.address import unpack
+from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit, UsageError
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.base.ports import PortRange
+from bpfsvc.base.privileges import require_privileges
+from bpfsvc.datapath import sysctl
+from bpfsvc.datapath.attach import cgroup
+from bpfsvc.datapath.build import probe
+from bpfsvc.datapath.build.bytecode_cache import Unusable
+from bpfsvc.datapath.build.shipped import ShippedPrograms
+from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
+from bpfsvc.datapath.netlink.details import read_details
+from bpfsvc.datapath.netlink.devices import LOOPBACK, Device, Interfaces, devices_to_attach
+from bpfsvc.doctor import proc_sockets
+from bpfsvc.doctor.facts import (
+    ApiServerFacts,
+    ChainPolicy,
+    FileSystemFacts,
+    ForwardingFacts,
+    Interface,
+    KubeProxyFacts,
+    PortFacts,
+    SystemFacts,
+)
+from bpfsvc.http.listening import ask
+from bpfsvc.inspect.reader import is_running
+from bpfsvc.kubeproxy_cleanup import names
+from bpfsvc.kubeproxy_cleanup.commands import Saved, run
+from bpfsvc.kubeproxy_cleanup.leftovers import Leftovers
+from bpfsvc.kubeproxy_cleanup.running import find_kube_proxy
+
+# -- the kernel and the rights of this process -----------------------------------------------------
+
+_JIT = "net.core.bpf_jit_enable"
+_IMPORT_SECONDS = 60
+_PYTHONS = (sys.executable, "/usr/bin/python3")
+
+
+def collect_system(programs: Path | None) -> SystemFacts:
+    """Return what the kernel offers this process; ``programs``: where an image carries them."""
+    unprivileged = ""
+    try:
+        require_privileges()
+    except SystemUnfit as error:
+        unprivileged = error.message
+    shipped, unfit = _carried(programs)
+    return SystemFacts(
+        release=os.uname().release,
+        unprivileged=unprivileged,
+        missing=() if unprivileged else probe.missing(),
+        tcx=not unprivileged and probe.has_tcx(),
+        jit=_jit(),
+        compiler=any(_has_bcc(python) for python in dict.fromkeys(_PYTHONS)),
+        shipped=shipped,
+        unfit=unfit,
+    )
+
+
+def _carried(programs: Path | None) -> tuple[bool, str]:
+    """Return whether the image carries programs that fit, and why those there do not, or ""."""
+    if programs is None:
+        return False, ""
+    try:
+        return ShippedPrograms(programs, load(Sizes()).code_digest).read() is not None, ""
+    except Unusable as error:
+        return False, str(error)
+
+
+def _jit() -> int | None:
+    try:
+        return int(sysctl.read(_JIT))
+    except KernelError:
+        return None
+
+
+def _has_bcc(python: str) -> bool:
+    """True if bcc can be imported. Tried in a process of its own, as it loads LLVM."""
+    try:
+        done = subprocess.run(
+            [python, "-c", "import bcc"], capture_output=True, timeout=_IMPORT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+# -- file systems ----------------------------------------------------------------------------------
+
+_BPFFS_PLACE = ("sys", "fs", "bpf")
+
+
+def collect_file_systems(root: PinRoot, cgroup_root: str | None) -> FileSystemFacts:
+    """Return the file systems bpfsvc needs; ``cgroup_root`` is the option as it was given."""
+    existing = root.path
+    while not existing.exists():
+        existing = existing.parent
+    directory, error_text, hint = "", "", ""
+    try:
+        directory = _cgroup(cgroup_root)
+    except BpfsvcError as error:
+        error_text, hint = error.message, error.hint
+    return FileSystemFacts(
+        pin_root=str(root.path),
+        bpffs=is_bpffs(existing),
+        mountable=_is_mountable(root.path),
+        pin_writable=os.access(existing, os.W_OK),
+        cgroup=directory,
+        no_cgroup=error_text,
+        no_cgroup_hint=hint,
+        # The kernel makes this file in every cgroup but the root of all.
+        nested=bool(directory) and Path(directory, "cgroup.type").exists(),
+        sysctls_writable=os.access("/proc/sys/net/ipv4/ip_local_reserved_ports", os.W_OK),
+    )
+
+
+def _is_mountable(path: Path) -> bool:
+    """True if a bpf file system can be mounted where it usually is, and would hold ``path``."""
+    place = next((each for each in path.parents if each.parts[-3:] == _BPFFS_PLACE), None)
+    known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
+    return place is not None and place.is_dir() and "bpf" in known
+
+
+def _cgroup(given: str | None) -> str:
+    if given == "none":
+        return ""
+    if given is None:
+        return str(cgroup.find_cgroup_root())
+    cgroup.check_cgroup_root(Path(given))
+    return given
+
+
+# -- kube-proxy ------------------------------------------------------------------------------------
+
+
+def collect_kube_proxy(root: PinRoot, found: Leftovers) -> KubeProxyFacts:
+    """Return what is known of kube-proxy; ``found`` is what it left in the kernel."""
+    agent_runs = root.path.is_dir() and is_running(root)
+    return KubeProxyFacts(
+        running=find_kube_proxy(agent_runs=agent_runs),
+        agent_runs=agent_runs,
+        leftovers=tuple(str(part) for part in found.parts),
+        remarks=found.remarks,
+        unseen=found.unseen,
+    )
+
+
+# -- ports -----------------------------------------------------------------------------------------
+
+
+def collect_ports(
+    masquerade: PortRange, node_ports: PortRange, at_cluster_ips: tuple[str, ...] = ()
+) -> PortFacts:
+    """Return the ports wanted, those the kernel assigns, and those in use."""
+    clash = hint = ""
+    try:
+        sysctl.check_ports(masquerade, node_ports)
+    except UsageError as error:
+        clash, hint = error.message, error.hint
+    tcp = list(_sockets("tcp"))
+    listening = frozenset(port for port, listens in tcp if listens)
+    # A connection that a server accepted has the server's port, and is not counted.
+    clients = {port for port, _ in tcp} - listening
+    udp = {port for port, _ in _sockets("udp")}
+    reserved = sysctl.parse_ports(sysctl.read(sysctl.RESERVED_PORTS))
+    return PortFacts(
+        masquerade=masquerade,
+        node_ports=node_ports,
+        clash=clash,
+        clash_hint=hint,
+        listening=listening,
+        in_use=frozenset({("tcp", port) for port in clients} | {("udp", port) for port in udp}),
+        health_checks=_health_checks(node_ports),
+        reserved=any(
+            each.first <= masquerade.first and masquerade.last <= each.last for each in reserved
+        ),
+        at_cluster_ips=at_cluster_ips,
+    )
+
+
+def _health_checks(node_ports: PortRange) -> frozenset[int]:
+    """Return the ports at which bpfsvc or kube-proxy says whether a Service has endpoints here.
+
+    A Service gets such a port from the range of the NodePorts. Its server is asked, as the process
+    that has a socket may be one of another container, which cannot be seen.
+    """
+    return frozenset(
+        port
+        for text in proc_sockets.texts("tcp")
+        for digits, port, state in proc_sockets.rows(text)
+        if state == proc_sockets.LISTENS
+        and node_ports.first <= port <= node_ports.last
+        and is_health_check(ask(proc_sockets.address(digits), port, "/"))
+    )
+
+
+def is_health_check(answer: object) -> bool:
+    """True if an answer is that of a ``healthCheckNodePort``, be it ours or kube-proxy's."""
+    return isinstance(answer, dict) and {"service", "localEndpoints"} <= answer.keys()
+
+
+def _sockets(protocol: str) -> Iterator[tuple[int, bool]]:
+    for text in proc_sockets.texts(protocol):
+        yield from read_sockets(text)
+
+
+def read_sockets(text: str) -> Iterator[tuple[int, bool]]:
+    """Yield from ``/proc/net/tcp`` or ``udp`` local ports, and whether the socket listens."""
+    for _, port, state in proc_sockets.rows(text):
+        yield port, state == proc_sockets.LISTENS
+
+
+# -- forwarding ------------------------------------------------------------------------------------
+
+_TUNNELS = frozenset({"vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "wireguard"})
+_PODS = frozenset({"veth", "netkit"})
+_FAMILIES = {"ip": 4, "ip6": 6, "inet": 0}
+
+
+def collect_forwarding(
+    network: Interfaces, patterns: Sequence[str], saved: Saved
+) -> ForwardingFacts:
+    """Return how packets travel; ``saved`` are the tables of iptables."""
+    details = read_details()
+    return ForwardingFacts(
+        interfaces=tuple(
+            Interface(
+                device.name,
+                details[device.index].mtu,
+                _rp_filter(device),
+                tunnel=device.kind in _TUNNELS,
+                pods=device.kind in _PODS
+                and device.index not in (network.default_v4, network.default_v6),
+            )
+            for device in devices_to_attach(network.devices, patterns)
+            if device.index in details
+        ),
+        families=tuple(sorted(_families(network.devices))),
+        forwarded=tuple(family for family in (4, 6) if sysctl.forwards(family)),
+        dropping=(*_iptables_policies(saved), *_nftables_policies()),
+    )
+
+
+def _families(devices: Sequence[Device]) -> set[int]:
+    """Return the families of global addresses: IPv6 is on everywhere, and used on few nodes."""
+    return {
+        family_of(each.address)
+        for device in devices
+        if device.kind not in (LOOPBACK, "dummy")
+        for each in device.addresses
+        if not each.scope
+    }
+
+
+def _rp_filter(device: Device) -> int:
+    """Return the value in force: the kernel takes the larger of two settings."""
+    values = [0]
+    for scope in ("all", device.name.replace(".", "/")):
+        try:
+            values.append(int(sysctl.read(f"net.ipv4.conf.{scope}.rp_filter")))
+        except KernelError:
+            continue
+    return max(values)
+
+
+def _iptables_policies(saved: Saved) -> Iterator[ChainPolicy]:
+    for flavour, tables in saved.items():
+        for table in tables:
+            if table.name == "filter" and table.drops("FORWARD"):
+                tool = flavour.restore.rpartition("/")[2].removesuffix("-restore")
+                yield ChainPolicy(f"the policy of FORWARD in {flavour}", flavour.family, tool)
+
+
+def _nftables_policies() -> Iterator[ChainPolicy]:
+    nft = shutil.which("nft")
+    if nft:
+        try:
+            yield from dropping_chains(run([nft, "-j", "list", "chains"]))
+        except KernelError:
+            return  # reported already: nft was needed for kube-proxy's tables too
+
+
+def dropping_chains(listed: str) -> Iterator[ChainPolicy]:
+    """Yield from ``nft -j list chains`` those that drop; iptables' own, listed too, are skipped."""
+    for each in json.loads(listed)["nftables"]:
+        chain = each.get("chain", {})
+        if chain.get("hook") != "forward" or chain.get("policy") != "drop":
+            continue
+        is_iptables = (chain["table"], chain["name"]) == ("filter", "FORWARD")
+        if chain["family"] in _FAMILIES and not is_iptables:
+            where = f"the policy of chain {chain['family']} {chain['table']} {chain['name']}"
+            yield ChainPolicy(where, _FAMILIES[chain["family"]])
+
+
+# -- the API server --------------------------------------------------------------------------------
+
+_HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+_CONNECT_SECONDS = 3.0
+
+
+def collect_api_server(
+    kubeconfig: Path | None, master: str, network: Interfaces, found: Leftovers
+) -> ApiServerFacts:
+    """Return where the API server is, and try to connect if it is configured.
+
+    ``found`` and ``network`` are searched for addresses of Services.
+    """
+    from_environment = kubeconfig is None and not master
+    if from_environment and _HOST not in os.environ:
+        return ApiServerFacts()
+    try:
+        server = _in_environment() if from_environment else _server(kubeconfig, master)
+    except BpfsvcError as error:
+        return ApiServerFacts(error=error.message)
+    host, port = _host_and_port(server)
+    return ApiServerFacts(
+        server=server,
+        from_environment=from_environment,
+        is_service=is_service(host, network, found),
+        unreachable=_connect(host, port),
+    )
+
+
+def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
+    """True if an address is that of a Service by kube-proxy's rules or device."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    of_device = {
+        unpack(one.address)
+        for device in network.devices
+        if device.name == names.DUMMY_DEVICE
+        for one in device.addresses
+    }
+    match = f" -d {address}/{address.max_prefixlen} "
+    rules = (
+        rule
+        for tables in found.saved.values()
+        for table in tables
+        for rule in table.rules
+        if rule.startswith("-A KUBE-SERVICES ")
+    )
+    # The keys of its maps; endpoints stand there without a protocol.
+    key = rf"(?<![\w.:]){re.escape(str(address))}\s*\.\s*(tcp|udp|sctp)\b"
+    return (
+        str(address) in of_device
+        or any(match in rule for rule in rules)
+        or re.search(key, found.nft_services) is not None
+    )
+
+
+def _in_environment() -> str:
+    host = os.environ[_HOST]
+    return f"https://{f'[{host}]' if ':' in host else host}:{os.environ.get(_PORT, '443')}"
+
+
+def _server(kubeconfig: Path | None, master: str) -> str:
+    # Imported here: the library takes half a second, and most checks do not need it.
+    from bpfsvc.kube.connection import connect
+
+    return connect(kubeconfig, master, user_agent="bpfsvc-doctor").server
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    parts = urlsplit(server if "//" in server else f"//{server}")
+    return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+
+
+def _connect(host: str, port: int) -> str:
+    """Return why no connection can be made, or "". What the server answers does not matter."""
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

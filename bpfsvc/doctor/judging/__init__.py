@@ -1,1 +1,0 @@
-"""Facts to findings. Pure: a module for each subject, each a function ``judge``."""

@@ -1,1 +1,0 @@
-"""Gathers the facts: a module for each subject, each a function ``look``. Changes nothing."""

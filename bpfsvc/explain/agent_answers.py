@@ -1,0 +1,127 @@
+"""Questions to the agent that runs on this node: the objects behind the entries in the kernel."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.base.local_socket import address_of, is_trusted
+from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
+from bpfsvc.model.answers import OtherVersion, ServiceAnswer, decode
+from bpfsvc.services.cache import Known
+
+_SECONDS = 10.0
+"""For an answer; the agent may have to ask the API server."""
+
+_T = TypeVar("_T")
+
+
+class NoAnswer(BpfsvcError):
+    """The agent does not answer, or cannot."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "ask by addresses, or about --manifests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts:
+    """What the agent knows of a Service, and the Node that it works for.
+
+    ``conflicts``: by frontend, a text for each Service that names it too. ``refused``: why the
+    kernel does not hold the latest state; empty if it does.
+    """
+
+    node: Node
+    known: Known
+    conflicts: dict[str, list[str]]
+    refused: str
+
+
+class AgentAnswers:
+    """Asks the agent that has its pins at ``pin_root``, and knows objects by their names."""
+
+    def __init__(self, pin_root: Path) -> None:
+        self._pin_root = pin_root
+
+    @property
+    def node_name(self) -> str:
+        """The node that the agent works for; raises NoAnswer."""
+        return self.known("default", "kubernetes").node.name
+
+    def service(self, namespace: str, name: str) -> Service | None:
+        """Return a Service, None if there is none; raise NoAnswer."""
+        return self.known(namespace, name).known.service
+
+    def known(self, namespace: str, name: str) -> ServiceFacts:
+        """Return what the agent knows of a Service, which may be nothing; raise NoAnswer."""
+        answer = self._ask("service", namespace, name, ServiceAnswer)
+        if answer is None:
+            raise NoAnswer("the agent is of another version")
+        try:
+            objects = answer.objects()
+        except ValueError as error:
+            raise NoAnswer(str(error)) from error
+        services = [one for one in objects if isinstance(one, Service)]
+        slices = tuple(one for one in objects if isinstance(one, EndpointSlice))
+        return ServiceFacts(
+            node=next(one for one in objects if isinstance(one, Node)),
+            known=Known(services[0] if services else None, slices),
+            conflicts=answer.conflicts,
+            refused=answer.refused,
+        )
+
+    def pod(self, namespace: str, name: str) -> PodPlace | None:
+        """Return where a Pod is, None if there is none; raise NoAnswer."""
+        return self._ask("pod", namespace, name, PodPlace)
+
+    def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
+        connection = _LocalConnection(self._pin_root)
+        try:
+            connection.request(
+                "GET", f"/{what}?{urlencode({'namespace': namespace, 'name': name})}"
+            )
+            response = connection.getresponse()
+            body = response.read()
+        except TimeoutError as error:
+            raise NoAnswer(f"the agent does not answer within {_SECONDS:.0f} s") from error
+        except (OSError, HTTPException) as error:
+            raise NoAnswer(f"the agent does not answer: {error}") from error
+        finally:
+            connection.close()
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise NoAnswer(f"the agent cannot answer: {_error(body)}")
+        try:
+            return decode(body, kind)
+        except OtherVersion as error:
+            raise NoAnswer(str(error)) from error
+
+
+class _LocalConnection(HTTPConnection):
+    """HTTP at the local socket of an agent."""
+
+    def __init__(self, pin_root: Path) -> None:
+        super().__init__("localhost", timeout=_SECONDS)
+        self._address = address_of(pin_root)
+
+    def connect(self) -> None:
+        """Connect; ``ConnectionRefusedError`` without an agent."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_SECONDS)
+        self.sock.connect(self._address)
+        if not is_trusted(self.sock):
+            raise ConnectionRefusedError("another user's program has the agent's socket")
+
+
+def _error(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip()

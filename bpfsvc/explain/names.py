@@ -1,0 +1,146 @@
+"""Names in a question: ``prod/shop:80`` for a Service, ``prod/pod-abc`` for a Pod.
+
+Who knows them is the running agent, or a directory of manifests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from bpfsvc.base.address import family, unpack
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.protocols import PROTOCOL_NAMES, PROTOCOLS
+from bpfsvc.explain.question import Question, address_and_port, parse_address, question
+from bpfsvc.model import PodPlace, Service
+
+_NAME = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)/([a-z0-9]([-.a-z0-9]*[a-z0-9])?)")
+
+
+class Directory(Protocol):
+    """Who knows the objects."""
+
+    @property
+    def node_name(self) -> str:
+        """The node that is asked about."""
+
+    def service(self, namespace: str, name: str) -> Service | None:
+        """Return a Service."""
+
+    def pod(self, namespace: str, name: str) -> PodPlace | None:
+        """Return where a Pod is."""
+
+
+class _Client(NamedTuple):
+    origin: str | None
+    addresses: Sequence[bytes]
+
+
+def is_name(text: str) -> bool:
+    """True if a text is meant as the name of an object; no address has a slash."""
+    return "/" in text
+
+
+def question_with_names(
+    origin: str | None,
+    source: str,
+    protocol: str,
+    destination: str,
+    interface: str,
+    directory: Directory,
+) -> Question:
+    """Return the question, with addresses in the place of names.
+
+    Of objects with addresses of both families, the first of the destination is taken that the
+    client has, too. Raises :class:`UsageError` for a name that does not exist or has no address.
+    """
+    client = _client(origin, source, directory)
+    addresses, port = _destination(destination, protocol.upper(), directory)
+    families = {family(one) for one in client.addresses}
+    chosen = next((one for one in addresses if family(one) in families), addresses[0])
+    sender = next(
+        (one for one in client.addresses if family(one) == family(chosen)), client.addresses[0]
+    )
+    if client.origin is None:
+        raise UsageError(
+            "the question is incomplete: it needs --from",
+            "only for the name of a Pod it is known where the packet comes from",
+        )
+    return question(client.origin, unpack(sender), protocol, unpack(chosen), port, interface)
+
+
+def _client(origin: str | None, text: str, directory: Directory) -> _Client:
+    if not is_name(text):
+        return _Client(origin, (parse_address(text),))
+    place = directory.pod(*_parts(text, text))
+    if place is None:
+        raise _missing(text, f"there is no Pod {text}")
+    if not place.addresses:
+        raise _without_address(text, place)
+    if place.node != directory.node_name:
+        found = "external"
+    else:
+        found = "node" if place.on_host_network else "pod"
+    return _Client(origin or found, place.addresses)
+
+
+def _destination(text: str, protocol: str, directory: Directory) -> tuple[Sequence[bytes], int]:
+    if not is_name(text):
+        address, port = address_and_port(text)
+        return (parse_address(address),), port
+    whole, _, port_text = text.partition(":")
+    namespace, name = _parts(whole, text)
+    if not port_text:
+        raise UsageError(f"{text!r} has no port", f"write {text}:80, or the name of a port")
+    if service := directory.service(namespace, name):
+        return service.cluster_ips, _service_port(service, whole, protocol, port_text)
+    place = directory.pod(namespace, name)
+    if place is None:
+        raise _missing(whole, f"there is no Pod {whole}, and no Service with a cluster IP")
+    if not place.addresses:
+        raise _without_address(whole, place)
+    if not port_text.isdigit():
+        raise UsageError(
+            f"{port_text!r} is not a number, and {whole} is a Pod",
+            "only ports of Services have names here",
+        )
+    return place.addresses, int(port_text)
+
+
+def _service_port(service: Service, whole: str, protocol: str, text: str) -> int:
+    if not service.cluster_ips:
+        raise UsageError(
+            f"Service {whole} has no cluster IP: clients connect to its Pods",
+            "ask about the address of a Pod",
+        )
+    for port in service.ports:
+        if text in (port.name, str(port.number)) and PROTOCOLS.get(protocol) == port.protocol:
+            return port.number
+    ports = ", ".join(
+        f"{one.number}/{PROTOCOL_NAMES[one.protocol]}" + (f" ({one.name})" if one.name else "")
+        for one in service.ports
+    )
+    raise UsageError(f"Service {whole} has no port {text}/{protocol}", f"its ports are: {ports}")
+
+
+def _parts(name: str, text: str) -> tuple[str, str]:
+    found = _NAME.fullmatch(name)
+    if not found:
+        raise UsageError(
+            f"{text!r} is neither an address nor a name",
+            "write NAMESPACE/SERVICE:PORT, NAMESPACE/POD, or an address",
+        )
+    return found[1], found[3]
+
+
+def _missing(name: str, text: str) -> UsageError:
+    namespace = name.partition("/")[0]
+    return UsageError(text, f"list them with: kubectl get services,pods -n {namespace}")
+
+
+def _without_address(name: str, place: PodPlace) -> UsageError:
+    where = f"on node {place.node}" if place.node else "not scheduled yet"
+    return UsageError(
+        f"Pod {name} has no address ({where})", "ask when it runs, or give an address"
+    )

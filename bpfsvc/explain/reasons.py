@@ -1,0 +1,171 @@
+"""The rules behind an answer, and each endpoint that is not eligible, with the reason.
+
+The programs decide by the entries in the kernel. This module decides nothing: it reads from the
+objects why the entries are as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bpfsvc.base.address import endpoint_text, unpack
+from bpfsvc.base.networks import contains, network_text
+from bpfsvc.explain.answer import Outcome
+from bpfsvc.model import Port, Service, Traits
+from bpfsvc.services.cache import Known
+from bpfsvc.services.context import NodeContext
+from bpfsvc.services.desired import is_external_local
+from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
+from bpfsvc.services.entries import Frontend, ServicePort
+from bpfsvc.services.source_ranges import source_ranges
+
+CLIENTS = {
+    "pod": "a pod of this node",
+    "node": "this node itself",
+    "other": "neither a pod of this node nor the node itself",
+}
+"""What each kind of client is, in words."""
+
+
+def reasons(
+    outcome: Outcome, known: Known, node: NodeContext, others: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield the reasons, in the order in which the rules are applied.
+
+    ``others``: a text for each Service that names the frontend, too.
+    """
+    service, owner = known.service, outcome.owner.port
+    port = _port(service, owner)
+    if service is None or port is None:
+        yield "the Service was deleted, but its entries are still in the kernel"
+        return
+    kind = _kind(service, outcome.frontend)
+    yield f"the frontend is {kind} of {owner.namespace}/{owner.name}, port {_port_text(port)}"
+    yield from others
+    yield f"the client is {CLIENTS[outcome.client]}"
+    if outcome.policies.restricted:
+        ranges = source_ranges(service, owner.family, node)
+        texts = ", ".join(map(network_text, ranges))
+        source = outcome.question.source
+        if not any(contains(one, source) for one in ranges):
+            yield f"loadBalancerSourceRanges ({texts}) do not contain {unpack(source)}: dropped"
+            return
+        yield f"loadBalancerSourceRanges ({texts}) contain {unpack(source)}: allowed"
+    is_external = kind != "the cluster IP"
+    yield _external_policy(service, outcome) if is_external else _internal_policy(service)
+    yield from clients_seen(outcome, _why_masqueraded(service, outcome, is_external=is_external))
+    if not outcome.policy.size:
+        yield (
+            "no endpoint is usable anywhere: rejected"
+            if outcome.policy.reject
+            else "no endpoint on this node is usable, but others are: dropped"
+        )
+    local_only = (
+        is_external_local(service) and outcome.client == "other"
+        if is_external
+        else service.internal_local
+    )
+    yield from _excluded(merge_port(in_order(known.slices), owner, node), node, local_only)
+    if outcome.policies.affinity_seconds:
+        yield (
+            "sessionAffinity ClientIP: a client that returns within"
+            f" {outcome.policies.affinity_seconds} s gets the same endpoint, if it is eligible"
+        )
+
+
+def _port(service: Service | None, owner: ServicePort) -> Port | None:
+    ports = service.ports if service else ()
+    return next(
+        (one for one in ports if (one.name, one.protocol) == (owner.port_name, owner.protocol)),
+        None,
+    )
+
+
+def _port_text(port: Port) -> str:
+    return f"{port.name} ({port.number})" if port.name else str(port.number)
+
+
+def _kind(service: Service, frontend: Frontend) -> str:
+    if frontend.address in service.cluster_ips:
+        return "the cluster IP"
+    if frontend.address in service.load_balancer_ips:
+        return "a load balancer's address"
+    if frontend.address in service.external_ips:
+        return "an external IP"
+    return "the node port"
+
+
+def _internal_policy(service: Service) -> str:
+    if service.internal_local:
+        return "internalTrafficPolicy Local: only endpoints on this node"
+    return "internalTrafficPolicy Cluster: every endpoint"
+
+
+def _external_policy(service: Service, outcome: Outcome) -> str:
+    if not is_external_local(service):
+        return "externalTrafficPolicy Cluster: every endpoint"
+    if outcome.client == "other":
+        return "externalTrafficPolicy Local: only endpoints on this node"
+    return (
+        f"externalTrafficPolicy Local, but the client is {CLIENTS[outcome.client]}:"
+        " every endpoint (short-circuit)"
+    )
+
+
+def _why_masqueraded(service: Service, outcome: Outcome, *, is_external: bool) -> str:
+    """Return the rule by which all clients of this kind are masqueraded, if they are."""
+    if is_external and not is_external_local(service):
+        return "external traffic is masqueraded, so that its answers pass this node"
+    if is_external:
+        return "the client is this node: masqueraded"
+    if outcome.client == "pod":
+        return "masqueradeAll: all traffic to cluster IPs is masqueraded"
+    return "the client is not a pod of this node: masqueraded"
+
+
+def clients_seen(outcome: Outcome, rule: str) -> Iterator[str]:
+    """Yield which endpoints see an address of this node in place of the client's, and why.
+
+    ``rule`` masquerades all clients of this kind, where the policy says so.
+    """
+    masqueraded, staying = set(outcome.masqueraded), outcome.staying
+    for one in outcome.hairpins if not outcome.policy.masquerade else ():
+        if one in masqueraded:
+            yield f"{endpoint_text(*one.place)} is the client itself: masqueraded (hairpin)"
+    if outcome.policy.masquerade and masqueraded:
+        yield rule
+    elif len(masqueraded) + len(staying) < len(outcome.backends):
+        yield f"{'all others see' if masqueraded else 'endpoints see'} the address of the client"
+    for one in staying:
+        yield (
+            f"{endpoint_text(*one.place)} is this node: the packet does not leave it, so this"
+            " endpoint sees the address of the client"
+        )
+
+
+def _excluded(port: PortEndpoints, node: NodeContext, local_only: bool) -> Iterator[str]:
+    """Yield the endpoints that are not eligible, each with the reason."""
+    endpoints, eligible = port.all, port.eligible
+    chosen = {backend.place for backend in (eligible.local if local_only else eligible.cluster)}
+    if not endpoints:
+        yield "there are no endpoints"
+    if any(traits.draining and place in chosen for place, traits in endpoints.items()):
+        yield "no endpoint is ready: those that terminate but still serve are used"
+    for place, traits in sorted(endpoints.items(), key=lambda pair: endpoint_text(*pair[0])):
+        if place not in chosen:
+            why = _why_not(traits, node, local_only)
+            yield f"{endpoint_text(*place)} is not eligible: {why}"
+
+
+def _why_not(traits: Traits, node: NodeContext, local_only: bool) -> str:
+    if not traits.ready:
+        if traits.draining:
+            return "it terminates, and others are ready"
+        return "it is terminating" if traits.terminating else "it is not ready"
+    if local_only and traits.node != node.name:
+        return f"it is on {traits.node or 'an unnamed node'}"
+    if traits.nodes and node.name not in traits.nodes:
+        return f"its hints are for node {', '.join(traits.nodes)}"
+    if traits.zones:
+        return f"its hints are for zone {', '.join(traits.zones)}, this node is in {node.zone}"
+    return "others are closer"

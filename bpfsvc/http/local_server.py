@@ -1,0 +1,70 @@
+"""Answers to the commands of this node, by HTTP at a socket that only root can use.
+
+It is a server of its own, with a thread of its own, so that an answer that takes long holds up no
+probe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.base.local_socket import address_of, is_trusted
+from bpfsvc.http.listening import LocalAddress
+from bpfsvc.http.server import JSON, RETRY_SECONDS, HttpServer, Request, Response
+
+Answer = Callable[[str, str], bytes | None]
+"""Returns JSON about the object of a namespace and a name, None if there is no such object."""
+
+
+class LocalServer:
+    """Answers by path, with ``namespace`` and ``name`` as the query."""
+
+    def __init__(
+        self,
+        pin_root: Path,
+        answers: Mapping[str, Answer],
+        log: Callable[[str], None],
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        """As :class:`HttpServer`."""
+        address = address_of(pin_root)
+        self._server = HttpServer(
+            "explain",
+            (f"@{address[1:].decode()}", 0),
+            {path: partial(_respond, answer) for path, answer in answers.items()},
+            log,
+            retry_seconds=retry_seconds,
+            opening=LocalAddress(address),
+            admits=is_trusted,
+        )
+
+    def start(self) -> None:
+        """Answer from now on, or as soon as the agent that is being replaced has ended."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.stop()
+
+
+def _respond(answer: Answer, request: Request) -> Response:
+    asked = parse_qs(request.query)
+    namespace, name = (asked.get(field, [""])[0] for field in ("namespace", "name"))
+    try:
+        found = answer(namespace, name)
+    except BpfsvcError as error:
+        return _failure(HTTPStatus.BAD_GATEWAY, error.message)
+    if found is None:
+        return _failure(HTTPStatus.NOT_FOUND, f"there is no {namespace}/{name}")
+    return Response(HTTPStatus.OK, found, JSON)
+
+
+def _failure(status: HTTPStatus, text: str) -> Response:
+    return Response(status, json.dumps({"error": text}).encode(), JSON)

@@ -1,0 +1,231 @@
+"""Records of connections: up to four entries of two maps, shown as the one connection they are.
+
+Every entry of a connection gives the same *routed* flow, client to backend as the kernel routes it
+between the hooks (see ``bpf/maps/connections.h``), and no two connections share one. So the
+routed flow is what entries are gathered by, whichever of them is read first or was evicted::
+
+    forward             client -> frontend    ingress    becomes the routed flow
+    reply               backend -> client     egress     is the routed flow, reversed
+    masquerade          client -> backend     egress     is the routed flow
+    masquerade's reply  backend -> node       ingress    becomes the routed flow, reversed
+
+Entries are folded when they are read, so that what is kept of a connection is one small object.
+"""
+
+from __future__ import annotations
+
+from socket import IPPROTO_TCP
+
+from bpfsvc.inspect.fields import chooser, place_text, protocol_text
+from bpfsvc.inspect.generic import Extras, extras
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.inspect.services import frontend_text
+
+FLOW = ("source", "source_port", "destination", "destination_port", "protocol", "hook")
+CONNECTION = (
+    *(f"after.{part}" for part in FLOW[:4]),
+    "created",
+    "seen",
+    "service",
+    "reply",
+    "replied",
+    "established",
+    "fin_sent",
+    "fin_received",
+    "reset",
+    "masquerade_pending",
+    "masquerade",
+)
+_KNOWN = (
+    *CONNECTION,
+    "after.protocol",
+    "after.hook",
+    "counters",
+    "held",
+    "stack_turn",
+)
+"""What a record shows of an entry, or leaves out on purpose."""
+
+_NEVER = 1 << 64
+
+Place = tuple[bytes, int]
+"""Address and port."""
+
+
+class _Connection:
+    """What is known of one connection from the entries read so far."""
+
+    __slots__ = (
+        "answered",
+        "client",
+        "created",
+        "established",
+        "fins",
+        "frontend",
+        "masquerade",
+        "more",
+        "pending",
+        "reset",
+        "seen",
+        "service",
+    )
+
+    def __init__(self) -> None:
+        self.client: Place | None = None
+        self.frontend: Place | None = None
+        self.masquerade: Place | None = None
+        self.more: Row | None = None
+        self.pending = False
+        self.answered = False
+        self.established = False
+        self.reset = False
+        self.fins = 0
+        self.created = _NEVER
+        self.seen = 0
+        self.service = 0
+
+    def state(self, protocol: int) -> str:
+        """Return the state, named after those of TCP; UDP is established by its first reply."""
+        if self.reset:
+            return "RESET"
+        if self.fins:
+            if self.client is None:
+                return "TIME_WAIT"
+            return "CLOSED" if self.fins > 1 else "FIN_WAIT"
+        if self.established:
+            return "ESTABLISHED"
+        if protocol != IPPROTO_TCP:
+            return "UNREPLIED"
+        return "SYN_RECEIVED" if self.answered else "SYN_SENT"
+
+
+Routed = tuple[int, Place, Place]
+"""Protocol, client, backend."""
+
+
+def connections(reader: Reader, now: int) -> Records:
+    """Return all connections, established or not. ``now`` is CLOCK_MONOTONIC in ns.
+
+    * ``frontend`` is empty for a connection straight to a backend whose source port was changed.
+    * ``masquerade`` is what the backend sees as client, if not the client itself; ``pending``
+      until the first packet leaves. For one of netfilter's the port alone differs.
+    * ``state`` is TIME_WAIT for a masquerade that is kept although its connection is gone.
+    * ``translation`` names what is rewritten: ``destination``, ``source`` (masquerade) and
+      ``source-port``, with the client's port between the hooks.
+    * ``age`` and ``idle`` are seconds.
+    """
+    found: dict[Routed, _Connection] = {}
+    # An entry that moves is deleted where it was after it is written where it goes: read in this
+    # order, no connection is missed. Seen twice, the entries fold into the same connection.
+    for name in ("new_connections", "connections"):
+        if name in reader.layout.maps:
+            _gather(reader, name, found)
+    names = ServiceNames(reader)
+    more = _extras(reader)
+    rows = [_row(routed, found.pop(routed), names, now, more) for routed in sorted(found)]
+    columns = (
+        "protocol",
+        "client",
+        "frontend",
+        "service",
+        "backend",
+        "masquerade",
+        "translation",
+        "state",
+        "age",
+        "idle",
+        *more.columns,
+    )
+    return Records("connections", columns, rows, frozenset({"age", "idle"}))
+
+
+def _extras(reader: Reader, name: str = "connections") -> Extras:
+    layout = reader.layout.maps[name]
+    return extras(layout, FLOW, _KNOWN)
+
+
+def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None:
+    layout = reader.layout.maps[name]
+    key, value = chooser(layout.key, FLOW), chooser(layout.value, CONNECTION)
+    more = _extras(reader, name)
+    addresses: dict[bytes, bytes] = {}
+    one = addresses.setdefault  # keeps each address in memory once
+    hook_ingress = reader.layout.constant("HOOK_INGRESS")
+    certain = reader.layout.constants.get("RESET_CERTAIN", 1)  # earlier builds have no other
+    for raw_key, raw in reader.entries(name):
+        source, sport, destination, dport, protocol, hook = key(raw_key)
+        after_source, after_sport, after_destination, after_dport, *rest = value(raw)
+        created, seen, service, reply, replied, established, *rest = rest
+        fin_sent, fin_received, reset, pending, masquerades = rest
+        sender, receiver = (one(source, source), sport), (one(destination, destination), dport)
+        after_sender = one(after_source, after_source), after_sport
+        after_receiver = one(after_destination, after_destination), after_dport
+
+        ingress = hook == hook_ingress
+        client, backend = (after_sender, after_receiver) if ingress else (sender, receiver)
+        if reply:
+            client, backend = backend, client
+        routed = (protocol, client, backend)
+        connection = found.get(routed)
+        if connection is None:
+            connection = found[routed] = _Connection()
+        connection.created = min(connection.created, created)
+        connection.seen = max(connection.seen, seen)
+        connection.reset |= reset == certain
+        connection.service = connection.service or service
+        connection.fins = max(connection.fins, fin_sent + fin_received)
+        if ingress == bool(reply):
+            connection.pending |= bool(pending)
+            if not pending:
+                connection.masquerade = receiver if reply else after_sender
+            # Without a masquerade it is netfilter's, from a port that had to be changed.
+            if reply or masquerades:
+                continue
+        connection.client = after_receiver if reply else sender
+        connection.frontend = after_sender if reply else receiver
+        connection.answered |= bool(replied)
+        connection.established |= bool(established)
+        if not reply:
+            connection.more = more.values(raw_key, raw)
+
+
+def _row(
+    routed: Routed,
+    connection: _Connection,
+    names: ServiceNames,
+    now: int,
+    more: Extras,
+) -> Row:
+    protocol, source, backend = routed
+    # Without the entries around routing, which were evicted, the frontend is unknown.
+    client = connection.client or source
+    frontend = connection.frontend
+    masquerade = connection.masquerade
+    translation = []
+    if frontend == backend:
+        frontend = None
+    else:
+        translation.append("destination")
+    if masquerade or connection.pending:
+        translation.append("source")
+    if client[1] != source[1]:
+        translation.append(f"source-port={source[1]}")
+    return (
+        protocol_text(protocol),
+        place_text(*client),
+        frontend_text(*frontend, protocol) if frontend else "",
+        names[connection.service],
+        place_text(*backend),
+        place_text(*masquerade) if masquerade else "pending" if connection.pending else "",
+        tuple(translation),
+        connection.state(protocol),
+        _seconds(now - connection.created),
+        _seconds(now - connection.seen),
+        *(connection.more or ("",) * len(more.columns)),
+    )
+
+
+def _seconds(nanoseconds: int) -> float:
+    return max(0.0, round(nanoseconds / 1e9, 1))

@@ -1,0 +1,143 @@
+"""Which view shows which map, and the names that ``maps dump`` accepts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.registry import Role, map_info
+from bpfsvc.inspect import clients, connections, namespaces, node, services
+from bpfsvc.inspect.fields import lacks
+from bpfsvc.inspect.generic import generic
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The function that makes records, and the fields it needs: map -> (key's, value's).
+
+    ``keys``: how many columns say which row it is.
+    """
+
+    make: Callable[[Reader], Records]
+    needs: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    keys: int = 1
+
+    def fits(self, layout: Layout) -> bool:
+        """True if this view can read maps of such a layout."""
+        return all(
+            name in layout.maps
+            and not lacks(layout.maps[name].key, key)
+            and not lacks(layout.maps[name].value, value)
+            for name, (key, value) in self.needs.items()
+        )
+
+
+_NUMBER = ("value",)
+_NAMES = {"services": (_NUMBER, services.NAME)}
+_BACKENDS = {**_NAMES, "backends": (services.SLOT, services.BACKEND)}
+_ENTRY = (connections.FLOW, connections.CONNECTION)
+
+_VIEWS = {
+    "frontends": _View(
+        services.frontends,
+        {**_BACKENDS, "frontends": (services.ADDRESS_KEY, services.FRONTEND)},
+        keys=3,
+    ),
+    "services": _View(services.services, _NAMES, keys=6),
+    "backends": _View(
+        services.backends, {**_BACKENDS, "backend_counters": (_NUMBER, services.TRAFFIC)}, keys=2
+    ),
+    "endpoints": _View(services.endpoints, {"endpoints": (services.ADDRESS_KEY, _NUMBER)}),
+    "source_ranges": _View(
+        clients.source_ranges, {**_NAMES, "source_ranges": (clients.RANGE, _NUMBER)}, keys=2
+    ),
+    "service_networks": _View(
+        clients.service_networks, {"service_networks": (clients.NETWORK, _NUMBER)}
+    ),
+    "affinities": _View(
+        lambda reader: clients.affinities(reader, time.monotonic_ns()),
+        {**_NAMES, "affinities": (clients.CLIENT, clients.AFFINITY)},
+        keys=2,
+    ),
+    "positions": _View(
+        clients.positions, {**_NAMES, "positions": (clients.POSITION, ("slots",))}, keys=2
+    ),
+    "connections": _View(
+        lambda reader: connections.connections(reader, time.monotonic_ns()),
+        {**_NAMES, "connections": _ENTRY, "new_connections": _ENTRY},
+        keys=5,
+    ),
+    "node_addresses": _View(
+        node.node_addresses, {"node_addresses": (("address",), ("nodeports",))}
+    ),
+    "interfaces": _View(node.interfaces, {"interfaces": (_NUMBER, node.INTERFACE)}, keys=2),
+    "masquerade_choices": _View(
+        node.masquerade_choices, {"masquerade_choices": (node.CHOICE, ("address",))}, keys=2
+    ),
+    "uplinks": _View(node.uplinks, {"uplinks": (_NUMBER, node.UPLINK)}, keys=2),
+    "namespaces": _View(
+        namespaces.namespaces, {"namespaces": (_NUMBER, namespaces.NAMESPACE)}, keys=2
+    ),
+    "socket_optouts": _View(
+        namespaces.socket_optouts, {"socket_optouts": (namespaces.OPTOUT, _NUMBER)}
+    ),
+    "settings": _View(node.settings, {"settings": (_NUMBER, ())}),
+    "counters": _View(node.counters, {"counters": (_NUMBER, ())}, keys=2),
+    "sizes": _View(node.sizes, {}),
+}
+
+_READABLE = {
+    *("hash", "lru_hash", "lpm_trie", "array"),
+    *("percpu_array", "percpu_hash", "lru_percpu_hash"),
+}
+"""Types that can be read from end to end."""
+
+
+def available(layout: Layout) -> tuple[str, ...]:
+    """Return the names under which maps of this layout are shown, in the order of a full dump."""
+    known = [name for name in _VIEWS if name in layout.maps or name == "sizes"]
+    others = [
+        name
+        for name, each in sorted(layout.maps.items())
+        if each.type in _READABLE
+        and name not in _VIEWS
+        and map_info(name).role is Role.STATE
+        and not map_info(name).shown_in
+    ]
+    shown = [*known, *others]
+    # Where a view does not fit, what it would have shown of other maps is shown by them.
+    for name in layout.maps:
+        whole = map_info(name).shown_in
+        if whole and not (whole in shown and _VIEWS[whole].fits(layout)):
+            shown.append(name)
+    return tuple(shown)
+
+
+def choose(layout: Layout, wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the views for the names ``wanted``, each once; all of them if there are none.
+
+    Raises ``UsageError`` for an unknown name.
+    """
+    shown = available(layout)
+    chosen: dict[str, None] = {}
+    for name in wanted:
+        view = name if name in shown else map_info(name).shown_in or name
+        if view not in shown:
+            raise UsageError(f"there is no map {name!r}", f"the maps are: {', '.join(shown)}")
+        chosen[view] = None
+    return tuple(chosen) or shown
+
+
+def dump(reader: Reader, wanted: Iterable[str] = ()) -> Iterator[Records]:
+    """Yield the records of the maps ``wanted``, one map at a time, to keep only one in memory."""
+    for name in choose(reader.layout, wanted):
+        view = _VIEWS.get(name)
+        if view and view.fits(reader.layout):
+            yield replace(view.make(reader), keys=view.keys)
+        else:
+            yield generic(reader, name)

@@ -1,0 +1,143 @@
+"""Maps without a view of their own, and fields that a view does not know: shown by their names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bpfsvc.datapath.maps.layout import MapLayout, Record
+from bpfsvc.inspect.fields import (
+    Fields,
+    address_text,
+    chooser,
+    cpu_values,
+    names,
+    protocol_text,
+    text,
+)
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row, Value
+from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.services.registry import MAPS, SERVICES
+
+_ADDRESS = "16s"
+_KEY, _SERVICE = "key", "service"
+_ANONYMOUS = "value"
+"""The name the layout gives to a key or value that is a plain number."""
+
+_BY_SERVICE = {
+    one.name
+    for one in MAPS
+    if one is not SERVICES and one.fields[: one.key_fields] == ("service_id",)
+}
+"""Maps whose key is a service id."""
+
+_SETS = {one.name for one in MAPS if one.key_fields == len(one.fields) and not one.counted}
+"""Maps whose values say nothing if they are plain numbers."""
+
+
+_Columns = Callable[[bytes], Row]
+
+
+class Extras:
+    """Fields of a known map that its view does not know, as further columns."""
+
+    def __init__(self, columns: tuple[str, ...], readers: tuple[_Columns, _Columns]) -> None:
+        self.columns = columns
+        self._key, self._value = readers
+
+    def values(self, key: bytes, value: bytes) -> Row:
+        """Return the cells for one entry of the map."""
+        return self._key(key) + self._value(value) if self.columns else ()
+
+
+def extras(layout: MapLayout, key: Iterable[str], value: Iterable[str]) -> Extras:
+    """Return the fields of ``layout`` that are not among those named."""
+    keys = tuple(name for name in names(layout.key) if name not in set(key))
+    values = tuple(name for name in names(layout.value) if name not in set(value))
+    readers = (_cells(layout.key, keys), _cells(layout.value, values))
+    return Extras(keys + values, readers)
+
+
+def generic(reader: Reader, name: str) -> Records:
+    """Return a map as its layout describes it.
+
+    Numbers of per-CPU values are summed. Entries of arrays that are all zero were never written,
+    and are left out. A field named ``service`` is a service id, and shown by its name.
+    """
+    layout = reader.layout.maps[name]
+    keys, values = names(layout.key), names(layout.value)
+    if name in _SETS and values == (_ANONYMOUS,):
+        values = ()
+    key, value = _cells(layout.key, keys), _cells(layout.value, values)
+    per_cpu = layout.type.startswith("percpu")
+    array = layout.type.endswith("array")
+    rows: list[tuple[Any, Row]] = []
+    for raw_key, raw in reader.entries(name):
+        if array and not any(raw):
+            continue
+        cells = _added([value(part) for part in cpu_values(layout, raw)]) if per_cpu else value(raw)
+        order = int.from_bytes(raw_key, sys.byteorder) if array else raw_key
+        rows.append((order, key(raw_key) + cells))
+    columns = tuple(_key_name(name) if each == _ANONYMOUS else each for each in keys) + values
+    found = [row for _, row in sorted(rows, key=lambda each: each[0])]
+    if _SERVICE in columns:
+        found = _with_names(found, columns.index(_SERVICE), ServiceNames(reader))
+    return Records(name, columns, found, keys=len(keys))
+
+
+def _key_name(name: str) -> str:
+    """Return the name of a key that is a plain number."""
+    return _SERVICE if name in _BY_SERVICE else _KEY
+
+
+def _with_names(rows: list[Row], at: int, service_names: ServiceNames) -> list[Row]:
+    """Return rows whose cell at a place is the name of the service id that was there."""
+    return [
+        (
+            *row[:at],
+            service_names[cell] if isinstance(cell := row[at], int) else cell,
+            *row[at + 1 :],
+        )
+        for row in rows
+    ]
+
+
+def _added(parts: list[Row]) -> Row:
+    """Return the sums of numbers over all CPUs; of other values the first that is not empty."""
+    cells: list[Value] = []
+    for column in zip(*parts, strict=True):
+        numbers = [cell for cell in column if isinstance(cell, int)]
+        values = (cell for cell in column if cell)
+        cells.append(sum(numbers) if len(numbers) == len(column) else next(values, ""))
+    return tuple(cells)
+
+
+def _cells(record: Record, wanted: tuple[str, ...]) -> _Columns:
+    choose = chooser(record, wanted)
+    formats = {name: kind for name, kind in record.fields if name}
+    shown = tuple(_reading(name, formats[name]) for name in wanted)
+
+    def cells(data: bytes) -> Row:
+        values: Fields = choose(data)
+        return tuple(show(value) for show, value in zip(shown, values, strict=True))
+
+    return cells
+
+
+def _reading(name: str, kind: str) -> Callable[[int | bytes], Value]:
+    if name.rpartition(".")[2] == "protocol":
+        return lambda value: protocol_text(int(value))
+    if kind == _ADDRESS:
+        return lambda value: address_text(bytes(value)) if isinstance(value, bytes) else value
+    if kind.endswith("s"):
+        return lambda value: _words(value) if isinstance(value, bytes) else value
+    return lambda value: value if isinstance(value, int) else value.hex()
+
+
+def _words(value: bytes) -> str:
+    """Return a text as text, anything else as hexadecimal digits."""
+    words = text(value)
+    rest = value[len(words) :]
+    return words if words.isascii() and words.isprintable() and not any(rest) else value.hex()

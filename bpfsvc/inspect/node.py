@@ -1,0 +1,177 @@
+"""Records of the node: its addresses, interfaces and settings, counters, and how full maps are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bpfsvc.base.address import unpack
+from bpfsvc.base.networks import Network, network_text
+from bpfsvc.inspect.fields import address_text, chooser, interface_text, lacks, names, total
+from bpfsvc.inspect.generic import extras, generic
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row, Value
+
+_ONLY = bytes(4)
+"""The key of the only entry of an array."""
+
+_POD_RANGES = {"v4": ("IPv4", 96), "v6": ("IPv6", 0)}
+"""Families, and how many bits of a mask come before those of the family."""
+
+INTERFACE = ("v4", "v6", "pods")
+CHOICE = ("prefix", "choices", "towards")
+UPLINK = ("ifindex", "mac", "redirect", "takes")
+
+_SWITCHES = ("detect_interfaces", "settling", "fast_path", "established")
+"""Settings that are on or off."""
+
+_PORTS = ("masquerade_first", "masquerade_ports")
+
+
+def node_addresses(reader: Reader) -> Records:
+    """Return the node's addresses, and whether NodePorts are accepted there."""
+    layout = reader.layout.maps["node_addresses"]
+    key, value = chooser(layout.key, ("address",)), chooser(layout.value, ("nodeports",))
+    more = extras(layout, ("address",), ("nodeports",))
+    rows: list[Row] = []
+    for raw_key, raw in sorted(reader.entries("node_addresses")):
+        row: Row = (unpack(key(raw_key)[0]), bool(value(raw)[0]))
+        rows.append(row + more.values(raw_key, raw))
+    return Records("node_addresses", ("address", "nodeports", *more.columns), rows)
+
+
+def interfaces(reader: Reader) -> Records:
+    """Return the interfaces with programs, their masquerade addresses, and which are pods'."""
+    layout = reader.layout.maps["interfaces"]
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, INTERFACE)
+    more = extras(layout, ("value",), INTERFACE)
+    rows: list[Row] = []
+    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("interfaces"))
+    for index, raw_key, raw in found:
+        v4, v6, pods = value(raw)
+        row: Row = (interface_text(index), index, address_text(v4), address_text(v6), bool(pods))
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("interface", "index", "masquerade_v4", "masquerade_v6", "pods")
+    return Records("interfaces", columns + more.columns, rows)
+
+
+def masquerade_choices(reader: Reader) -> Records:
+    """Return where the masquerade address of an interface depends on where a packet goes."""
+    layout = reader.layout.maps["masquerade_choices"]
+    key = chooser(layout.key, CHOICE)
+    more = extras(layout, CHOICE, ("address",))
+    first_bits = reader.layout.constant("MASQUERADE_CHOICE_BITS")
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("masquerade_choices"):
+        bits, choices, towards = key(raw_key)
+        network = network_text(Network(towards, bits - first_bits))
+        row: Row = (interface_text(choices), network, unpack(raw))
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("interface", "towards", "address", *more.columns)
+    return Records("masquerade_choices", columns, sorted(rows, key=str))
+
+
+def uplinks(reader: Reader) -> Records:
+    """Return the interfaces with XDP, each with the one that routes name."""
+    layout = reader.layout.maps["uplinks"]
+    key, value = chooser(layout.key, ("value",)), chooser(layout.value, UPLINK)
+    more = extras(layout, ("value",), UPLINK)
+    rows: list[Row] = []
+    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("uplinks"))
+    for index, raw_key, raw in found:
+        routed, mac, redirect, takes = value(raw)
+        row: Row = (
+            interface_text(index),
+            index,
+            interface_text(routed),
+            mac.hex(":"),
+            bool(redirect),
+            bool(takes),
+        )
+        rows.append(row + more.values(raw_key, raw))
+    columns = ("interface", "index", "routed_as", "mac", "redirects", "takes_redirected")
+    return Records("uplinks", columns + more.columns, rows)
+
+
+class MasqueradePorts(NamedTuple):
+    """The range of source ports for masquerading, both ends included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def masquerade_ports(reader: Reader) -> MasqueradePorts | None:
+    """Return the range in use; None if the agent has not set one yet."""
+    layout, raw = reader.layout.maps["settings"], reader.value("settings", _ONLY)
+    if raw is None or lacks(layout.value, _PORTS):
+        return None
+    first, count = chooser(layout.value, _PORTS)(raw)
+    return MasqueradePorts(first, first + count - 1) if count else None
+
+
+def settings(reader: Reader) -> Records:
+    """Return one row per setting. Fields of one setting are combined; others are shown as is."""
+    rows: list[Row] = []
+    joined: set[str] = set()
+    layout, raw = reader.layout.maps["settings"], reader.value("settings", _ONLY)
+    if raw is None:
+        return Records("settings", ("setting", "value"), rows)
+    for suffix, (family, skipped) in _POD_RANGES.items():
+        fields = tuple(f"{name}_{suffix}" for name in ("detect_pods", "pod_network", "pod_mask"))
+        if not lacks(layout.value, fields):
+            detect, network, mask = chooser(layout.value, fields)(raw)
+            prefix = int.from_bytes(mask, "big").bit_count() - skipped
+            rows.append((f"pod_range_{family}", f"{unpack(network)}/{prefix}" if detect else ""))
+            joined.update(fields)
+    if not lacks(layout.value, _PORTS):
+        rows.append(("masquerade_ports", str(masquerade_ports(reader) or "")))
+        joined.update(_PORTS)
+    flat = generic(reader, "settings")
+    for values in flat.rows:
+        pairs = zip(flat.columns, values, strict=True)
+        rows += [
+            (name, _named(reader, name, value))
+            for name, value in pairs
+            if name not in {*joined, "key"}
+        ]
+    return Records("settings", ("setting", "value"), rows)
+
+
+def _named(reader: Reader, setting: str, value: Value) -> Value:
+    """Return what a number means, as the options say it: True, ``all``, ``unlimited``."""
+    if setting in _SWITCHES:
+        return bool(value)
+    if not isinstance(value, int):
+        return value
+    if setting == "socket_lb":
+        return reader.layout.constants_named("SOCKET_LB_").get(value, value)
+    if setting.startswith("icmp_interval_") and value == reader.layout.constants.get(
+        "ICMP_UNLIMITED"
+    ):
+        return "unlimited"
+    return value
+
+
+def counters(reader: Reader) -> Records:
+    """Return what happened since the build was loaded, and why, summed over the CPUs."""
+    layout, raw = reader.layout.maps["counters"], reader.value("counters", _ONLY)
+    fields = names(layout.value)
+    sums = total(layout, fields)(raw) if raw is not None else [0] * len(fields)
+    rows: list[Row] = []
+    for name, count in zip(fields, sums, strict=True):
+        event, _, reason = name.partition("__")
+        rows.append((event.replace("_", " "), reason.replace("_", " "), count))
+    return Records("counters", ("event", "reason", "count"), rows)
+
+
+def sizes(reader: Reader) -> Records:
+    """Return how full the maps are that can fill up; ``use`` is in percent."""
+    rows: list[Row] = []
+    for name, layout in sorted(reader.layout.maps.items()):
+        if layout.type.endswith(("hash", "lpm_trie")):
+            count = reader.count(name)
+            use = round(100 * count / layout.max_entries, 1) if layout.max_entries else 0.0
+            rows.append((name, count, layout.max_entries, use))
+    return Records("sizes", ("map", "rows", "capacity", "use"), rows)

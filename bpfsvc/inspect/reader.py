@@ -1,0 +1,101 @@
+"""Where entries come from: the pinned maps, or in tests a dictionary."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bpfsvc.base.errors import KernelError, SystemUnfit
+from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+
+
+class Reader(Protocol):
+    """Raw entries by the name of the map. A per-CPU value is the values of all CPUs end to end."""
+
+    @property
+    def layout(self) -> Layout:
+        """What the bytes mean."""
+
+    def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a map as key and value, in the order of the kernel."""
+
+    def value(self, name: str, key: bytes) -> bytes | None:
+        """Return the value of a key, None if there is none."""
+
+    def count(self, name: str) -> int:
+        """Return the number of entries of a map."""
+
+
+class PinnedReader:
+    """Reads what is pinned."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._pinned = pinned
+        self.layout = pinned.layout
+
+    def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a map as key and value."""
+        return self._pinned.map(name).items()
+
+    def value(self, name: str, key: bytes) -> bytes | None:
+        """Return the value of a key, None if there is none."""
+        return self._pinned.map(name).lookup(key)
+
+    def count(self, name: str) -> int:
+        """Return the number of entries of a map."""
+        return self._pinned.map(name).count()
+
+
+@contextmanager
+def open_pinned(root: PinRoot) -> Iterator[Pinned]:
+    """Open the build in force at ``root``.
+
+    Raises ``NotLoaded`` if there is none, ``SystemUnfit`` without the right to read it, and
+    ``KernelError`` if something else is there.
+    """
+    with reading(root.path):
+        pinned = Pinned(root.current)
+        try:
+            yield pinned
+        finally:
+            pinned.close()
+
+
+def is_running(root: PinRoot) -> bool:
+    """True if an agent has the lock of ``root``, as a running one does.
+
+    The shared lock tried here is released after microseconds.
+    """
+    with reading(root.path):
+        fd = os.open(root.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of the system while reading ``path`` into one that says what to do."""
+    try:
+        yield
+    except PermissionError as error:
+        raise SystemUnfit(
+            f"cannot read what is pinned at {path}: {error.strerror}",
+            "run as root (or with CAP_BPF and CAP_NET_ADMIN)",
+        ) from error
+    except BrokenPipeError:
+        raise  # the program that reads our output has ended; the pins are fine
+    except OSError as error:
+        raise KernelError(
+            f"cannot read what is pinned at {path}: {error.strerror}",
+            "remove what is there with: bpfsvc cleanup, or choose another --pin-root",
+        ) from error

@@ -1,0 +1,152 @@
+"""Which service ports a person means: by name, by namespace, or by an address that clients use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from bpfsvc.base.address import (
+    ANY_NODE_ADDRESS_V4,
+    ANY_NODE_ADDRESS_V6,
+    address_and_port,
+    family,
+    is_address,
+    pack,
+)
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.inspect.fields import chooser, lacks
+from bpfsvc.inspect.of_service import UnknownService
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.service_ports import ServicePortFacts
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_NAME = re.compile(rf"(?:({_LABEL})/)?({_LABEL})(?::([-a-z0-9]+))?")
+_NODE_PORT = re.compile(r"(nodeport|nodeport6)?:([0-9]+)")
+_NODE = {
+    "": (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6),
+    "nodeport": (ANY_NODE_ADDRESS_V4,),
+    "nodeport6": (ANY_NODE_ADDRESS_V6,),
+}
+
+
+class Node(Protocol):
+    """What is known of the node."""
+
+    @property
+    def addresses(self) -> frozenset[bytes]:
+        """Its addresses at which node ports answer."""
+
+
+class NodeAddresses:
+    """The same, read when it is asked for."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @cached_property
+    def addresses(self) -> frozenset[bytes]:
+        """The addresses of the node at which node ports answer."""
+        layout = self._reader.layout.maps.get("node_addresses")
+        if layout is None or lacks(layout.key, ("address",)) or lacks(layout.value, ("nodeports",)):
+            return frozenset()
+        key, value = chooser(layout.key, ("address",)), chooser(layout.value, ("nodeports",))
+        entries = self._reader.entries("node_addresses")
+        return frozenset(key(raw_key)[0] for raw_key, raw in entries if value(raw)[0])
+
+
+class Wanted:
+    """One argument of a command line.
+
+    ``NAME``, ``NAMESPACE/NAME``, either with ``:PORT`` (name or number); or ``ADDRESS``,
+    ``ADDRESS:PORT``, ``:NODEPORT``, ``nodeport:NODEPORT``, the latter three also with ``/TCP`` as
+    frontends are shown.
+    """
+
+    def __init__(self, argument: str) -> None:
+        """Raises ``UsageError`` for a text that can name nothing."""
+        self.text = argument
+        self._namespace = self._name = self._port_name = ""
+        self._addresses: tuple[bytes, ...] = ()
+        self._port = 0
+        place, slash, protocol = argument.rpartition("/")
+        self._protocol = protocol.upper() if slash and protocol.upper() in PROTOCOLS else ""
+        if self._takes_place(place if self._protocol else argument):
+            return
+        self._protocol = ""
+        found = _NAME.fullmatch(argument)
+        if not found:
+            raise UsageError(
+                f"{argument!r} is neither the name of a Service nor an address",
+                "write NAME, NAMESPACE/NAME or NAMESPACE/NAME:PORT, 10.96.0.1 or 10.96.0.1:443,"
+                " or :30080 for a node port",
+            )
+        self._namespace, self._name, self._port_name = (each or "" for each in found.groups())
+
+    def _takes_place(self, text: str) -> bool:
+        """Try to read an address or a node port."""
+        if is_address(text.strip("[]")):
+            self._addresses = (pack(text.strip("[]")),)
+        elif found := address_and_port(text):
+            self._addresses, self._port = (pack(found[0]),), found[1]
+        elif node := _NODE_PORT.fullmatch(text):
+            self._addresses, self._port = _NODE[node[1] or ""], int(node[2])
+        return bool(self._addresses)
+
+    def means(self, port: ServicePortFacts, node: Node) -> bool:
+        """True if this is the service port, or one of those, that is meant."""
+        if self._addresses:
+            return self._protocol in ("", port.protocol) and any(
+                self._port in (0, one.port) and self._is_at(one.address, node)
+                for one in port.frontends
+            )
+        return (
+            bool(port.namespace)
+            and self._namespace in ("", port.namespace)
+            and self._name == port.name
+            and self._port_name in ("", port.port_name, str(port.number))
+        )
+
+    def _is_at(self, address: bytes, node: Node) -> bool:
+        if address in self._addresses:
+            return True
+        if not self._port or address not in _NODE[""]:
+            return False
+        return any(
+            each in node.addresses and family(each) == family(address) for each in self._addresses
+        )
+
+    def missing(self, namespace: str) -> UnknownService:
+        """Return the error that nothing is meant by it."""
+        where = f" in namespace {namespace}" if namespace else ""
+        what = "frontend" if self._addresses else "Service"
+        return UnknownService(
+            f"the kernel holds no {what} {self.text}{where}", "list them with: bpfsvc services"
+        )
+
+
+def choose(
+    ports: Iterable[ServicePortFacts],
+    wanted: Sequence[Wanted],
+    namespace: str,
+    node: Node,
+    *,
+    required: bool = True,
+) -> list[ServicePortFacts]:
+    """Return the service ports that are meant by any of the arguments, or all without one.
+
+    ``namespace``: only those of it; "" for all. Raises :class:`UnknownService` for an argument that
+    means none, if one is ``required``.
+    """
+    within = [one for one in ports if namespace in ("", one.namespace)]
+    if not wanted:
+        return within
+    chosen: set[int] = set()
+    for each in wanted:
+        found = {at for at, one in enumerate(within) if each.means(one, node)}
+        if required and not found:
+            raise each.missing(namespace)
+        chosen |= found
+    return [within[at] for at in sorted(chosen)]

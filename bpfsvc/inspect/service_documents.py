@@ -1,0 +1,108 @@
+"""Service ports as JSON and YAML; docs/services-command.md names the fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from bpfsvc.base.address import unpack
+from bpfsvc.inspect.documents import yaml_list
+from bpfsvc.inspect.service_ports import WEIGHTS, BackendFacts, FrontendFacts, ServicePortFacts
+from bpfsvc.inspect.service_view import View
+
+_AT_ONCE = 100
+"""Service ports passed to PyYAML in one call."""
+
+
+def write_view_json(view: View) -> Iterator[str]:
+    """Yield the pieces of one JSON object, with a service port per line."""
+    head = json.dumps(_head(view))[:-1]
+    before = "\n"
+    yield f'{head}, "services": ['
+    for each in _objects(view):
+        yield f"{before}  {json.dumps(each)}"
+        before = ",\n"
+    yield "\n]}\n" if view.ports else "]}\n"
+
+
+def write_view_yaml(view: View) -> Iterator[str]:
+    """Yield the pieces of one YAML document."""
+    for name, value in _head(view).items():
+        yield f"{name}: {json.dumps(value)}\n"
+    yield "services:\n" if view.ports else "services: []\n"
+    objects = _objects(view)
+    while some := list(islice(objects, _AT_ONCE)):
+        yield yaml_list(some)
+
+
+def _head(view: View) -> dict[str, Any]:
+    head: dict[str, Any] = {"socket_lb": view.socket_lb}
+    if view.seconds is not None:
+        head["seconds"] = round(view.seconds, 3)
+    return head
+
+
+def _objects(view: View) -> Iterator[dict[str, Any]]:
+    for port in view.ports:
+        yield {
+            "namespace": port.namespace,
+            "name": port.name,
+            "port_name": port.port_name,
+            "port": port.number,
+            "protocol": port.protocol,
+            "family": port.family,
+            "id": port.service,
+            "scheduler": port.scheduler,
+            "affinity_seconds": port.affinity_seconds,
+            "source_ranges": list(port.source_ranges),
+            "active": port.active,
+            "inactive": port.inactive,
+            **_traffic(view, port),
+            "frontends": [_frontend(one) for one in port.frontends],
+            "backends": [_backend(view, port, one) for one in port.backends],
+        }
+
+
+def _frontend(one: FrontendFacts) -> dict[str, Any]:
+    address = one.text.partition(":")[0] if one.text.startswith("nodeport") else unpack(one.address)
+    return {
+        "frontend": one.text,
+        "address": address,
+        "port": one.port,
+        "restricted": one.restricted,
+        "clients": {who: met._asdict() for who, met in one.clients._asdict().items()},
+    }
+
+
+def _backend(view: View, port: ServicePortFacts, one: BackendFacts) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "address": unpack(one.place[0]),
+        "port": one.place[1],
+        "state": one.state,
+        "weight": WEIGHTS[one.state],
+        "local": one.local,
+        "clients": list(one.clients),
+        "active": one.active,
+        "inactive": one.inactive,
+    }
+    if view.traffic is not None:
+        amounts = view.traffic.of_backend(port, one)
+        found[_name(view)] = _rounded(amounts._asdict()) if amounts else None
+    return found
+
+
+def _traffic(view: View, port: ServicePortFacts) -> dict[str, Any]:
+    if view.traffic is None:
+        return {}
+    amounts, refused = view.traffic.of_port(port), view.traffic.refused_of(port)
+    return {_name(view): _rounded({**amounts._asdict(), **refused._asdict()})}
+
+
+def _name(view: View) -> str:
+    return "counts" if view.seconds is None else "rates"
+
+
+def _rounded(amounts: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in amounts.items()}

@@ -1,0 +1,162 @@
+"""Service ports as text for people, in blocks as those of ``ipvsadm -ln``.
+
+::
+
+    SERVICE                     SCHEDULER  FLAGS
+      FRONTEND                  FLAGS
+      -> BACKEND                STATE      WEIGHT  ACTIVE  INACTIVE
+    default/web:http TCP IPv4   random     affinity=10800s
+      10.96.0.10:80/TCP
+      -> 10.244.1.5:8080        ready           1       3         0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from bpfsvc.inspect.service_ports import WEIGHTS, BackendFacts, ServicePortFacts
+from bpfsvc.inspect.service_traffic import Amounts, Traffic
+from bpfsvc.inspect.service_view import View, title, words
+
+_GAP = "  "
+_EMPTY = "-"
+_ARROW = "  -> "
+_SERVICE, _FRONTEND, _BACKEND, _SCHEDULER = "SERVICE", "  FRONTEND", f"{_ARROW}BACKEND", "SCHEDULER"
+
+_CONNECTIONS = ("STATE", "WEIGHT", "ACTIVE", "INACTIVE")
+_WIDE = ("LOCAL", "CLIENTS")
+_TEXTS = {"STATE", "LOCAL", "CLIENTS"}
+"""Columns that begin at the left."""
+
+Line = tuple[str, tuple[str, ...]]
+"""What comes first, and further cells."""
+
+COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROPPED")
+RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED")
+"""Names of ipvsadm, in another order: as :class:`Amounts`, which begins with the request's."""
+
+_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes")
+"""The order of these columns."""
+
+_UNCOUNTED = (_EMPTY,) * len(_ORDER)
+
+
+def in_order(amounts: Amounts) -> tuple[float, ...]:
+    """Return amounts in the order of the columns."""
+    return tuple(getattr(amounts, name) for name in _ORDER)
+
+
+def number_text(value: float) -> str:
+    """Return a count as it is, and a rate with one decimal below ten."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
+
+
+def write_view(view: View, *, wide: bool = False) -> Iterator[str]:
+    """Yield a table in pieces, line ends included."""
+    connections = _CONNECTIONS + (_WIDE if wide else ())
+    if view.traffic is None:
+        yield from _list(view, connections, wide=wide)
+        names = connections
+    else:
+        names = (COUNTS if view.seconds is None else RATES) + (connections if wide else ())
+        yield from _numbers(view, view.traffic, names, wide=wide)
+    if view.note and "ACTIVE" in names:
+        yield f"\n{view.note}\n"
+
+
+def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
+    """Yield for each service port its scheduler and flags, frontends, and backends."""
+    blocks = [
+        (port, [(_ARROW + one.text, _connections(one, wide=wide)) for one in port.backends])
+        for port in view.ports
+    ]
+    cells = [names, *(cells for _, backends in blocks for _, cells in backends)]
+    first = _first_width(view, frontends=True)
+    second = max([len(_SCHEDULER), *(len(port.scheduler) for port in view.ports)])
+    line = _pattern(cells, first, at_least=second)
+    yield f"{_SERVICE:<{first}}{_GAP}{_SCHEDULER:<{second}}{_GAP}FLAGS\n"
+    yield f"{_FRONTEND:<{first}}{_GAP}FLAGS\n"
+    yield line(_BACKEND, names)
+    for port, backends in blocks:
+        flags = " ".join(_flags(port, wide=wide))
+        head = f"{title(port):<{first}}{_GAP}{port.scheduler:<{second}}{_GAP}{flags}"
+        yield head.rstrip() + "\n"
+        yield from _frontends(port, first)
+        yield from (line(*each) for each in backends)
+
+
+def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
+    """Yield traffic: for each service port the sum, what was refused, and each backend's."""
+    blocks: list[tuple[ServicePortFacts, list[Line]]] = []
+    for port in view.ports:
+        sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port))
+        more: tuple[str, ...] = ()
+        if wide:
+            more = ("", "", str(port.active), str(port.inactive), "", "")
+        lines: list[Line] = [(title(port), (*map(number_text, sums), *more))]
+        for one in port.backends:
+            amounts = traffic.of_backend(port, one)
+            numbers = tuple(map(number_text, in_order(amounts))) if amounts else _UNCOUNTED
+            more = _connections(one, wide=True) if wide else ()
+            lines.append((_ARROW + one.text, (*numbers, "", "", *more)))
+        blocks.append((port, lines))
+    cells = [names, *(cells for _, lines in blocks for _, cells in lines)]
+    first = _first_width(view, frontends=wide)
+    line = _pattern(cells, first)
+    yield line(_SERVICE, names)
+    if wide:
+        yield f"{_FRONTEND:<{first}}{_GAP}FLAGS\n"
+    yield f"{_BACKEND}\n"
+    for port, (head, *backends) in blocks:
+        yield line(*head)
+        if wide:
+            yield from _frontends(port, first)
+        yield from (line(*each) for each in backends)
+
+
+def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
+    if port.affinity_seconds:
+        yield f"affinity={port.affinity_seconds}s"
+    if wide and port.source_ranges:
+        yield f"source-ranges={','.join(port.source_ranges)}"
+
+
+def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
+    for one in port.frontends:
+        yield f"{'  ' + one.text:<{width}}{_GAP}{' '.join(words(one))}".rstrip() + "\n"
+
+
+def _connections(one: BackendFacts, *, wide: bool) -> tuple[str, ...]:
+    found = (one.state, str(WEIGHTS[one.state]), str(one.active), str(one.inactive))
+    if not wide:
+        return found
+    local = _EMPTY if one.local is None else "yes" if one.local else "no"
+    return (*found, local, ",".join(one.clients) or _EMPTY)
+
+
+def _first_width(view: View, *, frontends: bool) -> int:
+    found = [len(_BACKEND)]
+    for port in view.ports:
+        found.append(len(title(port)))
+        found += [len(_ARROW) + len(one.text) for one in port.backends]
+        if frontends:
+            found += [2 + len(one.text) for one in port.frontends]
+    return max(found)
+
+
+def _pattern(
+    rows: Sequence[tuple[str, ...]], first: int, at_least: int = 0
+) -> Callable[[str, tuple[str, ...]], str]:
+    """Return the function that makes a line; ``rows`` are all that will come, the names first.
+
+    ``at_least``: the width of the first of their cells.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = max(widths[0], at_least)
+    pattern = _GAP.join(
+        f"{{:{'<' if name in _TEXTS else '>'}{width}}}"
+        for name, width in zip(rows[0], widths, strict=True)
+    )
+    return lambda start, cells: f"{start:<{first}}{_GAP}{pattern.format(*cells)}".rstrip() + "\n"

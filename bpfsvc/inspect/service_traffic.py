@@ -1,0 +1,160 @@
+"""What the kernel has counted of service ports at one moment, and what it counts in a second.
+
+A backend keeps its counters for as long as it serves its service port; those of a former backend
+are zeroed and given to another. So counts are compared only under the same service id, backend and
+counters, and one that has become smaller began anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bpfsvc.inspect.connection_counts import Place
+from bpfsvc.inspect.fields import names, total
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
+from bpfsvc.inspect.services import TRAFFIC
+from bpfsvc.metrics.sums import Folding
+
+_FEW = 4096
+"""So many counters are looked up one by one, rather than all read."""
+
+
+class Amounts(NamedTuple):
+    """Connections, packets and bytes: of a backend or a service port, as counts or per second."""
+
+    connections: float = 0
+    packets: float = 0
+    bytes: float = 0
+    reply_packets: float = 0
+    reply_bytes: float = 0
+
+
+class Refused(NamedTuple):
+    """First packets, or calls of sockets, that were refused: by an answer, or silently."""
+
+    rejected: float = 0
+    dropped: float = 0
+
+
+_Key = tuple[int, Place, int]
+"""Service id, backend, index of its counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Counts, or what they grow by in a second.
+
+    A backend that has no counters any more has no traffic: None, not zero.
+    """
+
+    at: float
+    """Of time.monotonic()."""
+    backends: dict[_Key, Amounts] = field(default_factory=dict)
+    refused: dict[int, Refused] = field(default_factory=dict)
+
+    def of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> Amounts | None:
+        """Return the traffic of one backend, None if it is not counted."""
+        return self.backends.get((port.service, backend.place, backend.counters))
+
+    def of_port(self, port: ServicePortFacts) -> Amounts:
+        """Return the sum over all present backends."""
+        found = [self.of_backend(port, one) for one in port.backends]
+        return Amounts(*map(sum, zip(Amounts(), *filter(None, found), strict=True)))
+
+    def refused_of(self, port: ServicePortFacts) -> Refused:
+        """Return what was refused of a service port."""
+        return self.refused.get(port.service, Refused())
+
+
+def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
+    """Return what the kernel has counted for these service ports."""
+    at = time.monotonic()
+    indexes: dict[_Key, int] = {}
+    services: set[int] = set()
+    for port in ports:
+        services.add(port.service)
+        for backend in port.backends:
+            if backend.counters:
+                indexes[port.service, backend.place, backend.counters] = backend.counters
+    counted = dict(_counters(reader, set(indexes.values())))
+    nothing = Amounts()
+    backends = {key: counted.get(index, nothing) for key, index in indexes.items()}
+    return Traffic(at, backends, dict(_refusals(reader, services)))
+
+
+def _counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Amounts]]:
+    """Yield the counters that have counted anything."""
+    layout = reader.layout.maps["backend_counters"]
+    order = [layout.value.names.index(each) for each in TRAFFIC]
+    folding, zeros = Folding(layout.value.size, layout.value.size), b""
+    for index, raw in _raw_counters(reader, wanted):
+        if len(raw) != len(zeros):
+            folding, zeros = Folding(layout.value.size, len(raw)), bytes(len(raw))
+        if raw == zeros:
+            continue
+        fields = folding.fields(folding.fold(raw))
+        yield index, Amounts(*[fields[each] for each in order])
+
+
+def _raw_counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, bytes]]:
+    if len(wanted) <= _FEW:
+        for index in wanted:
+            raw = reader.value("backend_counters", index.to_bytes(4, sys.byteorder))
+            if raw:
+                yield index, raw
+        return
+    last = max(wanted)
+    for key, raw in reader.entries("backend_counters"):  # an array: in the order of its indexes
+        index = int.from_bytes(key, sys.byteorder)
+        if index > last:
+            return
+        if index in wanted:
+            yield index, raw
+
+
+def _refusals(reader: Reader, services: Collection[int]) -> Iterator[tuple[int, Refused]]:
+    layout = reader.layout.maps.get("refusals")
+    if layout is None:
+        return
+    fields = names(layout.value)
+    add = total(layout, fields)
+    for key, raw in reader.entries("refusals"):
+        service = int.from_bytes(key, sys.byteorder)
+        if service not in services:
+            continue
+        sums = {"rejected": 0, "dropped": 0}
+        for name, count in zip(fields, add(raw), strict=True):
+            what = name.partition("__")[0]
+            if what in sums:
+                sums[what] += count
+        yield service, Refused(**sums)
+
+
+def rates(before: Traffic, now: Traffic) -> Traffic:
+    """Return what was counted in each second between two moments."""
+    seconds = max(now.at - before.at, 1e-9)
+    backends = {
+        key: Amounts(*_per_second(before.backends.get(key), amounts, seconds))
+        for key, amounts in now.backends.items()
+    }
+    refused = {
+        service: Refused(*_per_second(before.refused.get(service), amounts, seconds))
+        for service, amounts in now.refused.items()
+    }
+    return Traffic(now.at, backends, refused)
+
+
+def _per_second(
+    before: tuple[float, ...] | None, now: tuple[float, ...], seconds: float
+) -> list[float]:
+    if before == now:
+        return [0.0] * len(now)
+    # What was not there has been zeroed when it was taken.
+    if before is None or any(b > n for b, n in zip(before, now, strict=True)):
+        return [each / seconds for each in now]
+    return [(n - b) / seconds for b, n in zip(before, now, strict=True)]

@@ -1,0 +1,165 @@
+"""What ``bpfsvc services`` and ``bpfsvc top`` look at: one look at the maps, and two for rates."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bpfsvc.inspect import node
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.service_choice import NodeAddresses, Wanted, choose
+from bpfsvc.inspect.service_ports import (
+    WEIGHTS,
+    FrontendFacts,
+    Meetings,
+    ServicePortFacts,
+    collect,
+)
+from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic, rates, read_traffic
+
+_SCOPES = {"host": "of the node's own processes", "all": "of processes of the node and of its pods"}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Service ports and their traffic.
+
+    ``socket_lb``: whose sockets are translated: off, host, all; "" if that is not known.
+    ``seconds``: over which ``traffic`` is a rate; None where it is counts.
+    """
+
+    ports: Sequence[ServicePortFacts]
+    socket_lb: str
+    traffic: Traffic | None = None
+    seconds: float | None = None
+
+    @property
+    def note(self) -> str:
+        """What the numbers of connections leave out; "" for nothing."""
+        if self.socket_lb == "off":
+            return ""
+        whose = _SCOPES.get(self.socket_lb, "of processes")
+        return (
+            f"Note: ACTIVE and INACTIVE leave out connections {whose} that their sockets carry"
+            f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''}); no map lists those."
+        )
+
+
+def look(
+    reader: Reader,
+    wanted: Sequence[Wanted] = (),
+    namespace: str = "",
+    *,
+    required: bool = True,
+    traffic: bool = False,
+) -> View:
+    """Read the maps once.
+
+    Raises ``UnknownService`` for an argument that means nothing that the kernel holds, if that is
+    ``required``.
+    """
+    node_addresses = NodeAddresses(reader)
+    with _no_garbage():
+        ports = choose(collect(reader), wanted, namespace, node_addresses, required=required)
+        counted = read_traffic(reader, ports) if traffic else None
+    settings = {row[0]: row[1] for row in node.settings(reader).rows}
+    return View(ports, str(settings.get("socket_lb", "")), counted)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Do not look for garbage while many objects are made that all stay: half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def with_rates(before: View, now: View) -> View:
+    """Return a view with what is counted in each second between two views with traffic."""
+    if before.traffic is None or now.traffic is None:
+        raise ValueError("rates need two views with traffic")
+    seconds = now.traffic.at - before.traffic.at
+    return View(now.ports, now.socket_lb, rates(before.traffic, now.traffic), seconds)
+
+
+# -- texts that tables, documents and changes share --
+
+
+def words(frontend: FrontendFacts) -> tuple[str, ...]:
+    """Return what is special at a frontend: ``masquerade=node,other``, ``local=other``.
+
+    A word without classes is about all clients; forwarding to all backends has no word.
+    """
+    of_clients = _words(frontend.clients)
+    return ("restricted", *of_clients) if frontend.restricted else of_clients
+
+
+@lru_cache(maxsize=1024)
+def _words(clients: Meetings) -> tuple[str, ...]:
+    found: dict[str, list[str]] = {}
+    for who, met in zip(clients._fields, clients, strict=True):
+        if met.local:
+            found.setdefault("local", []).append(who)
+        if met.action != "forward":
+            found.setdefault(met.action, []).append(who)
+    return tuple(
+        word if len(who) == len(clients) else f"{word}={','.join(who)}"
+        for word, who in found.items()
+    )
+
+
+def title(port: ServicePortFacts) -> str:
+    """Return name, protocol and family of a service port."""
+    return " ".join(filter(None, (port.text, port.protocol, port.family)))
+
+
+_COLUMNS = ("service", "protocol", "family")
+_AMOUNTS = Amounts._fields
+_REFUSED = Refused._fields
+
+
+def view_records(view: View) -> Iterator[Records]:
+    """Yield the view as rows, to be compared with those of another one."""
+    services: list[Row] = []
+    backends: list[Row] = []
+    counted = view.traffic is not None
+    for port in view.ports:
+        name = (port.text, port.protocol, port.family)
+        shown = tuple(" ".join((one.text, *words(one))) for one in port.frontends)
+        refused = view.traffic.refused_of(port) if view.traffic else ()
+        row: Row = (port.scheduler, port.affinity_seconds, port.source_ranges, shown, *refused)
+        services.append((*name, *row))
+        for one in port.backends:
+            amounts: Row = ()
+            if view.traffic:
+                amounts = view.traffic.of_backend(port, one) or ("",) * len(_AMOUNTS)
+            numbers = (WEIGHTS[one.state], one.active, one.inactive)
+            backends.append((*name, one.text, one.state, *numbers, *amounts))
+    yield Records(
+        "services",
+        (
+            *_COLUMNS,
+            *("scheduler", "affinity", "source_ranges", "frontends"),
+            *(_REFUSED if counted else ()),
+        ),
+        services,
+        keys=len(_COLUMNS),
+    )
+    yield Records(
+        "backends",
+        (
+            *_COLUMNS,
+            *("backend", "state", "weight", "active", "inactive"),
+            *(_AMOUNTS if counted else ()),
+        ),
+        backends,
+        keys=len(_COLUMNS) + 1,
+    )

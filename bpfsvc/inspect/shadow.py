@@ -1,0 +1,45 @@
+"""What ``bpfsvc status`` shows of an agent in shadow mode, which it asks by HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from bpfsvc.base.texts import SERVER_NAME, SHADOW_PATH, count_text
+
+_SECONDS = 2.0
+
+Report = Mapping[str, Any]
+
+
+def ask_shadow(address: tuple[str, int]) -> Report | None:
+    """Return the report of the agent in shadow mode at an address; None if there is none."""
+    connection = HTTPConnection(*address, timeout=_SECONDS)
+    try:
+        connection.request("GET", SHADOW_PATH)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200 or answer.getheader("Server") != SERVER_NAME:
+            return None
+        found: Report = json.loads(body)
+        return found
+    except (OSError, HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def report_lines(report: Report) -> list[str]:
+    """Return what people read: the sum, and a line for each Service and kind of difference."""
+    number = report["differences"]
+    found = f"DIFFERENT {count_text(number, 'time')}" if number else "no difference"
+    since = f" since {report['since']}" if report["since"] else "; comparing begins soon"
+    lines = [f"shadow mode, {found} in {count_text(report['connections'], 'connection')}{since}"]
+    if report["losses"]:
+        lines.append(f"connections were missed {count_text(report['losses'], 'time')}")
+    for one in report["services"]:
+        name = f"{one['namespace']}/{one['name']}" if one["name"] else "(unknown Service)"
+        lines.append(f"{name}  {one['kind']}  {one['number']}  first: {one['first']}")
+    return lines

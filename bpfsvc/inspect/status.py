@@ -1,0 +1,231 @@
+"""Collect the facts for ``bpfsvc status``: maps, attachments, the agent, and the node's sysctls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.base.texts import SERVER_NAME
+from bpfsvc.datapath import syscall, sysctl
+from bpfsvc.datapath.attach import cgroup, tcx, xdp
+from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.datapath.maps.registry import MAPS
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
+from bpfsvc.inspect import node
+from bpfsvc.inspect.fields import chooser, interface_text, lacks
+from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, NodeFacts
+from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
+
+_HEALTH_SECONDS = 2
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Wildcard addresses -> where a server that listens there is asked."""
+
+
+def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
+    """Return the facts about the agent at ``root``, which serves health at ``healthz``.
+
+    Raises ``NotLoaded`` if nothing is loaded, and what :func:`open_pinned` raises.
+    """
+    with open_pinned(root) as pinned:
+        reader = PinnedReader(pinned)
+        layout = reader.layout
+        running = is_running(root)
+        ports = node.masquerade_ports(reader)
+        attached, stale = _sockets(root, pinned)
+        services, families = _services(reader)
+        return NodeFacts(
+            build=layout.digest,
+            expected_build=load(_sizes(reader)).digest,
+            running=running,
+            health=ask_health(healthz) if running and healthz else None,
+            same_namespace=_same_namespace(reader),
+            interfaces=tuple(_interfaces(root, reader, pinned)),
+            sockets=attached,
+            stale_sockets=stale,
+            all_sockets=len(SOCKET_PROGRAMS),
+            services=services,
+            frontends=reader.count("frontends"),
+            backends=reader.count("endpoints"),
+            connections=reader.count("connections"),
+            new_connections=reader.count("new_connections") + 2 * _held(reader),
+            max_connections=layout.maps["connections"].max_entries,
+            drops=_drops(reader),
+            families=families,
+            forwarding=tuple(family for family in (4, 6) if sysctl.forwards(family)),
+            masquerade_ports=str(ports or ""),
+            masquerade_reserved=ports is not None and _is_reserved(ports),
+            fast_path=_fast_path(reader),
+        )
+
+
+def _held(reader: Reader) -> int:
+    """Return how many connections with two entries are not established."""
+    if "half_open" not in reader.layout.maps:
+        return 0
+    raw = reader.value("half_open", bytes(4)) or b""
+    return max(0, int.from_bytes(raw, sys.byteorder, signed=True))
+
+
+def ask_health(address: tuple[str, int]) -> AgentHealth:
+    """Return what the agent answers at ``/healthz``, with its problems in its own words.
+
+    Only an answer of an agent counts: kube-proxy, or any program, may listen there.
+    """
+    host, port = address
+    connection = HTTPConnection(_LOOPBACK_OF.get(host, host), port, timeout=_HEALTH_SECONDS)
+    connected = False
+    try:
+        connection.connect()
+        connected = True
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, HTTPException) as error:
+        # No answer is a fact too. A process that is stopped still has its connections accepted.
+        return AgentHealth(status=0, silent=connected and isinstance(error, TimeoutError))
+    finally:
+        connection.close()
+    if answer.getheader("Server") != SERVER_NAME:
+        return AgentHealth(status=0, foreign=True)
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return AgentHealth(status=answer.status)
+    return AgentHealth(
+        status=answer.status, problems=_texts(found, "problems"), notes=_texts(found, "notes")
+    )
+
+
+def _texts(found: object, field: str) -> tuple[str, ...]:
+    texts = found.get(field) if isinstance(found, dict) else None
+    return tuple(str(each) for each in texts.values()) if isinstance(texts, dict) else ()
+
+
+def _sizes(reader: Reader) -> Sizes:
+    """Return the sizes the loaded build was made with: they are part of its digest."""
+    given: dict[str, int] = {}
+    for name, info in MAPS.items():
+        if info.option and name in reader.layout.maps:
+            size = info.option.removeprefix("--").replace("-", "_")
+            entries = reader.layout.maps[name].max_entries
+            # Of the maps with the same option, backend_counters has one entry more.
+            given[size] = min(entries, given.get(size, entries))
+    return Sizes(**given)
+
+
+def _same_namespace(reader: Reader) -> bool:
+    layout, raw = reader.layout.maps["settings"], reader.value("settings", bytes(4))
+    if raw is None or lacks(layout.value, ("netns_cookie",)):
+        return True
+    cookie = chooser(layout.value, ("netns_cookie",))(raw)[0]
+    return cookie in (0, cgroup.netns_cookie())
+
+
+def _fast_path(reader: Reader) -> str:
+    layout, raw = reader.layout.maps["settings"], reader.value("settings", bytes(4))
+    for field, mode in (("fast_path", "auto"), ("established", "established")):
+        if raw and not lacks(layout.value, (field,)) and chooser(layout.value, (field,))(raw)[0]:
+            return mode
+    return ""
+
+
+def _interfaces(root: PinRoot, reader: Reader, pinned: Pinned) -> Iterator[InterfaceFacts]:
+    ours = {
+        hook: {syscall.program_id(pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
+        for hook in Hook
+    }
+    current_xdp, wanted_xdp = _xdp(root, reader, pinned)
+    for index in _indices_with_programs(reader):
+        missing, stale, ahead = [], [], []
+        for hook in Hook:
+            try:
+                filters = tc.attached(index, hook)
+            except DeviceGone:
+                filters = ()
+            linked = tcx.program_id(root, index, hook)
+            own = [each for each in filters if each.ours]
+            if not own and not linked:
+                missing.append(str(hook))
+            elif not {linked, *(each.program for each in own)} & ours[hook]:
+                stale.append(str(hook))
+            ahead += [f"{hook}: {each}" for each in _ahead(filters, own)]
+        if index in wanted_xdp and index not in current_xdp:
+            missing.append("xdp")
+        elif not current_xdp.get(index, True):
+            stale.append("xdp")
+        yield InterfaceFacts(
+            name=interface_text(index),
+            missing=tuple(missing),
+            stale=tuple(stale),
+            ahead=tuple(ahead),
+            xdp=current_xdp.get(index, False),
+        )
+
+
+def _indices_with_programs(reader: Reader) -> list[int]:
+    """Return the indices of all interfaces that are known, without bridges."""
+    layout = reader.layout.maps["interfaces"]
+    key, entries = chooser(layout.key, ("value",)), reader.entries("interfaces")
+    if lacks(layout.value, ("bridge",)):
+        return sorted(key(raw)[0] for raw, _ in entries)
+    bridge = chooser(layout.value, ("bridge",))
+    return sorted(key(raw)[0] for raw, value in entries if bridge(value)[0] != key(raw)[0])
+
+
+def _xdp(root: PinRoot, reader: Reader, pinned: Pinned) -> tuple[dict[int, bool], set[int]]:
+    """Return interface -> True if its XDP program is of this build; and those that should have one.
+
+    The ports of a bond have entries of their own; their program is attached to the bond.
+    """
+    if "uplinks" not in reader.layout.maps:
+        return {}, set()
+    ours = syscall.program_id(pinned.program("xdp"))
+    served = chooser(reader.layout.maps["uplinks"].value, ("ifindex",))
+    return (
+        {index: program == ours for index, program in xdp.attached(root).items()},
+        {served(raw)[0] for _, raw in reader.entries("uplinks")},
+    )
+
+
+def _ahead(filters: tuple[Filter, ...], own: list[Filter]) -> Iterator[Filter]:
+    """Yield the foreign filters that see a packet before the first of ours."""
+    first = min((each.priority for each in own), default=0)
+    for each in filters:
+        if not each.ours and not each.chain and each.priority <= first:
+            yield each
+
+
+def _sockets(root: PinRoot, pinned: Pinned) -> tuple[int, int]:
+    """Return the numbers of socket hooks: attached, and with a program of another build."""
+    found = cgroup.attached(root)
+    stale = [name for name, id_ in found.items() if id_ != syscall.program_id(pinned.program(name))]
+    return len(found), len(stale)
+
+
+def _services(reader: Reader) -> tuple[int, tuple[int, ...]]:
+    value = chooser(reader.layout.maps["services"].value, ("namespace", "name", "family"))
+    names, families = set(), set()
+    for _, raw in reader.entries("services"):
+        namespace, name, family = value(raw)
+        names.add((namespace, name))
+        families.add(family)
+    return len(names), tuple(sorted(families))
+
+
+def _drops(reader: Reader) -> dict[str, int]:
+    found = {}
+    for event, reason, count in node.counters(reader).rows:
+        if event == "dropped" and count:
+            found[str(reason)] = int(str(count))
+    return found
+
+
+def _is_reserved(ports: node.MasqueradePorts) -> bool:
+    reserved = sysctl.parse_ports(sysctl.read(sysctl.RESERVED_PORTS))
+    return any(each.first <= ports.first and ports.last <= each.last for each in reserved)

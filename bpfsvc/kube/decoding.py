@@ -1,0 +1,190 @@
+"""The texts of the API server that are not objects: watch events, the heads of lists, refusals.
+
+msgspec leaves the object inside an event as it is, so that the model decodes it once, straight into
+its own shape. Of an object's metadata only what a watch needs is decoded here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+from msgspec import field
+
+from bpfsvc.kube.errors import InvalidResponse, Refused
+
+INITIAL_END = "k8s.io/initial-events-end"
+_TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
+
+
+class _Annotations(msgspec.Struct, gc=False):
+    initial_end: object = field(default=None, name=INITIAL_END)
+    trigger: object = field(default=None, name=_TRIGGER)
+
+
+class _Metadata(msgspec.Struct, gc=False, rename="camel"):
+    name: str = ""
+    namespace: str | None = None
+    resource_version: str = ""
+    annotations: _Annotations | None = None
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMetadata(msgspec.Struct, gc=False, rename="camel"):
+    resource_version: str = ""
+    token: str | None = field(default=None, name="continue")
+
+
+class _List(msgspec.Struct, gc=False, rename="camel"):
+    kind: str
+    api_version: str
+    metadata: _ListMetadata
+    items: list[msgspec.Raw] | None = None
+
+
+_version = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def version(text: bytes) -> dict[str, str]:
+    """Read the answer to ``/version``; raises :class:`InvalidResponse` for anything else."""
+    try:
+        return _version(text)
+    except msgspec.MsgspecError as error:
+        raise InvalidResponse(str(error)) from error
+
+
+class _Cause(msgspec.Struct, gc=False):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct, gc=False, rename="camel"):
+    retry_after_seconds: float = 0
+    causes: list[_Cause] | None = None
+
+
+class _Status(msgspec.Struct, gc=False):
+    kind: str
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_object = msgspec.json.Decoder(_Object).decode
+_decode_list = msgspec.json.Decoder(_List).decode
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+_LONGEST_PAUSE = 300.0
+"""Seconds that a server may ask to wait; more is a mistake of the server."""
+
+
+class Event(NamedTuple):
+    """A line of a watch. ``text`` is the object; ``trigger`` is in Unix seconds, 0 without."""
+
+    type: str
+    text: bytes
+    namespace: str
+    name: str
+    version: str
+    ends_initial: bool
+    trigger: float
+
+
+class Head(NamedTuple):
+    """The fields of a list beside its items; ``token`` asks for the next page."""
+
+    kind: str
+    api_version: str
+    version: str
+    token: str
+
+
+def event(line: bytes) -> Event:
+    """Read a line of a watch.
+
+    Raises :class:`Refused` for an ``ERROR``, :class:`InvalidResponse` for what is no event.
+    """
+    try:
+        found = _decode_event(line)
+        if found.type == "ERROR":
+            raise refusal(bytes(found.object))
+        metadata = _decode_object(found.object).metadata
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidResponse(f"a line of the watch is no event: {error}") from error
+    notes = metadata.annotations
+    return Event(
+        found.type,
+        bytes(found.object),
+        metadata.namespace or "",
+        metadata.name,
+        metadata.resource_version,
+        notes is not None and notes.initial_end == "true",
+        _seconds(notes.trigger) if notes is not None else 0.0,
+    )
+
+
+def identity(text: bytes) -> tuple[str, str]:
+    """Return namespace and name of an object, empty if it has none."""
+    try:
+        metadata = _decode_object(text).metadata
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "", ""
+    return metadata.namespace or "", metadata.name
+
+
+def head(text: bytes) -> Head | None:
+    """Read a list without its items; ``None`` if this is no list."""
+    try:
+        found = _decode_list(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return _head(found)
+
+
+def whole_list(text: bytes) -> tuple[Head, list[msgspec.Raw]]:
+    """Read a list with its items; raises :class:`InvalidResponse` if this is none."""
+    try:
+        found = _decode_list(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidResponse(f"the answer is no list: {error}") from error
+    return _head(found), found.items or []
+
+
+def refusal(text: bytes, code: int = 0, retry_after: str = "") -> Refused:
+    """Read a ``Status``, as far as it is one; ``code`` and ``retry_after`` are those of HTTP."""
+    try:
+        status = _decode_status(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = _Status("", message=text[:200].decode(errors="replace"))
+    details = status.details or _Details()
+    asked = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
+    return Refused(
+        code or status.code or 500,
+        status.message or status.reason,
+        retry_after=min(max(asked, details.retry_after_seconds, 0.0), _LONGEST_PAUSE),
+        too_large=any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes or ()),
+    )
+
+
+def _head(found: _List) -> Head:
+    metadata = found.metadata
+    return Head(found.kind, found.api_version, metadata.resource_version, metadata.token or "")
+
+
+def _seconds(written: object) -> float:
+    """Return a time such as ``2026-11-21T10:39:20.5Z`` in Unix seconds; 0 for anything else."""
+    try:
+        time = datetime.fromisoformat(str(written))
+    except ValueError:
+        return 0.0
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

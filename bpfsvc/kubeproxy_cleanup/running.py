@@ -1,0 +1,98 @@
+"""Find out whether kube-proxy still runs in this network namespace, and would write rules again.
+
+Its process shows it, where processes can be seen: a container sees those of the node only with
+``hostPID``, and k3s, microk8s and others run kube-proxy inside a process of another name. Its
+metrics server shows it as well: ``/proxyMode`` answers with the mode. (bpfsvc answers there too,
+for programs that expect it; it sends its name in the ``Server`` header.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+METRICS_PORT = 10249
+HEALTHZ_PORT = 10256
+_MODES = frozenset({"iptables", "ipvs", "nftables", "userspace"})
+_SECONDS = 1.0
+_PROC = Path("/proc")
+
+
+class KubeProxyProcess(NamedTuple):
+    """What is known of a running kube-proxy.
+
+    * ``processes``: their ids. ``sees_node``: True if all processes of the machine can be seen.
+    * ``mode``: the answer of its metrics server, or "".
+    """
+
+    processes: tuple[int, ...] = ()
+    sees_node: bool = True
+    mode: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """True if there is one."""
+        return bool(self.processes or self.mode)
+
+    def __str__(self) -> str:
+        if self.processes:
+            return f"kube-proxy runs (process {', '.join(map(str, self.processes))})"
+        return f"kube-proxy runs (its metrics server reports mode {self.mode})"
+
+
+def find_kube_proxy(*, agent_runs: bool = False) -> KubeProxyProcess:
+    """Return what is known. ``agent_runs``: a metrics server without a name may be bpfsvc's."""
+    mode = _ask_mode(unnamed_is_ours=agent_runs)
+    return KubeProxyProcess(tuple(_processes()), _sees_node(), mode)
+
+
+def is_kube_proxy(name: str, arguments: list[str]) -> bool:
+    """True if the name of a process and its command line are those of kube-proxy."""
+    program = arguments[0].rpartition("/")[2] if arguments else ""
+    if program == "hyperkube":
+        return "kube-proxy" in arguments[1:] or "proxy" in arguments[1:2]
+    return "kube-proxy" in (name, program)
+
+
+def _processes() -> Iterator[int]:
+    """Yield those of this network namespace: a node may be a container beside others."""
+    own = (_PROC / "self/ns/net").stat().st_ino
+    for place in _PROC.glob("[0-9]*"):
+        try:
+            name = (place / "comm").read_text().strip()
+            arguments = os.fsdecode((place / "cmdline").read_bytes()).split("\0")
+            if is_kube_proxy(name, arguments) and (place / "ns/net").stat().st_ino == own:
+                yield int(place.name)
+        except OSError:
+            continue  # it has ended, or must not be read
+
+
+def _sees_node() -> bool:
+    """True in the machine's own process namespace: only there kthreadd is number 2."""
+    try:
+        return (_PROC / "2/comm").read_text().strip() == "kthreadd"
+    except OSError:
+        return False
+
+
+def _ask_mode(*, unnamed_is_ours: bool) -> str:
+    # Imported here: the agent imports this module for its constants alone.
+    from http.client import HTTPConnection, HTTPException
+
+    for host in ("127.0.0.1", "::1"):
+        connection = HTTPConnection(host, METRICS_PORT, timeout=_SECONDS)
+        try:
+            connection.request("GET", "/proxyMode")
+            response = connection.getresponse()
+            server = response.getheader("Server", "")
+            answer = response.read(64).decode(errors="replace").strip()
+        except (OSError, HTTPException):
+            continue
+        finally:
+            connection.close()
+        ours = server.startswith("bpfsvc") or (unnamed_is_ours and not server)
+        if answer in _MODES and not ours:
+            return answer
+    return ""

@@ -1,0 +1,70 @@
+"""What an agent answers to a command of its own node: the objects that it works with.
+
+Both ends are of the same node, but not always of the same version: ``shape`` says what the objects
+mean, and other fields than known ones are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from bpfsvc.model.archive import SHAPE, pack_objects, unpack_objects
+from bpfsvc.model.values import ModelObject
+
+_T = TypeVar("_T")
+
+
+class OtherVersion(ValueError):
+    """The answer is of a version with other fields."""
+
+
+class ServiceAnswer(msgspec.Struct, kw_only=True):
+    """What the agent knows of a Service.
+
+    * ``archived``: the Node, and the Service and its slices if there are any.
+    * ``conflicts``: by frontend, a text for each Service that names it too.
+    * ``refused``: why the kernel does not hold the latest state; empty if it does.
+    """
+
+    shape: str = SHAPE
+    archived: bytes
+    conflicts: dict[str, list[str]] = {}
+    refused: str = ""
+
+    def objects(self) -> list[ModelObject]:
+        """Return the objects; raise :class:`OtherVersion` if they cannot be read here."""
+        if self.shape != SHAPE:
+            raise OtherVersion("the agent is of another version")
+        return unpack_objects(self.archived)
+
+
+class PodPlace(NamedTuple):
+    """Where a Pod is: its node, empty before that is decided, and its addresses, packed.
+
+    ``on_host_network``: it has no addresses of its own but its node's.
+    """
+
+    node: str
+    addresses: tuple[bytes, ...]
+    on_host_network: bool
+
+
+def service_answer(
+    objects: list[ModelObject], conflicts: dict[str, list[str]], refused: str
+) -> bytes:
+    """Return a :class:`ServiceAnswer` as it is sent."""
+    archived = pack_objects(objects)
+    return encode(ServiceAnswer(archived=archived, conflicts=conflicts, refused=refused))
+
+
+encode = msgspec.json.encode
+
+
+def decode(data: bytes, kind: type[_T]) -> _T:
+    """Return an answer of a kind; raise :class:`OtherVersion` for something else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise OtherVersion(f"the agent's answer cannot be read: {error}") from error

@@ -1,0 +1,83 @@
+"""What Services ask for and do not get: addresses that are refused, or that belong to others.
+
+Only Services with such a fault are remembered, and only what is new or changed is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bpfsvc.base.texts import list_text
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.entries import Frontend, frontend_text
+from bpfsvc.services.frontend_ownership import FrontendOwnership
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.refused_addresses import refusals
+
+_SHOWN = 3
+"""How many frontends of one Service a text names."""
+
+REFUSED, TAKEN = "AddressRefused", "AddressInUse"
+"""Reasons: the address of a Service is refused; another Service has it."""
+
+
+class Fault(NamedTuple):
+    """An address that a Service does not get, with the reason and a text for people."""
+
+    service: ServiceKey
+    reason: str
+    text: str
+
+
+class FaultReport:
+    """Finds what is new among the faults of all Services."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._known: dict[str, dict[ServiceKey, str]] = {REFUSED: {}, TAKEN: {}}
+        self._changes = 0
+
+    def update(self, touched: Iterable[ServiceKey]) -> list[Fault]:
+        """Return the faults that were not there, or were others, at the last call.
+
+        ``touched``: the Services that have been planned since then.
+        """
+        refused = dict(self._known[REFUSED])
+        for key in touched:
+            refused.pop(key, None)
+            if text := self._refused(key):
+                refused[key] = text
+        taken = self._known[TAKEN]
+        ownership = self._planner.ownership
+        if self._changes != ownership.changes:
+            self._changes = ownership.changes
+            taken = _by_loser(ownership)
+        return [*self._new(REFUSED, refused), *self._new(TAKEN, taken)]
+
+    def _new(self, reason: str, now: dict[ServiceKey, str]) -> Iterator[Fault]:
+        before, self._known[reason] = self._known[reason], now
+        for key, text in now.items():
+            if before.get(key) != text:
+                yield Fault(key, reason, text)
+
+    def _refused(self, key: ServiceKey) -> str:
+        service = self._planner.cache.lookup(key).service
+        return "; ".join(refusals(service)) if service and service.is_proxied else ""
+
+
+def losers(ownership: FrontendOwnership, frontend: Frontend) -> Iterator[str]:
+    """Yield a text for each Service that names a frontend and does not get it."""
+    for key in ownership.others(frontend):
+        yield f"{'/'.join(key)} names it too, without effect: {ownership.why(frontend, key)}"
+
+
+def _by_loser(ownership: FrontendOwnership) -> dict[ServiceKey, str]:
+    """Return for each Service the frontends that it does not get, as a text."""
+    found: dict[ServiceKey, list[str]] = {}
+    for frontend, (owner, others) in sorted(ownership.lost().items()):
+        for key in others:
+            why = ownership.why(frontend, key)
+            text = f"{frontend_text(frontend)} belongs to {'/'.join(owner)}: {why}"
+            found.setdefault(key, []).append(text)
+    return {key: list_text(texts, _SHOWN) for key, texts in found.items()}

@@ -1,0 +1,164 @@
+"""What the kernel is known to hold of each service port, to be compared with what it should hold.
+
+The entries of ten thousand Services are remembered for as long as the agent runs, so backends are
+kept as one run of bytes and frontends as one flat tuple, and are spread out when asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bpfsvc.base.networks import Network
+from bpfsvc.services.entries import (
+    NO_EXTRA,
+    Backend,
+    Extra,
+    Frontend,
+    Place,
+    Policies,
+    ServicePort,
+    ranges_of,
+)
+
+_SLOT = struct.Struct("=16sHIB")
+"""Address, port, counter id, hairpin."""
+
+
+class Applied(NamedTuple):
+    """What the kernel holds of one service port; made by :func:`applied`.
+
+    ``slots`` holds a packed record per backend slot; ``flat_frontends`` frontends and policies in
+    turn. Positions are not kept but worked out: few service ports have affinity.
+    """
+
+    port: ServicePort
+    number: int
+    service_id: int
+    generation: int
+    slots: bytes
+    flat_frontends: tuple[Frontend | Policies, ...]
+    extra: Extra = NO_EXTRA
+
+    @property
+    def size(self) -> int:
+        """The number of backend slots."""
+        return len(self.slots) // _SLOT.size
+
+    @property
+    def ranges(self) -> tuple[Network, ...]:
+        """The networks whose clients may use restricted frontends, sorted."""
+        return ranges_of(self.extra)
+
+    def records(self) -> Iterator[tuple[bytes, int, int, int]]:
+        """Yield address, port, id of the counters and hairpin (0 or 1) of each slot in order."""
+        return _SLOT.iter_unpack(self.slots)
+
+    def backends(self) -> tuple[Backend, ...]:
+        """Return the backends in the order of their slots."""
+        return tuple(
+            Backend(address, port, bool(hairpin)) for address, port, _, hairpin in self.records()
+        )
+
+    def counters(self) -> dict[Place, int]:
+        """Return the id of the counters of each backend."""
+        return {(address, port): counters_id for address, port, counters_id, _ in self.records()}
+
+    @property
+    def counter_ids(self) -> set[int]:
+        """The ids of the counters of all backends."""
+        return {counters_id for _, _, counters_id, _ in self.records()}
+
+    @property
+    def has_affinity(self) -> bool:
+        """True if its clients stay with their backends, so that these have positions."""
+        return has_affinity(self.flat_frontends[1::2])  # type: ignore[arg-type]
+
+    def positions(self) -> dict[Place, tuple[int, int]]:
+        """Return the first and the last slot of each backend: in C and in L."""
+        found: dict[Place, tuple[int, int]] = {}
+        if self.has_affinity:
+            for slot, (address, port, _, _) in enumerate(self.records()):
+                place = address, port
+                found[place] = (found.get(place, (slot,))[0], slot)
+        return found
+
+    def frontend_items(self) -> Iterator[tuple[Frontend, Policies]]:
+        """Yield the frontends and what clients meet there."""
+        flat = iter(self.flat_frontends)
+        return zip(flat, flat, strict=True)  # type: ignore[arg-type]
+
+    def frontends(self) -> dict[Frontend, Policies]:
+        """Return the frontends and what clients meet there."""
+        return dict(self.frontend_items())
+
+
+def has_affinity(policies: Iterable[Policies]) -> bool:
+    """True if any of the policies keeps clients with their backends."""
+    return any(one.affinity_seconds for one in policies)
+
+
+def applied(
+    port: ServicePort,
+    number: int,
+    service_id: int,
+    generation: int,
+    slots: Iterable[tuple[Backend, int]],
+    frontends: Mapping[Frontend, Policies],
+    extra: Extra = NO_EXTRA,
+) -> Applied:
+    """Return an :class:`Applied`; ``slots`` are backend and id of its counters, slot by slot."""
+    return Applied(
+        port,
+        number,
+        service_id,
+        generation,
+        b"".join(_SLOT.pack(*one.place, counter, one.hairpin) for one, counter in slots),
+        flat(frontends),
+        extra,
+    )
+
+
+def flat(frontends: Mapping[Frontend, Policies]) -> tuple[Frontend | Policies, ...]:
+    """Return frontends and policies in turn."""
+    return tuple(part for pair in frontends.items() for part in pair)
+
+
+class AppliedState:
+    """The service ports in the kernel, by Service."""
+
+    def __init__(self) -> None:
+        self._of_service: dict[tuple[str, str], tuple[Applied, ...]] = {}
+
+    def of(self, key: tuple[str, str]) -> dict[ServicePort, Applied]:
+        """Return what the kernel holds of the Service (namespace, name)."""
+        return {one.port: one for one in self._of_service.get(key, ())}
+
+    def frontends(self, key: tuple[str, str]) -> set[Frontend]:
+        """Return the frontends of the Service in the kernel."""
+        return {one for port in self._of_service.get(key, ()) for one in port.frontends()}
+
+    def keys(self) -> list[tuple[str, str]]:
+        """Return the Services of which the kernel holds anything."""
+        return list(self._of_service)
+
+    def snapshot(self) -> list[Applied]:
+        """Return all service ports of one moment, for another thread than the one that settles."""
+        return [one for ports in list(self._of_service.values()) for one in ports]
+
+    def __iter__(self) -> Iterator[Applied]:
+        for ports in self._of_service.values():
+            yield from ports
+
+    def update(self, changes: Mapping[ServicePort, Applied | None]) -> None:
+        """Note what a plan has written: the new state of a service port, None where it is gone."""
+        for port, now in changes.items():
+            key = (port.namespace, port.name)
+            rest = [one for one in self._of_service.get(key, ()) if one.port != port]
+            if now is not None:
+                rest.append(now)
+            if rest:
+                self._of_service[key] = tuple(rest)
+            else:
+                self._of_service.pop(key, None)

@@ -1,0 +1,233 @@
+"""Where a Service answers and what its clients meet there: the entries of the kernel's maps.
+
+Pure functions, so that a rule can be read, and tested, without a kernel. :func:`service_ports`
+returns the addresses and ports that a Service answers on, :func:`port_entries` what each class of
+clients meets there (:func:`_internal_policies`, :func:`_external_policies`). All frontends follow
+the same rules but for two questions: whether it is for clients inside or outside of the cluster,
+as node ports, external IPs and load-balancer addresses are alike; and whether it is restricted to
+clients of certain ranges (:mod:`bpfsvc.services.source_ranges`).
+
+The rules are kube-proxy's. C, L and H in the comments are its sets: all usable endpoints (after
+topology), those on this node, and whether anything is usable anywhere
+(:mod:`bpfsvc.services.endpoints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
+from bpfsvc.model import Port, Service
+from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.endpoints import Eligible, PortEndpoints
+from bpfsvc.services.entries import (
+    NO_EXTRA,
+    Backend,
+    Frontend,
+    Policies,
+    Policy,
+    PortEntries,
+    ServicePort,
+    extra_ranges,
+)
+from bpfsvc.services.refused_addresses import refusal
+from bpfsvc.services.source_ranges import source_ranges
+
+# -- where the Service answers --
+
+
+class ServiceFrontend(NamedTuple):
+    """A frontend, and which rules hold there.
+
+    * ``outside``: it is for clients outside of the cluster.
+    * ``restricted``: the source ranges of the Service hold there, if it has any.
+    * ``guard``: it rejects what no service port of its address takes.
+    """
+
+    frontend: Frontend
+    outside: bool
+    restricted: bool
+    guard: bool = False
+
+
+PortFrontends = dict[ServicePort, tuple[Port, list[ServiceFrontend]]]
+
+
+def service_ports(service: Service, config: ServiceConfig) -> PortFrontends:
+    """Return each service port, with its frontends.
+
+    A frontend that is named twice inside the Service belongs to the first: cluster IP, external
+    IP, load balancer, node port, in the order of ``spec.ports``. The first service port of a
+    cluster IP also has the guard of that address.
+    """
+    taken: set[Frontend] = set()
+    found: PortFrontends = {}
+    for cluster_ip in service.cluster_ips:
+        for port in service.ports:
+            key = ServicePort(
+                service.namespace, service.name, port.name, port.protocol, family(cluster_ip)
+            )
+            if key in found:
+                continue
+            own: list[ServiceFrontend] = []
+            for one in _frontends(service, port, cluster_ip, config):
+                if one.frontend not in taken:
+                    taken.add(one.frontend)
+                    own.append(one)
+            found[key] = port, own
+    return found
+
+
+def frontends(service: Service | None, config: ServiceConfig) -> tuple[Frontend, ...]:
+    """Return the frontends of a Service, which do not depend on its endpoints."""
+    if service is None or not service.is_proxied:
+        return ()
+    return tuple(one.frontend for _, own in service_ports(service, config).values() for one in own)
+
+
+def _frontends(
+    service: Service, port: Port, cluster_ip: bytes, config: ServiceConfig
+) -> Iterator[ServiceFrontend]:
+    """Yield the frontends of a service port.
+
+    An address of a load balancer is restricted, even if it is the cluster IP or an external IP too.
+    """
+    of_family = family(cluster_ip)
+    vips = service.load_balancer_ips
+    yield ServiceFrontend(
+        Frontend(cluster_ip, port.number, port.protocol), False, cluster_ip in vips
+    )
+    for address in (service.external_ips if config.allow_external_ips else ()) + vips:
+        if family(address) == of_family and not refusal(address):
+            restricted = config.source_ranges_for_all or address in vips
+            yield ServiceFrontend(Frontend(address, port.number, port.protocol), True, restricted)
+    if port.node_port:
+        wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
+        everywhere = Frontend(wildcard, port.node_port, port.protocol)
+        yield ServiceFrontend(everywhere, True, config.source_ranges_for_all)
+    yield ServiceFrontend(Frontend.rest(cluster_ip), False, False, guard=True)
+
+
+def _is_external(service: Service, port: Port, of_family: int) -> bool:
+    """True if clients outside may reach it; an external IP that is not allowed counts as well."""
+    addresses = service.external_ips + service.load_balancer_ips
+    return port.node_port != 0 or any(family(address) == of_family for address in addresses)
+
+
+def is_external_local(service: Service) -> bool:
+    """True if ``externalTrafficPolicy: Local`` is set and the API gives it a meaning."""
+    return service.external_local and (
+        service.type in ("NodePort", "LoadBalancer")
+        or (service.type == "ClusterIP" and bool(service.external_ips))
+    )
+
+
+# -- what clients meet there --
+
+
+class Slots(NamedTuple):
+    """Ranges of backend slots, (first, size): C, L, and whether anything is usable (H)."""
+
+    cluster: tuple[int, int]
+    local: tuple[int, int]
+    anything: bool
+
+
+def port_entries(
+    service: Service,
+    port: Port,
+    endpoints: PortEndpoints,
+    frontends: Iterable[ServiceFrontend],
+    node: NodeContext,
+    config: ServiceConfig,
+) -> PortEntries:
+    """Return the entries of one service port."""
+    of_family = endpoints.key.family
+    outside = _is_external(service, port, of_family)
+    outside_local = outside and is_external_local(service)
+    backends, slots = _lay_out(
+        endpoints.eligible,
+        needs_cluster=outside or not service.internal_local,
+        needs_local=outside_local or service.internal_local,
+    )
+    detector = config.has_detector(of_family)
+    inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
+    outer = _external_policies(slots, outside_local, detector) if outside else inner
+    ranges = source_ranges(service, of_family, node)
+    met: dict[Frontend, Policies] = {}
+    for one in frontends:
+        if one.guard:
+            met[one.frontend] = GUARD
+            continue
+        policies = outer if one.outside else inner
+        restricted = one.restricted and bool(ranges)
+        if restricted or service.affinity_seconds:
+            policies = _special(policies, service.affinity_seconds, restricted)
+        met[one.frontend] = policies
+    in_use = any(policies.restricted for policies in met.values())
+    return PortEntries(port.number, backends, met, extra_ranges(ranges) if in_use else NO_EXTRA)
+
+
+def _lay_out(
+    eligible: Eligible, *, needs_cluster: bool, needs_local: bool
+) -> tuple[tuple[Backend, ...], Slots]:
+    """Put C into the first slots and L into the next, only where needed; equal sets share slots."""
+    cluster = eligible.cluster if needs_cluster else []
+    local = eligible.local if needs_local else []
+    shared = cluster == local
+    backends = tuple(cluster) if shared else (*cluster, *local)
+    slots = Slots(
+        (0, len(cluster)), (0 if shared else len(cluster), len(local)), bool(eligible.cluster)
+    )
+    return backends, slots
+
+
+_REJECT = Policy(0, 0, False, True)
+GUARD = Policies(_REJECT, _REJECT, _REJECT)
+"""What every client meets at a port of a cluster IP that is no service port."""
+
+
+@lru_cache(maxsize=1024)
+def _special(policies: Policies, affinity_seconds: int, restricted: bool) -> Policies:
+    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted)
+
+
+@lru_cache(maxsize=1024)
+def _internal_policies(
+    slots: Slots, local_only: bool, detector: bool, masquerade_all: bool
+) -> Policies:
+    """Cluster IP: clients that are no pods of this node are masqueraded, if pods are known."""
+    reachable = slots.local if local_only else slots.cluster
+    foreign = detector or masquerade_all
+    return Policies(
+        pod=_policy(slots, reachable, masquerade=masquerade_all),
+        node=_policy(slots, reachable, masquerade=foreign),
+        other=_policy(slots, reachable, masquerade=foreign),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Policies:
+    """Outside frontends: ``Local`` keeps the client's address, and only binds external clients.
+
+    Pods and processes of this node reach every endpoint even then: their replies come back here.
+    """
+    if not local_only:
+        everyone = _policy(slots, slots.cluster, masquerade=True)
+        return Policies(everyone, everyone, everyone)
+    external = _policy(slots, slots.local, masquerade=False)
+    return Policies(
+        pod=_policy(slots, slots.cluster, masquerade=False) if detector else external,
+        node=_policy(slots, slots.cluster, masquerade=True),
+        other=external,
+    )
+
+
+def _policy(slots: Slots, reachable: tuple[int, int], *, masquerade: bool) -> Policy:
+    """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops."""
+    first, size = reachable
+    if size:
+        return Policy(first, size, masquerade, False)
+    return Policy(0, 0, False, reject=not slots.anything)

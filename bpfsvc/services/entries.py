@@ -1,0 +1,143 @@
+"""What a Service becomes: flat values, from which the entries of the kernel's maps are made.
+
+Everything Kubernetes knows (types, policies, topology) is decided before these values are made,
+and nothing below them knows what a NodePort is. Addresses are packed (see
+:mod:`bpfsvc.base.address`), ports are plain numbers in host order, protocols are IPPROTO numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bpfsvc.base.address import (
+    ANY_NODE_ADDRESS_V4,
+    ANY_NODE_ADDRESS_V6,
+    endpoint_text,
+    unpack,
+)
+from bpfsvc.base.networks import Network
+from bpfsvc.base.protocols import PROTOCOL_NAMES
+
+
+class ServicePort(NamedTuple):
+    """Identity of one entry of ``spec.ports`` in one address family."""
+
+    namespace: str
+    name: str
+    port_name: str
+    protocol: int
+    family: int
+
+
+class Frontend(NamedTuple):
+    """Where clients send to. The wildcard addresses mean all of the node's own (NodePort)."""
+
+    address: bytes
+    port: int
+    protocol: int
+
+    @classmethod
+    def rest(cls, address: bytes) -> Frontend:
+        """Return the frontend of all ports and protocols of an address that no other one takes."""
+        return cls(address, 0, 0)
+
+
+def frontend_text(frontend: Frontend) -> str:
+    """Return a frontend as people read it."""
+    address, port, protocol = frontend
+    if (port, protocol) == (0, 0):
+        return f"{unpack(address)} (any other port)"
+    if address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
+        return f"nodeport:{port}/{PROTOCOL_NAMES[protocol]}"
+    return f"{endpoint_text(address, port)}/{PROTOCOL_NAMES[protocol]}"
+
+
+class Backend(NamedTuple):
+    """Where packets are sent. With ``hairpin`` they are masqueraded if it is its own client."""
+
+    address: bytes
+    port: int
+    hairpin: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Its address and port, which identify it."""
+        return self.address, self.port
+
+
+Place = tuple[bytes, int]
+"""Address and port."""
+
+
+class Policy(NamedTuple):
+    """What happens to one class of clients: slots ``first .. first + size - 1`` of the backends.
+
+    With ``size`` 0 there is no backend: with ``reject`` clients get an error, else packets are
+    dropped.
+    """
+
+    first: int
+    size: int
+    masquerade: bool
+    reject: bool
+
+
+class Policies(NamedTuple):
+    """A policy for each class of clients: pods by the local detector, this node, all others.
+
+    * ``affinity_seconds``: how long a client stays with its backend; 0: no longer than the
+      connection.
+    * ``restricted``: only clients within the source ranges of the service port are served.
+    """
+
+    pod: Policy
+    node: Policy
+    other: Policy
+    affinity_seconds: int = 0
+    restricted: bool = False
+
+    @property
+    def by_class(self) -> tuple[Policy, Policy, Policy]:
+        """The policies alone, in the order of :data:`CLIENTS`."""
+        return self[:3]
+
+
+CLIENTS = ("pod", "node", "other")
+"""The classes of clients."""
+
+
+Extra = Mapping[str, tuple[tuple[Any, ...], ...]]
+"""Map -> the entries that a service port has there, sorted, each without the service id.
+
+For maps that no more needs to be known of (:func:`bpfsvc.services.registry.extra_map`).
+"""
+
+NO_EXTRA: Extra = {}
+
+
+class PortEntries(NamedTuple):
+    """What one service port becomes. ``number`` is ``spec.ports[].port``."""
+
+    number: int
+    backends: tuple[Backend, ...]
+    frontends: dict[Frontend, Policies]
+    extra: Extra = NO_EXTRA
+
+    @property
+    def ranges(self) -> tuple[Network, ...]:
+        """The networks whose clients may use restricted frontends, sorted."""
+        return ranges_of(self.extra)
+
+
+def extra_ranges(ranges: tuple[Network, ...]) -> Extra:
+    """Return the entries of the map of source ranges."""
+    return {"source_ranges": tuple((one,) for one in ranges)} if ranges else NO_EXTRA
+
+
+def ranges_of(extra: Extra) -> tuple[Network, ...]:
+    """Return the source ranges among some entries."""
+    return tuple(one for (one,) in extra.get("source_ranges", ()))
+
+
+ServiceEntries = dict[ServicePort, PortEntries]

@@ -1,0 +1,195 @@
+"""From changed Services to plans: objects known, owners of frontends, and what the kernel holds.
+
+This is the whole control plane between a change and its writing, and it is pure: it uses no
+kernel and no clock.
+
+Two things make it more than a loop over Services. Frontends change their owner, and then the entry
+must be put anew in place, not deleted after the new owner has put it: all owners are known before
+the first entry is planned, a Service that gets a frontend is planned together with the one that
+loses it, and a frontend that is applied for its owner is never deleted. And plans for ten thousand
+Services at once would leave behind a heap several times the size of what is kept, so a plan has at
+most 500 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, family
+from bpfsvc.base.errors import MapFull
+from bpfsvc.base.networks import Network, bits_of, contains
+from bpfsvc.services.applied import AppliedState
+from bpfsvc.services.cache import Cache, ServiceKey
+from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.desired import frontends
+from bpfsvc.services.diff import add_changes
+from bpfsvc.services.entries import Frontend, PortEntries
+from bpfsvc.services.frontend_ownership import FrontendOwnership
+from bpfsvc.services.ids import Ids
+from bpfsvc.services.plan import Plan
+from bpfsvc.services.registry import FRONTENDS, Read
+from bpfsvc.services.restore import restore
+from bpfsvc.services.view import EndpointSummary, ServiceView, evaluate
+
+_SOME_V4 = ANY_NODE_ADDRESS_V4
+"""Any IPv4 address: those of one kind share the first 96 bits."""
+
+Write = Callable[[Plan], None]
+"""Executes a plan in the kernel; raises :class:`MapFull` when the kernel is as before the plan."""
+
+
+class Planner:
+    """The cache of objects, the owners of frontends, the applied state and the ids, kept in step.
+
+    :meth:`sync` makes plans and hands each to ``write``; a plan counts as applied when that
+    returns. Where a map is full, ``write`` puts the kernel back to what is known to be applied and
+    raises the :class:`MapFull`: the Services of the plan are then tried one by one, and those
+    without room are refused.
+    """
+
+    def __init__(
+        self, cache: Cache, config: ServiceConfig, *, max_backends: int, at_once: int = 500
+    ) -> None:
+        """``max_backends`` bounds the counters, ``at_once`` the Services in one plan."""
+        self.cache = cache
+        self.applied_state = AppliedState()
+        self.ownership = FrontendOwnership()
+        self.refused: dict[ServiceKey, MapFull] = {}
+        """Services without room in a map: the kernel holds what was applied of them before."""
+        self.config = config
+        """Settings that all entries depend on; after a change, call :meth:`sync_all`."""
+        self._ids = Ids(max_backends)
+        self._at_once = at_once
+        self._strays = Plan()
+        self._summaries: dict[ServiceKey, EndpointSummary] = {}
+
+    def restore(self, read: Read) -> None:
+        """Begin from what the kernel holds. :meth:`sync_all` must be next."""
+        known = (self.cache.lookup(key).service for key in self.cache.service_keys())
+        shared = {address: address for one in known if one for address in one.cluster_ips}
+        restored = restore(read, self._ids, shared)
+        self.applied_state = AppliedState()
+        self.applied_state.update({one.port: one for one in restored.applied})
+        self._strays = restored.strays
+
+    def sync_all(self, write: Write) -> bool:
+        """Write all Services known or still in the kernel, and at last delete the strays.
+
+        Returns True if the kernel has more room than before.
+        """
+        freed = self.sync({*self.cache.service_keys(), *self.applied_state.keys()}, write)
+        if self._strays:
+            strays = self._keep_owned(self._strays)
+            write(strays)
+            self._strays = Plan()
+            freed |= strays.frees
+        return freed
+
+    def sync(self, touched: Iterable[ServiceKey], write: Write) -> bool:
+        """Write the Services touched, and those that get or lose a frontend by it.
+
+        Returns True if the kernel has more room than before.
+        """
+        freed = False
+        left = set(touched)
+        for key in tuple(left):
+            left |= self._set_claims(key)
+        one_by_one: set[ServiceKey] = set()
+        while left or one_by_one:
+            alone = not left
+            keys = self._take(one_by_one, 1) if alone else self._take(left, self._at_once)
+            plan = Plan()
+            for key in keys:
+                self._add(plan, key)
+            self._keep_owned(plan.keep_moved())
+            if not plan.applied:
+                continue
+            try:
+                write(plan)
+            except MapFull as error:
+                self._ids.free_counters(plan.counters_taken)
+                if alone or len(keys) == 1:
+                    self.refused |= dict.fromkeys(keys, error)
+                else:
+                    one_by_one |= set(keys)
+                continue
+            self.applied_state.update(plan.applied)
+            self._ids.free_counters(plan.counters_freed)
+            freed |= plan.frees
+        return freed
+
+    def service_networks(self) -> set[Network]:
+        """Return the networks that cluster IPs are taken from, but those that hold all of IPv4."""
+        found = (Network(net, bits_of(mask)) for net, mask in self.cache.service_networks())
+        return {one for one in found if family(one.address) == 4 or not contains(one, _SOME_V4)}
+
+    def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
+        """Take Services out of ``left`` for one plan, each with those that get its frontends."""
+        taken: list[ServiceKey] = []
+        while left and len(taken) < at_once:
+            together = [left.pop()]
+            for key in together:
+                new_owners = left & set(
+                    map(self.ownership.owner, self.applied_state.frontends(key))
+                )
+                left -= new_owners
+                together += new_owners
+            taken += together
+        return taken
+
+    def _keep_owned(self, plan: Plan) -> Plan:
+        """Take out the deletion of frontends that are in the kernel for another owner by now."""
+        deleted = plan.deletes(FRONTENDS)
+        deleted[:] = [one for one in deleted if not self._is_applied_for_owner(one)]
+        return plan
+
+    def _is_applied_for_owner(self, frontend: Frontend) -> bool:
+        owner = self.ownership.owner(frontend)
+        return owner is not None and frontend in self.applied_state.frontends(owner)
+
+    def _set_claims(self, key: ServiceKey) -> set[ServiceKey]:
+        """Register the frontends of a Service; return the Services that get or lose one by it."""
+        service = self.cache.lookup(key).service
+        cluster_ips = service.cluster_ips if service else ()
+        held = {one: one for one in self.applied_state.frontends(key)}
+        return self.ownership.update(
+            key,
+            frontends(service, self.config),
+            cluster_ips,
+            held,
+            created=service.created if service else 0,
+        )
+
+    @property
+    def node(self) -> NodeContext:
+        """The node that endpoints and clients are compared with."""
+        node = self.cache.node
+        return NodeContext(node.name, node.zone, node.addresses)
+
+    def view(self, key: ServiceKey) -> ServiceView:
+        """Return what this node makes of a Service as it is known now."""
+        return evaluate(*self.cache.lookup(key), self.node, self.config)
+
+    def take_summaries(self) -> dict[ServiceKey, EndpointSummary]:
+        """Return the summaries of all Services planned since the last call."""
+        taken, self._summaries = self._summaries, {}
+        return taken
+
+    def _add(self, plan: Plan, key: ServiceKey) -> None:
+        """Plan what makes the kernel hold what is known of a Service."""
+        now = self.applied_state.of(key)
+        view = self.view(key)
+        self._summaries[key] = view.summary
+        wanted = self.ownership.owned(key, view.entries)
+        try:
+            add_changes(plan, now, wanted, self._ids)
+            self.refused.pop(key, None)
+        except MapFull as error:
+            # It stays as it is, but for the frontends that are another Service's from now on: one
+            # that counted as applied here would be deleted later, under the new owner.
+            self.refused[key] = error
+            kept = {
+                port: PortEntries(was.number, was.backends(), was.frontends(), was.extra)
+                for port, was in now.items()
+            }
+            add_changes(plan, now, self.ownership.owned(key, kept), self._ids)

@@ -1,0 +1,137 @@
+"""One pass over a Service's slices per change, and all that follows from them.
+
+The slices are ordered and merged once per service port; the entries of the kernel, the health
+check, the count of service ports without local endpoints and the endpoints that serve UDP are all
+taken from that one result. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from socket import IPPROTO_UDP
+from typing import NamedTuple
+
+from bpfsvc.base.address import family
+from bpfsvc.model import EndpointSlice, Service
+from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.desired import is_external_local, port_entries, service_ports
+from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
+from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
+
+PortCounts = Mapping[tuple[str, int], int]
+"""Traffic policy (``internal``, ``external``) and family -> number of service ports."""
+
+
+class HealthCheck(NamedTuple):
+    """``healthCheckNodePort`` of a Service in one family, and the count that it answers with."""
+
+    port: int
+    local_endpoints: int
+
+
+class EndpointSummary(NamedTuple):
+    """What others than the kernel's Service maps need to know of a Service's endpoints.
+
+    * ``health_checks``: by family, of a load balancer that keeps to local endpoints.
+    * ``without_local``: service ports that keep to local endpoints and have none, by policy and
+      family, though others exist.
+    * ``udp_serving``: the endpoints of each UDP service port that serve, ready or not.
+    """
+
+    health_checks: Mapping[int, HealthCheck]
+    without_local: PortCounts
+    udp_serving: Mapping[ServicePort, frozenset[Place]]
+
+
+class ServiceView(NamedTuple):
+    """What this node makes of one Service: entries of the kernel's maps, and the summary."""
+
+    entries: ServiceEntries
+    summary: EndpointSummary
+
+
+NOTHING = EndpointSummary({}, {}, {})
+"""The summary that nearly all Services have; shared, for ten thousand may be held at once."""
+
+
+def evaluate(
+    service: Service | None,
+    slices: Iterable[EndpointSlice],
+    node: NodeContext,
+    config: ServiceConfig,
+) -> ServiceView:
+    """Return the view of a Service; nothing for one that is deleted or another proxy's.
+
+    A family without a cluster IP gets nothing at all, not even a node port.
+    """
+    if service is None or not service.is_proxied:
+        return ServiceView({}, NOTHING)
+    slices = in_order(slices)
+    entries: ServiceEntries = {}
+    ports: list[PortEndpoints] = []
+    for key, (port, frontends) in service_ports(service, config).items():
+        endpoints = merge_port(slices, key, node)
+        ports.append(endpoints)
+        entries[key] = port_entries(service, port, endpoints, frontends, node, config)
+    return ServiceView(entries, _summary(service, ports, node.name))
+
+
+def _summary(service: Service, ports: list[PortEndpoints], node_name: str) -> EndpointSummary:
+    health_checks = _health_checks(service, ports, node_name)
+    without_local = _without_local(service, ports)
+    udp_serving = {
+        one.key: frozenset(place for place, traits in one.all.items() if traits.serving)
+        for one in ports
+        if one.key.protocol == IPPROTO_UDP
+    }
+    if health_checks or without_local or udp_serving:
+        return EndpointSummary(health_checks, without_local, udp_serving)
+    return NOTHING
+
+
+def _health_checks(
+    service: Service, ports: list[PortEndpoints], node_name: str
+) -> Mapping[int, HealthCheck]:
+    """Return the check of each family that the Service has a cluster IP of.
+
+    Only load balancers that keep to local endpoints have one. Draining endpoints do not count,
+    though they serve: a balancer is to stop sending before they are gone.
+    """
+    if not service.health_check_node_port:
+        return {}
+    if service.type != "LoadBalancer" or not service.external_local:
+        return {}
+    ready: dict[int, set[bytes]] = {one: set() for one in map(family, service.cluster_ips)}
+    for one in ports:
+        ready[one.key.family].update(
+            address
+            for (address, _), traits in one.all.items()
+            if traits.ready and traits.node == node_name
+        )
+    return {
+        of_family: HealthCheck(service.health_check_node_port, len(addresses))
+        for of_family, addresses in ready.items()
+    }
+
+
+def _without_local(service: Service, ports: list[PortEndpoints]) -> PortCounts:
+    """Count the service ports whose clients find no endpoint on this node.
+
+    Their traffic is dropped, which is correct and yet what people look for when packets do not
+    arrive. The rule and its scope are kube-proxy's: a load balancer without an address yet counts
+    as well.
+    """
+    policies = []
+    if service.internal_local:
+        policies.append("internal")
+    if is_external_local(service):
+        policies.append("external")
+    if not policies:
+        return {}
+    return Counter(
+        (policy, one.key.family)
+        for one in ports
+        if one.eligible.cluster and not one.eligible.local
+        for policy in policies
+    )

@@ -1,0 +1,8 @@
+"""Shadow mode: what kube-proxy did with a connection, and what bpfsvc would have done with it.
+
+Pure: objects and observed connections go in, differences come out. The agent's room follows the API
+server, the interfaces and netfilter (:mod:`bpfsvc.agent.shadow`).
+
+The rules are those of :mod:`bpfsvc.services`, whose entries are read here as the programs read them
+(``bpf/path/backend_select.h``). They are not written again.
+"""
