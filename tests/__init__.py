@@ -1,1 +1,1 @@
-"""Three heights of tests: rows, packets, lab."""
+"""Tests on three levels: entries, packets, lab."""

@@ -1,13 +1,16 @@
 """As much of ``kustomize build`` as ``deploy/`` makes use of.
 
 kustomize is a program that neither Debian nor PyPI has, and what is used of it here is little:
-``resources``, ``components``, ``namespace``, and ``patches`` by file, merged strategically.
-Anything else in a kustomization is an error, so that nothing is passed over in silence.
+``resources``, ``components``, ``namespace``, ``patches`` by file, merged strategically, and
+``configMapGenerator`` with files, whose names get a hash (another one than kustomize's). Anything
+else in a kustomization is an error, so that nothing is passed over in silence.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,10 @@ import yaml
 
 Object = dict[str, Any]
 
-_FIELDS = {"apiVersion", "kind", "resources", "components", "namespace", "patches"}
+_FIELDS = {
+    *("apiVersion", "kind", "resources", "components", "namespace", "patches"),
+    "configMapGenerator",
+}
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -31,32 +37,48 @@ _OF_NO_NAMESPACE = {"ClusterRole", "ClusterRoleBinding"}
 
 
 def build(directory: Path) -> list[Object]:
-    """Give the objects of a directory with a ``kustomization.yaml``."""
+    """Return the objects of a directory with a ``kustomization.yaml``."""
     return _build(directory, [])
 
 
 def documents(file: Path) -> list[Object]:
-    """Give the objects of a file."""
+    """Return the objects of a file."""
     return [each for each in yaml.safe_load_all(file.read_text()) if each is not None]
 
 
 def _build(directory: Path, objects: list[Object]) -> list[Object]:
-    (told,) = documents(directory / "kustomization.yaml")
-    if unknown := set(told) - _FIELDS:
+    (kustomization,) = documents(directory / "kustomization.yaml")
+    if unknown := set(kustomization) - _FIELDS:
         raise ValueError(f"{directory}: {', '.join(sorted(unknown))} cannot be rendered here")
-    for name in told.get("resources", ()):
-        place = directory / name
-        objects = objects + (build(place) if place.is_dir() else documents(place))
-    for name in told.get("components", ()):
+    for name in kustomization.get("resources", ()):
+        path = directory / name
+        objects = objects + (build(path) if path.is_dir() else documents(path))
+    for name in kustomization.get("components", ()):
         objects = _build(directory / name, objects)
-    for patch in told.get("patches", ()):
+    for patch in kustomization.get("patches", ()):
         for change in documents(directory / patch["path"]):
             objects = list(_patched(objects, change))
-    if namespace := told.get("namespace"):
+    for each in kustomization.get("configMapGenerator", ()):
+        objects = _with_config_map(objects, each, directory)
+    if namespace := kustomization.get("namespace"):
         for each in objects:
             if each["kind"] not in _OF_NO_NAMESPACE:
                 each["metadata"]["namespace"] = namespace
     return objects
+
+
+def _with_config_map(objects: list[Object], of: Object, directory: Path) -> list[Object]:
+    """Return the objects with a ConfigMap, and its name with a hash wherever a pod names it."""
+    data = {name: (directory / name).read_text() for name in of["files"]}
+    name = f"{of['name']}-{sha256(json.dumps(data).encode()).hexdigest()[:10]}"
+    metadata = {"name": name, "namespace": of["namespace"], **of.get("options", {})}
+    for each in objects:
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        for volume in pod.get("volumes", ()):
+            if volume.get("configMap", {}).get("name") == of["name"]:
+                volume["configMap"]["name"] = name
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    return [*objects, made]
 
 
 def _patched(objects: Iterable[Object], change: Object) -> Iterator[Object]:

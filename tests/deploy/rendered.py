@@ -13,17 +13,17 @@ OVERLAYS = ("kubeadm", "k3s", "plain")
 
 
 def overlay(name: str) -> list[Object]:
-    """Give the objects of an overlay."""
+    """Return the objects of an overlay."""
     return build(DEPLOY / "overlays" / name)
 
 
 def only(objects: list[Object], kind: str) -> Object:
-    """Give the one object of a kind."""
+    """Return the one object of a kind."""
     (found,) = (each for each in objects if each["kind"] == kind)
     return found
 
 
 def pod(objects: list[Object]) -> Object:
-    """Give the spec of the pods of the one DaemonSet."""
+    """Return the spec of the pods of the one DaemonSet."""
     spec: Object = only(objects, "DaemonSet")["spec"]["template"]["spec"]
     return spec

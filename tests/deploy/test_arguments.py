@@ -1,4 +1,4 @@
-"""What ``deploy/`` tells the agent is what the agent understands, and what the node provides."""
+"""The arguments and files in ``deploy/`` are valid, and the node provides what they name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import click
 import pytest
 import yaml
 
-from bpfsvc.commands.cleanup import cleanup
-from bpfsvc.commands.run import run
-from bpfsvc.config import DEFAULT_HEALTHZ, DEFAULT_LAST_GOOD, DEFAULT_PIN_ROOT
-from bpfsvc.settings import defaults
-from bpfsvc.settings.loading import Given, Settings, load
+from bpfsvc.cli.cleanup import cleanup
+from bpfsvc.cli.options import DEFAULT_HEALTHZ
+from bpfsvc.cli.run import run
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_LAST_GOOD, DEFAULT_PIN_ROOT
+from bpfsvc.config.kubeproxy_v1alpha1 import HEALTHZ_PORT, METRICS_PORT
+from bpfsvc.config.loading import CommandLine, Documents, load
+from bpfsvc.http.healthz import OWN_PATHS
 from tests.deploy.kustomize import Object, build, documents
 from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
 
@@ -22,7 +24,7 @@ TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def arguments(container: Object) -> list[str]:
-    """Give the words after ``bpfsvc run``, as the agent sees them."""
+    """Return the words after ``bpfsvc run``, as the agent sees them."""
     words = [word.replace("$(NODE_NAME)", "node-1") for word in container["args"]]
     if "command" in container:
         assert 'exec bpfsvc run --init-only "$@"' in container["command"][-2]
@@ -32,13 +34,13 @@ def arguments(container: Object) -> list[str]:
 
 
 def parsed(container: Object) -> dict[str, Any]:
-    """Let the command's own parser read the arguments."""
+    """Return the parameters as the command's own parser reads the arguments."""
     with run.make_context("run", arguments(container)) as context:
         return dict(context.params)
 
 
 def test_the_arguments_are_those_of_the_command(agent: Object) -> None:
-    """Both containers say the same, but for what the first is for."""
+    """Both containers have the same arguments, except those of the first one's purpose."""
     (node,), (container,) = agent["initContainers"], agent["containers"]
     first, second = parsed(node), parsed(container)
     assert first.pop("init_only") is True
@@ -47,8 +49,21 @@ def test_the_arguments_are_those_of_the_command(agent: Object) -> None:
     assert second["hostname_override"] == "node-1"
 
 
+def test_the_shadow_changes_nothing_and_answers_at_a_port_of_its_own() -> None:
+    """No init container, which sets sysctls; no port of kube-proxy's; probes where it serves."""
+    spec = pod(overlay("shadow"))
+    (container,) = spec["containers"]
+    given = parsed(container)
+    assert (given["shadow"], given["hostname_override"]) == (True, "node-1")
+    assert "initContainers" not in spec
+    assert "ports" not in container
+    probes = [each["httpGet"] for name, each in container.items() if name.endswith("Probe")]
+    assert {(each["host"], each["port"]) for each in probes} == {given["shadow_address"]}
+    assert all("hostPath" not in each for each in spec["volumes"] if each["name"] == "state")
+
+
 def test_the_removal_runs_a_command_that_exists() -> None:
-    """``bpfsvc cleanup``, with nothing to be told."""
+    """``bpfsvc cleanup``, without options."""
     spec = pod(build(DEPLOY / "removal"))
     (container,) = spec["initContainers"]
     assert container["args"][0] == cleanup.name
@@ -56,14 +71,14 @@ def test_the_removal_runs_a_command_that_exists() -> None:
 
 
 def mount_of(container: Object, path: Path | str) -> Object:
-    """Give the mount that a path is in."""
+    """Return the mount that a path is in."""
     mounts: list[Object] = container["volumeMounts"]
     (found,) = (each for each in mounts if Path(path).is_relative_to(each["mountPath"]))
     return found
 
 
 def test_paths_in_arguments_and_defaults_are_mounted(agent: Object) -> None:
-    """The file, the cgroups, the pins and the last good state; written is what has to be."""
+    """The file, the cgroups, the pins and the snapshot; what is written is mounted writable."""
     (container,) = agent["containers"]
     given = parsed(container)
     assert mount_of(container, given["file"])["readOnly"]
@@ -72,11 +87,11 @@ def test_paths_in_arguments_and_defaults_are_mounted(agent: Object) -> None:
     assert not mount_of(container, DEFAULT_LAST_GOOD).get("readOnly")
 
 
-def settings_of(text: str, directory: Path) -> Settings:
-    """Let the agent read a configuration."""
+def settings_of(text: str, directory: Path) -> Documents:
+    """Return the documents as the agent reads them."""
     file = directory / "config.conf"
     file.write_text(text)
-    return load(Given(file=file, names={}))
+    return load(CommandLine(file=file, names={}))
 
 
 def test_ports_are_those_of_the_defaults(agent: Object) -> None:
@@ -84,14 +99,14 @@ def test_ports_are_those_of_the_defaults(agent: Object) -> None:
     (container,) = agent["containers"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     healthz = int(DEFAULT_HEALTHZ.rpartition(":")[2])
-    assert healthz == defaults.HEALTHZ_PORT
-    assert ports == {"healthz": healthz, "metrics": defaults.METRICS_PORT}
+    assert healthz == HEALTHZ_PORT
+    assert ports == {"healthz": healthz, "metrics": METRICS_PORT}
     probes = {name: each["httpGet"] for name, each in container.items() if name.endswith("Probe")}
     assert {each["port"] for each in probes.values()} == {"healthz"}
     assert {name: each["path"] for name, each in probes.items()} == {
-        "startupProbe": "/livez",
-        "readinessProbe": "/healthz",
-        "livenessProbe": "/livez",
+        "startupProbe": f"{OWN_PATHS}/livez",
+        "readinessProbe": f"{OWN_PATHS}/healthz",
+        "livenessProbe": f"{OWN_PATHS}/livez",
     }
 
 
@@ -102,8 +117,8 @@ def test_the_configuration_is_understood_without_a_remark(name: str, tmp_path: P
     found = settings_of(data["config.conf"], tmp_path)
     assert (found.warnings, found.notes) == ((), ())
     (container,) = pod(overlay(name))["containers"]
-    directory = mount_of(container, found.proxy.client_connection.kubeconfig)["mountPath"]
-    assert found.proxy.client_connection.kubeconfig == f"{directory}/kubeconfig.conf"
+    directory = mount_of(container, found.kubeproxy.client_connection.kubeconfig)["mountPath"]
+    assert found.kubeproxy.client_connection.kubeconfig == f"{directory}/kubeconfig.conf"
 
 
 KUBEADM = Path(__file__).with_name("kubeadm.yaml")
@@ -116,7 +131,7 @@ def test_the_configuration_that_kubeadm_wrote_is_understood(tmp_path: Path) -> N
     assert found.warnings == ()
     spec = pod(overlay("kubeadm"))
     (container,) = spec["containers"]
-    mount = mount_of(container, found.proxy.client_connection.kubeconfig)
+    mount = mount_of(container, found.kubeproxy.client_connection.kubeconfig)
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
     assert volume["configMap"]["name"] == config_map["metadata"]["name"]
     assert "kubeconfig.conf" in config_map["data"]
@@ -125,8 +140,8 @@ def test_the_configuration_that_kubeadm_wrote_is_understood(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["k3s", "plain"])
 def test_credentials_are_those_of_the_service_account(name: str) -> None:
     """The kubelet mounts them in every pod, and renews them."""
-    told = yaml.safe_load(only(overlay(name), "ConfigMap")["data"]["kubeconfig.conf"])
-    ((user,), (cluster,)) = told["users"], told["clusters"]
+    kubeconfig = yaml.safe_load(only(overlay(name), "ConfigMap")["data"]["kubeconfig.conf"])
+    ((user,), (cluster,)) = kubeconfig["users"], kubeconfig["clusters"]
     assert user["user"] == {"tokenFile": f"{TOKENS}/token"}
     assert cluster["cluster"]["certificate-authority"] == f"{TOKENS}/ca.crt"
     assert cluster["cluster"]["server"].startswith("https://")

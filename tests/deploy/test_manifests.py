@@ -5,9 +5,10 @@ from __future__ import annotations
 import kubernetes_validate
 import pytest
 
-from bpfsvc import __version__, privileges
-from bpfsvc.apiserver import resources
-from bpfsvc.errors import BpfsvcError
+from bpfsvc import __version__
+from bpfsvc.base import privileges
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.kube import resources
 from tests.deploy.kustomize import Object, build
 from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
 
@@ -15,13 +16,15 @@ VERSIONS = ("1.30", "1.37")
 """The first Kubernetes with appArmorProfile, and the last one there are schemas of."""
 
 KUSTOMIZATIONS = sorted(
-    str(file.parent.relative_to(DEPLOY)) for file in DEPLOY.rglob("kustomization.yaml")
+    str(file.parent.relative_to(DEPLOY))
+    for file in DEPLOY.rglob("kustomization.yaml")
+    if "resources:" in file.read_text()
 )
-
+"""Those that make objects. A component that only patches is part of the overlay that uses it."""
 
 PODS = {
     name: pod(build(DEPLOY / name))
-    for name in (*(f"overlays/{each}" for each in OVERLAYS), "removal")
+    for name in (*(f"overlays/{each}" for each in OVERLAYS), "overlays/shadow", "removal")
 }
 """The specs of all pods."""
 
@@ -29,7 +32,7 @@ every_pod = pytest.mark.parametrize("spec", PODS.values(), ids=PODS)
 
 
 def containers(spec: Object) -> list[Object]:
-    """Give all containers of a pod."""
+    """Return all containers of a pod."""
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
@@ -59,7 +62,7 @@ def test_all_objects_of_a_namespace_are_in_that_of_system_pods(name: str) -> Non
 
 @every_pod
 def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Object) -> None:
-    """What no schema tells."""
+    """What no schema checks."""
     mounted = {
         each["name"] for container in containers(spec) for each in container.get("volumeMounts", ())
     }
@@ -82,11 +85,11 @@ def test_the_pod_monitor_finds_the_pods_and_their_port() -> None:
     assert endpoint["port"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
 
 
-# -- what is asked for --
+# -- requested rights --
 
 
 def granted(objects: list[Object]) -> set[tuple[str, str, str]]:
-    """Give the rules of all roles as (group, resource, verb)."""
+    """Return the rules of all roles as (group, resource, verb)."""
     return {
         (group, resource, verb)
         for role in objects
@@ -101,7 +104,7 @@ def granted(objects: list[Object]) -> set[tuple[str, str, str]]:
 def followed(
     *which: resources.Resource, kinds: set[str] | None = None
 ) -> set[tuple[str, str, str]]:
-    """Give what following resources takes, of some kinds only if they are named."""
+    """Return what following resources takes, of some kinds only if they are named."""
     return {
         (variant.group, variant.plural, verb)
         for resource in which
@@ -122,7 +125,14 @@ def test_the_role_allows_what_the_agent_asks_for_and_nothing_else() -> None:
     assert granted(build(DEPLOY / "components/classic-endpoints")) == classic
 
 
-NUMBERS = {"NET_ADMIN": 12, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> None:
+    """tests/lab/test_udp_sockets.py shows that this is enough for it."""
+    (container,) = agent["containers"]
+    assert agent["hostPID"]
+    assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
+
+
+NUMBERS = {"NET_ADMIN": 12, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 """Of linux/capability.h."""
 
 
@@ -135,16 +145,18 @@ def test_the_capabilities_are_enough_and_none_is_missing(
     assert context["capabilities"]["drop"] == ["ALL"]
     assert "privileged" not in context
     names = context["capabilities"]["add"]
-    assert names == ["BPF", "NET_ADMIN", "PERFMON"]
+    assert names == ["BPF", "NET_ADMIN", "PERFMON", "SYS_PTRACE"]
 
     def effective(of: list[str]) -> int:
         return sum(1 << NUMBERS[name] for name in of)
 
-    monkeypatch.setattr(privileges, "_effective", lambda: effective(names))
+    monkeypatch.setattr(privileges, "_effective_capabilities", lambda: effective(names))
     privileges.require_privileges()
     for missing in ("BPF", "NET_ADMIN"):
         rest = [name for name in names if name != missing]
-        monkeypatch.setattr(privileges, "_effective", lambda rest=rest: effective(rest))
+        monkeypatch.setattr(
+            privileges, "_effective_capabilities", lambda rest=rest: effective(rest)
+        )
         with pytest.raises(BpfsvcError):
             privileges.require_privileges()
 

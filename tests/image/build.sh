@@ -1,19 +1,21 @@
 #!/bin/bash
-# Build the image without a container registry: what the Dockerfile starts from is made of Debian's packages.
-# Settings of apt and pip that this machine needs to reach its packages are lent to the build; nothing of
-# them stays in the image.
+# Build the image without a container registry: the base image of the Dockerfile is made of Debian's packages.
+# The build uses this machine's settings of apt and pip, so that it reaches the packages; none of them stays
+# in the image.
 #
-# Usage: build.sh DIRECTORY (gets the storage of buildah and podman, and the base)
+# Usage: build.sh DIRECTORY [TARGET] (DIRECTORY gets the storage of buildah and podman, and the base;
+# TARGET: bpfsvc-compiler in place of bpfsvc)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+target=${2:-bpfsvc}
 directory=$(mkdir -p "$1" && realpath "$1")
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' bpfsvc/__init__.py)
 base=docker.io/library/debian:bookworm-slim
 export BUILDAH_ISOLATION=chroot
 buildah() { command buildah --storage-driver vfs --root "$directory/storage" --runroot "$directory/run" "$@"; }
 
-# What Debian leaves out of its slim images, too.
+# The files that Debian omits from its slim images, too.
 make_base() {
 	local options
 	options=$(mktemp)
@@ -30,7 +32,7 @@ make_base() {
 	rm "$directory/base.tar"
 }
 
-# pip's settings, of whichever source, as one file; what it trusts beside it.
+# pip's settings, from any source, as one file; the certificates that it trusts beside it.
 lend_pip() {
 	local certificates
 	"${PYTHON:-python3}" -m pip config list | awk '
@@ -55,5 +57,7 @@ trap 'rm -rf "$lent"' EXIT
 lend_pip "$lent"
 buildah bud --quiet --pull-never --format docker --build-arg VERSION="$version" \
 	--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
-	--tag "localhost/bpfsvc:$version" .
+	--target "$target" --tag "localhost/$target:$version" .
+# A stage without instructions leaves a container, whose image could not be removed later.
+buildah rm --all >/dev/null
 buildah rmi --prune >/dev/null

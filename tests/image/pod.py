@@ -1,9 +1,9 @@
 """Pods of a DaemonSet, run by podman as a kubelet would run them.
 
 Mounts, their propagation, capabilities, the root file system, arguments and environment come from
-the rendered DaemonSet: what the manifest says is what happens. A container shares the network of
-the process that starts it, as ``hostNetwork`` says, and the machine is one with cgroup v2 whose
-mounts are shared, as systemd leaves them.
+the rendered DaemonSet, so the test runs exactly what the manifest says. A container shares the
+network of the process that starts it, as ``hostNetwork`` says, and the machine is one with cgroup
+v2 whose mounts are shared, as systemd leaves them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bpfsvc import syscalls
+from bpfsvc.base import syscalls
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.namespace import Process
-from bpfsvc.lab.node import Node
+from bpfsvc.lab.node import LabNode
 
 Object = dict[str, Any]
 
 STORAGE = Path(os.environ.get("BPFSVC_IMAGE", "build/image")).resolve()
-"""What ``build.sh`` made."""
+"""The output of ``build.sh``."""
 
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
-"""Podman would set higher ones than it may everywhere."""
+"""By default podman sets higher limits than it may set everywhere."""
 
 _TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -34,7 +34,7 @@ _PROPAGATION = {"Bidirectional": "rshared", "HostToContainer": "rslave", "None":
 
 
 def podman(*words: str) -> list[str]:
-    """Give a command of podman. Of the machine's it uses the programs, and nothing else."""
+    """Return a command of podman. It uses programs of the machine, but nothing else of it."""
     return [
         "podman",
         "--log-level=error",
@@ -46,7 +46,7 @@ def podman(*words: str) -> list[str]:
 
 
 def become_machine() -> None:
-    """Give the sandbox the mounts of a usual node; only its own namespace notices."""
+    """Make the mounts of a usual node in the sandbox's own namespace."""
     sandbox.require()
     syscalls.unmount(str(_CGROUPS))
     syscalls.mount("cgroup2", str(_CGROUPS), "cgroup2")
@@ -56,11 +56,11 @@ def become_machine() -> None:
 class Pod:
     """The pod of a DaemonSet on one node.
 
-    ``volumes``: the directories that stand for ConfigMaps, for the token, and for paths of the host
-    other than those of the kernel; by the name of the ConfigMap, ``token``, and the path.
+    ``volumes``: directories for ConfigMaps, the token, and paths of the host other than those of
+    the kernel; the keys are the names of ConfigMaps, ``token``, and the paths.
     """
 
-    def __init__(self, daemon_set: Object, node: Node, volumes: Mapping[str, Path]) -> None:
+    def __init__(self, daemon_set: Object, node: LabNode, volumes: Mapping[str, Path]) -> None:
         self.name = daemon_set["metadata"]["name"]
         self.spec: Object = daemon_set["spec"]["template"]["spec"]
         self.node = node
@@ -80,7 +80,7 @@ class Pod:
         return self.node.popen(self.command(container), stdout=output, stderr=output)
 
     def command(self, container: Object) -> list[str]:
-        """Give the command of podman for a container."""
+        """Return the command of podman for a container."""
         entrypoint = container.get("command")
         return podman(
             *("run", "--rm", "--pull=never", "--name", self.label(container)),
@@ -95,7 +95,7 @@ class Pod:
         )
 
     def label(self, container: Object) -> str:
-        """Give the name a container has for podman."""
+        """Return the name a container has for podman."""
         return f"{self.name}-{self.node.name}-{container['name']}"
 
     def _security(self, context: Object) -> list[str]:
@@ -127,7 +127,7 @@ class Pod:
         return words
 
     def _place(self, volume: Object) -> Path | None:
-        """Give the directory of a volume; None for one that is empty."""
+        """Return the directory of a volume; None for one that is empty."""
         if "hostPath" in volume:
             path = volume["hostPath"]["path"]
             return Path(path) if path.startswith("/sys/") else self.volumes[path]

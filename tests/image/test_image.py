@@ -1,7 +1,7 @@
 """The image, run on a node of the lab as the DaemonSet of ``deploy/`` says, against an API server.
 
-``make image`` comes first. The overlay is that of k3s, because nothing in it has to be replaced: on
-every node of k3s the API server is at 127.0.0.1:6444, and so it is here.
+``make image image-compiler`` comes first. The overlay is that of k3s, because nothing in it has to
+be replaced: the API server is at 127.0.0.1:6444, as on every node of k3s.
 """
 
 from __future__ import annotations
@@ -17,54 +17,63 @@ from typing import NamedTuple
 
 import pytest
 
-from bpfsvc.config import DEFAULT_MASQUERADE_PORTS, DEFAULT_PIN_ROOT
-from bpfsvc.datapath.pins import is_bpffs
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_MASQUERADE_PORTS, DEFAULT_PIN_ROOT
+from bpfsvc.datapath.maps.pins import is_bpffs
 from bpfsvc.lab import objects as kubernetes
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.cluster import Agent
+from bpfsvc.lab.cluster import LabAgent
 from bpfsvc.lab.dial import ask
 from bpfsvc.lab.load import Kind, Load
 from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import Node
+from bpfsvc.lab.node import LabNode
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import Lab
-from tests.api.conftest import Certificates, certificates
+from tests.apiserver.fixtures import Certificates, certificates
 from tests.deploy.kustomize import build
 from tests.deploy.rendered import DEPLOY, only, overlay
 from tests.image.pod import LIMITS, Pod, become_machine, podman
-from tests.lab.scene import WEB, objects
+from tests.lab.testbed import WEB, objects
 
 __all__ = ["certificates"]
 
 TOKEN = "good"
 
-CAPABILITIES = {"NET_ADMIN": 12, "PERFMON": 38, "BPF": 39}
-"""Their numbers in linux/capability.h."""
+CAPABILITIES = {"NET_ADMIN": 12, "SYS_PTRACE": 19, "PERFMON": 38, "BPF": 39}
+"""Capabilities and their numbers in linux/capability.h."""
 
 
 class Machine(NamedTuple):
-    """A node whose agent is a container, what it can be asked, and its API server."""
+    """A node whose agent is a container, and its API server."""
 
     lab: Lab
     pod: Pod
     api: ApiServer
     log: Path
-    """What init containers said. Agents have logs of their own, beside it."""
+    """The log of init containers. Agents have separate logs beside it."""
 
     @property
-    def node(self) -> Node:
+    def node(self) -> LabNode:
         """The node."""
         return self.lab.nodes[0]
 
-    def start(self) -> Agent:
+    def start(self, *args: str, image: str = "") -> LabAgent:
         """Start a pod as a kubelet does: init containers first; wait until it is ready."""
+        agent = self.launch(*args, image=image)
+        agent.ready(120)
+        return agent
+
+    def launch(self, *args: str, image: str = "") -> LabAgent:
+        """Start a pod without waiting; ``args``: further ones, ``image``: in place of its own."""
         self.pod.prepare(self.log)
         (container,) = self.pod.spec["containers"]
+        changed = {"args": [*container["args"], *args], "image": image or container["image"]}
         number = len(list(self.log.parent.glob("agent-*")))
-        agent = Agent(self.node, self.pod.command(container), self.log.parent / f"agent-{number}")
-        agent.ready(60)
-        return agent
+        return LabAgent(
+            self.node,
+            self.pod.command({**container, **changed}),
+            self.log.parent / f"agent-{number}",
+        )
 
     def bpfsvc(self, *words: str) -> str:
         """Run a command in the container, as ``kubectl exec`` does."""
@@ -73,14 +82,14 @@ class Machine(NamedTuple):
         return self.node.run(exec_).stdout
 
     def status_of_agent(self, field: str) -> str:
-        """Give what the kernel says of the agent's process."""
+        """Return a field of the agent's ``/proc/PID/status``."""
         (container,) = self.pod.spec["containers"]
         told = podman("inspect", "--format", "{{.State.Pid}}", self.pod.label(container))
         number = self.node.run(told).stdout.strip()
         lines = Path("/proc", number, "status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines)[field].strip()
 
-    def end(self, agent: Agent, number: signal.Signals) -> None:
+    def end(self, agent: LabAgent, number: signal.Signals) -> None:
         """End the container by a signal, and wait until it is gone."""
         (container,) = self.pod.spec["containers"]
         kill = podman("kill", "--signal", number.name, self.pod.label(container))
@@ -90,7 +99,7 @@ class Machine(NamedTuple):
 
 @pytest.fixture(scope="module")
 def machine(certificates: Certificates) -> Iterator[Machine]:
-    """A lab of two nodes, of which the first has the machinery of a kubelet."""
+    """A lab of two nodes; the first has all that a kubelet provides."""
     become_machine()
     place = Path(tempfile.mkdtemp(prefix="image-", dir=sandbox.ROOT))
     for name in ("config", "token", "state"):
@@ -129,7 +138,7 @@ def machine(certificates: Certificates) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def agent(machine: Machine) -> Iterator[Agent]:
+def agent(machine: Machine) -> Iterator[LabAgent]:
     """The agent of the first node, running in a container."""
     agent = machine.start()
     yield agent
@@ -138,7 +147,7 @@ def agent(machine: Machine) -> Iterator[Agent]:
 
 
 def test_the_container_balances_for_pods_the_node_and_clients(
-    machine: Machine, agent: Agent
+    machine: Machine, agent: LabAgent
 ) -> None:
     """With the capabilities, mounts and read-only root of the manifest, and nothing more."""
     for place, address, number in (
@@ -154,9 +163,9 @@ def test_the_container_balances_for_pods_the_node_and_clients(
 
 
 def test_the_agent_has_the_capabilities_of_the_manifest_and_no_others(
-    machine: Machine, agent: Agent
+    machine: Machine, agent: LabAgent
 ) -> None:
-    """They are what the kernel says of the running process."""
+    """The kernel reports them for the running process."""
     add = machine.pod.spec["containers"][0]["securityContext"]["capabilities"]["add"]
     wanted = sum(1 << CAPABILITIES[name] for name in add)
     assert machine.status_of_agent("CapEff") == f"{wanted:016x}"
@@ -165,14 +174,14 @@ def test_the_agent_has_the_capabilities_of_the_manifest_and_no_others(
     assert agent.health().status == 200
 
 
-def test_what_the_init_container_did_holds(machine: Machine, agent: Agent) -> None:
+def test_the_effects_of_the_init_container_last(machine: Machine, agent: LabAgent) -> None:
     """The bpf file system is mounted on the node, and the masquerade ports are reserved."""
     assert is_bpffs(DEFAULT_PIN_ROOT)
     assert machine.node.sysctl("net.ipv4.ip_local_reserved_ports") == str(DEFAULT_MASQUERADE_PORTS)
     assert agent.health().status == 200
 
 
-def test_the_agent_stays_small(machine: Machine, agent: Agent) -> None:
+def test_the_agent_stays_small(machine: Machine, agent: LabAgent) -> None:
     """Its resident memory is below what the manifest requests."""
     resident = int(machine.status_of_agent("VmRSS").split()[0]) // 1024
     requests = machine.pod.spec["containers"][0]["resources"]["requests"]
@@ -184,8 +193,10 @@ def test_the_agent_stays_small(machine: Machine, agent: Agent) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL], ids=["a rolling update", "kill -9"]
 )
-def test_nobody_notices(machine: Machine, agent: Agent, number: signal.Signals) -> None:
-    """A container ends and another takes its place while traffic flows: not one failure."""
+def test_a_replaced_container_loses_no_request(
+    machine: Machine, agent: LabAgent, number: signal.Signals
+) -> None:
+    """A container ends and another replaces it while traffic flows, without one failure."""
     with loaded(machine) as loads:
         machine.end(agent, number)
         for load in loads:
@@ -196,7 +207,9 @@ def test_nobody_notices(machine: Machine, agent: Agent, number: signal.Signals) 
     agent.process = fresh.process
 
 
-def test_the_image_has_what_looking_and_cleaning_up_need(machine: Machine, agent: Agent) -> None:
+def test_the_image_has_the_tools_for_inspection_and_cleanup(
+    machine: Machine, agent: LabAgent
+) -> None:
     """The programs that see netfilter's tables, privileged as `kubectl debug` makes them."""
     debug = ["run", "--rm", "--pull=never", "--network=host", "--pids-limit=-1", "--privileged"]
     image = machine.pod.spec["containers"][0]["image"]
@@ -207,8 +220,8 @@ def test_the_image_has_what_looking_and_cleaning_up_need(machine: Machine, agent
     assert agent.health().status == 200
 
 
-def test_endpoints_follow_the_api_server(machine: Machine, agent: Agent) -> None:
-    """After all of that, a change at the server becomes a change of who answers."""
+def test_endpoints_follow_the_api_server(machine: Machine, agent: LabAgent) -> None:
+    """After all that, a change at the server changes the endpoint that answers."""
     last = machine.lab.pods[-1]
     for each in objects(WEB, [last]):
         machine.api.put(each)
@@ -219,7 +232,40 @@ def test_endpoints_follow_the_api_server(machine: Machine, agent: Agent) -> None
     assert agent.health().status == 200
 
 
-def test_removal_leaves_nothing(machine: Machine, agent: Agent) -> None:
+def test_the_image_has_no_compiler_and_its_agents_have_compiled_nothing(
+    machine: Machine, agent: LabAgent
+) -> None:
+    assert "compil" not in agent.log
+    assert not (machine.log.parent / "state" / "cache").exists()
+    (container,) = machine.pod.spec["containers"]
+    code = "import importlib.util as found; print(found.find_spec('bcc'))"
+    asked = podman("exec", machine.pod.label(container), "python", "-c", code)
+    assert machine.node.run(asked).stdout == "None\n"
+
+
+NOT_FITTING = ("--max-services=1000", "--cache=none", "--programs=/tmp")
+"""Another build is to be loaded, and there are no compiled programs that others cannot write."""
+
+
+def test_what_the_programs_do_not_fit_takes_the_image_with_a_compiler(
+    machine: Machine, agent: LabAgent
+) -> None:
+    """The error of the image without one says so; the programs in the kernel go on meanwhile."""
+    machine.end(agent, signal.SIGTERM)
+    without = machine.launch(*NOT_FITTING)
+    assert without.process.wait(stretched(60)) == 1
+    assert "others may write to /tmp" in without.log
+    assert "use the image of this version whose name ends with -compiler" in without.log
+    (container,) = machine.pod.spec["containers"]
+    name, version = container["image"].split(":")
+    fresh = machine.start(*NOT_FITTING, image=f"{name}-compiler:{version}")
+    assert "compiling anew: " in fresh.log
+    assert ask(machine.lab.pods[0], WEB.vip(4), 80).pod in {pod.name for pod in machine.lab.pods}
+    machine.end(fresh, signal.SIGTERM)
+    agent.process = machine.start().process
+
+
+def test_removal_leaves_nothing(machine: Machine, agent: LabAgent) -> None:
     """The DaemonSet of deploy/removal, after the agent's has been deleted."""
     machine.end(agent, signal.SIGTERM)
     removal = Pod(only(build(DEPLOY / "removal"), "DaemonSet"), machine.node, machine.pod.volumes)

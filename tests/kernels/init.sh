@@ -1,7 +1,6 @@
 #!/bin/busybox sh
-# The first process of the emulated machine. The host's files become its root, as they are but for a
-# layer in memory that takes what is written; then guest.sh runs in it. Whatever happens, the machine
-# is off at the end: a panic ends it, too.
+# The first process of the emulated machine. The host's files become its root, below a layer in
+# memory that takes all writes; then guest.sh runs in it. The machine always ends: by a panic, too.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -14,7 +13,7 @@ python=$(option python)
 while read -r file; do
 	insmod "/modules/$file"
 done </modules/order
-# Nobody changes the host's files meanwhile, so that they may be kept in memory.
+# The host's files do not change meanwhile, so they may be cached.
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro host /host
 mount -t tmpfs -o size=100% layer /layer
 mkdir /layer/upper /layer/work
@@ -37,6 +36,6 @@ mkdir -p /root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 results /root/run/results
 ip link set lo up
 
-# The kernel looks for modprobe below the root of this very process.
+# The kernel searches modprobe below the root of this process.
 work="/bin/bash $checkout/tests/kernels/guest.sh $checkout $python /run/results"
 exec chroot /root /bin/sh -c "$work; sync; echo o >/proc/sysrq-trigger; while :; do :; done"

@@ -1,9 +1,9 @@
 """An emulated machine that runs ``guest.sh`` on a kernel of our choice, with this machine's files.
 
-Nothing but qemu and what ``fetch.sh`` has unpacked: the processor is emulated, for few machines
-that run tests may virtualise, so that everything takes some fifteen times as long. The guest sees
-the files of the host and writes none of them; what comes of it is in a directory of results that
-both see. It has no network.
+It needs only qemu and the files that ``fetch.sh`` has unpacked. The processor is emulated, because
+few test machines may virtualise, so everything takes some fifteen times as long. The guest reads
+the files of the host and cannot write them; results are in a directory that both share. It has no
+network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bpfsvc import syscalls
+from bpfsvc.base import syscalls
 
 CHECKOUT = Path(__file__).parents[2]
 UNPACKED = CHECKOUT / "build" / "kernels" / "debian-12"
@@ -28,11 +28,11 @@ _PAUSE = 0.2
 
 
 class MachineFailed(Exception):
-    """The machine did not start, stopped or went on and on; the message has its last words."""
+    """The machine did not start, stopped, or did not end; the message has its last lines."""
 
 
 class Machine:
-    """A machine that has been switched on. ``results``: the directory the guest writes to."""
+    """A running machine. ``results``: the directory that the guest writes to."""
 
     def __init__(self, unpacked: Path, results: Path) -> None:
         self.results = results
@@ -47,10 +47,10 @@ class Machine:
         self._on = time.monotonic()
 
     def file(self, name: str, seconds: float) -> str:
-        """Wait until the guest has written a file of the results; give its text, stripped.
+        """Wait until the guest has written a file of the results; return its text, stripped.
 
-        ``MachineFailed`` if it is not there so many seconds after the machine was switched on, or
-        if the machine is off before.
+        ``MachineFailed`` if it is not there so many seconds after the start of the machine,
+        or if the machine ends before.
         """
         file = self.results / name
         while True:
@@ -58,14 +58,14 @@ class Machine:
             if file.exists() and (text := file.read_text()).endswith("\n"):
                 return text.strip()
             if ended:
-                raise MachineFailed(f"the machine went off before {name}:\n{self.tail('console')}")
+                raise MachineFailed(f"the machine ended before {name}:\n{self.tail('console')}")
             if time.monotonic() > self._on + seconds:
                 logs = "\n".join(self.tail(log.stem) for log in self.results.glob("*.log"))
                 raise MachineFailed(f"no {name} within {seconds:.0f} s:\n{logs}")
             time.sleep(_PAUSE)
 
     def tail(self, log: str) -> str:
-        """Give the last lines of a log, ``console`` among them."""
+        """Return the last lines of a log, ``console`` among them."""
         file = self.results / f"{log}.log"
         lines = file.read_text(errors="replace").splitlines() if file.exists() else ["(none)"]
         return "\n".join([f"--- the end of {file}", *lines[-_LINES:]])
@@ -73,7 +73,7 @@ class Machine:
 
 @contextmanager
 def switched_on(results: Path, unpacked: Path = UNPACKED) -> Iterator[Machine]:
-    """Boot the kernel that was unpacked; within, ``guest.sh`` has begun. Off at the end."""
+    """Boot the unpacked kernel and run ``guest.sh``; end the machine on exit."""
     if not (unpacked / "version").exists():
         raise MachineFailed(f"there is no kernel in {unpacked}: run 'make kernels'")
     machine = Machine(unpacked, results)

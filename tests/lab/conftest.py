@@ -1,6 +1,6 @@
 """Tests with real sockets: they run in a sandbox or they fail.
 
-A skipped kernel test is a hole in the net, so a missing sandbox is an error and no reason to skip.
+A missing sandbox is an error and no reason to skip, because a skipped kernel test proves nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.dial import Protocol
-from tests.lab.scene import FAMILIES, NETWORKS, TRANSPORTS, Scene, standing
+from tests.lab.testbed import FAMILIES, NETWORKS, TRANSPORTS, Testbed, running_testbed
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -21,9 +21,9 @@ def _in_a_sandbox() -> None:
 
 
 @pytest.fixture(scope="session", params=list(NETWORKS.values()), ids=list(NETWORKS))
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A lab of every kind, with agents and standing Services. Tests leave it as it was."""
-    with standing(**request.param) as made:
+def testbed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    """A lab of every kind, with agents and a fixed set of Services. Tests must not change them."""
+    with running_testbed(**request.param) as made:
         yield made
 
 

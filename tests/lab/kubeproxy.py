@@ -1,6 +1,6 @@
-"""Rules as kube-proxy lays them out, in each of its modes, and rules of others beside them.
+"""Rules with kube-proxy's layout, in each of its modes, and rules of other programs beside them.
 
-Written here after the description of its chains: for one TCP Service with one endpoint, in one or
+They follow the description of its chains: for one TCP Service with one endpoint, in one or
 both families, with masquerading, NodePorts' chain, forwarding and canaries.
 """
 
@@ -119,7 +119,7 @@ COMMIT
 -A GUARD -m mark --mark 0x1/0x1 -j RETURN
 COMMIT
 """
-"""A kubelet's chains and a guard's. None of these rules uses conntrack."""
+"""Chains of a kubelet and of another program. None of these rules uses conntrack."""
 
 _OTHERS_NFTABLES = """\
 table {family} guard {{
@@ -132,7 +132,7 @@ table {family} guard {{
 
 
 def write_others(node: Namespace) -> None:
-    """Write rules of others, wherever kube-proxy may write."""
+    """Write rules of other programs into all tables that kube-proxy may use."""
     for tool in ("iptables", "ip6tables"):
         for flavour in ("legacy", "nft"):
             node.run([f"{tool}-{flavour}-restore", "--noflush"], input=_OTHERS)
@@ -162,7 +162,7 @@ def write(node: Namespace, mode: Mode, frontends: Frontends) -> None:
 
 
 def rules(node: Namespace) -> dict[str, list[str]]:
-    """Give all rules of a node as their tools save them, without counters and remarks."""
+    """Return all rules of a node as their tools save them, without counters and comments."""
     found = {}
     for tool in ("iptables", "ip6tables"):
         for flavour in ("legacy", "nft"):
@@ -172,7 +172,7 @@ def rules(node: Namespace) -> dict[str, list[str]]:
                 for line in text.splitlines()
                 if not line.startswith("#")
             ]
-    # What iptables keeps in nftables was told above, without the chains it makes for itself.
+    # The tables of iptables in nftables are listed above, without the chains that it adds.
     listed = node.run(["nft", "list", "tables"]).stdout.splitlines()
     own = [line for line in listed if line.split()[2] not in ("mangle", "filter", "nat")]
     found["nftables"] = [

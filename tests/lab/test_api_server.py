@@ -6,64 +6,90 @@ changed meanwhile is in force soon after both are back.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bpfsvc import __version__
 from bpfsvc.lab.dial import ask, connect
 from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import Pod
-from tests.lab.scene import FAMILIES, ONE, WEB, Scene, built, objects
+from bpfsvc.lab.pod import LabPod
+from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
 IMPATIENT = ("--last-good-after", "500ms")
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Scene]:
+def running() -> Iterator[Testbed]:
     """A lab with an API server, one agent, and Services of a pod each."""
-    with built(served=True, layout="routed") as scene:
-        lab, cluster = scene
+    with built_testbed(served=True, layout="routed") as testbed:
+        lab, cluster = testbed
         cluster.nodes = lab.nodes[:1]
-        _point(scene, lab.pods[1])
+        _point(testbed, lab.pods[1])
         cluster.start()
-        yield scene
+        yield testbed
 
 
-def _point(scene: Scene, pod: Pod, *more: Pod) -> None:
-    """Let a Service be served by a pod, and another one by several."""
-    scene.cluster.put("one", *objects(ONE[0], [pod]))
-    scene.cluster.put("web", *objects(WEB, [pod, *more]))
+def _point(testbed: Testbed, pod: LabPod, *more: LabPod) -> None:
+    """Make one pod the endpoint of a Service, and several pods those of another."""
+    testbed.cluster.put("one", *objects(ONE[0], [pod]))
+    testbed.cluster.put("web", *objects(WEB, [pod, *more]))
 
 
-def _served_by(scene: Scene, pod: Pod) -> None:
+def _served_by(testbed: Testbed, pod: LabPod) -> None:
     """Wait until all that is asked of the Service is answered by a pod, over both families."""
     wait(
-        lambda: all(ask(scene.pod, ONE[0].vip(each), 80).pod == pod.name for each in FAMILIES),
+        lambda: all(ask(testbed.pod, ONE[0].vip(each), 80).pod == pod.name for each in FAMILIES),
         f"{pod.name} answers",
     )
 
 
-def _health(scene: Scene) -> str:
-    return str(scene.cluster.agents[scene.node.name].health().body)
+def _health(testbed: Testbed) -> str:
+    return str(testbed.cluster.agents[testbed.node.name].health().body)
 
 
-def test_a_change_at_the_server_reaches_packets(running: Scene) -> None:
+def test_a_change_at_the_server_reaches_packets(running: Testbed) -> None:
     for pod in running.lab.pods[1:]:
         _point(running, pod)
         _served_by(running, pod)
 
 
-def test_a_service_that_is_deleted_is_served_no_more(running: Scene) -> None:
+def test_the_log_says_what_is_on_and_with_v_2_what_changes(running: Testbed) -> None:
+    lab, cluster = running.lab, running.cluster
+    _point(running, lab.pods[1])
+    cluster.settle()
+    cluster.stop(running.node)
+    agent = cluster.launch(running.node, options=("-v", "2"))
+    agent.ready()
+    agent.expect(" ready: ")
+    lines = agent.log.splitlines()
+    start = f"bpfsvc {__version__} on node {running.node.name}, kernel {os.uname().release}: mode "
+    assert start in lines[0]
+    assert " settings: socket LB for the node and its pods, " in lines[1]
+    assert sum(" ready: " in line and "attached to " in line for line in lines) == 1
+    assert not any("Service default/" in line for line in lines), "nothing has changed yet"
+    _point(running, lab.pods[2])
+    agent.expect("Service default/web: +2 -2 endpoints [+")
+    cluster.stop(running.node)
+    quiet = cluster.launch(running.node)
+    quiet.ready()
+    _point(running, lab.pods[1])
+    _served_by(running, lab.pods[1])
+    assert "Service default/" not in quiet.log
+
+
+def test_a_service_that_is_deleted_is_served_no_more(running: Testbed) -> None:
     _point(running, running.lab.pods[1])
     running.cluster.put("two", *objects(ONE[1], [running.lab.pods[2]]))
-    running.cluster.arrived(running.node, ONE[1].vip(4), 80)
+    running.cluster.await_entry(running.node, ONE[1].vip(4), 80)
     running.cluster.drop("two")
-    running.cluster.left(running.node, ONE[1].vip(4), 80)
+    running.cluster.await_removal(running.node, ONE[1].vip(4), 80)
     _served_by(running, running.lab.pods[1])
 
 
-def test_while_the_server_is_away_all_goes_on_and_what_it_missed_follows(running: Scene) -> None:
+def test_without_the_server_services_continue_and_missed_changes_follow(running: Testbed) -> None:
     """Deletions among it, though the server has forgotten them when it is back."""
     lab, cluster = running.lab, running.cluster
     _point(running, lab.pods[1])
@@ -79,11 +105,11 @@ def test_while_the_server_is_away_all_goes_on_and_what_it_missed_follows(running
         assert ask(running.pod, ONE[0].vip(4), 80).pod == lab.pods[1].name
         cluster.api.come_back()
         _served_by(running, lab.pods[3])
-        cluster.left(running.node, ONE[1].vip(4), 80)
+        cluster.await_removal(running.node, ONE[1].vip(4), 80)
         assert conversation.echo(bytes(10_000))
 
 
-def test_an_agent_that_starts_without_the_server_changes_nothing(running: Scene) -> None:
+def test_an_agent_that_starts_without_the_server_changes_nothing(running: Testbed) -> None:
     """What is in the kernel may be newer than what was saved; only interfaces are followed."""
     lab, cluster = running.lab, running.cluster
     _point(running, lab.pods[1])
@@ -113,7 +139,7 @@ def test_an_agent_that_starts_without_the_server_changes_nothing(running: Scene)
     wait(lambda: "earlier agent" not in _health(running), "nothing is noted any more")
 
 
-def test_a_node_that_boots_without_the_server_serves_the_last_good_state(running: Scene) -> None:
+def test_a_node_that_boots_without_the_server_serves_the_last_good_state(running: Testbed) -> None:
     """Its kernel is empty; what was saved is served, and said to be old as long as it is."""
     lab, cluster = running.lab, running.cluster
     _point(running, lab.pods[1])
@@ -125,21 +151,21 @@ def test_a_node_that_boots_without_the_server_serves_the_last_good_state(running
     cluster.api.go_away()
     try:
         agent = cluster.launch(running.node, options=IMPATIENT)
-        agent.expect("serving the last good state")
+        agent.expect("serving the snapshot")
         agent.ready()
-        assert "serving the last good state" in _health(running)
+        assert "serving the snapshot" in _health(running)
         _served_by(running, lab.pods[1])
         assert ask(running.pod, ONE[1].vip(6), 80).pod == lab.pods[2].name
         cluster.drop("two")
     finally:
         cluster.api.come_back()
-    cluster.left(running.node, ONE[1].vip(4), 80)
+    cluster.await_removal(running.node, ONE[1].vip(4), 80)
     _served_by(running, lab.pods[1])
-    wait(lambda: "last good" not in _health(running), "nothing is noted any more")
+    wait(lambda: "snapshot" not in _health(running), "nothing is noted any more")
 
 
-def test_without_server_and_file_nothing_is_served_and_that_is_said(
-    running: Scene, tmp_path: Path
+def test_without_server_and_snapshot_nothing_is_served_and_the_log_says_so(
+    running: Testbed, tmp_path: Path
 ) -> None:
     cluster = running.cluster
     cluster.stop(running.node)
@@ -148,7 +174,7 @@ def test_without_server_and_file_nothing_is_served_and_that_is_said(
     try:
         options = (*IMPATIENT, "--last-good", str(tmp_path / "none"))
         agent = cluster.launch(running.node, options=options)
-        agent.expect("there is no last good state: nothing is served")
+        agent.expect("there is no snapshot: nothing is served")
         assert agent.health().status == 503
     finally:
         cluster.api.come_back()
@@ -156,11 +182,11 @@ def test_without_server_and_file_nothing_is_served_and_that_is_said(
     _served_by(running, running.lab.pods[1])
 
 
-def _saved(scene: Scene) -> None:
+def _saved(testbed: Testbed) -> None:
     """Wait until what is known now was written to the file."""
-    cluster = scene.cluster
-    file = cluster.last_good(scene.node)
+    cluster = testbed.cluster
+    file = cluster.snapshot_file(testbed.node)
     before = file.stat().st_mtime_ns if file.exists() else 0
-    cluster.stop(scene.node)
+    cluster.stop(testbed.node)
     wait(lambda: file.stat().st_mtime_ns > before, "the last good state is saved")
-    cluster.start(scene.node)
+    cluster.start(testbed.node)

@@ -1,4 +1,4 @@
-"""Programs on the tc hooks of real interfaces, beside programs of others."""
+"""Programs on the tc hooks of real interfaces, beside other programs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,13 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 
-from bpfsvc.datapath.netlink import messages as wire
+from bpfsvc.base.attachment import PRIORITY
+from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.netlink import tc
-from bpfsvc.datapath.netlink.conversation import Conversation
-from bpfsvc.datapath.netlink.hooks import (
-    HANDLE,
-    PRIORITY,
-    DeviceGone,
-    ForeignFilter,
-    ForeignQdisc,
-    Hook,
-)
+from bpfsvc.datapath.netlink.hooks import HANDLE, DeviceGone, ForeignFilter, ForeignQdisc, Hook
 from bpfsvc.datapath.netlink.tc import attach, attached, detach
-from bpfsvc.errors import KernelError
 from bpfsvc.lab import sandbox
 
 TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
@@ -52,7 +45,7 @@ def shown(what: str) -> str:
 
 @pytest.fixture
 def near() -> Iterator[int]:
-    """Give the index of ``near``, one end of a veth; the other is ``far``."""
+    """Return the index of ``near``, one end of a veth; the other is ``far``."""
     ip("link add near address 02:00:00:00:00:01 type veth peer name far")
     ip("link set near up")
     ip("link set far up")
@@ -88,20 +81,24 @@ def foreign(
 ) -> None:
     """Attach as another program would."""
     subprocess.run(["tc", "qdisc", "add", "dev", "near", "clsact"], capture_output=True)
-    message = wire.TrafficControl()
-    message["index"], message["parent"], message["handle"] = ifindex, hook.value, handle
-    message["info"] = priority << 16 | socket.htons(protocol)
-    message["attrs"] = [
-        ("KIND", "bpf"),
-        ("OPTIONS", {"attrs": [("FD", fd), ("NAME", "stranger"), ("FLAGS", 1)]}),
-    ]
-    with Conversation() as talk:
-        talk.ask(wire.RTM_NEWTFILTER, message, wire.NLM_F_CREATE | wire.NLM_F_EXCL)
+    with IPRoute() as route:
+        route.tc(
+            "add-filter",
+            "bpf",
+            ifindex,
+            handle,
+            parent=hook.value,
+            prio=priority,
+            protocol=protocol,
+            fd=fd,
+            name="foreign",
+            direct_action=True,
+        )
 
 
 @pytest.mark.parametrize("hook", Hook, ids=str)
 def test_attach_and_list(near: int, hook: Hook) -> None:
-    """What is attached is listed with its place, its name and the id of its program."""
+    """A filter is listed with its priority, its name and the id of its program."""
     with program(TC_ACT_UNSPEC) as fd:
         done = attach(near, hook, fd, "bpfsvc/test")
         (found,) = attached(near, hook)
@@ -114,14 +111,14 @@ def test_attach_and_list(near: int, hook: Hook) -> None:
         assert "direct-action" in shown(f"filter show dev near {hook}")
 
 
-def test_names_of_ours_are_ours(near: int) -> None:
+def test_a_name_without_our_prefix_is_refused(near: int) -> None:
     """A filter that could not be recognised later is not attached."""
     with program(TC_ACT_UNSPEC) as fd, pytest.raises(ValueError, match="bpfsvc"):
         attach(near, Hook.INGRESS, fd, "something")
 
 
 def test_second_attach_replaces(near: int) -> None:
-    """A newer program takes the place of the older: there is never a second filter."""
+    """A newer program replaces the older one: there is never a second filter."""
     with program(TC_ACT_UNSPEC) as old, program(TC_ACT_UNSPEC) as new:
         attach(near, Hook.INGRESS, old, "bpfsvc/old")
         done = attach(near, Hook.INGRESS, new, "bpfsvc/new")
@@ -139,7 +136,7 @@ def test_another_priority_moves(near: int) -> None:
 
 
 def test_detach_leaves_no_trace(near: int) -> None:
-    """A qdisc that we made goes with our filters, even if another process removes them."""
+    """A qdisc that we made is removed with our filters, even if another process removes them."""
     before = shown("qdisc show dev near")
     with program(TC_ACT_UNSPEC) as fd:
         for hook in Hook:
@@ -151,7 +148,7 @@ def test_detach_leaves_no_trace(near: int) -> None:
 
 
 def test_qdisc_of_others_stays(near: int) -> None:
-    """A clsact that somebody else made stays, though empty."""
+    """A clsact that another program made stays, though empty."""
     shown("qdisc add dev near clsact")
     with program(TC_ACT_UNSPEC) as fd:
         assert attach(near, Hook.INGRESS, fd, "bpfsvc/test").made_qdisc is False
@@ -160,8 +157,8 @@ def test_qdisc_of_others_stays(near: int) -> None:
     assert "clsact" in shown("qdisc show dev near")
 
 
-def test_qdisc_made_anew_by_others_stays(near: int) -> None:
-    """The mark of ours does not outlive our qdisc: the next one belongs to who made it."""
+def test_qdisc_made_again_by_others_stays(near: int) -> None:
+    """Our mark goes with our qdisc: the next one belongs to the program that made it."""
     with program(TC_ACT_UNSPEC) as fd:
         attach(near, Hook.INGRESS, fd, "bpfsvc/test")
         shown("qdisc del dev near clsact")
@@ -173,13 +170,13 @@ def test_qdisc_made_anew_by_others_stays(near: int) -> None:
 
 @pytest.mark.parametrize("hook", Hook, ids=str)
 def test_filter_of_others_stays(near: int, hook: Hook) -> None:
-    """A foreign filter, and the qdisc of ours that it moved into, survive our leaving."""
+    """Another program's filter stays when ours are detached, with the qdisc that it uses."""
     with program(TC_ACT_UNSPEC) as fd:
         attach(near, Hook.INGRESS, fd, "bpfsvc/test")
         foreign(near, hook, fd, PRIORITY, 1)
         detach(near)
         (left,) = attached(near, hook)
-        assert (left.name, left.ours, left.program) == ("stranger", False, program_id(fd))
+        assert (left.name, left.ours, left.program) == ("foreign", False, program_id(fd))
 
 
 TAKEN: dict[str, tuple[int, int]] = {
@@ -189,8 +186,8 @@ TAKEN: dict[str, tuple[int, int]] = {
 
 
 @pytest.mark.parametrize(("handle", "protocol"), TAKEN.values(), ids=TAKEN.keys())
-def test_place_taken(near: int, handle: int, protocol: int) -> None:
-    """Where a foreign filter stands we do not go; the error names it and the way out."""
+def test_a_taken_priority_and_handle_is_an_error(near: int, handle: int, protocol: int) -> None:
+    """Another program's filter is not replaced; the error names it and what to do."""
     with program(TC_ACT_UNSPEC) as fd:
         foreign(near, Hook.EGRESS, fd, PRIORITY, handle, protocol)
         before = attached(near, Hook.EGRESS)
@@ -199,14 +196,14 @@ def test_place_taken(near: int, handle: int, protocol: int) -> None:
         assert attached(near, Hook.EGRESS) == before
         assert caught.value.message.startswith("near: ")
         assert "egress" in caught.value.message
-        assert "'stranger'" in caught.value.message
+        assert "'foreign'" in caught.value.message
         assert "--tc-priority" in caught.value.hint
         attach(near, Hook.EGRESS, fd, "bpfsvc/test", PRIORITY + 1)
         assert len(attached(near, Hook.EGRESS)) == 2
 
 
-def test_foreign_kind_takes_the_place(near: int) -> None:
-    """A filter that is no bpf program holds its whole priority."""
+def test_a_filter_of_another_kind_takes_the_whole_priority(near: int) -> None:
+    """A filter that is not a bpf program excludes ours from its whole priority."""
     with program(TC_ACT_UNSPEC) as fd:
         shown("qdisc add dev near clsact")
         classifier = f"filter add dev near ingress prio {PRIORITY} protocol all u32"
@@ -215,8 +212,8 @@ def test_foreign_kind_takes_the_place(near: int) -> None:
             attach(near, Hook.INGRESS, fd, "bpfsvc/test")
 
 
-def test_who_runs_before_us(near: int) -> None:
-    """Foreign filters that see packets first are reported, those behind us are not."""
+def test_filters_that_run_before_ours(near: int) -> None:
+    """Filters of others that see packets before ours are reported, those after ours are not."""
     with program(TC_ACT_UNSPEC) as fd:
         foreign(near, Hook.INGRESS, fd, 1, 1)
         foreign(near, Hook.INGRESS, fd, PRIORITY, 1)
@@ -235,7 +232,7 @@ def test_ingress_qdisc_is_refused(near: int) -> None:
 
 
 def test_kernel_refusal_names_the_interface(near: int) -> None:
-    """What the kernel refuses is told with the interface, the deed and the kernel's reason."""
+    """A refusal is reported with the interface, the task and the kernel's reason."""
     with Path("/dev/null").open() as no_program, pytest.raises(KernelError) as caught:
         attach(near, Hook.INGRESS, no_program.fileno(), "bpfsvc/test")
     assert caught.value.message.startswith("near: cannot attach bpfsvc/test: ")
@@ -248,12 +245,14 @@ DEEDS: dict[str, Callable[[int, int], object]] = {
 }
 
 
-@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS.keys())
-def test_interface_gone(near: int, deed: Callable[[int, int], object]) -> None:
-    """An interface that is gone is told apart from any other failure."""
+@pytest.mark.parametrize("task", DEEDS.values(), ids=DEEDS.keys())
+def test_a_removed_interface_is_a_distinct_error(
+    near: int, task: Callable[[int, int], object]
+) -> None:
+    """An interface that is gone has an error of its own."""
     ip("link del near")
     with program(TC_ACT_UNSPEC) as fd, pytest.raises(DeviceGone):
-        deed(near, fd)
+        task(near, fd)
 
 
 @pytest.mark.parametrize("step", ["_make_qdisc", "_filters", "_refuse_foreign"])
@@ -281,14 +280,14 @@ def pour(sent: Synchronized[int]) -> None:
             try:
                 out.send(FRAME)
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # what a sender hears of a drop at egress
+                if error.errno != errno.ENOBUFS:  # the sender's error for a drop at egress
                     raise
             sent.value += 1
 
 
 @contextmanager
 def flood() -> Iterator[Synchronized[int]]:
-    """Keep frames flowing into ``near``; give their running number."""
+    """Keep frames flowing into ``near``; return their running number."""
     context = multiprocessing.get_context("fork")
     sent: Synchronized[int] = context.Value("q", 0)
     process = context.Process(target=pour, args=(sent,), daemon=True)
@@ -301,63 +300,68 @@ def flood() -> Iterator[Synchronized[int]]:
 
 
 @contextmanager
-def ear() -> Iterator[socket.socket]:
-    """Listen at ``far`` behind its ingress hook: taps of one protocol get what passed it."""
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL)) as heard:
-        heard.bind(("far", EXPERIMENTAL))
-        heard.settimeout(5)
-        yield heard
+def tap() -> Iterator[socket.socket]:
+    """Listen at ``far`` behind its ingress hook: a packet socket gets the frames that pass it."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EXPERIMENTAL)) as seen:
+        seen.bind(("far", EXPERIMENTAL))
+        seen.settimeout(5)
+        yield seen
 
 
-def silent(heard: socket.socket) -> bool:
-    heard.setblocking(False)
+def silent(seen: socket.socket) -> bool:
+    seen.setblocking(False)
     try:
-        heard.recv(100)
+        seen.recv(100)
     except BlockingIOError:
         return True
     return False
 
 
-def drain(heard: socket.socket) -> None:
-    while not silent(heard):
+def drain(seen: socket.socket) -> None:
+    while not silent(seen):
         pass
 
 
 def await_progress(sent: Synchronized[int], frames: int) -> None:
     goal, deadline = sent.value + frames, time.monotonic() + 5
     while sent.value < goal:
-        assert time.monotonic() < deadline, "the flood has dried up"
+        assert time.monotonic() < deadline, "the flood has stopped"
         os.sched_yield()
 
 
 @pytest.mark.parametrize(("hook", "interface"), [(Hook.EGRESS, "near"), (Hook.INGRESS, "far")])
 def test_replacement_is_atomic(near: int, hook: Hook, interface: str) -> None:
-    """While a dropping program is replaced 200 times by another, no frame slips through."""
+    """While a program that drops is replaced 200 times by another, no frame passes."""
     ifindex = socket.if_nametoindex(interface)
     assert near
-    with program(TC_ACT_SHOT) as one, program(TC_ACT_SHOT) as two, ear() as heard, flood() as sent:
-        assert heard.recv(100), "without a program frames arrive"
+    with (
+        program(TC_ACT_SHOT) as one,
+        program(TC_ACT_SHOT) as two,
+        tap() as seen,
+        flood() as sent,
+    ):
+        assert seen.recv(100), "without a program frames arrive"
         attach(ifindex, hook, one, "bpfsvc/one")
         await_progress(sent, 10)
-        drain(heard)
+        drain(seen)
         began = sent.value
         for turn in range(200):
             assert attach(ifindex, hook, (two, one)[turn % 2], f"bpfsvc/{turn}").replaced
         await_progress(sent, 10)
-        assert sent.value - began > 200, "frames were sent all the while"
-        assert silent(heard)
+        assert sent.value - began > 200, "frames were sent all the time"
+        assert silent(seen)
         detach(ifindex)
-        heard.settimeout(5)
-        assert heard.recv(100), "frames arrive again"
+        seen.settimeout(5)
+        assert seen.recv(100), "frames arrive again"
 
 
 def test_the_flood_finds_a_gap(near: int) -> None:
-    """The same flood does slip through when a filter is removed and added: the test can fail."""
-    with program(TC_ACT_SHOT) as fd, ear() as heard, flood() as sent:
+    """Frames do pass when a filter is removed and added: the test before this one can fail."""
+    with program(TC_ACT_SHOT) as fd, tap() as seen, flood() as sent:
         attach(near, Hook.EGRESS, fd, "bpfsvc/one")
         await_progress(sent, 10)
-        drain(heard)
+        drain(seen)
         for _ in range(200):
             detach(near)
             attach(near, Hook.EGRESS, fd, "bpfsvc/one")
-        assert not silent(heard)
+        assert not silent(seen)

@@ -1,4 +1,4 @@
-"""What goes wrong before an agent begins: one clear line, one way out, and nothing is disturbed."""
+"""Errors before an agent starts: one clear line, one hint, and nothing changes on the node."""
 
 from __future__ import annotations
 
@@ -13,54 +13,55 @@ import pytest
 import bpfsvc
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.dial import tally
-from tests.lab.scene import WEB, Scene, built, objects
+from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Scene]:
-    """One node whose agent has done its work and ended: what it left must go on working."""
-    with built(layout="routed", nodes=1) as scene:
-        scene.cluster.put("services", *objects(WEB, scene.lab.pods))
-        scene.cluster.start()
-        scene.cluster.stop(scene.node)
-        yield scene
+def served() -> Iterator[Testbed]:
+    """One node whose agent has run and ended: its programs must keep working."""
+    with built_testbed(layout="routed", nodes=1) as testbed:
+        testbed.cluster.put("services", *objects(WEB, testbed.lab.pods))
+        testbed.cluster.start()
+        testbed.cluster.stop(testbed.node)
+        yield testbed
 
 
 def complaint(done: Done, status: int) -> str:
-    """Give the line that says what is wrong; there must be exactly one, and one with a way out."""
+    """Return the error line: there is exactly one, followed by one with a hint."""
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
-    first, second = done.stderr.splitlines()
+    # Log lines of the agent's start may precede it.
+    first, second = (line for line in done.stderr.splitlines() if " INFO " not in line)
     assert first.startswith("Error: ")
     assert second.startswith("Hint: ")
     return first
 
 
 def run(
-    scene: Scene,
+    testbed: Testbed,
     *options: str,
     before: Sequence[str] = (),
     environment: dict[str, str] | None = None,
 ) -> Done:
-    """Try to run an agent whose options come after the usual ones."""
-    return scene.cluster.command(
-        scene.node,
+    """Try to run an agent with additional options."""
+    return testbed.cluster.command(
+        testbed.node,
         "run",
-        *scene.cluster.flags(scene.node),
+        *testbed.cluster.flags(testbed.node),
         *options,
         before=before,
         env={**os.environ, **(environment or {})},
     )
 
 
-def still_works(scene: Scene) -> bool:
-    """Whether what the first agent left serves all kinds of clients."""
-    names = {pod.name for pod in scene.lab.pods}
+def still_works(testbed: Testbed) -> bool:
+    """True if the programs of the first agent serve all kinds of clients."""
+    names = {pod.name for pod in testbed.lab.pods}
     return all(
         set(tally(place, WEB.vip(family), 80, count=30)) == names
-        for place in (scene.pod, scene.node)
+        for place in (testbed.pod, testbed.node)
         for family in (4, 6)
     )
 
@@ -72,10 +73,13 @@ WRONG = [
     (["--healthz-bind-address", "localhost"], "'localhost'"),
     (["--masquerade-ports", "10000"], "'10000'"),
     (["--masquerade-ports", "30000-31000"], "NodePorts 30000-32767"),
-    (["--masquerade-ports", "20000-40000"], "overlaps the ports this node gives"),
+    (["--masquerade-ports", "20000-40000"], "overlaps the ports this node uses"),
     (["--service-node-port-range", "0-10"], "--service-node-port-range 0-10"),
     (["--nodeport-addresses", "primary,10.0.0.0/8"], "'primary'"),
-    (["--detect-local-mode", "BridgeInterface"], "BridgeInterface says nothing by itself"),
+    (
+        ["--detect-local-mode", "BridgeInterface"],
+        "must be given for detectLocalMode BridgeInterface",
+    ),
     (["--max-frontends", "0"], "--max-frontends"),
     (["--max-services", "many"], "'many'"),
     (["--tc-priority", "70000"], "70000"),
@@ -86,27 +90,27 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "named"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_wrong_flags_are_named(served: Scene, words: list[str], named: str) -> None:
-    """An unknown flag, a value that is none, or one that cannot work here: status 2."""
-    assert named in complaint(run(served, *words), 2)
+@pytest.mark.parametrize(("words", "expected"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_flags_are_named(served: Testbed, words: list[str], expected: str) -> None:
+    """An unknown flag, an invalid value, or one that cannot work here: status 2."""
+    assert expected in complaint(run(served, *words), 2)
     assert still_works(served)
 
 
-def test_unknown_commands_are_named(served: Scene) -> None:
-    """The commands there are stand beside the one there is not."""
+def test_unknown_commands_are_named(served: Testbed) -> None:
+    """The error lists the existing commands."""
     assert "'walk'" in complaint(served.cluster.command(served.node, "walk"), 2)
 
 
-def test_missing_manifests_are_named(served: Scene) -> None:
+def test_missing_manifests_are_named(served: Testbed) -> None:
     """A directory that does not exist."""
     done = run(served, "--manifests", "/no/such/manifests")
     assert "/no/such/manifests" in complaint(done, done.returncode)
     assert done.returncode in (1, 2)
 
 
-def test_an_api_server_that_nobody_named_is_asked_for(served: Scene) -> None:
-    """Outside a pod, without a kubeconfig and without a directory."""
+def test_a_missing_source_of_objects_is_named(served: Testbed) -> None:
+    """The agent is outside a pod and has neither a kubeconfig nor a directory."""
     flags = served.cluster.flags(served.node)
     words = [word for word in flags if word not in ("--manifests", flags[1])]
     found = served.cluster.command(served.node, "run", *words)
@@ -115,7 +119,7 @@ def test_an_api_server_that_nobody_named_is_asked_for(served: Scene) -> None:
     assert "--manifests" in found.stderr
 
 
-def test_no_root_is_said(served: Scene) -> None:
+def test_missing_root_is_named(served: Testbed) -> None:
     """Another user has none of the capabilities (but reads a checkout in root's home, too)."""
     caps = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *caps]
@@ -128,8 +132,8 @@ def test_no_root_is_said(served: Scene) -> None:
 
 
 @pytest.mark.parametrize("capability", ["net_admin", "perfmon", "bpf"])
-def test_a_missing_capability_is_named(served: Scene, capability: str) -> None:
-    """A root of a container that was given too little."""
+def test_a_missing_capability_is_named(served: Testbed, capability: str) -> None:
+    """Root in a container with too few capabilities."""
     drop = f"-{capability}" + ("" if capability == "net_admin" else ",-sys_admin")
     done = run(served, before=["setpriv", f"--bounding-set={drop}", "--"])
     assert f"CAP_{capability.upper()}" in complaint(done, 1)
@@ -139,31 +143,34 @@ def test_a_missing_capability_is_named(served: Scene, capability: str) -> None:
 
 @pytest.fixture
 def without_bcc(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no Python finds bcc."""
+    """Return an environment in which Python cannot import bcc."""
     (tmp_path / "bcc").mkdir()
     (tmp_path / "bcc" / "__init__.py").write_text("raise ModuleNotFoundError('bcc')\n")
     return {"PYTHONPATH": str(tmp_path)}
 
 
-def test_missing_bcc_is_said_with_the_package(served: Scene, without_bcc: dict[str, str]) -> None:
+def test_missing_bcc_is_named_with_the_package(
+    served: Testbed, without_bcc: dict[str, str]
+) -> None:
     """Another build would have to be compiled: the Debian package is named, and nothing changes."""
-    done = run(served, "--max-node-addresses", "999", environment=without_bcc)
+    words = ("--max-node-addresses", "999", "--cache", "none")
+    done = run(served, *words, environment=without_bcc)
     assert "bcc" in complaint(done, 1)
     assert "apt-get install python3-bpfcc" in done.stderr
     assert still_works(served)
 
 
-def test_missing_bcc_does_not_matter_to_what_is_loaded(
-    served: Scene, without_bcc: dict[str, str]
+def test_missing_bcc_does_not_matter_for_a_loaded_build(
+    served: Testbed, without_bcc: dict[str, str]
 ) -> None:
-    """The same build is adopted, and nothing is compiled."""
+    """The same build is taken over, and nothing is compiled."""
     served.cluster.start(served.node, env={**os.environ, **without_bcc})
     assert still_works(served)
     served.cluster.stop(served.node)
 
 
-def test_no_bpf_file_system_is_said(served: Scene) -> None:
-    """A pin root in another file system; the way out is a mount."""
+def test_a_missing_bpf_file_system_is_named(served: Testbed) -> None:
+    """The pin root is in another file system; the hint is a mount command."""
     place = sandbox.ROOT / "elsewhere"
     words = ["run", *served.cluster.flags(served.node), "--allow-beside"]
     found = served.cluster.command(served.node, *words, pin_root=place)
@@ -171,8 +178,8 @@ def test_no_bpf_file_system_is_said(served: Scene) -> None:
     assert "mount -t bpf" in found.stderr
 
 
-def test_no_cgroup2_is_said(served: Scene) -> None:
-    """Nowhere mounted, and no --cgroup-root given."""
+def test_a_missing_cgroup2_file_system_is_named(served: Testbed) -> None:
+    """It is not mounted, and there is no --cgroup-root."""
     hide = ["unshare", "-m", "sh", "-c", 'umount -l -a -t cgroup2; exec "$@"', "-"]
     words = served.cluster.flags(served.node)
     at = words.index("--cgroup-root")
@@ -182,7 +189,7 @@ def test_no_cgroup2_is_said(served: Scene) -> None:
     assert "--cgroup-root none" in done.stderr
 
 
-def test_a_second_agent_is_refused(served: Scene) -> None:
+def test_a_second_agent_is_refused(served: Testbed) -> None:
     """Two agents with one pin root would undo each other's work."""
     served.cluster.start(served.node)
     try:
@@ -192,8 +199,8 @@ def test_a_second_agent_is_refused(served: Scene) -> None:
         served.cluster.stop(served.node)
 
 
-def test_a_taken_health_port_is_named(served: Scene) -> None:
-    """Somebody else listens there."""
+def test_a_taken_health_port_is_named(served: Testbed) -> None:
+    """Another program listens there."""
     other = served.node.serve(10256)
     try:
         assert "10256" in complaint(run(served, "--bind-address-hard-fail"), 2)
@@ -202,16 +209,16 @@ def test_a_taken_health_port_is_named(served: Scene) -> None:
         served.node.end(other)
 
 
-def test_programs_the_kernel_refuses_leave_the_old_ones_in_force(
-    served: Scene, tmp_path: Path
+def test_when_the_kernel_refuses_new_programs_the_old_ones_keep_working(
+    served: Testbed, tmp_path: Path
 ) -> None:
-    """As on a kernel that lacks a feature: its last words are shown, and traffic goes on."""
+    """As on a kernel that lacks a feature: its last lines are shown, traffic continues."""
     shutil.copytree(
         Path(bpfsvc.__file__).parent,
         tmp_path / "bpfsvc",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    source = tmp_path / "bpfsvc" / "bpf" / "collect.h"
+    source = tmp_path / "bpfsvc" / "bpf" / "path" / "gc.h"
     text = source.read_text()
     broken = text.replace("return removed;", "return *(volatile int *)8;")
     assert broken != text

@@ -1,4 +1,4 @@
-"""Frames of the benchmark are right and arrive, and what they cost is measured where they pass."""
+"""Frames of the benchmark are correct and arrive, and their cost is measured on their path."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.bench.packets.flows import Flow, Place
-from bpfsvc.bench.packets.frameprograms import load, payload, sender
-from bpfsvc.bench.packets.instructions import R1, R2, Code
-from bpfsvc.bench.stands.wire import BACKEND, CLIENT, NODE, Lost, Wire
+from bpfsvc.bench.packets.xdp_programs import load, payload, sender
+from bpfsvc.bench.steps import SlowModes
 from bpfsvc.bench.suites.frames import measure
-from bpfsvc.errors import BpfsvcError
+from bpfsvc.bench.testbeds.frames import BACKEND, CLIENT, NODE, FrameTestbed, Lost
+from bpfsvc.datapath.instructions import R1, R2, Code
 from bpfsvc.lab.capture import Capture
 
 FRAMES = 2000
@@ -23,16 +24,16 @@ IPV4 = b"\x08\x00"
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
-    """Give one, and keep the test on one core."""
+def wire() -> Iterator[FrameTestbed]:
+    """Build a testbed, and keep the test on one core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(allowed)})
-    with Wire("tested") as made:
+    with FrameTestbed("tested") as made:
         yield made
     os.sched_setaffinity(0, allowed)
 
 
-def test_every_frame_is_made_anew_with_right_checksums(wire: Wire) -> None:
+def test_every_frame_is_made_again_with_correct_checksums(wire: FrameTestbed) -> None:
     """Whatever became of it before: all ports of the flows, and nothing else that differs."""
     flow = Flow(Place(CLIENT, 30_000), BACKEND, socket.IPPROTO_UDP)
     program = load("sender", sender(flow, 16, wire.link))
@@ -58,40 +59,40 @@ def test_every_frame_is_made_anew_with_right_checksums(wire: Wire) -> None:
     assert ports == set(range(30_000, 30_016))
 
 
-def test_frames_that_nobody_forwards_are_lost(wire: Wire) -> None:
+def test_frames_that_are_not_forwarded_are_lost(wire: FrameTestbed) -> None:
     with (
-        wire.aimed(Place(NODE, 9), "tc") as aimed,
+        wire.frames_to(Place(NODE, 9), "tc") as frames,
         pytest.raises(Lost, match=f"0 of {FRAMES} frames arrived"),
     ):
-        aimed.send(FRAMES)
+        frames.send(FRAMES)
 
 
-def test_packets_that_are_not_translated_are_found_out(wire: Wire) -> None:
+def test_packets_that_are_not_translated_are_an_error(wire: FrameTestbed) -> None:
     """The node routes them, but masquerades none."""
     with pytest.raises(Lost, match=r"does not become"):
-        wire.lead(BACKEND, masqueraded=True)
+        wire.open_flows(BACKEND, masqueraded=True)
 
 
 @pytest.mark.slow
 def test_modes_are_measured_beside_those_without_services() -> None:
-    cells, notes = measure(1, ("iptables", "tc"), lambda _: None, rounds=2, frames=FRAMES)
+    cells, notes = measure(1, ("default", "iptables"), lambda _: None, rounds=2, frames=FRAMES)
     assert notes == []
     values = {cell.mode: cell.values for cell in cells}
-    assert list(values) == ["drop", "bounce", "stack", "iptables", "tc"]
+    assert list(values) == ["drop", "bounce", "routed", "default", "iptables"]
     assert all(len(each) == 2 and 10 < min(each) < 1e6 for each in values.values())
     assert {(cell.kind, cell.where, cell.unit) for cell in cells} == {("datagrams", "remote", "ns")}
 
 
-def test_a_mode_that_cannot_be_set_up_is_told_and_left_out() -> None:
+def test_a_mode_that_cannot_be_set_up_is_noted_and_left_out() -> None:
     cells, notes = measure(1, ("nonsense",), lambda _: None, rounds=1, frames=FRAMES)
-    assert [cell.mode for cell in cells] == ["drop", "bounce", "stack"]
+    assert [cell.mode for cell in cells] == ["drop", "bounce", "routed"]
     assert [note.partition(":")[0] for note in notes] == ["frames"]
     assert "nonsense with 1 Service" in notes[0]
 
 
-def test_a_rival_is_left_out_of_clusters_as_large_as_one_that_took_it_too_long() -> None:
+def test_a_baseline_is_left_out_of_clusters_as_large_as_one_that_took_it_too_long() -> None:
     """What took too long is noted, and smaller ones are tried."""
-    slow: dict[str, int] = {}
+    slow = SlowModes()
 
     def modes(services: int, limit: float) -> tuple[list[str], list[str]]:
         cells, notes = measure(
@@ -105,11 +106,11 @@ def test_a_rival_is_left_out_of_clusters_as_large_as_one_that_took_it_too_long()
         )
         return [cell.mode for cell in cells], [note.partition(": ")[2] for note in notes]
 
-    bare = ["drop", "bounce", "stack"]
+    bare = ["drop", "bounce", "routed"]
     found, (note,) = modes(3, 1e-6)
     assert found == bare
     assert "not programmed within" in note
-    assert slow == {"nftables": 3}
+    assert slow.smallest == {"nftables": 3}
     assert modes(3, 60) == (
         bare,
         ["nftables with 3 Services: not tried: 3 Services took too long already"],

@@ -1,4 +1,4 @@
-"""The load tool does what it is told, and counts what the server at the other end saw."""
+"""The load tool does what it is ordered to, and counts what the server at the other end saw."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.bench.load import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
+from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.bench.load.ports import PORTS
-from bpfsvc.errors import SystemUnfit
+from bpfsvc.bench.load.tool import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.pod import LabPod
 from bpfsvc.lab.topology import Lab
 
 _PORT, _NO_PORT = 9000, 9001
 _CLIENTS = 3
 _SECONDS = 0.05
 _BLOCK = 64 * 1024
-_NOBODY = "10.244.2.99"
+_UNUSED = "10.244.2.99"
 
 
 @dataclass
@@ -31,13 +31,13 @@ class Ends:
     """A client in a pod and a server in a pod of another node."""
 
     program: Path
-    near: Pod
-    far: Pod
+    near: LabPod
+    far: LabPod
     client: Client
     server: Server
 
     def run(self, kind: str, family: int = 4, port: int = _PORT) -> tuple[Outcome, Seen]:
-        """Do so; give what the client reports, and what the server saw of it."""
+        """Do so; return what the client reports, and what the server saw of it."""
         before = self.server.seen()
         outcome = self.client.run(kind, self.far.address(family), port, _CLIENTS, _SECONDS)
         pairs = zip(self.server.seen(), before, strict=True)
@@ -99,6 +99,15 @@ def test_the_latencies_of_a_client_add_up_to_its_time(ends: Ends) -> None:
     assert edges[0] <= found["50"] <= found["90"] <= found["99"] <= found["99.9"] <= edges[-1]
 
 
+def test_requests_keep_their_connections_for_the_next_order(ends: Ends) -> None:
+    """For one to the same place; for another place, new ones are made."""
+    ends.run("datagrams")
+    assert ends.run("request")[1].connections == _CLIENTS
+    outcome, seen = ends.run("request")
+    assert seen == Seen(connections=0, messages=outcome.operations, datagrams=0, bytes=0)
+    assert ends.run("request", family=6)[1].connections == _CLIENTS
+
+
 def test_connections_are_closed_by_the_client(ends: Ends) -> None:
     """Both ends send their FIN, the client first: it keeps every TIME_WAIT, the server none."""
     before = _time_wait(ends.near)
@@ -114,7 +123,7 @@ def _time_wait(place: Namespace) -> int:
     return int(words[words.index("tw") + 1])
 
 
-def test_datagrams_that_nobody_answers_are_errors(ends: Ends) -> None:
+def test_datagrams_without_an_answer_are_errors(ends: Ends) -> None:
     """Each client sends one every 20 ms: nothing is measured, and nothing is in a hurry."""
     outcome, _ = ends.run("datagrams", port=_NO_PORT)
     assert outcome.operations == 0
@@ -122,9 +131,9 @@ def test_datagrams_that_nobody_answers_are_errors(ends: Ends) -> None:
     assert outcome.percentiles() == {}
 
 
-def test_connections_that_nobody_answers_are_errors(ends: Ends) -> None:
+def test_connections_without_an_answer_are_errors(ends: Ends) -> None:
     """Their SYNs are lost, and still under way when the time is over."""
-    outcome = ends.client.run("connect", _NOBODY, _PORT, _CLIENTS, _SECONDS)
+    outcome = ends.client.run("connect", _UNUSED, _PORT, _CLIENTS, _SECONDS)
     assert (outcome.operations, outcome.errors) == (0, _CLIENTS)
     assert outcome.seconds == _SECONDS
 
@@ -143,7 +152,7 @@ def test_an_answer_from_another_address_is_none(ends: Ends) -> None:
 
 @pytest.mark.parametrize("kind", ["connect", "request", "bulk", "questions"])
 def test_a_refusal_is_one_clear_error(ends: Ends, kind: str, family: int) -> None:
-    """It says who was asked for what; the client goes on to serve."""
+    """The error names kind and address; the client keeps working."""
     address = ends.far.address(family)
     with pytest.raises(LoadFailed) as caught:
         ends.run(kind, family, _NO_PORT)
@@ -172,8 +181,8 @@ def test_a_connection_in_bulk_that_does_not_end_is_an_error(ends: Ends) -> None:
     assert ends.run("bulk")[0].operations > 0
 
 
-def test_questions_come_from_ports_in_turn(ends: Ends) -> None:
-    """Nobody on the way has seen one before, before all have had their turn."""
+def test_requests_use_source_ports_in_turn(ends: Ends) -> None:
+    """None is used twice before all have had their turn."""
     node, client = ends.far.node, Client(ends.program, ends.near, min(os.sched_getaffinity(0)))
     elements = "typeof udp sport; size 65536; flags dynamic"
     rules = f"udp dport {_PORT} add @seen {{ udp sport }}"
@@ -196,7 +205,22 @@ def test_questions_come_from_ports_in_turn(ends: Ends) -> None:
     assert not ports & {*range(30_000, 32_768)}
 
 
-def test_an_order_that_makes_no_sense_is_one_clear_error(ends: Ends) -> None:
+def test_connections_wait_for_source_ports_instead_of_failing(ends: Ends) -> None:
+    """However fast they are: between runs, until ports in TIME_WAIT can be used again."""
+    key = "net.ipv4.ip_local_port_range"
+    before = ends.near.sysctl(key)
+    ends.near.sysctl(key, "40000 40999")
+    try:
+        client = Client(ends.program, ends.near, min(os.sched_getaffinity(0)))
+        made = 0
+        while made < 2500:
+            outcome = client.run("connect", ends.far.address(), _PORT, _CLIENTS, 0.02)
+            made += outcome.operations
+    finally:
+        ends.near.sysctl(key, before)
+
+
+def test_invalid_arguments_are_one_clear_error(ends: Ends) -> None:
     """No such kind, no client, no address."""
     for kind, address, clients in (
         ("nothing", "10.0.0.1", 1),
@@ -215,7 +239,7 @@ def test_a_server_that_cannot_listen_is_one_clear_error(ends: Ends) -> None:
         Server(ends.program, ends.near, 1000, _PORT)
 
 
-def test_what_is_missing_to_build_it_is_told(
+def test_what_is_missing_to_build_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler, or the headers: either way what to install."""

@@ -1,37 +1,41 @@
-"""The doctor on real nodes: what it finds, that it changes nothing, and when it refuses."""
+"""The doctor on real nodes: its findings, that it changes nothing, and when it refuses."""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from bpfsvc.datapath import census, probe
-from bpfsvc.doctor.beside import refuse_beside_others
-from bpfsvc.errors import SystemUnfit
-from bpfsvc.lab.node import Node
+from bpfsvc.base.errors import SystemUnfit
+from bpfsvc.datapath import loaded
+from bpfsvc.datapath.build import probe
+from bpfsvc.doctor.agent_checks import refuse_beside_others
+from bpfsvc.http.service_health import response
+from bpfsvc.lab.node import LabNode
 from tests.lab import kubeproxy
-from tests.lab.scene import WEB, Scene, built, objects
+from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
-    """Two nodes without agents. Tests leave the first as it was."""
-    with built(layout="routed") as made:
+def testbed() -> Iterator[Testbed]:
+    """Two nodes without agents. Tests must not change the first one."""
+    with built_testbed(layout="routed") as made:
         made.cluster.put("services", *objects(WEB, made.lab.pods))
         yield made
 
 
-def examine(scene: Scene, *options: str, fit: bool = True, **more: Any) -> dict[str, list[Any]]:
-    """Ask the doctor about the first node; give what is not ok: subject -> findings."""
-    node = scene.node
+def examine(testbed: Testbed, *options: str, fit: bool = True, **more: Any) -> dict[str, list[Any]]:
+    """Run the doctor on the first node; return the findings that are not ok, by subject."""
+    node = testbed.node
     words = ["doctor", "-o", "json", "--cgroup-root", str(node.cgroup), *options]
-    done = scene.cluster.command(node, *words, **more)
+    done = testbed.cluster.command(node, *words, **more)
     assert (done.returncode, done.stderr) == (0 if fit else 1, "")
     found: dict[str, list[Any]] = {}
     for each in json.loads(done.stdout)["findings"]:
@@ -40,8 +44,8 @@ def examine(scene: Scene, *options: str, fit: bool = True, **more: Any) -> dict[
     return found
 
 
-def traces(node: Node) -> dict[str, object]:
-    """Give what a command could have changed."""
+def traces(node: LabNode) -> dict[str, object]:
+    """Return all state that a command could change."""
     return {
         "rules": kubeproxy.rules(node),
         "qdiscs": node.run(["tc", "qdisc", "show"]).stdout,
@@ -51,20 +55,20 @@ def traces(node: Node) -> dict[str, object]:
     }
 
 
-def test_a_fit_node_is_told_so_and_nothing_is_changed(scene: Scene) -> None:
-    """The lab's cgroups are below the machine's, and no API server is named: that is all."""
-    before = traces(scene.node)
-    found = examine(scene)
+def test_a_fit_node_is_reported_fit_and_nothing_is_changed(testbed: Testbed) -> None:
+    """Only notes: the lab's cgroups are below the machine's, no API server is configured."""
+    before = traces(testbed.node)
+    found = examine(testbed)
     assert {subject: [each["level"] for each in every] for subject, every in found.items()} == {
         "cgroup": ["warning"],
         "api server": ["note"],
     }
-    assert traces(scene.node) == before
+    assert traces(testbed.node) == before
 
 
-def test_a_line_for_each_finding(scene: Scene) -> None:
-    """The table is for people; hints stand in it."""
-    done = scene.cluster.command(scene.node, "doctor", "--cgroup-root", "none")
+def test_the_table_has_a_line_for_each_finding(testbed: Testbed) -> None:
+    """The table for users contains the hints."""
+    done = testbed.cluster.command(testbed.node, "doctor", "--cgroup-root", "none")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"ok", "note", "warning"}
@@ -72,51 +76,51 @@ def test_a_line_for_each_finding(scene: Scene) -> None:
     assert any(" -> " in line for line in lines)
 
 
-def test_ports_that_clash_make_a_node_unfit(scene: Scene) -> None:
-    """It says what the agent would say."""
-    found = examine(scene, "--masquerade-ports", "40000-41000", fit=False)
+def test_ports_that_clash_make_a_node_unfit(testbed: Testbed) -> None:
+    """The finding has the agent's error message."""
+    found = examine(testbed, "--masquerade-ports", "40000-41000", fit=False)
     assert found["ports"][0]["level"] == "refuse"
     assert "40000-41000 overlaps" in found["ports"][0]["finding"]
 
 
-def test_what_kube_proxy_left_is_told(scene: Scene) -> None:
-    """And that its rules accepted what a policy drops."""
-    node = scene.node
+def test_rules_left_by_kube_proxy_are_reported(testbed: Testbed) -> None:
+    """It also reports that these rules accept packets that a FORWARD policy drops."""
+    node = testbed.node
     kubeproxy.write(node, "iptables-nft", {WEB.vip(4): "10.244.1.11"})
     node.run(["iptables-nft", "-P", "FORWARD", "DROP"])
     try:
-        found = examine(scene, "--master", f"http://{WEB.vip(4)}:80")
+        found = examine(testbed, "--master", f"http://{WEB.vip(4)}:80")
     finally:
         node.run(["iptables-nft", "-P", "FORWARD", "ACCEPT"])
-        assert scene.cluster.command(node, "cleanup", "--kube-proxy", "--yes").returncode == 0
-        assert scene.cluster.command(node, "cleanup", "--kube-proxy", "--release").returncode == 0
+        assert testbed.cluster.command(node, "cleanup", "--kube-proxy", "--yes").returncode == 0
+        assert testbed.cluster.command(node, "cleanup", "--kube-proxy", "--release").returncode == 0
     assert "iptables (nft), IPv4, table nat: 7 chains" in str(found["kube-proxy"])
     assert any("KUBE-FORWARD" in each["finding"] for each in found["kube-proxy"])
     assert "iptables-nft -w -A FORWARD" in found["forwarding"][0]["hint"]
     assert "is the address of a Service" in found["api server"][0]["finding"]
 
 
-def test_an_api_server_is_tried(scene: Scene) -> None:
-    """A connection is enough; who answers does not matter."""
-    node = scene.node
+def test_an_api_server_is_tried(testbed: Testbed) -> None:
+    """The doctor only opens a connection; the answer does not matter."""
+    node = testbed.node
     with node.socket(socket.AF_INET) as server:
         server.bind((node.address(), 6443))
         server.listen()
-        found = examine(scene, "--master", f"https://{node.address()}:6443")
+        found = examine(testbed, "--master", f"https://{node.address()}:6443")
     assert "api server" not in found
-    found = examine(scene, "--master", f"https://{node.address()}:6443")
+    found = examine(testbed, "--master", f"https://{node.address()}:6443")
     assert "Connection refused" in found["api server"][0]["finding"]
 
 
-def test_a_foreign_filter_is_told_of(scene: Scene) -> None:
-    """Behind our tcx links it is a note, before our filters a warning."""
-    node, device = scene.node, scene.pod.host_interface
+def test_a_foreign_filter_is_reported(testbed: Testbed) -> None:
+    """Behind our tcx links it is a note, in front of our filters a warning."""
+    node, device = testbed.node, testbed.pod.host_interface
     node.run(["tc", "qdisc", "add", "dev", device, "clsact"])
     try:
         match = ["ingress", "prio", "1", "protocol", "ip", "u32", "match", "u32", "0", "0"]
         node.run(["tc", "filter", "add", "dev", device, *match, "flowid", "1:1"])
-        behind = examine(scene)["programs"]
-        before = examine(scene, "--attach", "clsact")["programs"]
+        behind = examine(testbed)["programs"]
+        before = examine(testbed, "--attach", "clsact")["programs"]
     finally:
         node.run(["tc", "qdisc", "del", "dev", device, "clsact"])
     assert [each["level"] for each in behind] == ["note"]
@@ -126,13 +130,18 @@ def test_a_foreign_filter_is_told_of(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("device", ["bpfin.cali", "ovn-k8s-mp0", "kube-dummy-if"])
-def test_beside_another_that_does_services_nothing_starts(scene: Scene, device: str) -> None:
-    """The doctor refuses, and so does what the agent asks at its start."""
-    node = scene.node
+def test_beside_another_service_implementation_the_agent_does_not_start(
+    testbed: Testbed, device: str
+) -> None:
+    """The doctor reports an error, and so does the agent's own check at its start."""
+    node = testbed.node
     node.run(["ip", "link", "add", device, "type", "bridge"])
     try:
-        found = examine(scene, fit=False)
-        with node.entered(), pytest.raises(SystemUnfit, match="does Services on this node already"):
+        found = examine(testbed, fit=False)
+        with (
+            node.entered(),
+            pytest.raises(SystemUnfit, match="implements Services on this node already"),
+        ):
             refuse_beside_others(node.pin_root)
     finally:
         node.run(["ip", "link", "del", device])
@@ -141,12 +150,12 @@ def test_beside_another_that_does_services_nothing_starts(scene: Scene, device: 
         refuse_beside_others(node.pin_root)
 
 
-def test_another_agent_is_another(scene: Scene) -> None:
-    """It is known by the maps of its programs; the own one is no reason to refuse a restart."""
-    node, cluster = scene.node, scene.cluster
+def test_an_agent_with_other_pins_is_another_agent(testbed: Testbed) -> None:
+    """It is recognised by the maps of its programs; an agent's own programs allow a restart."""
+    node, cluster = testbed.node, testbed.cluster
     cluster.start(node)
     try:
-        assert "others" not in examine(scene)
+        assert "others" not in examine(testbed)
         with node.entered():
             refuse_beside_others(node.pin_root)
             with pytest.raises(SystemUnfit, match="another bpfsvc"):
@@ -157,28 +166,66 @@ def test_another_agent_is_another(scene: Scene) -> None:
         node.pin_root.mkdir(exist_ok=True)
 
 
-def test_without_rights_the_doctor_still_looks(scene: Scene) -> None:
-    """A person who is not root is told what is missing, in the same form."""
-    found = examine(scene, fit=False, before=["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+def test_only_ports_that_programs_use_are_named(testbed: Testbed) -> None:
+    """Not those of closed connections, nor where a Service's health is asked for."""
+    node = testbed.node
+    with ExitStack() as stack:
+        places = [(number, stack.enter_context(_server(node, number))) for number in (31901, 31902)]
+        host = places[0][1].getsockname()[0]
+        for port in (11901, 31903):
+            with node.socket(socket.AF_INET) as client:
+                client.bind((host, port))
+                client.connect((host, 31901))  # and closed at once: it waits, and nobody has it
+            places[0][1].accept()[0].close()
+        answering = Thread(target=_answer_once, args=(places[1][1],))
+        answering.start()
+        found = [each["finding"] for each in examine(testbed)["ports"]]
+        answering.join()
+    assert not any("masquerade" in each for each in found)
+    (nodeports,) = (each for each in found if "NodePort range" in each)
+    assert nodeports.startswith("programs of this node use ports of the NodePort range: tcp 31901;")
+
+
+@contextmanager
+def _server(node: LabNode, port: int) -> Iterator[socket.socket]:
+    with node.socket(socket.AF_INET) as opened:
+        opened.bind((str(node.addresses[4]), port))
+        opened.listen()
+        yield opened
+
+
+def _answer_once(server: socket.socket) -> None:
+    """Answer as kube-proxy does at a healthCheckNodePort."""
+    client, _ = server.accept()
+    with client:
+        client.recv(4096)
+        client.sendall(response(("prod", "web"), 1, healthy=True))
+
+
+def test_without_rights_the_doctor_still_checks(testbed: Testbed) -> None:
+    """Without root, the missing rights are a finding like any other."""
+    found = examine(
+        testbed, fit=False, before=["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    )
     assert "this process lacks" in found["privileges"][0]["finding"]
 
 
-def test_the_kernel_has_all_that_is_probed_for(scene: Scene) -> None:
-    """The probes are made of the numbers of the kernel's interface: on a kernel that runs the agent
-    none may fail.
+def test_the_kernel_has_all_features_that_are_probed(testbed: Testbed) -> None:
+    """The probes use the numbers of the kernel's interface: none may fail on a kernel that runs the
+    agent.
     """
-    del scene
+    del testbed
     assert probe.missing() == ()
 
 
-def test_loaded_programs_are_known_by_name(scene: Scene) -> None:
-    """As long as an agent runs somewhere, its programs are."""
-    node, cluster = scene.lab.nodes[1], scene.cluster
+def test_loaded_programs_are_found_by_name(testbed: Testbed) -> None:
+    """Programs are found as long as an agent runs somewhere on the kernel."""
+    node, cluster = testbed.lab.nodes[1], testbed.cluster
     cluster.start(node)
-    names = census.program_names()
-    maps = census.map_names()
+    names = loaded.program_names()
+    maps = loaded.map_names()
     cluster.stop(node)
     assert names is not None
     assert maps is not None
-    assert {"ingress", "egress", "connect4"} <= names
-    assert "frontends" in maps
+    assert {"bpfsvc_ingress", "bpfsvc_egress", "bpfsvc_connect4"} <= names
+    assert "bpfsvc_frontend" in maps

@@ -1,18 +1,20 @@
-"""The lab alone, before any bpfsvc is in it: what these tests show, others may rely on."""
+"""The lab without bpfsvc: other tests rely on what these tests show."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bpfsvc.errors import SystemUnfit
+from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.lab import sandbox
 from bpfsvc.lab.capture import Capture, Frame
 from bpfsvc.lab.dial import ask, connect, tally
@@ -114,15 +116,15 @@ def test_client_knows_no_pods(lab: Lab) -> None:
 
 
 def test_pod_reaches_outside(lab: Lab) -> None:
-    """What a pod sends out of the cluster bears its node's address only if the CNI masquerades."""
+    """A packet from a pod out of the cluster has its node's address only if the CNI masquerades."""
     pod = lab.pods[-1]
     if not lab.cni_masquerade:
         for family in lab.families:
             lab.client.route(pod.address(family), via=pod.node)
     for family in lab.families:
         answer = ask(pod, lab.client.address(family), 9090)
-        place = pod.node if lab.cni_masquerade else pod
-        assert _host(answer.peer) == place.address(family)
+        namespace = pod.node if lab.cni_masquerade else pod
+        assert _host(answer.peer) == namespace.address(family)
 
 
 def test_big_packets_arrive(lab: Lab) -> None:
@@ -143,7 +145,7 @@ def test_big_packets_arrive(lab: Lab) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vxlan_is_on_the_wire(family: int) -> None:
-    """With the overlay, the uplink carries pod traffic in UDP to port 8472 and in no other way."""
+    """With the overlay, the uplink carries pod traffic only in UDP to port 8472."""
     with Lab("routed", "vxlan") as lab, Capture(lab.nodes[0], "eth0") as capture:
         lab.serve()
         with connect(lab.pods[0], lab.pods[2].address(family), 8080) as conversation:
@@ -157,7 +159,7 @@ def test_vxlan_is_on_the_wire(family: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pods_learn_the_path_mtu(family: int) -> None:
-    """Pods that think 1500 bytes fit learn from their node that the overlay carries less."""
+    """Pods with an MTU of 1500 learn from their node that the overlay carries less."""
     with Lab("routed", "vxlan", pod_mtu=1500) as lab:
         lab.serve()
         pod, other = lab.pods[0], lab.pods[2]
@@ -171,7 +173,7 @@ def test_pods_learn_the_path_mtu(family: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_far_client_has_a_narrow_link(family: int) -> None:
-    """The router before the far client tells nodes that less than 1500 bytes fit."""
+    """The router before the far client reports to nodes that less than 1500 bytes fit."""
     with Lab("routed", far_mtu=1300) as lab:
         node = lab.nodes[0]
         node.serve(9090)
@@ -184,7 +186,7 @@ def test_far_client_has_a_narrow_link(family: int) -> None:
 
 
 def _is_too_big(frame: Frame, family: int) -> bool:
-    """Whether it is "fragmentation needed" (ICMP 3/4) or "packet too big" (ICMPv6 2/0)."""
+    """True if it is "fragmentation needed" (ICMP 3/4) or "packet too big" (ICMPv6 2/0)."""
     if family == 4:
         return (
             frame.data[12:14] == b"\x08\x00"
@@ -199,7 +201,7 @@ def _is_too_big(frame: Frame, family: int) -> bool:
 
 
 def test_capture_sees_both_directions(routed: Lab) -> None:
-    """A capture gives what arrives and what leaves, and tells unfinished checksums."""
+    """A capture has incoming and outgoing frames, and marks unfinished checksums."""
     pod, other = routed.pods[:2]
     with Capture(routed.nodes[0], pod.host_interface) as capture:
         ask(pod, other.address(), 8080)
@@ -209,7 +211,7 @@ def test_capture_sees_both_directions(routed: Lab) -> None:
 
 
 def test_capture_is_of_one_interface(routed: Lab) -> None:
-    """Nothing is seen of what passes elsewhere."""
+    """A capture has no frames of other interfaces."""
     pod, other, third = routed.pods[:3]
     with Capture(routed.nodes[0], pod.host_interface) as capture:
         ask(other, third.address(), 8080)
@@ -220,7 +222,7 @@ def test_capture_is_of_one_interface(routed: Lab) -> None:
 
 
 def test_outcomes_have_names(routed: Lab) -> None:
-    """Who answers is counted by pod; a closed port is refused; nobody at all is a timeout."""
+    """Answers are counted by pod; a closed port is "refused"; no host at all is "timeout"."""
     pod, other = routed.pods[0], routed.pods[2]
     assert tally(pod, other.address(), 8080, count=250) == {other.name: 250}
     assert tally(pod, other.address(), 8080, "udp", connected=False) == {other.name: 100}
@@ -229,14 +231,14 @@ def test_outcomes_have_names(routed: Lab) -> None:
     assert tally(pod, "10.96.0.1", 80, count=1, timeout=0.1) == {"timeout": 1}
 
 
-def test_source_port_is_a_choice(routed: Lab) -> None:
+def test_a_client_can_choose_its_source_port(routed: Lab) -> None:
     """A client may choose the port it comes from."""
     answer = ask(routed.pods[0], routed.pods[2].address(), 8080, source=("", 20000))
     assert answer.peer == f"{routed.pods[0].address()}:20000"
 
 
 def test_connection_echoes_until_closed(routed: Lab) -> None:
-    """After the answer, a connection gives back what it is sent, for as long as it lasts."""
+    """After the first answer, a connection echoes everything until it is closed."""
     with connect(routed.pods[0], routed.pods[2].address(), 8080) as conversation:
         assert conversation.who().pod == routed.pods[2].name
         assert conversation.echo(b"once more")
@@ -245,7 +247,7 @@ def test_connection_echoes_until_closed(routed: Lab) -> None:
 
 @pytest.mark.parametrize("layout", ["routed", "bridge"])
 @pytest.mark.parametrize("overlay", [None, "vxlan"])
-def test_pods_come_and_go(layout: Any, overlay: Any) -> None:
+def test_pods_can_be_added_and_removed(layout: Any, overlay: Any) -> None:
     """A pod with any address is reached from everywhere while it lives, and not afterwards."""
     with Lab(layout, overlay) as lab:
         node = lab.nodes[0]
@@ -255,8 +257,8 @@ def test_pods_come_and_go(layout: Any, overlay: Any) -> None:
         assert pod.host_interface in node.interfaces()
         everyone = [pod, *node.pods.values(), *lab.nodes[1].pods.values(), *lab.nodes]
         for family in FAMILIES:
-            for place in everyone:
-                assert ask(place, pod.address(family), 8080).pod == "svc-a"
+            for namespace in everyone:
+                assert ask(namespace, pod.address(family), 8080).pod == "svc-a"
         pod.remove()
         assert node.interfaces() == before
         gone = tally(lab.pods[0], "101.76.9.141", 8080, count=1, timeout=0.2)
@@ -269,15 +271,15 @@ def test_sockets_belong_to_the_cgroup_of_their_node(holds_pods: bool) -> None:
     with Lab(holds_pods=holds_pods, nodes=1, pods_per_node=1) as lab:
         node, pod = lab.nodes[0], lab.pods[0]
         assert node.cgroup is not None
-        home = f"/{node.cgroup.relative_to(sandbox.CGROUP_ROOT)}"
+        cgroup_path = f"/{node.cgroup.relative_to(sandbox.CGROUP_ROOT)}"
         process = node.popen(["sleep", "60"])
-        assert f"0::{home}\n" in Path(f"/proc/{process.pid}/cgroup").read_text()
-        of_pod = f"{home}/pods/{pod.name}" if holds_pods else ""
-        for place, cgroup in ((node, home), (pod, of_pod)):
-            with place.socket(socket.AF_INET) as listener:
+        assert f"0::{cgroup_path}\n" in Path(f"/proc/{process.pid}/cgroup").read_text()
+        of_pod = f"{cgroup_path}/pods/{pod.name}" if holds_pods else ""
+        for namespace, cgroup in ((node, cgroup_path), (pod, of_pod)):
+            with namespace.socket(socket.AF_INET) as listener:
                 listener.bind(("0.0.0.0", 7777))
                 listener.listen()
-                shown = place.run(["ss", "-tlnH", "--cgroup"]).stdout
+                shown = namespace.run(["ss", "-tlnH", "--cgroup"]).stdout
             # ss shows the path from the machine's root; the sandbox's part has no slash within.
             assert re.search(rf":7777 .* cgroup:/bpfsvc-lab-\d+{cgroup}\s*$", shown, re.MULTILINE)
 
@@ -285,7 +287,7 @@ def test_sockets_belong_to_the_cgroup_of_their_node(holds_pods: bool) -> None:
 @pytest.mark.parametrize("kind", ["connect", "stream", "datagram"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_load_counts_successes(routed: Lab, kind: Any, family: int) -> None:
-    """A load counts what went well, by pod, and can be watched and stopped."""
+    """A load counts successes by pod, and can be watched and stopped."""
     pod, other = routed.pods[0], routed.pods[2]
     load = pod.load(
         kind, other.address(family), seconds=30, workers=2, connections=2, expected=(other.name,)
@@ -298,8 +300,19 @@ def test_load_counts_successes(routed: Lab, kind: Any, family: int) -> None:
     assert 0 < result.latency["50"] <= result.latency["99"] <= result.latency["max"]
 
 
+def test_load_is_read_in_a_process_with_many_open_files(routed: Lab) -> None:
+    """A run of tests keeps more than a thousand: select() cannot name the next one."""
+    pod, other = routed.pods[0], routed.pods[2]
+    with ExitStack() as files:
+        for _ in range(1100):
+            files.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        load = pod.load("connect", other.address(), seconds=30)
+        load.more(20)
+        assert load.stop().failures == {}
+
+
 def test_load_counts_failures() -> None:
-    """A load tells refused, reset or closed, and wrong answers apart."""
+    """A load counts refused, reset or closed connections and wrong answers separately."""
     with Lab(nodes=1) as lab:
         pod, other = lab.pods
         server = other.serve()
@@ -353,13 +366,13 @@ def test_lab_is_built_in_less_than_a_second() -> None:
 
 
 def test_lab_is_refused_outside_the_sandbox(routed: Lab) -> None:
-    """In any namespace but the sandbox's own, nothing is built and the error says the way out."""
+    """In any namespace but the sandbox's own, nothing is built and the error says what to do."""
     with routed.pods[0].entered(), pytest.raises(SystemUnfit, match=r"bpfsvc\.lab\.sandbox --"):
         Lab()
 
 
 def test_sandbox_ends_what_its_command_left_running() -> None:
-    """The status of the command is handed on; what it left running is ended; no cgroup remains."""
+    """The command's status is returned, its remaining processes are ended, no cgroup remains."""
     with Lab(nodes=1, pods_per_node=1) as lab:
         command = "sleep 60 & echo $!; ls /run/netns | wc -l; exit 7"
         process = lab.client.popen(

@@ -1,4 +1,4 @@
-"""A lab that cannot be built, or not taken down: it says why, and leaves nothing."""
+"""A lab that cannot be built or removed: the error says why, and nothing is left."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from bpfsvc.lab import links
 from bpfsvc.lab.namespace import LabError
-from bpfsvc.lab.node import Node
-from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.pod import LabPod
 from bpfsvc.lab.topology import Lab
 from tests.lab.traces import descriptors, traces
 
@@ -18,13 +18,13 @@ from tests.lab.traces import descriptors, traces
 @pytest.mark.parametrize("holds_pods", [False, True], ids=["pods outside", "pods below"])
 @pytest.mark.parametrize(
     ("place", "step", "good"),
-    [(Node, "masquerade_pods", 1), (links, "await_address", 3)],
+    [(LabNode, "masquerade_pods", 1), (links, "await_address", 3)],
     ids=["before any pod", "half of a pod"],
 )
-def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
+def test_a_lab_that_cannot_be_built_raises_the_cause_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, place: Any, step: str, good: int, holds_pods: bool
 ) -> None:
-    """``good``: how often the step goes well before."""
+    """``good``: how often the step succeeds before it fails."""
     before, opened = traces(), descriptors()
     calls, act = itertools.count(), getattr(place, step)
 
@@ -43,17 +43,17 @@ def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
     assert descriptors() == opened
 
 
-def test_a_node_is_closed_to_the_end_whatever_fails_and_the_first_error_is_told(
+def test_closing_a_node_continues_after_failures_and_raises_the_first_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here none of its pods can be closed without trouble."""
-    before, end = traces(), Pod.close
+    """In this test closing each pod fails."""
+    before, end = traces(), LabPod.close
 
-    def fail(pod: Pod) -> None:
+    def fail(pod: LabPod) -> None:
         end(pod)
         raise LabError(f"{pod.name} said no")
 
-    monkeypatch.setattr(Pod, "close", fail)
+    monkeypatch.setattr(LabPod, "close", fail)
     with pytest.raises(LabError, match="pod-1-1 said no"), Lab(nodes=1, holds_pods=True):
         pass
     assert traces() == before

@@ -1,4 +1,4 @@
-"""The interfaces of a node as the kernel tells them, and their changes as they happen."""
+"""The interfaces of a node as the kernel lists them, and their changes as they happen."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.address import pack, unpack
-from bpfsvc.datapath.netlink.conversation import Conversation
-from bpfsvc.datapath.netlink.devices import Device, Network, masquerade_address
+from bpfsvc.base.address import pack, unpack
+from bpfsvc.datapath.netlink.devices import Device, Interfaces
+from bpfsvc.datapath.netlink.masquerade import Masquerades
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.netlink.network import NetworkReader, read_network
 from bpfsvc.lab import sandbox
@@ -40,13 +40,12 @@ def _tidy() -> Iterator[None]:
             subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
 
 
-def named(network: Network, name: str) -> Device | None:
+def named(network: Interfaces, name: str) -> Device | None:
     return next((each for each in network.devices if each.name == name), None)
 
 
-def now() -> Network:
-    with Conversation() as talk:
-        return read_network(talk)
+def now() -> Interfaces:
+    return read_network()
 
 
 def present(name: str) -> Device:
@@ -56,9 +55,9 @@ def present(name: str) -> Device:
 
 
 @contextmanager
-def following() -> Iterator[tuple[Network, queue.Queue[Network]]]:
-    """Give the first state and a queue of the later ones."""
-    changes: queue.Queue[Network] = queue.Queue()
+def following() -> Iterator[tuple[Interfaces, queue.Queue[Interfaces]]]:
+    """Return the first state and a queue of the later ones."""
+    changes: queue.Queue[Interfaces] = queue.Queue()
     follower = Monitor(changes.put, changes.put)  # type: ignore[arg-type]
     first = follower.start()
     try:
@@ -69,7 +68,9 @@ def following() -> Iterator[tuple[Network, queue.Queue[Network]]]:
     assert not follower.alive
 
 
-def await_state(changes: queue.Queue[Network], wanted: Callable[[Network], bool]) -> Network:
+def await_state(
+    changes: queue.Queue[Interfaces], wanted: Callable[[Interfaces], bool]
+) -> Interfaces:
     deadline = time.monotonic() + 5
     while True:
         state = changes.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -78,7 +79,7 @@ def await_state(changes: queue.Queue[Network], wanted: Callable[[Network], bool]
 
 
 def test_kinds_and_hardware() -> None:
-    """Kind, master, state and the form of packets are read as they are."""
+    """Kind, master, state and the packet format are read."""
     ip(
         "link add br9 type bridge",
         "link add port9 type veth peer name peer9",
@@ -96,7 +97,7 @@ def test_kinds_and_hardware() -> None:
 
 
 def test_addresses() -> None:
-    """Addresses come with scope and prefix; which the kernel would pick by itself is told."""
+    """Addresses have scope, prefix, and if the kernel would choose them as a source."""
     ip(
         "link add own9 type veth peer name peer9",
         "link set own9 up",
@@ -138,7 +139,7 @@ def test_default_routes() -> None:
     index = socket.if_nametoindex("up9")
     network = now()
     assert (network.default_v4, network.default_v6) == (index, index)
-    assert masquerade_address(present("peer9"), network, 4) == pack("198.51.100.1")
+    assert Masquerades(network).choice(present("peer9"), 4).default == pack("198.51.100.1")
     try:
         ip("route replace blackhole default")
         assert now().default_v4 == 0
@@ -146,8 +147,8 @@ def test_default_routes() -> None:
         ip("route del blackhole default")
 
 
-def test_reading_again_sees_changes() -> None:
-    """A reader that remembers gives what a fresh one gives, after every kind of change."""
+def test_reading_only_what_changed_sees_every_change() -> None:
+    """After every kind of change the monitor has what a complete reading returns."""
     steps = (
         "link add new9 type veth peer name peer9",
         "link set new9 up",
@@ -157,14 +158,13 @@ def test_reading_again_sees_changes() -> None:
         "link set peer9 name other9",
         "link del new9",
     )
-    with Conversation() as talk:
-        reader = NetworkReader(talk)
+    with following() as (_, changes):
         for step in steps:
             ip(step)
-            assert reader.read() == now(), step
+            assert await_state(changes, lambda state: state == now()), step
 
 
-def test_interface_comes_and_goes() -> None:
+def test_new_and_removed_interfaces_are_reported() -> None:
     """A new interface and its end are reported."""
     with following() as (first, changes):
         assert named(first, "new9") is None
@@ -194,7 +194,7 @@ def test_address_and_route_are_reported() -> None:
 
 
 def test_delay() -> None:
-    """An interface is reported within 50 ms of its birth, in three cases of nine at least.
+    """An interface is reported within 50 ms of its creation, in three cases of nine at least.
 
     Anything that looks only now and then would be late more often; a busy machine may be late, too.
     """
@@ -203,17 +203,17 @@ def test_delay() -> None:
         for turn in range(9):
             name = f"new9-{turn}"
             ip(f"link add {name} type veth peer name p{name}")
-            born = time.monotonic()
+            created = time.monotonic()
             await_state(changes, lambda state, name=name: named(state, name) is not None)  # type: ignore[misc]
-            delays.append(time.monotonic() - born)
+            delays.append(time.monotonic() - created)
     assert sorted(delays)[2] < 0.05, delays
 
 
 def test_nothing_is_missed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interface born after the first list, and before anybody listens, is reported."""
+    """An interface created right after the first reading is reported."""
     lists, genuine = 0, NetworkReader.read
 
-    def list_then_add(reader: NetworkReader) -> Network:
+    def list_then_add(reader: NetworkReader) -> Interfaces:
         nonlocal lists
         lists += 1
         network = genuine(reader)
@@ -228,7 +228,7 @@ def test_nothing_is_missed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_no_report_without_change() -> None:
-    """What the kernel announces without any difference to us is not reported."""
+    """An announcement of what the agent does not read is not reported."""
     ip("link add new9 type veth peer name peer9")
     with following() as (_, changes):
         ip("link set new9 mtu 1400", "link set new9 txqueuelen 7", "link set new9 up")
@@ -245,11 +245,11 @@ def losses() -> int:
 
 
 def test_overrun() -> None:
-    """When more is announced than the socket can hold, the final state is reported all the same."""
+    """When events overflow the socket, the final state is still reported."""
     busy, proceed = threading.Event(), threading.Event()
-    states: queue.Queue[Network] = queue.Queue()
+    states: queue.Queue[Interfaces] = queue.Queue()
 
-    def report_slowly(state: Network) -> None:
+    def report_slowly(state: Interfaces) -> None:
         states.put(state)
         busy.set()
         assert proceed.wait(10)
@@ -259,7 +259,7 @@ def test_overrun() -> None:
     try:
         ip("link add new9 type veth peer name peer9")
         assert busy.wait(5)
-        ip(*[f"link set new9 mtu {1300 + turn % 100}" for turn in range(600)], "link set new9 up")
+        ip(*[f"link set new9 mtu {1300 + turn % 100}" for turn in range(6000)], "link set new9 up")
         assert losses() > 0
         proceed.set()
         await_state(states, lambda state: (found := named(state, "new9")) is not None and found.up)
@@ -268,18 +268,18 @@ def test_overrun() -> None:
         follower.stop()
 
 
-def test_whatever_ends_it_is_told() -> None:
-    """Who waits for changes must not wait for ever."""
-    told: queue.Queue[Exception] = queue.Queue()
+def test_an_error_that_ends_it_is_reported() -> None:
+    """A caller that waits for changes must not wait for ever."""
+    errors: queue.Queue[Exception] = queue.Queue()
 
-    def fail(_: Network) -> None:
-        raise ValueError("nobody expected this")
+    def fail(_: Interfaces) -> None:
+        raise ValueError("unexpected")
 
-    follower = Monitor(fail, told.put)
+    follower = Monitor(fail, errors.put)
     follower.start()
     try:
         ip("link add new8 type veth peer name peer8")
-        assert str(told.get(timeout=10)) == "nobody expected this"
+        assert str(errors.get(timeout=10)) == "unexpected"
     finally:
         follower.stop()
         ip("link del new8")

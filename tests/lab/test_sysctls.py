@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bpfsvc.datapath.sysctls import (
+from bpfsvc.base.errors import KernelError, UsageError
+from bpfsvc.base.ports import PortRange
+from bpfsvc.datapath.sysctl import (
     LOCAL_PORTS,
     RESERVED_PORTS,
     V4_FORWARDING,
     V6_FORWARDING,
-    PortRange,
     check_ports,
     forwards,
+    icmp_limits,
     read,
     release_ports,
     reserve_ports,
     write,
 )
-from bpfsvc.errors import KernelError, UsageError
 from bpfsvc.lab import sandbox
 
 OURS = PortRange(10000, 10999)
@@ -39,7 +43,7 @@ def _restored() -> Iterator[None]:
 
 
 def test_reserve_and_release() -> None:
-    """What others reserved stays through our coming and going."""
+    """Ports that others reserved stay when ours are reserved and released."""
     write(RESERVED_PORTS, "8080,9148-9150")
     ours = reserve_ports(OURS)
     assert read(RESERVED_PORTS) == "8080,9148-9150,10000-10999"
@@ -48,20 +52,20 @@ def test_reserve_and_release() -> None:
 
 
 def test_release_to_nothing() -> None:
-    """An empty list is written as such."""
+    """An empty list is written as an empty list."""
     release_ports(reserve_ports(OURS))
     assert read(RESERVED_PORTS) == ""
 
 
-def test_what_was_reserved_for_us_is_ours() -> None:
-    """By a container that was started before the agent, and may do more."""
+def test_a_range_that_was_reserved_for_the_agent_is_released_too() -> None:
+    """An init container with more permissions may have reserved it."""
     write(RESERVED_PORTS, "8080,10000-10999")
     release_ports(reserve_ports(OURS))
     assert read(RESERVED_PORTS) == "8080"
 
 
 def test_overlap_with_others() -> None:
-    """Ports of the range that somebody else had reserved are not ours to release."""
+    """Ports of the range that another program had reserved are not ours to release."""
     write(RESERVED_PORTS, "9990-10009,10500")
     ours = reserve_ports(OURS)
     assert ours == (PortRange(10010, 10499), PortRange(10501, 10999))
@@ -71,7 +75,7 @@ def test_overlap_with_others() -> None:
 
 
 def test_restart_remembers() -> None:
-    """After a restart the ports are still ours; others' reservations of meanwhile stay."""
+    """After a restart the ports are still ours; newer reservations of other programs stay."""
     ours = reserve_ports(OURS)
     write(RESERVED_PORTS, read(RESERVED_PORTS) + ",20000")
     again = reserve_ports(OURS, ours)
@@ -81,7 +85,7 @@ def test_restart_remembers() -> None:
 
 
 def test_another_range_replaces() -> None:
-    """A run with another range gives the former one back."""
+    """A run with another range releases the former one."""
     ours = reserve_ports(OURS)
     other = reserve_ports(PortRange(10500, 11499), ours)
     assert read(RESERVED_PORTS) == "10500-11499"
@@ -90,7 +94,7 @@ def test_another_range_replaces() -> None:
 
 
 def test_many_ranges() -> None:
-    """Lists longer than a page of the kernel survive."""
+    """Lists longer than a page of the kernel are kept."""
     write(RESERVED_PORTS, ",".join(str(port) for port in range(10001, 14000, 2)))
     before = read(RESERVED_PORTS)
     assert len(before) > 8192
@@ -99,14 +103,18 @@ def test_many_ranges() -> None:
 
 
 def test_disjoint_range_is_accepted() -> None:
-    """A range outside the node's own and the NodePorts is fine, even right beside them."""
+    """A range may begin right beside the node's own ports; one port earlier is refused."""
     write(LOCAL_PORTS, "32768 60999")
     check_ports(PortRange(61000, 65535))
+    with pytest.raises(UsageError):
+        check_ports(PortRange(60999, 65535))
     check_ports(PortRange(29000, 29999))
+    with pytest.raises(UsageError):
+        check_ports(PortRange(29000, 30000))
 
 
 def test_overlap_with_local_ports() -> None:
-    """The error names the sysctl and the flag that settle it."""
+    """The error names the sysctl and the flag that solve it."""
     write(LOCAL_PORTS, "20000 25000")
     with pytest.raises(UsageError) as caught:
         check_ports(PortRange(25000, 26000))
@@ -124,13 +132,13 @@ OVERLAPS = {
 
 @pytest.mark.parametrize(("ports", "node_ports"), OVERLAPS.values(), ids=OVERLAPS.keys())
 def test_overlap_with_node_ports(ports: PortRange, node_ports: PortRange) -> None:
-    """Neither may NodePorts be used."""
+    """Masquerade ports must not overlap NodePorts either."""
     with pytest.raises(UsageError, match=f"NodePorts {node_ports}"):
         check_ports(ports, node_ports)
 
 
 def test_node_ports_among_local_ports_must_be_reserved() -> None:
-    """The error gives the command that does it, and keeps what others reserved."""
+    """The error names the command that reserves them and keeps what others reserved."""
     write(LOCAL_PORTS, "20000 60999")
     write(RESERVED_PORTS, "8080")
     with pytest.raises(UsageError, match="NodePorts 30000-32767 overlap") as caught:
@@ -142,15 +150,15 @@ def test_node_ports_among_local_ports_must_be_reserved() -> None:
 
 
 @pytest.mark.parametrize("ports", [PortRange(0, 10), PortRange(9, 8), PortRange(65000, 65536)])
-def test_not_a_range(ports: PortRange) -> None:
-    """Nonsense is refused before anything is compared."""
+def test_an_invalid_range_is_refused(ports: PortRange) -> None:
+    """An invalid range is refused before anything is compared."""
     with pytest.raises(UsageError, match="is not a range of ports"):
         check_ports(ports)
 
 
 @pytest.mark.parametrize(("family", "name"), [(4, V4_FORWARDING), (6, V6_FORWARDING)])
 def test_forwarding(family: int, name: str) -> None:
-    """Whether the node forwards is read for each family."""
+    """Forwarding is read for each family."""
     before = read(name)
     try:
         write(name, "0")
@@ -171,3 +179,40 @@ def test_refused_value() -> None:
     """So is a value that the kernel refuses."""
     with pytest.raises(KernelError, match=r"ip_forward to 'perhaps'"):
         write(V4_FORWARDING, "perhaps")
+
+
+def test_limits_of_icmp_errors_are_those_of_the_kernel() -> None:
+    """The masks are those of types: 3 is IPv4's destination unreachable, 1 is IPv6's."""
+    masks = {"net.ipv4.icmp_ratemask": "6160", "net.ipv6.icmp.ratemask": "0,2-127"}
+    names = ("net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit", *masks)
+    before = {name: read(name) for name in names}
+    assert (icmp_limits().per_second, icmp_limits().burst) >= (1, 1)
+    try:
+        write("net.ipv4.icmp_ratelimit", "2000")
+        write("net.ipv6.icmp.ratelimit", "0")
+        assert icmp_limits().intervals == {4: 2000, 6: 0}
+        for name, value in masks.items():
+            write(name, value)
+        assert icmp_limits().intervals == {4: None, 6: None}
+    finally:
+        for name, value in before.items():
+            write(name, value)
+
+
+ESTABLISHED = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--kubeconfig", "/no/such/kubeconfig"], ["--manifests", "/no/such/manifests"]],
+    ids=str,
+)
+def test_a_refused_start_changes_no_sysctl(wrong: list[str], tmp_path: Path) -> None:
+    """What is wrong may show only when the source is opened, after all flags were right."""
+    ESTABLISHED.write_text("4242")
+    command = [sys.executable, "-m", "bpfsvc", "run", *wrong, "--cgroup-root", "none"]
+    command += ["--pin-root", str(sandbox.BPF_ROOT / "refused"), "--hostname-override", "here"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert found.returncode != 0
+    assert wrong[1] in found.stderr
+    assert ESTABLISHED.read_text() == "4242\n"

@@ -1,4 +1,4 @@
-"""The seven ways to a Service, in every kind of network, and what either side sees of the other."""
+"""Seven cases of traffic to a Service, in every kind of network, seen from both sides."""
 
 from __future__ import annotations
 
@@ -8,96 +8,110 @@ import socket
 import pytest
 
 from bpfsvc.lab.dial import Protocol, ask, connect, tally
-from tests.lab.scene import API, EMPTY, EXTERNAL, INGRESS, LOCAL, ONE, WEB, Scene, at, host
+from tests.lab.testbed import (
+    API,
+    EMPTY,
+    EXTERNAL,
+    INGRESS,
+    LOCAL,
+    ONE,
+    WEB,
+    Testbed,
+    ask_until_port_is_kept,
+    at,
+    host,
+)
 
 OTHERS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
 
 
 @OTHERS
 def test_pod_is_seen_by_the_backend_with_its_own_address(
-    scene: Scene, family: int, transport: Protocol, backend: int
+    testbed: Testbed, family: int, transport: Protocol, backend: int
 ) -> None:
     """Case 1: from a pod, the backend sees the pod; the pod sees the frontend."""
-    target = scene.lab.pods[backend]
-    answer = ask(scene.pod, ONE[backend].vip(family), 80, transport)
+    target = testbed.lab.pods[backend]
+    answer = ask_until_port_is_kept(testbed.pod, ONE[backend].vip(family), 80, transport)
     assert answer.pod == target.name
     assert answer.peer == answer.own
-    assert host(answer.peer) == scene.pod.address(family)
+    assert host(answer.peer) == testbed.pod.address(family)
     assert answer.local == at(target.address(family), 8080)
     assert answer.remote == at(ONE[backend].vip(family), 80)
 
 
-def test_pod_reaches_all_backends(scene: Scene, family: int, transport: Protocol) -> None:
-    """Case 1: every backend is chosen, the asking pod included."""
-    counts = tally(scene.pod, WEB.vip(family), 80, transport, count=100)
-    assert set(counts) == {pod.name for pod in scene.lab.pods}
+def test_pod_reaches_all_backends(testbed: Testbed, family: int, transport: Protocol) -> None:
+    """Case 1: every backend is chosen, including the client pod itself."""
+    counts = tally(testbed.pod, WEB.vip(family), 80, transport, count=100)
+    assert set(counts) == {pod.name for pod in testbed.lab.pods}
 
 
-def test_pod_reaches_itself_by_way_of_its_node(
-    scene: Scene, family: int, transport: Protocol
+def test_pod_reaches_itself_through_its_node(
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
     """Case 2, hairpin: the pod sees an address of its node, and its answers come back to it."""
-    answer = ask(scene.pod, ONE[0].vip(family), 80, transport)
-    assert answer.pod == scene.pod.name
-    assert host(answer.peer) == scene.leaving(scene.pod, scene.node, family)
+    answer = ask(testbed.pod, ONE[0].vip(family), 80, transport)
+    assert answer.pod == testbed.pod.name
+    assert host(answer.peer) == testbed.leaving(testbed.pod, testbed.node, family)
     assert answer.remote == at(ONE[0].vip(family), 80)
 
 
-def test_pod_without_a_connected_socket_hears_from_the_frontend(scene: Scene, family: int) -> None:
-    """Case 1: recvfrom gives the frontend's address to an unconnected UDP socket of a pod."""
-    answer = ask(scene.pod, ONE[2].vip(family), 80, "udp", connected=False)
+def test_unconnected_socket_of_a_pod_gets_replies_from_the_frontend(
+    testbed: Testbed, family: int
+) -> None:
+    """Case 1: recvfrom of an unconnected UDP socket returns the frontend's address."""
+    answer = ask(testbed.pod, ONE[2].vip(family), 80, "udp", connected=False)
     assert answer.remote == at(ONE[2].vip(family), 80)
 
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["own node", "other node"])
 def test_process_of_the_node_reaches_a_cluster_ip(
-    scene: Scene, family: int, transport: Protocol, backend: int
+    testbed: Testbed, family: int, transport: Protocol, backend: int
 ) -> None:
-    """Case 3: a process of the node reaches a ClusterIP; getpeername says what it asked for."""
-    target = scene.lab.pods[backend]
-    answer = ask(scene.node, ONE[backend].vip(family), 80, transport)
+    """Case 3: a process of the node reaches a ClusterIP; getpeername returns the frontend."""
+    target = testbed.lab.pods[backend]
+    answer = ask(testbed.node, ONE[backend].vip(family), 80, transport)
     assert answer.pod == target.name
     assert answer.local == at(target.address(family), 8080)
-    assert answer.peer == answer.own  # no packet was rewritten on the way
+    assert answer.peer == answer.own  # no packet was rewritten
     assert answer.remote == at(ONE[backend].vip(family), 80)
 
 
 def test_process_of_the_node_reaches_a_node_port(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
     """Case 3: on the node's own address and on that of the other node."""
-    for node in scene.lab.nodes:
-        answer = ask(scene.node, node.address(family), ONE[2].node_port, transport)
-        assert answer.pod == scene.lab.pods[2].name
+    for node in testbed.lab.nodes:
+        answer = ask(testbed.node, node.address(family), ONE[2].node_port, transport)
+        assert answer.pod == testbed.lab.pods[2].name
         assert answer.remote == at(node.address(family), ONE[2].node_port)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1"])
 def test_process_of_the_node_reaches_a_node_port_on_loopback(
-    scene: Scene, transport: Protocol, address: str
+    testbed: Testbed, transport: Protocol, address: str
 ) -> None:
     """Case 3: 127.0.0.1:nodePort, and any other address of 127/8."""
-    counts = tally(scene.node, address, WEB.node_port, transport, count=60)
-    assert set(counts) == {pod.name for pod in scene.lab.pods}
-    answer = ask(scene.node, address, ONE[2].node_port, transport)
+    counts = tally(testbed.node, address, WEB.node_port, transport, count=60)
+    assert set(counts) == {pod.name for pod in testbed.lab.pods}
+    answer = ask(testbed.node, address, ONE[2].node_port, transport)
     assert answer.remote == at(address, ONE[2].node_port)
 
 
-def test_process_of_the_node_uses_a_mapped_address(scene: Scene, transport: Protocol) -> None:
-    """Case 3: an IPv6 socket that asks for ::ffff:10.96.0.22 gets there, and is told so."""
+def test_process_of_the_node_uses_a_mapped_address(testbed: Testbed, transport: Protocol) -> None:
+    """Case 3: an IPv6 socket reaches ::ffff:10.96.0.22, and getpeername returns that."""
     mapped = f"::ffff:{ONE[2].vip(4)}"
-    answer = ask(scene.node, mapped, 80, transport)
-    assert answer.pod == scene.lab.pods[2].name
+    answer = ask(testbed.node, mapped, 80, transport)
+    assert answer.pod == testbed.lab.pods[2].name
     assert answer.remote == at(mapped, 80)
 
 
-def test_one_socket_of_the_node_talks_to_several_frontends(scene: Scene, family: int) -> None:
-    """Case 3: each answer to an unconnected UDP socket bears the address of its own frontend."""
+def test_one_socket_of_the_node_talks_to_several_frontends(testbed: Testbed, family: int) -> None:
+    """Case 3: each answer to an unconnected UDP socket has the address of its own frontend."""
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    for place in (scene.node, scene.pod):
+    for place in (testbed.node, testbed.pod):
         with place.socket(kind, socket.SOCK_DGRAM) as sender:
             sender.settimeout(2)
-            for one, pod in list(zip(ONE, scene.lab.pods, strict=True)) * 2:
+            for one, pod in list(zip(ONE, testbed.lab.pods, strict=True)) * 2:
                 if pod is place:
                     continue
                 sender.sendto(b"who\n", (one.vip(family), 80))
@@ -106,53 +120,57 @@ def test_one_socket_of_the_node_talks_to_several_frontends(scene: Scene, family:
                 assert remote[:2] == (one.vip(family), 80)
 
 
-def test_unconnected_socket_of_the_node_with_a_mapped_address(scene: Scene) -> None:
+def test_unconnected_socket_of_the_node_with_a_mapped_address(testbed: Testbed) -> None:
     """Case 3: sendto and recvfrom with v4-mapped addresses."""
     mapped = f"::ffff:{ONE[2].vip(4)}"
-    answer = ask(scene.node, mapped, 80, "udp", connected=False)
-    assert (answer.pod, answer.remote) == (scene.lab.pods[2].name, at(mapped, 80))
+    answer = ask(testbed.node, mapped, 80, "udp", connected=False)
+    assert (answer.pod, answer.remote) == (testbed.lab.pods[2].name, at(mapped, 80))
 
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])
 def test_client_of_a_node_port_is_masqueraded(
-    scene: Scene, family: int, transport: Protocol, backend: int
+    testbed: Testbed, family: int, transport: Protocol, backend: int
 ) -> None:
-    """Case 4: the backend sees the address of the interface by which the node sends to it."""
-    target = scene.lab.pods[backend]
-    answer = ask(scene.client, scene.node.address(family), ONE[backend].node_port, transport)
+    """Case 4: the backend sees the address of the node's interface towards it."""
+    target = testbed.lab.pods[backend]
+    answer = ask(testbed.client, testbed.node.address(family), ONE[backend].node_port, transport)
     assert answer.pod == target.name
-    assert host(answer.peer) == scene.leaving(target, scene.node, family)
-    assert answer.remote == at(scene.node.address(family), ONE[backend].node_port)
+    assert host(answer.peer) == testbed.leaving(target, testbed.node, family)
+    assert answer.remote == at(testbed.node.address(family), ONE[backend].node_port)
     assert 10000 <= int(answer.peer.rpartition(":")[2]) <= 29999
 
 
 def test_client_of_a_node_port_reaches_all_backends(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
     """Case 4: through either node."""
-    for node in scene.lab.nodes:
-        counts = tally(scene.client, node.address(family), WEB.node_port, transport, count=80)
-        assert set(counts) == {pod.name for pod in scene.lab.pods}
+    for node in testbed.lab.nodes:
+        counts = tally(testbed.client, node.address(family), WEB.node_port, transport, count=80)
+        assert set(counts) == {pod.name for pod in testbed.lab.pods}
 
 
 def test_client_keeps_its_address_with_the_local_policy(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """Case 5: only backends of the node asked, and they see the client."""
-    counts = tally(scene.client, scene.node.address(family), LOCAL.node_port, transport, count=60)
-    assert set(counts) == {pod.name for pod in scene.node.pods.values()}
-    answer = ask(scene.client, scene.node.address(family), LOCAL.node_port, transport)
-    assert answer.peer == answer.own
-    assert host(answer.peer) == scene.lab.client.address(family)
-
-
-def test_node_without_a_local_backend_is_silent(
-    scene: Scene, family: int, transport: Protocol
-) -> None:
-    """Case 5: a node that has no backend drops what comes from outside."""
+    """Case 5: only backends of that node answer, and they see the client."""
     counts = tally(
-        scene.client,
-        scene.lab.nodes[1].address(family),
+        testbed.client, testbed.node.address(family), LOCAL.node_port, transport, count=60
+    )
+    assert set(counts) == {pod.name for pod in testbed.node.pods.values()}
+    answer = ask_until_port_is_kept(
+        testbed.client, testbed.node.address(family), LOCAL.node_port, transport
+    )
+    assert answer.peer == answer.own
+    assert host(answer.peer) == testbed.lab.client.address(family)
+
+
+def test_node_without_a_local_backend_drops_external_clients(
+    testbed: Testbed, family: int, transport: Protocol
+) -> None:
+    """Case 5: a node without a backend drops packets from outside."""
+    counts = tally(
+        testbed.client,
+        testbed.lab.nodes[1].address(family),
         LOCAL.node_port,
         transport,
         count=2,
@@ -162,91 +180,95 @@ def test_node_without_a_local_backend_is_silent(
 
 
 def test_pod_reaches_its_own_nodes_node_port(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """A pod asks its own node; under the Cluster policy it is masqueraded like anybody."""
-    answer = ask(scene.pod, scene.node.address(family), ONE[2].node_port, transport)
-    assert answer.pod == scene.lab.pods[2].name
-    assert host(answer.peer) == scene.leaving(scene.lab.pods[2], scene.node, family)
+    """A pod connects to its own node; with the Cluster policy it is masqueraded like others."""
+    answer = ask(testbed.pod, testbed.node.address(family), ONE[2].node_port, transport)
+    assert answer.pod == testbed.lab.pods[2].name
+    assert host(answer.peer) == testbed.leaving(testbed.lab.pods[2], testbed.node, family)
 
 
 def test_pod_finds_local_services_on_every_node(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """The Local policy binds strangers: the node's pods reach any backend, with their address."""
-    for pod in (scene.lab.pods[1], scene.lab.pods[2]):
+    """The Local policy is for external clients: local pods reach any backend, unmasqueraded."""
+    for pod in (testbed.lab.pods[1], testbed.lab.pods[2]):
         counts = tally(pod, pod.node.address(family), LOCAL.node_port, transport, count=40)
-        assert set(counts) == {each.name for each in scene.node.pods.values()}
-    answer = ask(scene.lab.pods[2], scene.lab.nodes[1].address(family), LOCAL.node_port, transport)
+        assert set(counts) == {each.name for each in testbed.node.pods.values()}
+    answer = ask_until_port_is_kept(
+        testbed.lab.pods[2], testbed.lab.nodes[1].address(family), LOCAL.node_port, transport
+    )
     assert answer.peer == answer.own
 
 
 @pytest.mark.parametrize("addresses", [EXTERNAL, INGRESS], ids=["externalIP", "ingress"])
-def test_outer_addresses_work_from_everywhere(
-    scene: Scene, family: int, transport: Protocol, addresses: dict[int, str]
+def test_external_addresses_work_from_everywhere(
+    testbed: Testbed, family: int, transport: Protocol, addresses: dict[int, str]
 ) -> None:
     """Case 6: from a pod, from a process of the node and from outside."""
-    everyone = {pod.name for pod in scene.lab.pods}
-    for place in (scene.pod, scene.node, scene.client):
+    everyone = {pod.name for pod in testbed.lab.pods}
+    for place in (testbed.pod, testbed.node, testbed.client):
         counts = tally(place, addresses[family], 80, transport, count=60)
         assert set(counts) == everyone
         assert ask(place, addresses[family], 80, transport).remote == at(addresses[family], 80)
 
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])
-def test_stranger_to_a_cluster_ip_is_masqueraded(
-    scene: Scene, family: int, transport: Protocol, backend: int
+def test_external_client_of_a_cluster_ip_is_masqueraded(
+    testbed: Testbed, family: int, transport: Protocol, backend: int
 ) -> None:
     """Case 7: a source outside the cluster CIDR."""
-    target = scene.lab.pods[backend]
-    answer = ask(scene.client, ONE[backend].vip(family), 80, transport)
+    target = testbed.lab.pods[backend]
+    answer = ask(testbed.client, ONE[backend].vip(family), 80, transport)
     assert answer.pod == target.name
-    assert host(answer.peer) == scene.leaving(target, scene.node, family)
+    assert host(answer.peer) == testbed.leaving(target, testbed.node, family)
     assert answer.remote == at(ONE[backend].vip(family), 80)
 
 
-def test_nobody_home_refuses_the_nodes_processes_at_once(
-    scene: Scene, family: int, transport: Protocol
+def test_without_endpoints_processes_of_the_node_are_refused_at_once(
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """Without endpoints ECONNREFUSED comes from the socket call itself."""
+    """The socket call itself fails with ECONNREFUSED."""
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
-    for to in ((EMPTY.vip(family), 80), (scene.node.address(family), EMPTY.node_port)):
-        # A call that may not wait gets its answer from nobody but the hook.
-        with scene.node.socket(domain, kind) as made:
+    for to in ((EMPTY.vip(family), 80), (testbed.node.address(family), EMPTY.node_port)):
+        # Only the hook can answer a call that may not wait.
+        with testbed.node.socket(domain, kind) as made:
             made.setblocking(False)
             assert made.connect_ex(to) == errno.ECONNREFUSED
         if transport == "udp":
-            with scene.node.socket(domain, kind) as made, pytest.raises(ConnectionRefusedError):
+            with testbed.node.socket(domain, kind) as made, pytest.raises(ConnectionRefusedError):
                 made.sendto(b"who\n", to)
 
 
 def test_pod_reaches_the_nodes_behind_a_service(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """Backends are node addresses, as of default/kubernetes; a CNI may masquerade on the way."""
-    counts = tally(scene.pod, API.vip(family), 80, transport, count=60)
-    assert set(counts) == {node.name for node in scene.lab.nodes}
-    answer = ask(scene.pod, API.vip(family), 80, transport)
+    """Backends are node addresses, as in default/kubernetes; a CNI may masquerade in between."""
+    counts = tally(testbed.pod, API.vip(family), 80, transport, count=60)
+    assert set(counts) == {node.name for node in testbed.lab.nodes}
+    answer = ask(testbed.pod, API.vip(family), 80, transport)
     assert answer.remote == at(API.vip(family), 80)
 
 
-def test_pod_keeps_a_long_connection_to_a_node_behind_a_service(scene: Scene, family: int) -> None:
-    """Both directions of a masquerading CNI's translation lie between our hooks: data flows."""
+def test_pod_keeps_a_long_connection_to_a_node_behind_a_service(
+    testbed: Testbed, family: int
+) -> None:
+    """A masquerading CNI translates both directions between our hooks, and data still flows."""
     for _ in range(8):
-        with connect(scene.pod, API.vip(family), 80) as conversation:
+        with connect(testbed.pod, API.vip(family), 80) as conversation:
             assert conversation.fetch(300_000)
             assert conversation.deliver(300_000)
 
 
-def test_ports_that_are_no_frontend_are_left_alone(scene: Scene, family: int) -> None:
-    """A node has only its NodePorts; all else is its own."""
-    node = scene.node.address(family)
-    assert tally(scene.client, node, 80, count=1) == {"refused": 1}
-    assert tally(scene.client, node, 6443, count=5) == {scene.node.name: 5}
+def test_ports_that_are_no_frontend_pass_unchanged(testbed: Testbed, family: int) -> None:
+    """Only NodePorts of a node's address are translated; its other ports belong to the node."""
+    node = testbed.node.address(family)
+    assert tally(testbed.client, node, 80, count=1) == {"refused": 1}
+    assert tally(testbed.client, node, 6443, count=5) == {testbed.node.name: 5}
 
 
-def test_ports_that_a_cluster_ip_does_not_have_are_refused(scene: Scene, family: int) -> None:
-    """Not even the number of its NodePort is answered there."""
-    for asker in (scene.pod, scene.node, scene.client):
+def test_ports_that_a_cluster_ip_does_not_have_are_refused(testbed: Testbed, family: int) -> None:
+    """That includes the number of its NodePort."""
+    for asker in (testbed.pod, testbed.node, testbed.client):
         assert tally(asker, WEB.vip(family), WEB.node_port, count=1) == {"refused": 1}

@@ -1,8 +1,8 @@
-"""Two flows that would be one: same source port to a frontend and to the backend behind it.
+"""Two flows that would become one: the same source port to a frontend and to its backend.
 
-After the destination is rewritten both are the same 5-tuple for the backend, and its replies could
-not be told apart. Whichever comes second must arrive from another source port, and neither side of
-either may notice. Each test holds both open and sends data on both, in turns.
+After the destination is rewritten, the backend would see the same 5-tuple for both, and its replies
+could not be distinguished. So the second flow must arrive from another source port, invisible to
+both sides. Each test keeps both open and sends data on both in turns.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from contextlib import ExitStack
 
 import pytest
 
-from bpfsvc.lab.dial import Conversation, Protocol, ask
+from bpfsvc.lab.dial import OpenConnection, Protocol, ask
 from bpfsvc.lab.namespace import Namespace
-from tests.lab.scene import ONE, TWIN, WEB, Scene, at
+from tests.lab.testbed import ONE, TWIN, WEB, Testbed, at
 
-# Beyond the ports that the kernel gives out by itself: another test's may still be in TIME_WAIT.
+# Outside of the kernel's local port range: a port of another test may still be in TIME_WAIT.
 _ports = itertools.count(61000)
-DATA = b"echo " + bytes(range(256)) * 4  # to both kinds of server "send this back"
+DATA = b"echo " + bytes(range(256)) * 4  # for both kinds of server: "send this back"
 
 BACKENDS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
 
 
-class Talks(ExitStack):
-    """Conversations from one source port, over TCP or connected UDP, that end together."""
+class Connections(ExitStack):
+    """Connections from one source port, over TCP or connected UDP, that are closed together."""
 
-    def __init__(self, place: Namespace, transport: Protocol) -> None:
+    def __init__(self, namespace: Namespace, transport: Protocol) -> None:
         super().__init__()
-        self.place, self.transport, self.source = place, transport, next(_ports)
+        self.place, self.transport, self.source = namespace, transport, next(_ports)
 
-    def open(self, address: str, number: int) -> Conversation:
-        """Open one; a datagram socket that is connected talks like a stream."""
+    def open(self, address: str, number: int) -> OpenConnection:
+        """Open one; a connected datagram socket is used like a stream."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         tcp = self.transport == "tcp"
         made = self.place.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
@@ -43,57 +43,57 @@ class Talks(ExitStack):
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("", self.source))
         made.connect((address, number))
-        return Conversation(made)
+        return OpenConnection(made)
 
 
 @pytest.fixture
-def talks(scene: Scene, transport: Protocol) -> Iterator[Talks]:
-    """Conversations from the pod."""
-    with Talks(scene.pod, transport) as opened:
+def connections(testbed: Testbed, transport: Protocol) -> Iterator[Connections]:
+    """Connections from the pod."""
+    with Connections(testbed.pod, transport) as opened:
         yield opened
 
 
-def both_flow(one: Conversation, two: Conversation) -> bool:
-    """Whether data comes back on both, in turns."""
+def both_flow(one: OpenConnection, two: OpenConnection) -> bool:
+    """True if data comes back on both, in turns."""
     return all(each.echo(DATA) for each in (one, two) * 3)
 
 
 @BACKENDS
 @pytest.mark.parametrize("first", ["frontend first", "direct first"])
 def test_one_port_serves_a_frontend_and_its_backend(
-    scene: Scene, talks: Talks, family: int, backend: int, first: str
+    testbed: Testbed, connections: Connections, family: int, backend: int, first: str
 ) -> None:
     """A pod's port serves the VIP and, directly, the backend that the VIP chose."""
-    pod = scene.lab.pods[backend]
+    pod = testbed.lab.pods[backend]
     targets = [(ONE[backend].vip(family), 80), (pod.address(family), 8080)]
     if first == "direct first":
         targets.reverse()
-    one = talks.open(*targets[0])
+    one = connections.open(*targets[0])
     before = one.who()
-    two = talks.open(*targets[1])
+    two = connections.open(*targets[1])
     after = two.who()
     assert both_flow(one, two)
     assert (before.pod, after.pod) == (pod.name, pod.name)
     assert (before.remote, after.remote) == (at(*targets[0]), at(*targets[1]))
     assert before.own == after.own == before.peer
-    assert after.peer != after.own  # the second came from another port
+    assert after.peer != after.own  # the second arrives from another port
 
 
 @BACKENDS
 def test_one_port_serves_two_frontends_with_the_same_backend(
-    scene: Scene, talks: Talks, family: int, backend: int
+    testbed: Testbed, connections: Connections, family: int, backend: int
 ) -> None:
     """Two VIPs that chose the same backend."""
-    vips = (ONE[backend].vip(family), scene.node.address(family))
+    vips = (ONE[backend].vip(family), testbed.node.address(family))
     numbers = (80, ONE[backend].node_port)
     if backend == 2:
         vips, numbers = (ONE[2].vip(family), TWIN.vip(family)), (80, 80)
-    one = talks.open(vips[0], numbers[0])
+    one = connections.open(vips[0], numbers[0])
     before = one.who()
-    two = talks.open(vips[1], numbers[1])
+    two = connections.open(vips[1], numbers[1])
     after = two.who()
     assert both_flow(one, two)
-    assert before.pod == after.pod == scene.lab.pods[backend].name
+    assert before.pod == after.pod == testbed.lab.pods[backend].name
     assert before.peer != after.peer
     assert (before.remote, after.remote) == (at(vips[0], numbers[0]), at(vips[1], numbers[1]))
 
@@ -102,15 +102,15 @@ def test_one_port_serves_two_frontends_with_the_same_backend(
 @pytest.mark.parametrize("ending", ["close", "reset"])
 @pytest.mark.parametrize("first", ["frontend first", "direct first"])
 def test_leftovers_of_a_closed_connection_translate_nothing(
-    scene: Scene, talks: Talks, family: int, ending: str, first: str
+    testbed: Testbed, connections: Connections, family: int, ending: str, first: str
 ) -> None:
-    """A port whose connection has ended goes the other way next, and data comes back."""
-    pod = scene.lab.pods[2]
+    """After a connection has ended, its port is used for the other target, and data comes back."""
+    pod = testbed.lab.pods[2]
     targets = [(ONE[2].vip(family), 80), (pod.address(family), 8080)]
     if first == "direct first":
         targets.reverse()
-    for target in targets * (3 if ending == "reset" else 1):  # TIME_WAIT keeps the pair a while
-        conversation = talks.open(*target)
+    for target in targets * (3 if ending == "reset" else 1):  # TIME_WAIT keeps the pair for a while
+        conversation = connections.open(*target)
         answer = conversation.who()
         assert conversation.echo(DATA)
         assert (answer.pod, answer.remote) == (pod.name, at(*target))
@@ -118,40 +118,42 @@ def test_leftovers_of_a_closed_connection_translate_nothing(
 
 
 @pytest.mark.parametrize("transport", ["tcp"])
-def test_a_reused_port_gets_a_new_choice(scene: Scene, talks: Talks, family: int) -> None:
+def test_a_reused_port_gets_a_new_choice_of_backend(
+    testbed: Testbed, connections: Connections, family: int
+) -> None:
     """A SYN on a closed connection is a new connection: nothing fails, and backends vary."""
     counts: Counter[str] = Counter()
     for _ in range(40):
-        conversation = talks.open(WEB.vip(family), 80)
+        conversation = connections.open(WEB.vip(family), 80)
         counts[conversation.who().pod] += 1
         assert conversation.echo(DATA)
         conversation.reset()
-    assert len(counts) == len(scene.lab.pods)
+    assert len(counts) == len(testbed.lab.pods)
 
 
 def test_clients_with_one_port_share_a_masqueraded_backend(
-    scene: Scene, family: int, transport: Protocol
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
     """Client, pod and node use the same source port to one backend through the same node."""
     source = next(_ports)
-    address, number = scene.node.address(family), ONE[2].node_port
+    address, number = testbed.node.address(family), ONE[2].node_port
     with ExitStack() as stack:
         answers = []
         opened = []
-        for place in (scene.client, scene.lab.pods[0], scene.lab.pods[1]):
-            talks = stack.enter_context(Talks(place, transport))
-            talks.source = source
-            opened.append(talks.open(address, number))
+        for namespace in (testbed.client, testbed.lab.pods[0], testbed.lab.pods[1]):
+            connections = stack.enter_context(Connections(namespace, transport))
+            connections.source = source
+            opened.append(connections.open(address, number))
             answers.append(opened[-1].who())
         assert all(each.echo(DATA) for each in opened * 3)
         assert len({answer.peer for answer in answers}) == len(answers)
 
 
-def test_datagrams_of_one_socket_to_frontend_and_backend(scene: Scene, family: int) -> None:
-    """An unconnected socket sends to the VIP and to its backend: answers come from each."""
-    pod = scene.lab.pods[2]
+def test_datagrams_of_one_socket_to_frontend_and_backend(testbed: Testbed, family: int) -> None:
+    """An unconnected socket sends to the VIP and to its backend: each answers."""
+    pod = testbed.lab.pods[2]
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    with scene.pod.socket(kind, socket.SOCK_DGRAM) as sender:
+    with testbed.pod.socket(kind, socket.SOCK_DGRAM) as sender:
         sender.settimeout(2)
         for target in ((ONE[2].vip(family), 80), (pod.address(family), 8080)) * 3:
             sender.sendto(DATA, target)
@@ -159,13 +161,13 @@ def test_datagrams_of_one_socket_to_frontend_and_backend(scene: Scene, family: i
             assert (data, remote[:2]) == (DATA, target)
 
 
-def test_answers_still_come_when_the_direct_port_is_asked_again(
-    scene: Scene, family: int, transport: Protocol
+def test_a_direct_connection_still_works_after_many_through_the_frontend(
+    testbed: Testbed, family: int, transport: Protocol
 ) -> None:
     """Many ports in a row, each to the frontend and to the backend."""
-    pod = scene.lab.pods[2]
+    pod = testbed.lab.pods[2]
     for _ in range(20):
         source = ("", next(_ports))
         for target in ((ONE[2].vip(family), 80), (pod.address(family), 8080)):
-            answer = ask(scene.pod, *target, transport, source=source)
+            answer = ask(testbed.pod, *target, transport, source=source)
             assert (answer.pod, answer.remote) == (pod.name, at(*target))

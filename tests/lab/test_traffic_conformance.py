@@ -1,7 +1,7 @@
-"""What a real kube-proxy was seen to do, done by real packets between namespaces.
+"""The recorded behaviour of a real kube-proxy, tested with real packets between namespaces.
 
-The sample is asked of rows, of the specification and of the programs elsewhere; here every flow of
-it is a connection that a client opens, and what counts is what the backend saw of it.
+Other tests compare the sample with the entries, the specification and the programs; here every flow
+is a real connection, and the test checks what the backend sees.
 """
 
 from __future__ import annotations
@@ -14,79 +14,77 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.lab.cluster import Cluster
-from tests.lab.asked import Asked, check, equip
-from tests.lab.sites import Site, Surroundings, objects
+from bpfsvc.lab.cluster import LabCluster
+from tests.lab.case_flows import CaseFlow, check, set_up_case
+from tests.lab.case_testbed import AgentSetup, CaseTestbed, objects
 from tests.specification.cases import expected, read_cases
 
 Raw = dict[str, Any]
 
-CASES = sorted(read_cases(), key=Surroundings.of)
+CASES = sorted(read_cases(), key=AgentSetup.of)
 FLOWS = [pytest.param(case, flow, id=flow["id"]) for case in CASES for flow in case["flows"]]
-
-TOLD_AT_ONCE = {"itp-local-none/02"}
-"""Dropped connections of the node's own processes: a socket hook can refuse them, not lose them, so
-connect fails with EHOSTUNREACH where with kube-proxy it would time out."""
 
 
 class Running(NamedTuple):
-    """A site with an agent."""
+    """A testbed with an agent."""
 
-    site: Site
-    cluster: Cluster
+    testbed: CaseTestbed
+    cluster: LabCluster
 
 
-class Stage:
-    """The sites of all cases met so far, each as the last of its cases left it.
+class CaseTestbeds:
+    """The testbeds of all cases so far, each in the state of its last case.
 
-    While one agent starts, that of the next site does so too: half of the time goes there.
+    The agent of the next testbed starts at the same time as this one, which saves half of the time.
     """
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._order = list(dict.fromkeys(map(Surroundings.of, CASES)))
-        self._running: dict[Surroundings, Running] = {}
-        self._cases: dict[Surroundings, str] = {}
+        self._order = list(dict.fromkeys(map(AgentSetup.of, CASES)))
+        self._running: dict[AgentSetup, Running] = {}
+        self._cases: dict[AgentSetup, str] = {}
 
-    def set_up(self, case: Raw) -> Site:
-        """Give a case's site, where its objects are in the kernel and its endpoints listen."""
-        wanted = Surroundings.of(case)
+    def set_up(self, case: Raw) -> CaseTestbed:
+        """Return a case's testbed, with its objects in the kernel and servers at its endpoints."""
+        wanted = AgentSetup.of(case)
         if wanted not in self._cases:
             number = self._order.index(wanted)
             for each in self._order[number : number + 2]:
                 self._launch(each)
-        site, cluster = self._running[wanted]
+        testbed, cluster = self._running[wanted]
         if self._cases.get(wanted) != case["id"]:
-            equip(site, case)
+            set_up_case(testbed, case)
             cluster.put("case", *objects(case))
-            cluster.agents[site.node.name].ready(timeout=60)
+            cluster.agents[testbed.node.name].ready(timeout=60)
             cluster.settle(timeout=30)
             self._cases[wanted] = case["id"]
-        return site
+        return testbed
 
-    def _launch(self, wanted: Surroundings) -> None:
+    def _launch(self, wanted: AgentSetup) -> None:
         if wanted in self._running:
             return
-        site = self._stack.enter_context(Site(wanted))
-        cluster = self._stack.enter_context(Cluster(site, options=wanted.options))
-        cluster.launch(site.node)
-        self._running[wanted] = Running(site, cluster)
+        testbed = self._stack.enter_context(CaseTestbed(wanted))
+        cluster = self._stack.enter_context(LabCluster(testbed, options=wanted.options))
+        cluster.launch(testbed.node)
+        self._running[wanted] = Running(testbed, cluster)
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def testbeds() -> Iterator[CaseTestbeds]:
     with ExitStack() as stack:
-        yield Stage(stack)
+        yield CaseTestbeds(stack)
 
 
 @pytest.mark.parametrize(("case", "flow"), FLOWS)
-def test_connections_go_where_kube_proxy_sends_them(stage: Stage, case: Raw, flow: Raw) -> None:
-    """The endpoints, and the client's address as they see it, are those of kube-proxy."""
-    asked = Asked(stage.set_up(case), case, flow)
-    check(asked, expected(flow), told_at_once=flow["id"] in TOLD_AT_ONCE)
+def test_connections_reach_the_endpoints_of_kube_proxy(
+    testbeds: CaseTestbeds, case: Raw, flow: Raw
+) -> None:
+    """The endpoints, and the client address that they see, equal those of kube-proxy."""
+    case_flow = CaseFlow(testbeds.set_up(case), case, flow)
+    check(case_flow, expected(flow))
 
 
-def test_the_whole_sample_is_asked() -> None:
+def test_the_whole_sample_is_tested() -> None:
     assert len(FLOWS) == 140
     assert len({case["category"] for case in CASES}) == 13
     assert all(flow["proto"] == "TCP" for case in CASES for flow in case["flows"])
@@ -101,15 +99,15 @@ BOUND = [
 
 
 @pytest.mark.parametrize(("case", "flow"), BOUND)
-def test_a_client_bound_to_loopback_is_told_that_there_is_no_way(
-    stage: Stage, case: Raw, flow: Raw
+def test_a_client_bound_to_a_port_on_loopback_gets_an_error_at_once(
+    testbeds: CaseTestbeds, case: Raw, flow: Raw
 ) -> None:
-    """A limit: kube-proxy serves it in iptables mode, by letting packets of 127/8 be routed.
+    """A limit: kube-proxy serves it in iptables mode, where packets of 127/8 may be routed.
 
-    Here the backend's address takes the frontend's place before a route is looked up, and from a
-    loopback address there is none.
+    Here the backend's address replaces the frontend's before the route lookup, and there is no
+    route from a loopback address. Without a port the socket gets another address.
     """
-    asked = Asked(stage.set_up(case), case, flow)
-    asked.prepare()
+    case_flow = CaseFlow(testbeds.set_up(case), case, flow)
+    case_flow.prepare()
     with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
-        asked.once(bound=True)
+        case_flow.once(bound=True)

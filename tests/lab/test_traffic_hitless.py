@@ -15,39 +15,38 @@ from pathlib import Path
 import pytest
 
 import bpfsvc
-from bpfsvc.datapath.bpf import program_id
-from bpfsvc.datapath.compiler import SOCKET_PROGRAMS, TC_PROGRAMS
-from bpfsvc.datapath.pins import Pinned, PinRoot
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.datapath.syscall import program_id
 from bpfsvc.lab.dial import ask, connect, tally
 from bpfsvc.lab.load import Kind, Load
 from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import Node
-from bpfsvc.lab.objects import Object
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.objects import service_cidr
 from bpfsvc.lab.patience import wait
-from tests.lab.scene import ONE, WEB, Scene, built, objects
+from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 OPTIONS = ("--max-node-addresses", "1000")
 """Makes another build: its digest differs, and one map with it."""
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Scene]:
+def running() -> Iterator[Testbed]:
     """A lab with one Service of all pods and one of a single pod."""
-    with built(layout="routed") as scene:
-        lab, cluster = scene
+    with built_testbed(layout="routed") as testbed:
+        lab, cluster = testbed
         cluster.put("services", *objects(WEB, lab.pods), *objects(ONE[2], lab.pods[2:3]))
         cluster.start()
-        yield scene
+        yield testbed
 
 
 @contextmanager
-def _load(scene: Scene, pause: float = 0.0) -> Iterator[list[Load]]:
+def _load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
     """Keep up load of every kind; at the end, none may have failed.
 
     ``pause``: seconds between two connections of the pod; the others take a little time anyway.
     """
-    pods = tuple(pod.name for pod in scene.lab.pods)
-    pod, node, client = scene.pod, scene.node, scene.client
+    pods = tuple(pod.name for pod in testbed.lab.pods)
+    pod, node, client = testbed.pod, testbed.node, testbed.client
     wanted: list[tuple[Namespace, Kind, str, int, dict[str, object]]] = [
         (pod, "connect", WEB.vip(4), 80, {"interval": pause}),
         (pod, "stream", WEB.vip(6), 80, {}),
@@ -79,8 +78,8 @@ def _work_on(loads: list[Load]) -> None:
         load.more(20)
 
 
-def test_kill_and_restart_lose_nothing(running: Scene) -> None:
-    """Killed, the agent leaves its work behind; the next one adopts it, and so after a stop."""
+def test_kill_and_restart_lose_nothing(running: Testbed) -> None:
+    """Killed or stopped, the agent leaves its entries in the kernel, and the next one uses them."""
     node, cluster = running.node, running.cluster
     for end in (cluster.kill, cluster.stop):
         with _load(running) as loads:
@@ -90,8 +89,8 @@ def test_kill_and_restart_lose_nothing(running: Scene) -> None:
     assert "replacing an older build" not in cluster.agents[node.name].log
 
 
-def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Scene) -> None:
-    """What changed meanwhile is found, and connections from before go on."""
+def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Testbed) -> None:
+    """The next agent applies the changes, and older connections continue."""
     node, cluster = running.node, running.cluster
     with connect(running.pod, ONE[2].vip(4), 80) as conversation:
         assert conversation.who().pod == running.lab.pods[2].name
@@ -109,13 +108,11 @@ def test_changes_made_while_no_agent_runs_arrive_with_the_next(running: Scene) -
 
 
 def test_networks_of_services_that_went_while_no_agent_ran_guard_nothing_any_more(
-    running: Scene,
+    running: Testbed,
 ) -> None:
     """The next agent makes them what they are, also where there are none."""
     node, cluster = running.node, running.cluster
-    network: Object = {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR"}
-    network |= {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.97.0.0/16"]}}
-    cluster.apply("networks", network)
+    cluster.apply("networks", service_cidr("10.97.0.0/16", name="more"))
     assert _service_networks(node) == 1
     cluster.kill(node)
     cluster.drop("networks")
@@ -123,7 +120,7 @@ def test_networks_of_services_that_went_while_no_agent_ran_guard_nothing_any_mor
     assert _service_networks(node) == 0
 
 
-def _service_networks(node: Node) -> int:
+def _service_networks(node: LabNode) -> int:
     pinned = Pinned(PinRoot(node.pin_root).current)
     try:
         return len(list(pinned.map("service_networks").items()))
@@ -131,20 +128,20 @@ def _service_networks(node: Node) -> int:
         pinned.close()
 
 
-def test_another_build_takes_over_under_load(running: Scene) -> None:
+def test_another_build_takes_over_under_load(running: Testbed) -> None:
     """New programs and a map of another size replace the old ones."""
     _take_over(running, options=OPTIONS)
 
 
 @pytest.mark.slow
-def test_a_changed_layout_takes_over_under_load(running: Scene, tmp_path: Path) -> None:
+def test_a_changed_layout_takes_over_under_load(running: Testbed, tmp_path: Path) -> None:
     """A newer version whose connections have one field more carries all of them over."""
     shutil.copytree(
         Path(bpfsvc.__file__).parent,
         tmp_path / "bpfsvc",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    header = tmp_path / "bpfsvc" / "bpf" / "connections.h"
+    header = tmp_path / "bpfsvc" / "bpf" / "maps" / "connections.h"
     before = header.read_text()
     after = before.replace("struct connection {\n", "struct connection {\n\t__u64 mark;\n", 1)
     assert after != before
@@ -155,9 +152,9 @@ def test_a_changed_layout_takes_over_under_load(running: Scene, tmp_path: Path) 
     pinned.close()
 
 
-def _take_over(scene: Scene, options: Sequence[str] = (), checkout: Path | None = None) -> None:
-    node, cluster = scene.node, scene.cluster
-    with _load(scene, pause=0.01) as loads:  # the compiler wants a core too
+def _take_over(testbed: Testbed, options: Sequence[str] = (), checkout: Path | None = None) -> None:
+    node, cluster = testbed.node, testbed.cluster
+    with _load(testbed, pause=0.01) as loads:  # the compiler wants a core too
         cluster.kill(node)
         _work_on(loads)
         cluster.start(node, options=options, cwd=checkout)
@@ -169,12 +166,12 @@ def _take_over(scene: Scene, options: Sequence[str] = (), checkout: Path | None 
 _RESERVED = "net.ipv4.ip_local_reserved_ports"
 
 
-def _traces(node: Node) -> dict[str, object]:
-    """Tell everything an agent could have changed on a node.
+def _traces(node: LabNode) -> dict[str, object]:
+    """Return everything that an agent could have changed on a node.
 
     Qdiscs and filters of every interface, the sysctl, pins, and the programs of the cgroup, which
-    the kernel lists whoever attached them. (tcx links are not shown by every bpftool; that none is
-    left is proven by their programs, which they would keep loaded.)
+    the kernel lists, whichever program attached them. (tcx links are not shown by every bpftool;
+    that none is left is proven by their programs, which they would keep loaded.)
     """
     found: dict[str, object] = {"reserved": node.sysctl(_RESERVED)}
     for name in node.interfaces():
@@ -191,11 +188,12 @@ def _traces(node: Node) -> dict[str, object]:
     return found
 
 
-def _programs(node: Node) -> list[int]:
-    """Give the ids of all programs that an agent has pinned."""
+def _programs(node: LabNode) -> list[int]:
+    """Return the ids of all programs that an agent has pinned."""
     pinned = Pinned(PinRoot(node.pin_root).current)
     try:
-        return [program_id(pinned.program(name)) for name in (*TC_PROGRAMS, *SOCKET_PROGRAMS)]
+        pins = (pinned.directory / "programs").iterdir()
+        return [program_id(pinned.program(pin.name)) for pin in pins]
     finally:
         pinned.close()
 
@@ -208,14 +206,14 @@ def _is_loaded(program: int) -> bool:
 @pytest.mark.parametrize(("layout", "way"), [("routed", "auto"), ("bridge", "clsact")])
 def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
     """Afterwards everything is as it was, what others own included, and programs are unloaded."""
-    with built(layout=layout) as scene:
-        node, cluster = scene.node, scene.cluster
+    with built_testbed(layout=layout) as testbed:
+        node, cluster = testbed.node, testbed.cluster
         node.sysctl(_RESERVED, "8080,20000-20010")
-        node.run(["tc", "qdisc", "add", "dev", scene.pod.host_interface, "clsact"])
+        node.run(["tc", "qdisc", "add", "dev", testbed.pod.host_interface, "clsact"])
         before = _traces(node)
-        cluster.put("services", *objects(WEB, scene.lab.pods))
+        cluster.put("services", *objects(WEB, testbed.lab.pods))
         cluster.start(options=["--attach", way])
-        ask(scene.pod, WEB.vip(4), 80)
+        ask(testbed.pod, WEB.vip(4), 80)
         during = _traces(node)
         assert {"reserved", "pins", "cgroup"} <= {
             name for name in before if before[name] != during[name]
@@ -224,7 +222,7 @@ def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
         refused = cluster.command(node, "cleanup")
         assert refused.returncode == 1
         assert "another bpfsvc is running" in refused.stderr
-        assert tally(scene.pod, WEB.vip(4), 80, count=1) != {"timeout": 1}
+        assert tally(testbed.pod, WEB.vip(4), 80, count=1) != {"timeout": 1}
         cluster.stop(node)
         done = cluster.command(node, "cleanup")
         assert done.returncode == 0, done.stderr
@@ -233,11 +231,11 @@ def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
         assert _traces(node) == before
         wait(lambda: not any(map(_is_loaded, programs)), "programs are unloaded")
         # The other node's agent noticed nothing.
-        assert set(tally(scene.lab.pods[2], WEB.vip(4), 80, count=20)) <= {
-            pod.name for pod in scene.lab.pods
+        assert set(tally(testbed.lab.pods[2], WEB.vip(4), 80, count=20)) <= {
+            pod.name for pod in testbed.lab.pods
         }
         again = cluster.command(node, "cleanup")
         assert (again.returncode, again.stderr) == (0, "")
         node.pin_root.mkdir(exist_ok=True)
         cluster.start(node)
-        assert ask(scene.pod, WEB.vip(4), 80).remote == "10.96.0.10:80"
+        assert ask(testbed.pod, WEB.vip(4), 80).remote == "10.96.0.10:80"

@@ -7,40 +7,42 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.datapath import attachment
+from bpfsvc.datapath.attach import interfaces
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import Hook
-from bpfsvc.datapath.pins import PinRoot
-from bpfsvc.lab.cluster import Cluster
+from bpfsvc.lab.cluster import LabCluster
 from bpfsvc.lab.dial import ask, connect, tally
-from bpfsvc.lab.node import Node
+from bpfsvc.lab.node import LabNode
 from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import Pod
+from bpfsvc.lab.pod import LabPod
 from bpfsvc.lab.topology import Lab
-from tests.lab.scene import ONE, WEB, Scene, built, objects
+from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 
 @pytest.fixture(scope="module", params=["routed", "bridge"])
-def living(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def living(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """A lab with one Service of all pods."""
-    with built(layout=request.param) as scene:
-        scene.cluster.put("services", *objects(WEB, scene.lab.pods))
-        scene.cluster.start()
-        yield scene
+    with built_testbed(layout=request.param) as testbed:
+        testbed.cluster.put("services", *objects(WEB, testbed.lab.pods))
+        testbed.cluster.start()
+        yield testbed
 
 
-def attached(node: Node, pod: Pod) -> bool:
-    """Whether both hooks of a pod's interface on its node have a program of ours."""
+def attached(node: LabNode, pod: LabPod) -> bool:
+    """True if both hooks of a pod's interface on its node have a program of ours."""
     with node.entered():
         return all(
-            attachment.programs(PinRoot(node.pin_root), pod.host_end.index, hook) for hook in Hook
+            interfaces.programs(PinRoot(node.pin_root), tc.attached, pod.host_end.index, hook)
+            for hook in Hook
         )
 
 
-def test_a_new_pod_reaches_services_within_a_second(living: Scene, family: int) -> None:
-    """Its interface has the programs by then, and with them every Service works, at once.
+def test_a_new_pod_reaches_services_within_a_second(living: Testbed, family: int) -> None:
+    """Within that time its interface has the programs, and then every Service works at once.
 
-    The time is the agent's and begins before the interface exists; what neighbours, routes and
-    sockets of the new pod need is not in it.
+    The time begins before the interface exists and counts the agent only, not the setup of
+    neighbours, routes and sockets of the new pod.
     """
     began = time.monotonic()
     pod = living.node.add_pod()
@@ -54,8 +56,8 @@ def test_a_new_pod_reaches_services_within_a_second(living: Scene, family: int) 
         pod.remove()
 
 
-def test_a_new_pod_serves_as_a_backend(living: Scene, family: int) -> None:
-    """A pod comes, becomes the backend of a Service, and leaves while connections go on."""
+def test_a_new_pod_serves_as_a_backend(living: Testbed, family: int) -> None:
+    """A pod starts, becomes the backend of a Service, and is removed while connections continue."""
     pods = list(living.lab.pods)
     new = living.lab.nodes[1].add_pod()
     new.serve()
@@ -66,15 +68,15 @@ def test_a_new_pod_serves_as_a_backend(living: Scene, family: int) -> None:
             assert tally(place, ONE[0].vip(family), 80, count=20) == {new.name: 20}
         living.cluster.apply("one", *objects(ONE[0], pods[3:]))
         new.remove()
-        assert conversation.echo(b"none of my business")
+        assert conversation.echo(b"not affected")
         assert ask(living.pod, ONE[0].vip(family), 80).pod == pods[3].name
     for agent in living.cluster.agents.values():
         assert agent.health().status == 200
         assert "Traceback" not in agent.log
 
 
-def test_pods_that_vanish_while_being_attached_disturb_nobody(living: Scene) -> None:
-    """Interfaces come and go faster than they can be looked at."""
+def test_interfaces_that_vanish_during_attachment_do_no_harm(living: Testbed) -> None:
+    """Interfaces appear and vanish faster than the agent can read them."""
     agent = living.cluster.agents[living.node.name]
     for _ in range(10):
         living.node.add_pod().remove()
@@ -94,18 +96,18 @@ def test_pods_that_vanish_while_being_attached_disturb_nobody(living: Scene) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["own cgroups", "one cgroup tree"])
 def test_two_agents_on_one_kernel_do_not_disturb_each_other(shared: bool) -> None:
-    """The same cluster IP means other backends to each of two agents, whatever they share.
+    """The same cluster IP has different backends on two agents, whatever they share.
 
-    Both stand in one kernel and may be attached to one cgroup: packets are told apart by the
-    interface they meet, sockets by their network namespace.
+    Both use one kernel and perhaps one cgroup: packets are distinguished by their interface,
+    sockets by their network namespace.
     """
     with Lab("routed") as lab:
         lab.serve()
         first, second = lab.nodes
         root = first.cgroup.parent if shared and first.cgroup else None
         with (
-            Cluster(lab, nodes=[first], cgroup_root=root) as one,
-            Cluster(lab, nodes=[second], cgroup_root=root) as two,
+            LabCluster(lab, nodes=[first], cgroup_root=root) as one,
+            LabCluster(lab, nodes=[second], cgroup_root=root) as two,
         ):
             for cluster, node in ((one, first), (two, second)):
                 cluster.put("services", *objects(WEB, list(node.pods.values())))

@@ -1,4 +1,4 @@
-"""The classic objects of the Kubernetes literature, as written, on real packets."""
+"""Well-known example objects of the Kubernetes documentation, tested with real packets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from bpfsvc.lab.dial import ask, tally
 from bpfsvc.lab.objects import port, slices
-from tests.lab.scene import Scene, built, host
+from tests.lab.testbed import Testbed, built_testbed, host
 
 NGINX = """\
 apiVersion: v1
@@ -58,10 +58,10 @@ spec: {type: ExternalName, externalName: my.database.example.com, ports: [{port:
 
 
 @pytest.fixture(scope="module")
-def classic() -> Iterator[Scene]:
+def classic() -> Iterator[Testbed]:
     """A bridged lab with the pods these objects are about, and the objects."""
-    with built(layout="bridge", overlay="vxlan") as scene:
-        lab, cluster = scene
+    with built_testbed(layout="bridge", overlay="vxlan") as testbed:
+        lab, cluster = testbed
         for node, address in zip(lab.nodes, ("10.244.1.5", "10.244.2.4"), strict=True):
             node.add_pod(f"nginx-{node.number}", [address]).serve(80)
             node.add_pod(f"hostnames-{node.number}").serve(9376)
@@ -83,23 +83,23 @@ def classic() -> Iterator[Scene]:
             *slices("my-service", [named["hostnames-1"], named["hostnames-2"]], http),
         )
         cluster.start()
-        yield scene
+        yield testbed
 
 
-def test_nginx_service_shares_half_and_half(classic: Scene) -> None:
-    """10.107.33.105:80 and every node's 30007 reach 10.244.1.5:80 and 10.244.2.4:80 alike."""
+def test_nginx_service_shares_half_and_half(classic: Testbed) -> None:
+    """10.107.33.105:80 and every node's 30007 reach 10.244.1.5:80 and 10.244.2.4:80 equally."""
     ways = [(classic.pod, "10.107.33.105", 80), (classic.node, "10.107.33.105", 80)]
     ways += [(classic.client, node.address(), 30007) for node in classic.lab.nodes]
     for place, address, number in ways:
         counts = tally(place, address, number, count=300)
         assert set(counts) == {"nginx-1", "nginx-2"}
-        # Binomial with 300 trials: within 5.8 standard deviations of the middle.
+        # Binomial with 300 trials: within 5.8 standard deviations of the mean.
         assert 100 <= counts["nginx-1"] <= 200
     served = {ask(classic.pod, "10.107.33.105", 80).local for _ in range(40)}
     assert served == {"10.244.1.5:80", "10.244.2.4:80"}
 
 
-def test_classic_endpoints_are_served(classic: Scene) -> None:
+def test_classic_endpoints_are_served(classic: Testbed) -> None:
     """svc-a: 10.233.56.44:80 reaches 101.76.9.141:80, named by a v1 Endpoints object."""
     for place in (classic.pod, classic.lab.pods[3], classic.node):
         answer = ask(place, "10.233.56.44", 80)
@@ -107,8 +107,10 @@ def test_classic_endpoints_are_served(classic: Scene) -> None:
         assert answer.remote == "10.233.56.44:80"
 
 
-def test_hostnames_keep_the_client_with_local_and_mask_it_without(classic: Scene) -> None:
-    """Each node answers with its own pod and sees the client; without Local, neither."""
+def test_hostnames_keep_the_client_address_with_local_and_masquerade_without(
+    classic: Testbed,
+) -> None:
+    """With Local, each node answers with its own pod, which sees the client; without, neither."""
     client = classic.lab.client.address()
     for node in classic.lab.nodes:
         assert tally(classic.client, node.address(), 30000, count=30) == {
@@ -130,7 +132,7 @@ def test_hostnames_keep_the_client_with_local_and_mask_it_without(classic: Scene
     assert set(tally(classic.pod, "10.111.231.44", 80)) == {"hostnames-1", "hostnames-2"}
 
 
-def test_my_service_answers_on_its_external_ip(classic: Scene) -> None:
+def test_my_service_answers_on_its_external_ip(classic: Testbed) -> None:
     """80.11.12.10:80 and 10.96.14.2:80 reach port 9376 of the pods, from pods and from outside."""
     for place, address in (
         (classic.pod, "10.96.14.2"),
@@ -141,8 +143,8 @@ def test_my_service_answers_on_its_external_ip(classic: Scene) -> None:
         assert set(tally(place, address, 80, count=40)) == {"hostnames-1", "hostnames-2"}
 
 
-def test_external_name_is_the_business_of_dns(classic: Scene) -> None:
-    """my-database has no rows, and nobody complains."""
+def test_an_external_name_service_has_no_entries(classic: Testbed) -> None:
+    """my-database has no entries, and there is no error."""
     shown = classic.cluster.command(classic.node, "maps", "dump", "services", "-o", "json")
     assert shown.returncode == 0, shown.stderr
     assert "my-service" in shown.stdout

@@ -1,6 +1,6 @@
-"""What the socket hooks do for pods, and what they leave to tc.
+"""Which calls of pods the socket hooks translate, and which they leave to tc.
 
-That both give the same is shown elsewhere (``test_traffic_sockets``); here is who does it.
+``test_traffic_sockets`` shows that both have the same result.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc import address
-from bpfsvc.datapath import sockets
-from bpfsvc.datapath.pins import PinRoot
+from bpfsvc.base import address
+from bpfsvc.datapath.attach import cgroup
+from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.lab import links
-from bpfsvc.lab.dial import Answer, Protocol, ask, tally
+from bpfsvc.lab.dial import Protocol, Reply, ask, tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import Pod
-from tests.lab.acquainted import acquaint, by_packets, known, opened, state
-from tests.lab.scene import (
+from bpfsvc.lab.pod import LabPod
+from tests.lab.known_pods import by_packets, known, make_known, opened, state
+from tests.lab.test_traffic_interfaces import attached
+from tests.lab.testbed import (
     EMPTY,
     INGRESS,
     LOCAL,
     ONE,
     WEB,
     Named,
-    Scene,
+    Testbed,
+    ask_until_port_is_kept,
     at,
-    built,
+    built_testbed,
     host,
     objects,
 )
-from tests.lab.test_traffic_interfaces import attached
 
 STICKY = Named("sticky", 60)
 ROLLED = Named("rolled", 61)
@@ -45,19 +46,18 @@ WITHOUT_PORT = ((socket.SOL_IP, 24, 1),)
 """IP_BIND_ADDRESS_NO_PORT (ip(7)): a bound socket gets its port when it connects, as others do."""
 
 MARKED = ((socket.SOL_SOCKET, socket.SO_MARK, 1),)
-"""A socket with a mark may be routed in another way than others: it is left to tc."""
+"""A socket with a mark may have another route than others: it is left to tc."""
 
 
 @pytest.fixture(scope="module")
-def met() -> Iterator[Scene]:
+def known_testbed() -> Iterator[Testbed]:
     """A lab whose pods are below the cgroup of their node, and known to the hooks."""
-    with built(layout="routed", holds_pods=True) as scene:
-        lab, cluster = scene
+    with built_testbed(layout="routed", holds_pods=True) as testbed:
+        lab, cluster = testbed
         ranges = [f"{lab.pods[0].address(4)}/32", f"{lab.pods[0].address(6)}/128"]
         every = {
             WEB: objects(WEB, lab.pods),
             STICKY: objects(STICKY, lab.pods, sessionAffinity="ClientIP"),
-            ROLLED: objects(ROLLED, lab.pods[1:2]),
             EMPTY: objects(EMPTY, []),
             LOCAL: objects(
                 LOCAL,
@@ -67,106 +67,113 @@ def met() -> Iterator[Scene]:
             ),
         } | {one: objects(one, [pod]) for one, pod in zip(ONE, lab.pods, strict=True)}
         cluster.put("services", *itertools.chain.from_iterable(every.values()))
+        cluster.put("rolled", *objects(ROLLED, lab.pods[1:2]))
         cluster.start()
-        acquaint(scene)
-        yield scene
+        make_known(testbed)
+        yield testbed
 
 
 @pytest.fixture
-def newcomer(met: Scene) -> Iterator[Pod]:
-    """A pod that the hooks have not met."""
-    pod = met.node.add_pod("newcomer")
-    wait(lambda: attached(met.node, pod), "the programs are attached")
+def new_pod(known_testbed: Testbed) -> Iterator[LabPod]:
+    """A pod that the hooks do not know yet."""
+    pod = known_testbed.node.add_pod("new-pod")
+    wait(lambda: attached(known_testbed.node, pod), "the programs are attached")
     yield pod
     pod.remove()
 
 
-def backend(scene: Scene) -> Pod:
-    """Give a pod of the other node, which ``ONE[2]`` leads to."""
-    return next(iter(scene.lab.nodes[1].pods.values()))
+def backend(testbed: Testbed) -> LabPod:
+    """Return the pod of the other node that is the backend of ``ONE[2]``."""
+    return next(iter(testbed.lab.nodes[1].pods.values()))
 
 
-def ask_one(place: Namespace, family: int, protocol: Protocol = "tcp") -> Answer:
-    return ask(place, ONE[2].vip(family), 80, protocol, connected=False)
+def ask_one(namespace: Namespace, family: int, protocol: Protocol = "tcp") -> Reply:
+    return ask(namespace, ONE[2].vip(family), 80, protocol, connected=False)
 
 
-# -- who translates --
+# -- the hook or tc --
 
 
 def test_a_call_of_a_pod_is_translated_before_there_is_a_packet(
-    met: Scene, family: int, transport: Protocol
+    known_testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """TCP, and UDP without a connection: either side sees what it would see by tc."""
-    answer = ask_one(met.pod, family, transport)
-    assert answer.pod == backend(met).name
-    assert host(answer.peer) == met.pod.address(family)
-    assert answer.local == at(backend(met).address(family), 8080)
+    """TCP, and UDP without a connection: both sides see the same as with tc."""
+    answer = ask_one(known_testbed.pod, family, transport)
+    assert answer.pod == backend(known_testbed).name
+    assert host(answer.peer) == known_testbed.pod.address(family)
+    assert answer.local == at(backend(known_testbed).address(family), 8080)
     assert answer.remote == at(ONE[2].vip(family), 80)
-    assert not by_packets(met.node, answer.peer)
+    assert not by_packets(known_testbed.node, answer.peer)
 
 
-def test_a_mapped_address_is_as_good(met: Scene) -> None:
+def test_a_mapped_address_is_translated_too(known_testbed: Testbed) -> None:
     mapped = f"::ffff:{ONE[2].vip(4)}"
-    answer = ask(met.pod, mapped, 80)
-    assert (answer.pod, answer.remote) == (backend(met).name, at(mapped, 80))
-    assert not by_packets(met.node, at(met.pod.address(4), int(answer.own.rpartition(":")[2])))
+    answer = ask(known_testbed.pod, mapped, 80)
+    assert (answer.pod, answer.remote) == (backend(known_testbed).name, at(mapped, 80))
+    assert not by_packets(
+        known_testbed.node, at(known_testbed.pod.address(4), int(answer.own.rpartition(":")[2]))
+    )
 
 
-def test_connected_datagrams_are_left_to_packets(met: Scene, family: int) -> None:
-    """Nobody could lead them to another backend later: sockets are closed in one namespace only."""
-    answer = ask(met.pod, ONE[2].vip(family), 80, "udp")
-    assert (answer.pod, answer.peer) == (backend(met).name, answer.own)
-    assert by_packets(met.node, answer.peer)
+def test_connected_datagrams_are_left_to_tc(known_testbed: Testbed, family: int) -> None:
+    """They could not get another backend later: sockets can be closed in one namespace only."""
+    answer = ask_until_port_is_kept(known_testbed.pod, ONE[2].vip(family), 80, "udp")
+    assert (answer.pod, answer.peer) == (backend(known_testbed).name, answer.own)
+    assert by_packets(known_testbed.node, answer.peer)
 
 
-def test_what_is_masqueraded_is_left_to_packets(
-    met: Scene, family: int, transport: Protocol
+def test_masqueraded_calls_are_left_to_tc(
+    known_testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """A NodePort under the Cluster policy: the backend sees the node."""
-    to = (met.node.address(family), ONE[2].node_port)
-    answer = ask(met.pod, *to, transport, connected=False)
-    assert answer.pod == backend(met).name
-    assert host(answer.peer) == met.leaving(backend(met), met.node, family)
-    own = at(met.pod.address(family), int(answer.own.rpartition(":")[2]))
-    assert by_packets(met.node, own)
+    """A NodePort with the Cluster policy: the backend sees the node."""
+    to = (known_testbed.node.address(family), ONE[2].node_port)
+    answer = ask(known_testbed.pod, *to, transport, connected=False)
+    assert answer.pod == backend(known_testbed).name
+    assert host(answer.peer) == known_testbed.leaving(
+        backend(known_testbed), known_testbed.node, family
+    )
+    own = at(known_testbed.pod.address(family), int(answer.own.rpartition(":")[2]))
+    assert by_packets(known_testbed.node, own)
 
 
-def test_a_pod_reaches_itself_as_often_as_any_other(met: Scene, family: int) -> None:
-    """Hairpin: the hook has chosen, and tc, which masquerades, does not choose again."""
-    answer = ask(met.pod, ONE[0].vip(family), 80)
-    assert (answer.pod, answer.remote) == (met.pod.name, at(ONE[0].vip(family), 80))
-    assert host(answer.peer) == met.leaving(met.pod, met.node, family)
-    counts = tally(met.pod, WEB.vip(family), 80, count=400)
-    # Binomial with 400 trials and a quarter: within six standard deviations. By two choices it
-    # would be a sixteenth, 25.
-    assert 48 <= counts[met.pod.name] <= 152
+def test_a_pod_reaches_itself_as_often_as_any_other_backend(
+    known_testbed: Testbed, family: int
+) -> None:
+    """Hairpin: the hook chooses, and tc, which masquerades, does not choose again."""
+    answer = ask(known_testbed.pod, ONE[0].vip(family), 80)
+    assert (answer.pod, answer.remote) == (known_testbed.pod.name, at(ONE[0].vip(family), 80))
+    assert host(answer.peer) == known_testbed.leaving(known_testbed.pod, known_testbed.node, family)
+    counts = tally(known_testbed.pod, WEB.vip(family), 80, count=400)
+    # Binomial with 400 trials and a quarter: within six standard deviations. With two choices
+    # it would be a sixteenth, 25.
+    assert 48 <= counts[known_testbed.pod.name] <= 152
 
 
-def test_a_refusal_is_left_to_packets(met: Scene, family: int) -> None:
-    """A call that does not wait is not refused at once, as none is by tc."""
+def test_refusals_are_left_to_tc(known_testbed: Testbed, family: int) -> None:
+    """A call that does not wait is not refused at once: tc refuses none at once either."""
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
-    with met.pod.socket(domain) as made:
+    with known_testbed.pod.socket(domain) as made:
         made.setblocking(False)
         assert made.connect_ex((EMPTY.vip(family), 80)) == errno.EINPROGRESS
-    assert tally(met.pod, EMPTY.vip(family), 80, count=2) == {"refused": 2}
-    with met.pod.socket(domain, socket.SOCK_DGRAM) as made:
+    assert tally(known_testbed.pod, EMPTY.vip(family), 80, count=2) == {"refused": 2}
+    with known_testbed.pod.socket(domain, socket.SOCK_DGRAM) as made:
         made.sendto(b"who", (EMPTY.vip(family), 80))
 
 
-def test_loopback_is_the_pods_own(met: Scene) -> None:
-    """127.0.0.1:nodePort is the node's, and not that of its pods."""
+def test_loopback_in_a_pod_is_not_translated(known_testbed: Testbed) -> None:
+    """127.0.0.1:nodePort is a frontend on the node, not in its pods."""
     for own in ("127.0.0.1", "::1"):
-        assert tally(met.pod, own, ONE[2].node_port, count=1) == {"refused": 1}
+        assert tally(known_testbed.pod, own, ONE[2].node_port, count=1) == {"refused": 1}
 
 
 # -- the same rules --
 
 
-def test_affinity_is_that_of_the_pods_address(met: Scene, family: int) -> None:
-    """What the hook remembers is what tc remembers, and the other way round."""
+def test_affinity_is_by_the_pods_address(known_testbed: Testbed, family: int) -> None:
+    """The hook and tc share the affinity entries."""
     for first, second in (((), MARKED), (MARKED, ())):
-        for pod in met.node.pods.values():
-            with opened(met.node) as pinned:
+        for pod in known_testbed.node.pods.values():
+            with opened(known_testbed.node) as pinned:
                 affinities = pinned.map("affinities")
                 affinities.delete_many([key for key, _ in affinities.items()])
             chosen = ask(pod, STICKY.vip(family), 80, options=first).pod
@@ -174,38 +181,42 @@ def test_affinity_is_that_of_the_pods_address(met: Scene, family: int) -> None:
                 assert ask(pod, STICKY.vip(family), 80, options=options).pod == chosen
 
 
-def test_a_socket_that_has_a_port_is_left_to_tc(met: Scene, family: int) -> None:
-    """Another may have the same one, and be given the same backend."""
-    answer = ask(met.pod, ONE[2].vip(family), 80, source=(met.pod.address(family), 0))
-    assert host(answer.peer) == met.pod.address(family)
-    assert by_packets(met.node, answer.peer)
+def test_a_socket_that_has_a_port_is_left_to_tc(known_testbed: Testbed, family: int) -> None:
+    """Another socket may have the same port and get the same backend."""
+    answer = ask(
+        known_testbed.pod, ONE[2].vip(family), 80, source=(known_testbed.pod.address(family), 0)
+    )
+    assert host(answer.peer) == known_testbed.pod.address(family)
+    assert by_packets(known_testbed.node, answer.peer)
 
 
-def test_source_ranges_know_the_pods_address(met: Scene, family: int) -> None:
-    allowed, other = met.node.pods.values()
+def test_source_ranges_are_checked_with_the_pods_address(
+    known_testbed: Testbed, family: int
+) -> None:
+    allowed, other = known_testbed.node.pods.values()
     answer = ask(allowed, INGRESS[family], 80)
-    assert answer.pod == backend(met).name
-    assert not by_packets(met.node, answer.peer)
+    assert answer.pod == backend(known_testbed).name
+    assert not by_packets(known_testbed.node, answer.peer)
     assert tally(other, INGRESS[family], 80, count=1, timeout=0.3) == {"timeout": 1}
 
 
-def test_a_socket_that_is_bound_keeps_its_address(met: Scene, family: int) -> None:
-    """To the address that is known of the pod it is translated; to another it is left to tc."""
-    pod = list(met.node.pods.values())[1]
+def test_a_socket_that_is_bound_keeps_its_address(known_testbed: Testbed, family: int) -> None:
+    """Bound to the known address of the pod it is translated; bound to another it is left to tc."""
+    pod = list(known_testbed.node.pods.values())[1]
     own = (pod.address(family), 0)
     answer = ask(pod, ONE[2].vip(family), 80, source=own, options=WITHOUT_PORT)
     assert host(answer.peer) == pod.address(family)
-    assert not by_packets(met.node, answer.peer)
+    assert not by_packets(known_testbed.node, answer.peer)
     second = "10.244.1.99" if family == 4 else "fd44:1::99"
-    give(pod, second)
+    add_pod_address(pod, second)
     answer = ask(pod, ONE[2].vip(family), 80, source=(second, 0))
     assert host(answer.peer) == second
-    assert by_packets(met.node, answer.peer)
+    assert by_packets(known_testbed.node, answer.peer)
     assert state(pod, family) == "proven"
 
 
-def give(pod: Pod, text: str) -> None:
-    """Let a pod have a further address, which its node knows of."""
+def add_pod_address(pod: LabPod, text: str) -> None:
+    """Add an address to a pod, and a route to it on its node."""
     added = ipaddress.ip_address(text)
     links.add_address(pod.uplink, added)
     links.await_address(pod.uplink, added)
@@ -216,30 +227,32 @@ def give(pod: Pod, text: str) -> None:
 # -- datagrams --
 
 
-def test_datagrams_of_a_socket_leave_a_backend_that_serves_no_more(met: Scene, family: int) -> None:
-    """One socket keeps its backend, and takes another when that is none any more."""
+def test_datagrams_of_a_socket_get_another_backend_when_theirs_is_removed(
+    known_testbed: Testbed, family: int
+) -> None:
+    """One socket keeps its backend, and gets another one when that is removed."""
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
-    pods = met.lab.pods
-    with met.pod.socket(domain, socket.SOCK_DGRAM) as made:
+    pods = known_testbed.lab.pods
+    with known_testbed.pod.socket(domain, socket.SOCK_DGRAM) as made:
         made.settimeout(2)
         for chosen in (pods[1:2], pods[2:3], pods[3:4]):
-            met.cluster.apply("rolled", *objects(ROLLED, chosen))
+            known_testbed.cluster.apply("rolled", *objects(ROLLED, chosen))
             for _ in range(3):
                 assert who(made, ROLLED.vip(family)) == chosen[0].name
-        own = at(met.pod.address(family), made.getsockname()[1])
-        assert not by_packets(met.node, own)
+        own = at(known_testbed.pod.address(family), made.getsockname()[1])
+        assert not by_packets(known_testbed.node, own)
 
 
-def test_one_socket_has_one_backend(met: Scene, family: int) -> None:
+def test_one_socket_has_one_backend(known_testbed: Testbed, family: int) -> None:
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
     for _ in range(4):
-        with met.pod.socket(domain, socket.SOCK_DGRAM) as made:
+        with known_testbed.pod.socket(domain, socket.SOCK_DGRAM) as made:
             made.settimeout(2)
             assert len({who(made, WEB.vip(family)) for _ in range(8)}) == 1
 
 
 def who(made: socket.socket, vip: str) -> str:
-    """Ask by one datagram; the answer is from whom was asked."""
+    """Send one datagram; assert that the answer comes from the same address."""
     made.sendto(b"echo " + vip.encode(), (vip, 80))
     data, remote = made.recvfrom(100)
     assert (data, remote[0], remote[1]) == (b"echo " + vip.encode(), vip, 80)
@@ -247,111 +260,118 @@ def who(made: socket.socket, vip: str) -> str:
     return str(made.recvfrom(1 << 16)[0].split(b'"')[3].decode())
 
 
-# -- getting to know a namespace --
+# -- learning a namespace --
 
 
 def test_a_namespace_is_learned_from_its_first_packets(
-    met: Scene, newcomer: Pod, family: int
+    known_testbed: Testbed, new_pod: LabPod, family: int
 ) -> None:
-    """The first call is tc's, and works; the second is a trial; then the namespace is known."""
-    answer = ask_one(newcomer, family)
-    assert (answer.pod, answer.peer) == (backend(met).name, answer.own)
-    assert by_packets(met.node, answer.peer)
-    assert state(newcomer, family) == "learned"
-    answer = ask_one(newcomer, family)
-    assert (answer.pod, answer.peer) == (backend(met).name, answer.own)
-    assert not by_packets(met.node, answer.peer)
-    assert state(newcomer, family) == "proven"
-    (row,) = [row for row in known(met.node) if row["address"] == newcomer.address(family)]
-    assert (row["interface"], row["clients"]) == (f"#{newcomer.host_end.index}", "pod")
+    """The first call is translated by tc; the second is a trial; then the namespace is known."""
+    answer = ask_one(new_pod, family)
+    assert (answer.pod, answer.peer) == (backend(known_testbed).name, answer.own)
+    assert by_packets(known_testbed.node, answer.peer)
+    assert state(new_pod, family) == "learned"
+    answer = ask_one(new_pod, family)
+    assert (answer.pod, answer.peer) == (backend(known_testbed).name, answer.own)
+    assert not by_packets(known_testbed.node, answer.peer)
+    assert state(new_pod, family) == "proven"
+    (row,) = [row for row in known(known_testbed.node) if row["address"] == new_pod.address(family)]
+    assert (row["interface"], row["clients"]) == (f"#{new_pod.host_end.index}", "pod")
 
 
-def test_a_socket_that_began_by_packets_stays_there(met: Scene, newcomer: Pod, family: int) -> None:
-    """Else its flow would change its backend while it lives."""
+def test_a_socket_that_tc_translated_first_stays_with_tc(
+    known_testbed: Testbed, new_pod: LabPod, family: int
+) -> None:
+    """Otherwise its flow might change its backend."""
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
-    with newcomer.socket(domain, socket.SOCK_DGRAM) as made:
+    with new_pod.socket(domain, socket.SOCK_DGRAM) as made:
         made.settimeout(2)
         chosen = {who(made, WEB.vip(family)) for _ in range(2)}
-        acquaint(met, newcomer)
+        make_known(known_testbed, new_pod)
         chosen |= {who(made, WEB.vip(family)) for _ in range(8)}
         assert len(chosen) == 1
-        assert by_packets(met.node, at(newcomer.address(family), made.getsockname()[1]))
+        assert by_packets(known_testbed.node, at(new_pod.address(family), made.getsockname()[1]))
 
 
-def test_a_namespace_with_two_addresses_is_left_alone(met: Scene, newcomer: Pod) -> None:
-    """One call a second is looked at; a packet from another address ends it."""
-    acquaint(met, newcomer)
-    first, second = newcomer.address(4), "10.244.1.98"
-    give(newcomer, second)
-    newcomer.netlink.route(
-        "replace", dst="default", gateway="169.254.1.1", oif=newcomer.uplink.index, prefsrc=second
+def test_a_namespace_with_two_addresses_is_left_to_tc(
+    known_testbed: Testbed, new_pod: LabPod
+) -> None:
+    """One call per second is checked; a packet from another address ends the translation."""
+    make_known(known_testbed, new_pod)
+    first, second = new_pod.address(4), "10.244.1.98"
+    add_pod_address(new_pod, second)
+    new_pod.netlink.route(
+        "replace", dst="default", gateway="169.254.1.1", oif=new_pod.uplink.index, prefsrc=second
     )
 
     def is_unsure() -> bool:
-        assert host(ask_one(newcomer, 4).peer) == second
-        return any(row["address"] == first and row["state"] == "unsure" for row in known(met.node))
+        assert host(ask_one(new_pod, 4).peer) == second
+        return any(
+            row["address"] == first and row["state"] == "unsure"
+            for row in known(known_testbed.node)
+        )
 
     wait(is_unsure, "the second address is noticed")
-    assert by_packets(met.node, ask_one(newcomer, 4).peer)
-    answer = ask_one(newcomer, 6)
-    assert not by_packets(met.node, answer.peer)
+    assert by_packets(known_testbed.node, ask_one(new_pod, 4).peer)
+    answer = ask_one(new_pod, 6)
+    assert not by_packets(known_testbed.node, answer.peer)
 
 
-# -- who wants to be left alone --
+# -- pods that opt out --
 
 
 @pytest.mark.parametrize("listens", ["127.0.0.1", "0.0.0.0", "::1", "::"])
-def test_a_pod_with_a_proxy_of_a_mesh_is_left_alone(
-    met: Scene, newcomer: Pod, listens: str
+def test_a_pod_with_a_mesh_proxy_is_left_to_tc(
+    known_testbed: Testbed, new_pod: LabPod, listens: str
 ) -> None:
-    """While somebody listens on a port of ``--mesh-ports`` within the pod."""
-    acquaint(met, newcomer)
-    with newcomer.socket(socket.AF_INET6 if ":" in listens else socket.AF_INET) as proxy:
+    """While a program listens on a port of ``--mesh-ports`` in the pod."""
+    make_known(known_testbed, new_pod)
+    with new_pod.socket(socket.AF_INET6 if ":" in listens else socket.AF_INET) as proxy:
         if ":" in listens:
             proxy.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         proxy.bind((listens, MESH_PORT))
         proxy.listen()
-        wait(lambda: translators(met, newcomer) == {"tc"}, "its calls are left alone")
-    wait(lambda: translators(met, newcomer) == {"hook"}, "they are translated again")
+        wait(lambda: translators(known_testbed, new_pod) == {"tc"}, "its calls are left to tc")
+    wait(lambda: translators(known_testbed, new_pod) == {"hook"}, "they are translated again")
 
 
-def test_a_pod_that_opted_out_is_left_alone(met: Scene, newcomer: Pod) -> None:
-    """By either of its addresses."""
-    acquaint(met, newcomer)
-    with opened(met.node) as pinned:
+def test_a_pod_that_opted_out_is_left_to_tc(known_testbed: Testbed, new_pod: LabPod) -> None:
+    """By both of its addresses."""
+    make_known(known_testbed, new_pod)
+    with opened(known_testbed.node) as pinned:
         optouts = pinned.map("socket_optouts")
-        key = address.pack(newcomer.address(4))
+        key = address.pack(new_pod.address(4))
         optouts.update(key, bytes(optouts.value_size))
         try:
-            wait(lambda: translators(met, newcomer) == {"tc"}, "its calls are left alone")
+            wait(lambda: translators(known_testbed, new_pod) == {"tc"}, "its calls are left to tc")
         finally:
             optouts.delete(key)
-        wait(lambda: translators(met, newcomer) == {"hook"}, "they are translated again")
+        wait(lambda: translators(known_testbed, new_pod) == {"hook"}, "they are translated again")
 
 
-def translators(scene: Scene, pod: Pod) -> set[str]:
-    """Give who translates calls of a pod, of all families, just now."""
+def translators(testbed: Testbed, pod: LabPod) -> set[str]:
+    """Return what translates calls of a pod at present, over all families: "hook" or "tc"."""
     found = set()
-    for family in scene.lab.families:
+    for family in testbed.lab.families:
         answer = ask_one(pod, family)
-        assert answer.pod == backend(scene).name
-        found.add("tc" if by_packets(scene.node, answer.peer) else "hook")
+        assert answer.pod == backend(testbed).name
+        found.add("tc" if by_packets(testbed.node, answer.peer) else "hook")
     return found
 
 
-# -- last: other ways to be started --
+# -- last: other flags of the agent --
 
 
-def test_whose_sockets_are_translated_can_be_told(met: Scene) -> None:
-    """``host``: not those of pods; ``off``: nothing is attached, and nothing is amiss."""
-    root = PinRoot(met.node.pin_root)
+def test_socket_lb_can_be_limited_to_the_node_or_turned_off(known_testbed: Testbed) -> None:
+    """``host``: no sockets of pods; ``off``: nothing is attached, and no warning is given."""
+    root = PinRoot(known_testbed.node.pin_root)
     for whose, hooks in (("host", 8), ("off", 0), ("all", 8)):
-        met.cluster.stop(met.node)
-        met.cluster.start(met.node, options=("--socket-lb", whose))
-        assert len(sockets.attached(root)) == hooks
-        assert translators(met, met.pod) == {"hook" if whose == "all" else "tc"}
+        known_testbed.cluster.stop(known_testbed.node)
+        known_testbed.cluster.start(known_testbed.node, options=("--socket-lb", whose))
+        assert len(cgroup.attached(root)) == hooks
+        assert translators(known_testbed, known_testbed.pod) == {"hook" if whose == "all" else "tc"}
         if whose != "off":
-            assert ask_one(met.node, 4).pod == backend(met).name
-        said = met.cluster.command(met.node, "status")
-        assert f"{hooks} of 8 hooks attached" in said.stdout
-        assert "socket hooks are not attached" not in said.stdout
+            assert ask_one(known_testbed.node, 4).pod == backend(known_testbed).name
+        status = known_testbed.cluster.command(known_testbed.node, "status")
+        assert f"{hooks} of 8 hooks attached" in status.stdout
+        assert "socket hooks are not attached" not in status.stdout

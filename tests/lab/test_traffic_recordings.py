@@ -1,8 +1,8 @@
-"""A recorded cluster lives again: after each step of it, connections go where they should.
+"""A recorded cluster is replayed: after each step, connections reach the right endpoints.
 
-A real API server's lists and events are told by one of our own at their recorded versions. What
-should become of connections is worked out by the specification from the objects that the server
-has by then, and asked of real packets.
+The lab's API server sends the lists and events of a real one at their recorded versions. The
+specification computes the expected connections from the server's present objects, and the test
+compares them with real packets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from bpfsvc.lab.apiserver.replay import Step, replay, steps
-from bpfsvc.lab.cluster import Cluster
+from bpfsvc.lab.cluster import LabCluster
 from bpfsvc.lab.patience import wait
-from tests.lab.asked import Asked, Raw, check, equip
-from tests.lab.sites import Site, Surroundings
+from tests.lab.case_flows import CaseFlow, Raw, check, set_up_case
+from tests.lab.case_testbed import AgentSetup, CaseTestbed
 from tests.specification.frontends import frontends
 from tests.specification.objects import service_key
 from tests.specification.verdicts import evaluate
@@ -34,7 +34,7 @@ CLIENTS = {
     6: {"pod": "fd00:10:244:1::99", "node": ADDRESSES[1], "external": "2001:db8::99"},
 }
 
-SURROUNDINGS = Surroundings(
+AGENT_SETUP = AgentSetup(
     NODE,
     ADDRESSES,
     ("10.244.0.0/16", "fd00:10:244::/48"),
@@ -43,63 +43,67 @@ SURROUNDINGS = Surroundings(
 )
 
 
-class Theatre(NamedTuple):
-    """Where the recording is played."""
+class RecordedCluster(NamedTuple):
+    """The testbed of the recording and its remaining steps."""
 
-    site: Site
-    cluster: Cluster
-    acts: Iterator[Step]
+    testbed: CaseTestbed
+    cluster: LabCluster
+    steps: Iterator[Step]
 
 
 @pytest.fixture(scope="module")
-def theatre() -> Iterator[Theatre]:
-    """A node whose agent asks an API server that holds the recorded lists."""
+def recorded() -> Iterator[RecordedCluster]:
+    """A node whose agent watches an API server with the recorded lists."""
     with ExitStack() as stack:
-        site = stack.enter_context(Site(SURROUNDINGS))
-        site.outside.hold(SERVER)
-        options = SURROUNDINGS.options
-        cluster = stack.enter_context(Cluster(site, options=options, served=(site.outside, SERVER)))
-        acts = replay(cluster.api.store, RECORDINGS)
-        # The lists are loaded with the first step, in which nothing happens yet.
-        assert next(acts).events == ()
+        testbed = stack.enter_context(CaseTestbed(AGENT_SETUP))
+        testbed.outside.add_address(SERVER)
+        options = AGENT_SETUP.options
+        cluster = stack.enter_context(
+            LabCluster(testbed, options=options, served=(testbed.outside, SERVER))
+        )
+        remaining = replay(cluster.api.store, RECORDINGS)
+        # The first step loads the lists and has no events.
+        assert next(remaining).events == ()
         cluster.start()
-        yield Theatre(site, cluster, acts)
+        yield RecordedCluster(testbed, cluster, remaining)
 
 
-ACTS = list(steps(RECORDINGS))
+STEPS = list(steps(RECORDINGS))
 
 
-@pytest.mark.parametrize("number", range(len(ACTS)), ids=[step.name for step in ACTS])
-def test_after_each_step_connections_go_where_they_should(theatre: Theatre, number: int) -> None:
-    """Those to Services that the step is about; to all where it shows in none, and at the end."""
-    step = next(theatre.acts) if number else ACTS[0]
-    assert step.name == ACTS[number].name
-    theatre.cluster.settle()
-    case = _case(theatre)
-    equip(theatre.site, case)
-    theatre.site.outside.hold(SERVER)
-    asked = [*_flows(case, _services(step)), *_former(step)]
-    if not asked or number == len(ACTS) - 1:
-        asked = list(_flows(case, None))
-    for flow in asked:
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=[step.name for step in STEPS])
+def test_after_each_step_connections_reach_the_right_endpoints(
+    recorded: RecordedCluster, number: int
+) -> None:
+    """Connections to the Services of the step; to all if the step names none, and at the end."""
+    step = next(recorded.steps) if number else STEPS[0]
+    assert step.name == STEPS[number].name
+    recorded.cluster.settle()
+    case = _case(recorded)
+    set_up_case(recorded.testbed, case)
+    recorded.testbed.outside.add_address(SERVER)
+    flows = [*_flows(case, _services(step)), *_former(step)]
+    if not flows or number == len(STEPS) - 1:
+        flows = list(_flows(case, None))
+    for flow in flows:
         expect = evaluate(case, flow).as_expected()
-        held = Asked(theatre.site, case, flow)
+        case_flow = CaseFlow(recorded.testbed, case, flow)
         if any(event.object["kind"] == "Node" for event in step.events):
-            # Marks say nothing of the watch of nodes.
-            wait(partial(_holds, held, expect), f"{flow} as {expect}")
-        check(held, expect)
+            # Marks do not cover the watch of nodes.
+            wait(partial(_holds, case_flow, expect), f"{flow} as {expect}")
+        check(case_flow, expect)
 
 
-def _holds(held: Asked, expect: Raw) -> bool:
+def _holds(case_flow: CaseFlow, expect: Raw) -> bool:
     try:
-        check(held, expect)
+        check(case_flow, expect)
     except AssertionError:
         return False
     return True
 
 
 def _services(step: Step) -> set[str]:
-    """Give the names of the Services that a step is about; the Node is about all."""
+    """Return the names of the Services of a step; for the Node, of all."""
     found = set()
     for event in step.events:
         metadata = event.object["metadata"]
@@ -113,7 +117,7 @@ def _services(step: Step) -> set[str]:
 
 
 def _former(step: Step) -> list[dict[str, Any]]:
-    """Give connections to what was the address of a Service until this step."""
+    """Return connections to addresses that belonged to a Service until this step."""
     return [
         {
             "from": "pod",
@@ -127,9 +131,9 @@ def _former(step: Step) -> list[dict[str, Any]]:
     ]
 
 
-def _case(theatre: Theatre) -> dict[str, Any]:
-    """Give what the server has, in the format of the specification's cases."""
-    store = theatre.cluster.api.store
+def _case(recorded: RecordedCluster) -> dict[str, Any]:
+    """Return the server's objects in the format of the specification's cases."""
+    store = recorded.cluster.api.store
     (node,) = (record.raw() for record in store.all("nodes"))
     return {
         "id": "recorded",
@@ -139,7 +143,7 @@ def _case(theatre: Theatre) -> dict[str, Any]:
             "primary": dict(zip(("IPv4", "IPv6"), ADDRESSES, strict=True)),
             "zone": node["metadata"]["labels"]["topology.kubernetes.io/zone"],
         },
-        "cluster_cidr": list(SURROUNDINGS.cluster_cidrs),
+        "cluster_cidr": list(AGENT_SETUP.cluster_cidrs),
         "nodeport_addresses": [],
         "service_cidrs": [],
         "services": [
@@ -158,12 +162,12 @@ def _raw(records: Any) -> list[dict[str, Any]]:
 
 
 def _flows(case: Raw, names: set[str] | None) -> Iterator[dict[str, Any]]:
-    """Give connections and datagrams from everywhere to all frontends of some Services."""
+    """Return connections and datagrams from everywhere to all frontends of some Services."""
     for one in frontends(case):
         if names is not None and service_key(one.port.service)[1] not in names:
             continue
         if one.port.protocol not in ("TCP", "UDP"):
-            continue  # this kernel has no sockets of SCTP
+            continue  # this kernel has no SCTP sockets
         own = ADDRESSES[0 if one.port.family == 4 else 1]
         for came_from, source in CLIENTS[one.port.family].items():
             yield {

@@ -1,7 +1,7 @@
-"""Backends that change under traffic: connections stay, new ones follow, nothing is lost between.
+"""Backends that change under traffic: connections stay, new ones follow, nothing is lost.
 
-A rollout is one change of an EndpointSlice file; it has arrived when the frontend's row in the
-kernel is another one, for every change gives it a new generation.
+A rollout is one change of an EndpointSlice file; it is complete when the frontend's entry in the
+kernel has changed, because every change gives it a new generation.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pytest
 from bpfsvc.lab.dial import Protocol, ask, connect, tally
 from bpfsvc.lab.load import Load
 from bpfsvc.lab.objects import port, service, slices
-from bpfsvc.lab.pod import Pod
-from tests.lab.scene import SLICE_PORTS, Named, Scene, built, host
+from bpfsvc.lab.pod import LabPod
+from tests.lab.testbed import SLICE_PORTS, Named, Testbed, built_testbed, host
 
 ROLLED = Named("rolled", 50)
 NUMBER = 80
 
 _CHI_SQUARE = {1: 23.9, 2: 27.6, 3: 30.7, 4: 33.4, 5: 35.9}
-"""By degrees of freedom, what a fair choice exceeds once in a million times."""
+"""By degrees of freedom: the chi-square that a fair choice exceeds once in a million times."""
 
 
 @pytest.fixture(scope="module")
-def rolling() -> Iterator[Scene]:
+def rolling() -> Iterator[Testbed]:
     """Two nodes with three pods each, and a Service whose backends the tests choose."""
-    with built(layout="routed", pods_per_node=3) as scene:
-        scene.cluster.put(
+    with built_testbed(layout="routed", pods_per_node=3) as testbed:
+        testbed.cluster.put(
             "service",
             service(
                 ROLLED.name,
@@ -45,136 +45,138 @@ def rolling() -> Iterator[Scene]:
                 type="NodePort",
             ),
         )
-        _write(scene, scene.lab.pods)
-        scene.cluster.start()
-        yield scene
+        _write(testbed, testbed.lab.pods)
+        testbed.cluster.start()
+        yield testbed
 
 
-def _write(scene: Scene, backends: list[Pod]) -> None:
-    scene.cluster.put("slices", *slices(ROLLED.name, backends, SLICE_PORTS))
+def _write(testbed: Testbed, backends: list[LabPod]) -> None:
+    testbed.cluster.put("slices", *slices(ROLLED.name, backends, SLICE_PORTS))
 
 
-def _roll(scene: Scene, backends: list[Pod]) -> None:
+def _roll(testbed: Testbed, backends: list[LabPod]) -> None:
     """Change the backends, and wait until both nodes have the change."""
-    _write(scene, backends)
-    scene.cluster.settle()
+    _write(testbed, backends)
+    testbed.cluster.settle()
 
 
 def _unfairness(counts: Counter[str]) -> float:
-    """Give chi-square against equal shares."""
+    """Return chi-square against equal shares."""
     share = counts.total() / len(counts)
     return sum((count - share) ** 2 / share for count in counts.values())
 
 
 @pytest.mark.parametrize("origin", ["pod", "node", "client"])
 def test_new_connections_spread_uniformly(
-    rolling: Scene, origin: str, family: int, transport: Protocol
+    rolling: Testbed, origin: str, family: int, transport: Protocol
 ) -> None:
-    """By packets and by sockets, over all six backends."""
+    """By tc and by the socket LB, over all six backends."""
     _roll(rolling, rolling.lab.pods)
-    place = getattr(rolling, origin)
+    namespace = getattr(rolling, origin)
     address, number = (
         (ROLLED.vip(family), NUMBER)
         if origin != "client"
         else (rolling.node.address(family), ROLLED.node_port)
     )
-    counts = tally(place, address, number, transport, count=600)
+    counts = tally(namespace, address, number, transport, count=600)
     assert set(counts) == {pod.name for pod in rolling.lab.pods}
     assert _unfairness(counts) < _CHI_SQUARE[len(counts) - 1]
 
 
-def test_connections_keep_their_backend_while_others_come_and_go(
-    rolling: Scene, family: int
+def test_connections_keep_their_backend_while_others_are_added_and_removed(
+    rolling: Testbed, family: int
 ) -> None:
-    """Established connections outlive four changes, the loss of their backend's place included."""
+    """Established connections survive four changes, including the removal of their backend."""
     pods = rolling.lab.pods
     _roll(rolling, pods[:3])
     with ExitStack() as stack:
         held = [
-            stack.enter_context(connect(place, ROLLED.vip(family), NUMBER))
-            for place in [rolling.lab.pods[1], rolling.node] * 12
+            stack.enter_context(connect(namespace, ROLLED.vip(family), NUMBER))
+            for namespace in [rolling.lab.pods[1], rolling.node] * 12
         ]
         chosen = [conversation.who().pod for conversation in held]
         assert set(chosen) == {pod.name for pod in pods[:3]}
         for backends in (pods, pods[3:], pods[2:4], pods[:1]):
             _roll(rolling, backends)
             assert all(conversation.echo(b"still there?") for conversation in held)
-            for place in (rolling.lab.pods[1], rolling.node):
-                counts = tally(place, ROLLED.vip(family), NUMBER, count=60)
+            for namespace in (rolling.lab.pods[1], rolling.node):
+                counts = tally(namespace, ROLLED.vip(family), NUMBER, count=60)
                 assert set(counts) == {pod.name for pod in backends}
         assert all(conversation.echo(bytes(50_000)) for conversation in held)
 
 
-def test_datagrams_leave_a_backend_that_serves_no_more(rolling: Scene, family: int) -> None:
-    """UDP has no end: a client's socket goes on with a new backend as soon as the old one left."""
+def test_datagrams_get_another_backend_when_theirs_is_removed(
+    rolling: Testbed, family: int
+) -> None:
+    """UDP has no end: a client's socket gets a new backend as soon as the old one is removed."""
     pods = rolling.lab.pods
-    for place in (rolling.lab.pods[4], rolling.node):
+    for namespace in (rolling.lab.pods[4], rolling.node):
         _roll(rolling, pods[:1])
         source = ("", 41000 + family)
         assert (
-            ask(place, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
+            ask(namespace, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
             == pods[0].name
         )
         _roll(rolling, pods[1:2])
         assert (
-            ask(place, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
+            ask(namespace, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
             == pods[1].name
         )
 
 
 class Era(NamedTuple):
-    """A set of backends, from the writing of its file to the arrival of the next."""
+    """A set of backends, valid from the writing of its file until the next set is in the kernel."""
 
     names: frozenset[str]
     began: float
 
 
 class Observer(threading.Thread):
-    """Asks without pause who answers, and notes when: pods that were never meant to are found."""
+    """Connects without pause and records time and pod, to find answers of wrong backends."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, testbed: Testbed) -> None:
         super().__init__()
         self.seen: list[tuple[float, float, str]] = []
         self.errors: list[OSError] = []
-        self.enough = threading.Event()
-        self._scene = scene
+        self.finished = threading.Event()
+        self._testbed = testbed
 
     def run(self) -> None:
-        """Ask until told that it is enough."""
-        while not self.enough.is_set():
+        """Connect until ``finished`` is set."""
+        while not self.finished.is_set():
             began = time.monotonic()
             try:
-                answer = ask(self._scene.pod, ROLLED.vip(4), NUMBER)
+                answer = ask(self._testbed.pod, ROLLED.vip(4), NUMBER)
             except OSError as error:
                 self.errors.append(error)
             else:
                 self.seen.append((began, time.monotonic(), answer.pod))
 
 
-def _roll_often(scene: Scene, times: int) -> list[Era]:
-    """Roll through overlapping and disjoint sets; give when each was in force at most."""
-    pods = scene.lab.pods
+def _roll_often(testbed: Testbed, times: int) -> list[Era]:
+    """Roll through overlapping and disjoint sets; return the sets with their start times."""
+    pods = testbed.lab.pods
     sets = cycle([pods[1:3], pods[3:5], pods[2:5], pods[1:2], pods[1:5], pods[4:5]])
     eras: list[Era] = []
     for _ in range(times):
         backends = next(sets)
-        row = scene.cluster.row(scene.node, ROLLED.vip(4), NUMBER)
+        entry = testbed.cluster.entry(testbed.node, ROLLED.vip(4), NUMBER)
         eras.append(Era(frozenset(pod.name for pod in backends), time.monotonic()))
-        _write(scene, backends)
-        scene.cluster.arrived(scene.node, ROLLED.vip(4), NUMBER, not_row=row)
+        _write(testbed, backends)
+        testbed.cluster.await_entry(testbed.node, ROLLED.vip(4), NUMBER, other_than=entry)
     eras.append(Era(frozenset(), time.monotonic()))
     return eras
 
 
 def _allowed(eras: list[Era], began: float, ended: float) -> set[str]:
-    """Give the names of all sets that may have been in force between two moments.
+    """Return the names of all sets that may have been valid between two times.
 
-    A set may be in force from its writing to the arrival of the next, which is before the writing
-    of the one after.
+    A set may be valid from its writing until the next one is in the kernel, which happens before
+    the writing of the set after that.
     """
     names: set[str] = set()
-    for at, era in enumerate(eras):
-        gone = eras[at + 2].began if at + 2 < len(eras) else float("inf")
+    for index, era in enumerate(eras):
+        gone = eras[index + 2].began if index + 2 < len(eras) else float("inf")
         if era.began <= ended and began <= gone:
             names |= era.names
     return names
@@ -183,11 +185,11 @@ def _allowed(eras: list[Era], began: float, ended: float) -> set[str]:
 @pytest.mark.parametrize(
     "times", [pytest.param(100, id="100"), pytest.param(1000, id="1000", marks=pytest.mark.slow)]
 )
-def test_rollouts_under_load_lose_nothing(rolling: Scene, times: int) -> None:
-    """Consecutive rollouts at full rate: nothing refused, lost, reset, or sent where it never was.
+def test_rollouts_under_load_lose_nothing(rolling: Testbed, times: int) -> None:
+    """Rollouts at full rate: nothing is refused, lost, reset, or sent to a wrong backend.
 
-    The first pod asks and the sixth is never a backend; the others come and go in sets that
-    overlap and sets that do not. Streams opened before go on through all of it.
+    The first pod is the client and the sixth is never a backend; the others come and go in
+    overlapping and disjoint sets. Streams that were opened before continue all the time.
     """
     pods = rolling.lab.pods
     _roll(rolling, pods[1:5])
@@ -202,7 +204,7 @@ def test_rollouts_under_load_lose_nothing(rolling: Scene, times: int) -> None:
         for load in loads:
             load.more(20)
     finally:
-        observer.enough.set()
+        observer.finished.set()
         observer.join()
     for load in loads:
         result = load.stop()
@@ -217,12 +219,12 @@ def test_rollouts_under_load_lose_nothing(rolling: Scene, times: int) -> None:
     assert len(observer.seen) > times
 
 
-def _loads(scene: Scene, names: tuple[str, ...], seconds: float) -> list[Load]:
+def _loads(testbed: Testbed, names: tuple[str, ...], seconds: float) -> list[Load]:
     """Full rate from a pod, and from the node's sockets, a client outside and open streams."""
-    node, client = scene.node, scene.client
+    node, client = testbed.node, testbed.client
     return [
-        scene.pod.load("connect", ROLLED.vip(4), NUMBER, seconds=seconds, expected=names),
-        scene.pod.load(
+        testbed.pod.load("connect", ROLLED.vip(4), NUMBER, seconds=seconds, expected=names),
+        testbed.pod.load(
             "stream",
             ROLLED.vip(6),
             NUMBER,
@@ -236,8 +238,8 @@ def _loads(scene: Scene, names: tuple[str, ...], seconds: float) -> list[Load]:
     ]
 
 
-def test_masqueraded_connections_survive_rollouts(rolling: Scene, family: int) -> None:
-    """A client outside keeps its connection, and its address stays hidden, whatever rolls."""
+def test_masqueraded_connections_survive_rollouts(rolling: Testbed, family: int) -> None:
+    """An external client keeps its connection during rollouts, and stays masqueraded."""
     pods = rolling.lab.pods
     _roll(rolling, pods)
     with ExitStack() as stack:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab import test_traffic_cases
-from tests.lab.acquainted import acquaint
-from tests.lab.scene import NETWORKS, Scene, standing
+from tests.lab.known_pods import make_known
+from tests.lab.testbed import NETWORKS, Testbed, running_testbed
 
 _CASES = {name: case for name, case in vars(test_traffic_cases).items() if name.startswith("test_")}
 
@@ -26,12 +26,12 @@ _NETWORKS = [
 
 
 @pytest.fixture(scope="module", params=_NETWORKS)
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def testbed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """A lab of every kind, whose pods are below the cgroups of their nodes and known there."""
-    with standing(**request.param, holds_pods=True) as made:
-        acquaint(made)
+    with running_testbed(**request.param, holds_pods=True) as made:
+        make_known(made)
         yield made
 
 
-def test_all_cases_are_asked_again() -> None:
+def test_all_cases_are_checked() -> None:
     assert len(_CASES) > 20

@@ -1,4 +1,4 @@
-"""UDP clients whose Services and backends change: who is led elsewhere, and who must not be.
+"""UDP clients whose Services and backends change: which get another backend, and which must not.
 
 A client asks again and again from one socket, connected or not, of a pod, of the node or of the
 world outside. ``OLD`` serves at first, on this node; ``NEW`` on another.
@@ -18,9 +18,9 @@ from bpfsvc.lab.dial import connect, tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.objects import Object
 from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.pod import Pod
-from tests.lab.acquainted import acquaint, by_packets
-from tests.lab.scene import ONE, Named, Scene, at, built, host, objects
+from bpfsvc.lab.pod import LabPod
+from tests.lab.known_pods import by_packets, make_known
+from tests.lab.testbed import ONE, Named, Testbed, at, built_testbed, host, objects
 
 ROLLED = Named("rolled", 61)
 TWIN = Named("twin", 62)
@@ -31,63 +31,63 @@ FEW, MANY = 6, 70_000
 
 CLIENTS = ("pod", "node", "client")
 OURS = ("pod", "node")
-"""Whose sockets the hooks translate."""
+"""Clients whose sockets the hooks translate."""
 
 
 @pytest.fixture(scope="module")
-def met() -> Iterator[Scene]:
+def known_testbed() -> Iterator[Testbed]:
     """A lab whose pods are known to the hooks; ``OLD`` serves TWIN, too."""
-    with built(layout="routed", holds_pods=True) as scene:
+    with built_testbed(layout="routed", holds_pods=True) as testbed:
         every = [
-            objects(ROLLED, [old(scene)]),
-            objects(FAR, [new(scene)], externalTrafficPolicy="Local"),
-            *(objects(ONE[number], [scene.lab.pods[number]]) for number in (0, 2)),
+            objects(ROLLED, [old(testbed)]),
+            objects(FAR, [new(testbed)], externalTrafficPolicy="Local"),
+            *(objects(ONE[number], [testbed.lab.pods[number]]) for number in (0, 2)),
         ]
-        scene.cluster.put("services", *(each for made in every[1:] for each in made))
-        scene.cluster.put("rolled", *every[0])
-        scene.cluster.put("twin", *objects(TWIN, [old(scene)]))
-        scene.cluster.start()
-        acquaint(scene)
-        yield scene
+        testbed.cluster.put("services", *(each for made in every[1:] for each in made))
+        testbed.cluster.put("rolled", *every[0])
+        testbed.cluster.put("twin", *objects(TWIN, [old(testbed)]))
+        testbed.cluster.start()
+        make_known(testbed)
+        yield testbed
 
 
-def old(scene: Scene) -> Pod:
-    return scene.lab.pods[1]
+def old(testbed: Testbed) -> LabPod:
+    return testbed.lab.pods[1]
 
 
-def new(scene: Scene) -> Pod:
-    return scene.lab.pods[3]
+def new(testbed: Testbed) -> LabPod:
+    return testbed.lab.pods[3]
 
 
-def roll(scene: Scene, *pods: Pod, **spec: Any) -> None:
-    scene.cluster.apply("rolled", *objects(ROLLED, pods, **spec))
+def roll(testbed: Testbed, *pods: LabPod, **spec: Any) -> None:
+    testbed.cluster.apply("rolled", *objects(ROLLED, pods, **spec))
 
 
-class Asking:
-    """A UDP socket and where it asks."""
+class UdpClient:
+    """A UDP socket and its destination."""
 
     def __init__(
-        self, scene: Scene, where: str, *, connected: bool, to: tuple[str, int] | None = None
+        self, testbed: Testbed, where: str, *, connected: bool, to: tuple[str, int] | None = None
     ) -> None:
-        place: Namespace = getattr(scene, where)
-        self.socket = place.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        namespace: Namespace = getattr(testbed, where)
+        self.socket = namespace.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.settimeout(stretched(0.5))
         usual = (ROLLED.vip(4), 80)
         if where == "client":
-            usual = (scene.node.address(4), ROLLED.node_port)
+            usual = (testbed.node.address(4), ROLLED.node_port)
         self._to = to or usual
         self._connected = connected
         if connected:
             self.socket.connect(self._to)
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> UdpClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def answer(self) -> tuple[str, str]:
-        """Ask once; give the pod that answers, and whom it saw."""
+        """Send a question; return the pod that answers, and the client address it saw."""
         if self._connected:
             self.socket.send(b"who\n")
         else:
@@ -96,19 +96,21 @@ class Asking:
         return said["pod"], said["peer"]
 
     def who(self) -> str:
-        """Ask once; give the pod that answers, "nobody", or that the socket was "closed"."""
+        """Send a question; return the pod that answers, "no answer", or "closed" for the socket."""
         try:
             return self.answer()[0]
         except TimeoutError:
-            return "nobody"
+            return "no answer"
         except OSError:
             return "closed"
 
 
-def asking(scene: Scene, where: str, wanted: Pod, *, connected: bool = False) -> Asking:
-    """Give a socket that was given ``wanted``."""
+def client_of(
+    testbed: Testbed, where: str, wanted: LabPod, *, connected: bool = False
+) -> UdpClient:
+    """Return a socket whose backend is ``wanted``."""
     for _ in range(60):
-        made = Asking(scene, where, connected=connected)
+        made = UdpClient(testbed, where, connected=connected)
         if made.who() == wanted.name:
             return made
         made.socket.close()
@@ -119,7 +121,7 @@ def asking(scene: Scene, where: str, wanted: Pod, *, connected: bool = False) ->
 
 
 def renamed(made: Sequence[Object]) -> list[Object]:
-    """Give the UDP port of a Service and its slices another name."""
+    """Return a Service and its slices with another name for the UDP port."""
     found: list[Object] = copy.deepcopy(list(made))
     for port in (
         *found[0]["spec"]["ports"],
@@ -132,64 +134,76 @@ def renamed(made: Sequence[Object]) -> list[Object]:
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
 @pytest.mark.parametrize("where", CLIENTS)
-def test_a_port_with_another_name_leads_its_clients_on(
-    met: Scene, where: str, connected: bool
+def test_clients_of_a_renamed_port_get_its_new_backend(
+    known_testbed: Testbed, where: str, connected: bool
 ) -> None:
-    """As an upgrade of a chart does it, with a rollout."""
-    roll(met, old(met))
-    with asking(met, where, old(met), connected=connected) as client:
-        met.cluster.apply("rolled", *renamed(objects(ROLLED, [old(met), new(met)])))
-        met.cluster.apply("rolled", *renamed(objects(ROLLED, [new(met)])))
-        _wait_led_on(client, met, where, connected)
+    """As an upgrade of a Helm chart does, together with a rollout."""
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed), connected=connected) as client:
+        known_testbed.cluster.apply(
+            "rolled", *renamed(objects(ROLLED, [old(known_testbed), new(known_testbed)]))
+        )
+        known_testbed.cluster.apply("rolled", *renamed(objects(ROLLED, [new(known_testbed)])))
+        _wait_for_new_backend(client, known_testbed)
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
 @pytest.mark.parametrize("where", CLIENTS)
-def test_a_service_made_anew_leads_the_clients_of_the_former_on(
-    met: Scene, where: str, connected: bool
+def test_clients_of_a_service_that_is_made_again_get_its_new_backend(
+    known_testbed: Testbed, where: str, connected: bool
 ) -> None:
-    roll(met, old(met))
-    with asking(met, where, old(met), connected=connected) as client:
-        met.cluster.drop("rolled")
-        met.cluster.settle()
-        service, *slices = objects(ROLLED, [new(met)])
-        met.cluster.apply("rolled", service)  # endpoints come later, as from an API server
-        met.cluster.apply("rolled", service, *slices)
-        _wait_led_on(client, met, where, connected)
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed), connected=connected) as client:
+        known_testbed.cluster.drop("rolled")
+        known_testbed.cluster.settle()
+        service, *slices = objects(ROLLED, [new(known_testbed)])
+        known_testbed.cluster.apply(
+            "rolled", service
+        )  # endpoints come later, as from an API server
+        known_testbed.cluster.apply("rolled", service, *slices)
+        _wait_for_new_backend(client, known_testbed)
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
 @pytest.mark.parametrize("where", OURS)
-def test_an_address_that_another_service_takes_over_leads_its_clients_there(
-    met: Scene, where: str, connected: bool
+def test_clients_of_an_address_that_another_service_takes_over_get_its_backend(
+    known_testbed: Testbed, where: str, connected: bool
 ) -> None:
-    """Both claim it all the time; whose it was is deleted."""
-    met.cluster.apply("first", *objects(FIRST, [old(met)], externalIPs=[SHARED]))
-    met.cluster.apply("second", *objects(SECOND, [new(met)], externalIPs=[SHARED]))
-    with Asking(met, where, connected=connected, to=(SHARED, 80)) as client:
-        assert client.who() == old(met).name
-        met.cluster.drop("first")
-        met.cluster.settle()
-        _wait_led_on(client, met, where, connected)
-    met.cluster.drop("second")
-    met.cluster.settle()
+    """Both claim it all the time; the one that has it is deleted."""
+    known_testbed.cluster.apply(
+        "first", *objects(FIRST, [old(known_testbed)], externalIPs=[SHARED])
+    )
+    known_testbed.cluster.apply(
+        "second", *objects(SECOND, [new(known_testbed)], externalIPs=[SHARED])
+    )
+    with UdpClient(known_testbed, where, connected=connected, to=(SHARED, 80)) as client:
+        assert client.who() == old(known_testbed).name
+        known_testbed.cluster.drop("first")
+        known_testbed.cluster.settle()
+        _wait_for_new_backend(client, known_testbed)
+    known_testbed.cluster.drop("second")
+    known_testbed.cluster.settle()
 
 
-def test_who_serves_as_before_keeps_clients_of_a_port_with_another_name(met: Scene) -> None:
-    roll(met, old(met))
-    with asking(met, "pod", old(met), connected=True) as client:
+def test_a_backend_that_still_serves_keeps_the_clients_of_a_renamed_port(
+    known_testbed: Testbed,
+) -> None:
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, "pod", old(known_testbed), connected=True) as client:
         peers = {client.answer()[1]}
-        met.cluster.apply("rolled", *renamed(objects(ROLLED, [old(met), new(met)])))
+        known_testbed.cluster.apply(
+            "rolled", *renamed(objects(ROLLED, [old(known_testbed), new(known_testbed)]))
+        )
         answers = {client.answer() for _ in range(FEW)}
-    assert answers == {(old(met).name, *peers)}
+    assert answers == {(old(known_testbed).name, *peers)}
 
 
-def _wait_led_on(client: Asking, scene: Scene, where: str, connected: bool) -> None:
-    """Wait until a client is led on: the node's own that are connected are told to connect anew.
+def _wait_for_new_backend(client: UdpClient, testbed: Testbed) -> None:
+    """Wait until a client has the new backend.
 
-    What is settled are rows; clients follow a moment later. An answer of that moment may be lost.
+    Entries are written first; clients follow a moment later. An answer of that moment may be lost.
     """
-    wanted = "closed" if where == "node" and connected else new(scene).name
+    wanted = new(testbed).name
     wait(lambda: client.who() == wanted, f"{wanted} for the client", timeout=5)
 
 
@@ -197,132 +211,172 @@ def _wait_led_on(client: Asking, scene: Scene, where: str, connected: bool) -> N
 
 
 @pytest.mark.parametrize("where", OURS)
-def test_a_socket_learns_what_changed_while_no_agent_ran(met: Scene, where: str) -> None:
-    """Also of a backend that is still one of another Service."""
-    roll(met, old(met))
-    with asking(met, where, old(met)) as client:
-        met.cluster.stop(met.node)
-        met.cluster.put("rolled", *objects(ROLLED, [new(met)]))
-        met.cluster.start(met.node)
-        met.cluster.settle()
-        assert client.who() == new(met).name
-
-
-def test_a_connected_socket_of_the_node_is_closed_for_what_changed_while_no_agent_ran(
-    met: Scene,
+def test_a_socket_gets_a_new_backend_after_a_change_without_an_agent(
+    known_testbed: Testbed, where: str
 ) -> None:
-    roll(met, old(met))
+    """Also if its backend still serves another Service."""
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed)) as client:
+        known_testbed.cluster.stop(known_testbed.node)
+        known_testbed.cluster.put("rolled", *objects(ROLLED, [new(known_testbed)]))
+        known_testbed.cluster.start(known_testbed.node)
+        known_testbed.cluster.settle()
+        assert client.who() == new(known_testbed).name
+
+
+def test_a_connected_socket_of_the_node_is_moved_after_a_change_without_an_agent(
+    known_testbed: Testbed,
+) -> None:
+    roll(known_testbed, old(known_testbed))
     with (
-        asking(met, "node", old(met), connected=True) as client,
-        Asking(met, "node", connected=True) as other,
+        client_of(known_testbed, "node", old(known_testbed), connected=True) as client,
+        UdpClient(known_testbed, "node", connected=True) as other,
     ):
         other.socket.connect((TWIN.vip(4), 80))
-        met.cluster.stop(met.node)
-        met.cluster.put("rolled", *objects(ROLLED, [new(met)]))
-        met.cluster.start(met.node)
-        met.cluster.settle()
-        assert client.who() == "closed"
-        assert other.who() == old(met).name
+        known_testbed.cluster.stop(known_testbed.node)
+        known_testbed.cluster.put("rolled", *objects(ROLLED, [new(known_testbed)]))
+        known_testbed.cluster.start(known_testbed.node)
+        known_testbed.cluster.settle()
+        assert client.who() == new(known_testbed).name
+        assert other.who() == old(known_testbed).name
 
 
-def test_a_restart_leaves_sockets_with_their_backends(met: Scene) -> None:
-    roll(met, old(met), new(met))
+def test_a_restart_leaves_sockets_with_their_backends(known_testbed: Testbed) -> None:
+    roll(known_testbed, old(known_testbed), new(known_testbed))
     with (
-        asking(met, "node", new(met), connected=True) as connected,
-        asking(met, "node", new(met)) as node,
-        asking(met, "pod", new(met)) as pod,
+        client_of(known_testbed, "node", new(known_testbed), connected=True) as connected,
+        client_of(known_testbed, "node", new(known_testbed)) as node,
+        client_of(known_testbed, "pod", new(known_testbed)) as pod,
     ):
-        met.cluster.stop(met.node)
-        met.cluster.start(met.node)
-        met.cluster.settle()
+        known_testbed.cluster.stop(known_testbed.node)
+        known_testbed.cluster.start(known_testbed.node)
+        known_testbed.cluster.settle()
         for client in (connected, node, pod):
-            assert {client.who() for _ in range(FEW)} == {new(met).name}
+            assert {client.who() for _ in range(FEW)} == {new(known_testbed).name}
 
 
-# -- however many others there are --
+# -- connected sockets of the node --
 
 
-def test_a_connected_socket_is_not_forgotten_for_others_that_came_later(met: Scene) -> None:
-    roll(met, old(met))
-    with asking(met, "node", old(met), connected=True) as client:
+@pytest.mark.parametrize("domain", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "mapped"])
+def test_a_connected_socket_of_the_node_keeps_its_port_when_it_gets_a_new_backend(
+    known_testbed: Testbed, domain: int
+) -> None:
+    """Its owner notices nothing, as with kube-proxy."""
+    vip = ROLLED.vip(4) if domain == socket.AF_INET else f"::ffff:{ROLLED.vip(4)}"
+    roll(known_testbed, old(known_testbed))
+    with known_testbed.node.socket(domain, socket.SOCK_DGRAM) as made:
+        made.settimeout(stretched(2))
+        made.connect((vip, 80))
+        before = made.getsockname()[1]
+        for pod in (old(known_testbed), new(known_testbed), old(known_testbed)):
+            roll(known_testbed, pod)
+            made.send(b"who\n")
+            assert json.loads(made.recv(1 << 16))["pod"] == pod.name
+            assert made.getsockname()[1] == before
+            assert made.getpeername()[:2] == (vip, 80)
+
+
+# -- many other sockets --
+
+
+def test_a_connected_socket_keeps_its_entry_when_many_others_follow(known_testbed: Testbed) -> None:
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, "node", old(known_testbed), connected=True) as client:
         for _ in range(0, MANY, 100):
-            for each in met.node.sockets(100, socket.AF_INET, socket.SOCK_DGRAM):
+            for each in known_testbed.node.sockets(100, socket.AF_INET, socket.SOCK_DGRAM):
                 with each:
                     each.connect((ONE[0].vip(4), 80))
-        roll(met, new(met))
-        assert set(tally(met.node, ROLLED.vip(4), 80, "udp", count=FEW)) == {new(met).name}
-        assert client.who() == "closed"
+        roll(known_testbed, new(known_testbed))
+        assert set(tally(known_testbed.node, ROLLED.vip(4), 80, "udp", count=FEW)) == {
+            new(known_testbed).name
+        }
+        assert client.who() == new(known_testbed).name
 
 
-# -- who serves, though not everybody --
+# -- backends that serve only their existing clients --
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
 @pytest.mark.parametrize("where", CLIENTS)
-def test_who_drains_and_serves_keeps_its_clients(met: Scene, where: str, connected: bool) -> None:
-    """As flows in conntrack stay with it under kube-proxy; new clients go to others.
+def test_a_draining_backend_that_serves_keeps_its_clients(
+    known_testbed: Testbed, where: str, connected: bool
+) -> None:
+    """Under kube-proxy, flows in conntrack stay with it, too; new clients get other backends.
 
-    It is no eligible endpoint of any Service then, so nothing else tells that it serves.
+    It is no eligible endpoint of any Service then, so no other entry shows that it serves.
     """
-    met.cluster.apply("twin", *objects(TWIN, [new(met)]))
-    roll(met, old(met))
-    with asking(met, where, old(met), connected=connected) as client:
-        made = objects(ROLLED, [old(met), new(met)])
+    known_testbed.cluster.apply("twin", *objects(TWIN, [new(known_testbed)]))
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed), connected=connected) as client:
+        made = objects(ROLLED, [old(known_testbed), new(known_testbed)])
         for point in (point for each in made[1:] for point in each["endpoints"]):
             if (
-                old(met).address(4) in point["addresses"]
-                or old(met).address(6) in point["addresses"]
+                old(known_testbed).address(4) in point["addresses"]
+                or old(known_testbed).address(6) in point["addresses"]
             ):
                 point["conditions"] = {"ready": False, "serving": True, "terminating": True}
-        met.cluster.apply("rolled", *made)
-        assert {client.who() for _ in range(FEW)} == {old(met).name}
-        with Asking(met, where, connected=connected) as later:
-            assert later.who() == new(met).name
-    met.cluster.apply("twin", *objects(TWIN, [old(met)]))
+        known_testbed.cluster.apply("rolled", *made)
+        assert {client.who() for _ in range(FEW)} == {old(known_testbed).name}
+        with UdpClient(known_testbed, where, connected=connected) as later:
+            assert later.who() == new(known_testbed).name
+    known_testbed.cluster.apply("twin", *objects(TWIN, [old(known_testbed)]))
 
 
 @pytest.mark.parametrize("where", OURS)
-def test_who_comes_back_keeps_the_clients_it_is_given_then(met: Scene, where: str) -> None:
-    roll(met, old(met), new(met))
-    roll(met, new(met))
-    roll(met, old(met), new(met))
-    with asking(met, where, old(met)) as client:
-        assert {client.who() for _ in range(FEW)} == {old(met).name}
+def test_a_backend_that_returns_keeps_the_clients_that_it_gets_then(
+    known_testbed: Testbed, where: str
+) -> None:
+    roll(known_testbed, old(known_testbed), new(known_testbed))
+    roll(known_testbed, new(known_testbed))
+    roll(known_testbed, old(known_testbed), new(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed)) as client:
+        assert {client.who() for _ in range(FEW)} == {old(known_testbed).name}
 
 
-def test_the_only_eligible_one_that_comes_back_sees_one_port_of_a_client(met: Scene) -> None:
+def test_the_only_eligible_backend_that_returns_sees_one_port_of_a_client(
+    known_testbed: Testbed,
+) -> None:
     """More datagrams than a socket has room for translations."""
     local = {"internalTrafficPolicy": "Local"}
-    for pods in ([old(met), new(met)], [new(met)], [old(met), new(met)]):
-        roll(met, *pods, **local)
-    with Asking(met, "pod", connected=False) as client:
+    for pods in (
+        [old(known_testbed), new(known_testbed)],
+        [new(known_testbed)],
+        [old(known_testbed), new(known_testbed)],
+    ):
+        roll(known_testbed, *pods, **local)
+    with UdpClient(known_testbed, "pod", connected=False) as client:
         assert len({client.answer() for _ in range(20)}) == 1
-        own = at(met.pod.address(4), client.socket.getsockname()[1])
-        assert not by_packets(met.node, own)
+        own = at(known_testbed.pod.address(4), client.socket.getsockname()[1])
+        assert not by_packets(known_testbed.node, own)
 
 
-# -- calls that only packets can carry --
+# -- calls that only tc can translate --
 
 
 @pytest.mark.parametrize("where", ["pod"])
-def test_one_port_of_a_client_reaches_one_backend_by_two_services(met: Scene, where: str) -> None:
-    roll(met, old(met))
-    source = (met.pod.address(4), 41234)
-    place = getattr(met, where)
-    with connect(place, ROLLED.vip(4), 80, source=source) as one:
-        assert one.who().pod == old(met).name
-        with connect(place, TWIN.vip(4), 80, source=source) as two:
+def test_one_port_of_a_client_reaches_one_backend_by_two_services(
+    known_testbed: Testbed, where: str
+) -> None:
+    roll(known_testbed, old(known_testbed))
+    source = (known_testbed.pod.address(4), 41234)
+    namespace = getattr(known_testbed, where)
+    with connect(namespace, ROLLED.vip(4), 80, source=source) as one:
+        assert one.who().pod == old(known_testbed).name
+        with connect(namespace, TWIN.vip(4), 80, source=source) as two:
             seen = two.who()
-            assert seen.pod == old(met).name
-            assert host(seen.peer) == met.pod.address(4)
+            assert seen.pod == old(known_testbed).name
+            assert host(seen.peer) == known_testbed.pod.address(4)
 
 
 @pytest.mark.parametrize(("where", "to"), [("pod", "0.0.0.0"), ("pod", "::"), ("node", "::")])
-def test_no_address_is_loopback_and_not_that_of_node_ports(met: Scene, where: str, to: str) -> None:
-    """Node ports answer at 127.0.0.1 of the node, where that is asked for, and at ::1 nowhere."""
-    place = getattr(met, where)
+def test_the_unspecified_address_is_loopback_and_no_node_port_address(
+    known_testbed: Testbed, where: str, to: str
+) -> None:
+    """NodePorts answer at the node's 127.0.0.1, if configured, and never at ::1."""
+    namespace = getattr(known_testbed, where)
     family = socket.AF_INET6 if ":" in to else socket.AF_INET
-    with place.socket(family) as own, place.socket(family) as client:
+    with namespace.socket(family) as own, namespace.socket(family) as client:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         own.bind(("::1" if ":" in to else "127.0.0.1", FAR.node_port))
         own.listen()

@@ -1,4 +1,4 @@
-"""What goes wrong while an agent runs: it is named, what worked goes on, and it is got over."""
+"""Errors while an agent runs: they are named, other Services keep working, the agent recovers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.cluster import Agent, Cluster
-from bpfsvc.lab.dial import Conversation, ask, connect, tally
+from bpfsvc.lab.cluster import COMMAND, LabAgent, LabCluster
+from bpfsvc.lab.dial import OpenConnection, ask, connect, tally
 from bpfsvc.lab.objects import Object, port, service, slices
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import Lab
-from tests.lab.scene import WEB, Scene, built, objects
+from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 CONNECTIONS = 400
 OTHERS = (
@@ -29,7 +29,7 @@ OTHERS = (
     str(CONNECTIONS),
 )
 SLOTS = ("--max-backend-slots", "12")
-"""Room for little more than the Services of the scene: one map is full before the others."""
+"""Map sizes for little more than the Services of the testbed; one map fills up first."""
 
 VIP = "10.96.7.1"
 OTHER = "10.96.7.2"
@@ -39,14 +39,14 @@ HTTP = [port(8080, "http")]
 def simple(
     name: str, address: str, backends: Any, ports: list[Object] | None = None, **spec: Any
 ) -> list[Object]:
-    """Give a ClusterIP Service for TCP and its slices."""
+    """Return a ClusterIP Service for TCP and its slices."""
     wanted = ports or [port(80, "http")]
     serving = [port(8080, each["name"]) for each in wanted]
     return [service(name, [address], wanted, **spec), *slices(name, backends, serving)]
 
 
-def strangers(count: int, first: int = 1) -> list[Any]:
-    """Give places that exist nowhere, to fill maps with."""
+def absent_endpoints(count: int, first: int = 1) -> list[Any]:
+    """Return endpoints that do not exist, to fill maps with."""
     node = SimpleNamespace(name="node-9")
     return [
         SimpleNamespace(addresses={4: f"10.244.9.{number}"}, node=node)
@@ -55,33 +55,33 @@ def strangers(count: int, first: int = 1) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def small(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def small(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """One node with one Service of one pod, and an agent with small maps."""
     with (
         Lab("routed", nodes=1, families=(4,)) as lab,
-        Cluster(lab, options=getattr(request, "param", OTHERS)) as cluster,
+        LabCluster(lab, options=getattr(request, "param", OTHERS)) as cluster,
     ):
         lab.serve()
         cluster.put("works", *simple("works", VIP, lab.pods[1:]))
         cluster.start()
-        yield Scene(lab, cluster)
+        yield Testbed(lab, cluster)
 
 
-def agent_of(scene: Scene) -> Agent:
-    """Give the agent of the first node."""
-    return scene.cluster.agents[scene.node.name]
+def agent_of(testbed: Testbed) -> LabAgent:
+    """Return the agent of the first node."""
+    return testbed.cluster.agents[testbed.node.name]
 
 
-def serves(scene: Scene, address: str, number: int = 80) -> bool:
-    """Whether pods and processes of the node are answered."""
-    name = scene.lab.pods[1].name
+def serves(testbed: Testbed, address: str, number: int = 80) -> bool:
+    """True if pods and processes of the node get an answer."""
+    name = testbed.lab.pods[1].name
     return all(
-        tally(place, address, number, count=5) == {name: 5} for place in (scene.pod, scene.node)
+        tally(place, address, number, count=5) == {name: 5} for place in (testbed.pod, testbed.node)
     )
 
 
 def _crowd(flag: str, backends: Any) -> list[Object]:
-    """Give a Service too big for what ``flag`` allows."""
+    """Return a Service that is too large for the map size of ``flag``."""
     if flag == "--max-frontends":
         many = [f"80.11.12.{number}" for number in range(1, 21)]
         return simple("crowd", "10.96.7.9", backends, externalIPs=many)
@@ -89,7 +89,7 @@ def _crowd(flag: str, backends: Any) -> list[Object]:
         return simple(
             "crowd", "10.96.7.9", backends, [port(number, f"p{number}") for number in range(81, 91)]
         )
-    return simple("crowd", "10.96.7.9", strangers(20))
+    return simple("crowd", "10.96.7.9", absent_endpoints(20))
 
 
 FLAGS = [
@@ -103,16 +103,15 @@ FLAGS = [
 @pytest.mark.parametrize(
     ("small", "flag"), FLAGS, indirect=["small"], ids=[flag for _, flag in FLAGS]
 )
-def test_a_full_map_is_named_and_stops_nobody_else(small: Scene, flag: str) -> None:
-    """The log names map and flag, /healthz says 503 and why; others work, change and come.
-
-    Once there is room again all is well.
+def test_a_full_map_is_named_and_does_not_stop_others(small: Testbed, flag: str) -> None:
+    """The log names map and flag, /healthz returns 503 with the reason; other Services work, change
+    and can be added. All recovers once there is room again.
     """
     agent, cluster, pods = agent_of(small), small.cluster, small.lab.pods
     assert agent.health().status == 200
     said = len(agent.log)
     cluster.put("crowd", *_crowd(flag, pods[1:]))
-    wait(lambda: agent.health().status == 503, "the agent is unwell")
+    wait(lambda: agent.health().status == 503, "the agent is unhealthy")
     assert flag in str(agent.health().body)
     lines = [line for line in agent.log[said:].splitlines() if "ERROR" in line]
     assert lines
@@ -120,43 +119,43 @@ def test_a_full_map_is_named_and_stops_nobody_else(small: Scene, flag: str) -> N
     assert "Traceback" not in agent.log
     assert serves(small, VIP)
     cluster.put("new", *simple("new", OTHER, pods[1:]))
-    cluster.arrived(small.node, OTHER, 80)
+    cluster.await_entry(small.node, OTHER, 80)
     assert serves(small, OTHER)
     cluster.drop("crowd")
-    wait(lambda: agent.health().status == 200, "the agent is well again")
+    wait(lambda: agent.health().status == 200, "the agent is healthy again")
     cluster.drop("new")
-    cluster.left(small.node, OTHER, 80)
+    cluster.await_removal(small.node, OTHER, 80)
     assert serves(small, VIP)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("small", [SLOTS], indirect=True, ids=["--max-backend-slots"])
-def test_a_service_gets_in_when_another_makes_room(small: Scene) -> None:
-    """What found no room is tried again as soon as something leaves."""
+def test_a_service_is_written_when_another_makes_room(small: Testbed) -> None:
+    """A Service that did not fit is tried again as soon as another is removed."""
     cluster, agent, pods = small.cluster, agent_of(small), small.lab.pods
-    cluster.put("big", *simple("big", "10.96.7.20", strangers(7)))
-    cluster.arrived(small.node, "10.96.7.20", 80)
-    cluster.put("late", *simple("late", OTHER, [*pods[1:], *strangers(7, first=20)]))
-    wait(lambda: agent.health().status == 503, "the agent is unwell")
+    cluster.put("big", *simple("big", "10.96.7.20", absent_endpoints(7)))
+    cluster.await_entry(small.node, "10.96.7.20", 80)
+    cluster.put("late", *simple("late", OTHER, [*pods[1:], *absent_endpoints(7, first=20)]))
+    wait(lambda: agent.health().status == 503, "the agent is unhealthy")
     cluster.drop("big")
     try:
-        wait(lambda: agent.health().status == 200, "the agent is well again")
-        assert cluster.row(small.node, OTHER, 80) is not None
+        wait(lambda: agent.health().status == 200, "the agent is healthy again")
+        assert cluster.entry(small.node, OTHER, 80) is not None
     finally:
         cluster.drop("late")
-        cluster.left(small.node, OTHER, 80)
+        cluster.await_removal(small.node, OTHER, 80)
 
 
 @pytest.mark.slow
-def test_a_full_table_of_connections_harms_no_connection(small: Scene) -> None:
-    """Those that work go on; what finds no room must wait; room comes back when some end."""
+def test_a_full_map_of_connections_harms_no_established_connection(small: Testbed) -> None:
+    """Existing connections continue; new ones must wait until some end."""
     with ExitStack() as stack:
-        held: list[Conversation] = []
+        held: list[OpenConnection] = []
         with suppress(TimeoutError):
             while len(held) < CONNECTIONS:
                 held.append(stack.enter_context(connect(small.pod, VIP, 80)))
                 held[-1].who()
-        # Two entries for each; the last of them found no room.
+        # Two entries per connection; the last one did not fit.
         assert 0 < len(held) <= CONNECTIONS // 2 + 1
         for conversation in held[:-1]:
             conversation.socket.settimeout(stretched(2))
@@ -172,31 +171,31 @@ def test_a_full_table_of_connections_harms_no_connection(small: Scene) -> None:
     assert "--max-connections" in shown
 
 
-def serves_node(scene: Scene) -> bool:
-    """Whether processes of the node, who need no entry, are answered."""
-    return tally(scene.node, VIP, 80, count=5) == {scene.lab.pods[1].name: 5}
+def serves_node(testbed: Testbed) -> bool:
+    """True if processes of the node, which need no entry, get an answer."""
+    return tally(testbed.node, VIP, 80, count=5) == {testbed.lab.pods[1].name: 5}
 
 
 # -- other programs --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Scene]:
+def plain() -> Iterator[Testbed]:
     """A lab with a Service of all pods; only the second node has an agent.
 
     Its programs are foreign ones to the agent of the first.
     """
-    with built(layout="routed") as scene:
-        scene.cluster.options = ("--attach", "clsact")
-        scene.cluster.put("services", *objects(WEB, scene.lab.pods))
-        scene.cluster.start(scene.lab.nodes[1])
-        yield scene
+    with built_testbed(layout="routed") as testbed:
+        testbed.cluster.options = ("--attach", "clsact")
+        testbed.cluster.put("services", *objects(WEB, testbed.lab.pods))
+        testbed.cluster.start(testbed.lab.nodes[1])
+        yield testbed
 
 
-def test_foreign_programs_are_told_of_and_left_alone(plain: Scene) -> None:
-    """One that comes first is warned about, and none is ever touched, not even by cleanup."""
+def test_foreign_programs_are_reported_and_left_alone(plain: Testbed) -> None:
+    """A program that runs first is a warning, and none is ever changed, not even by cleanup."""
     first, second = plain.lab.nodes
-    program = second.pin_root / "current" / "programs" / "collect"  # any that is not this agent's
+    program = second.pin_root / "current" / "programs" / "gc"  # any that is not this agent's
     device = plain.lab.pods[1].host_interface
     first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
     for hook, priority in (("ingress", "1"), ("egress", "60000")):
@@ -244,8 +243,10 @@ def test_foreign_programs_are_told_of_and_left_alone(plain: Scene) -> None:
     assert foreign() == before
 
 
-def test_a_place_taken_by_another_program_is_named_and_others_are_attached(plain: Scene) -> None:
-    """Exactly our priority and handle: that interface is left out, with the flag that helps."""
+def test_a_taken_priority_and_handle_is_named_and_other_interfaces_are_attached(
+    plain: Testbed,
+) -> None:
+    """The log names the interface and the flag to change."""
     first, second = plain.lab.nodes
     device = plain.lab.pods[1].host_interface
     words = first_filter(second, plain.lab.pods[2].host_interface)
@@ -276,8 +277,45 @@ def test_a_place_taken_by_another_program_is_named_and_others_are_attached(plain
     assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
 
 
+def test_refusals_of_all_interfaces_are_no_health(plain: Testbed) -> None:
+    """/healthz is 503 with the reason, the log and `status` name it, until the kernel agrees."""
+    first, second = plain.lab.nodes
+    words = first_filter(second, plain.lab.pods[2].host_interface)
+    if first.name in plain.cluster.agents:
+        plain.cluster.stop(first)
+    assert plain.cluster.command(first, "cleanup").returncode == 0
+    first.pin_root.mkdir(exist_ok=True)
+    devices = ["eth0", *(pod.host_interface for pod in first.pods.values())]
+    taken = ("prio", words["priority"], "handle", words["handle"], "bpf", "direct-action")
+    program = str(second.pin_root / "current" / "programs" / "ingress")
+    for device in devices:
+        first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
+        place = ("dev", device, "ingress")
+        first.run(["tc", "filter", "replace", *place, *taken, "object-pinned", program])
+    plain.cluster.launch(first)
+    agent = plain.cluster.agents[first.name]
+    agent.expect("eth0 is not attached")
+
+    def reasons() -> dict[str, str]:
+        found: dict[str, str] = agent.health().body.get("problems", {})
+        return found
+
+    wait(lambda: [*reasons()] == ["refused"], "the problem")
+    assert agent.health().status == 503
+    reason = "no interface has programs attached: programs cannot be attached to "
+    assert reasons()["refused"] == reason + ", ".join(sorted(devices))
+    shown = plain.cluster.command(first, "status")
+    assert shown.returncode == 1
+    assert shown.stdout.startswith(f"UNHEALTHY: {reason}")
+    for device in devices:
+        first.run(["tc", "qdisc", "del", "dev", device, "clsact"])
+    wait(lambda: agent.health().status == 200, "programs are attached", timeout=60)
+    assert plain.cluster.command(first, "status").returncode == 0
+    assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
+
+
 def first_filter(node: Any, device: str) -> dict[str, str]:
-    """Give priority and handle of the agent's filter on an interface, as tc shows them."""
+    """Return priority and handle of the agent's filter on an interface, as tc shows them."""
     shown = node.run(["tc", "filter", "show", "dev", device, "ingress"]).stdout
     found = re.search(r"pref (\d+) bpf chain 0 handle (0x[0-9a-f]+)", shown)
     assert found
@@ -297,8 +335,51 @@ spec:
 """
 
 
-def test_a_broken_file_changes_nothing_also_across_a_restart(small: Scene) -> None:
-    """File, line and reason are said; the last good state stays in force until it is mended."""
+def unhealthy(testbed: Testbed) -> dict[str, str]:
+    """Return the problems that /healthz names."""
+    found: dict[str, str] = agent_of(testbed).health().body.get("problems", {})
+    return found
+
+
+def test_names_that_choose_no_interface_are_no_health(small: Testbed) -> None:
+    """A typing error in --devices: the log and /healthz name it, and the interfaces there are."""
+    cluster, node = small.cluster, small.node
+    cluster.stop(node)
+    cluster.launch(node, options=["--devices", "eht0"])
+    wait(lambda: [*unhealthy(small)] == ["devices"], "the problem")
+    assert "--devices eht0 chooses none" in unhealthy(small)["devices"]
+    assert "eth0" in unhealthy(small)["devices"]
+    cluster.stop(node)
+    cluster.start(node)
+    assert serves(small, VIP)
+
+
+def test_a_node_without_usable_interfaces_is_not_healthy_until_it_has_one(small: Testbed) -> None:
+    """As a node whose network is not up yet; no --devices are given."""
+    cluster, node = small.cluster, small.node
+    cluster.stop(node)
+    alone = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "alone")
+    words = ["run", *cluster.flags(node), "--pin-root", str(node.pin_root)]
+    agent = LabAgent(node, [*alone, *COMMAND, *words], cluster.place / "alone.log")
+    inside = ("nsenter", "-t", str(agent.process.pid), "-n")
+
+    def status() -> str:
+        return cluster.command(node, "status", before=inside).stdout.splitlines()[0]
+
+    try:
+        fault = "no interface has programs attached: none of those that there are"
+        wait(lambda: status().startswith(f"UNHEALTHY: {fault}"), "the problem", timeout=30)
+        node.run([*inside, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"])
+        node.run([*inside, "ip", "link", "set", "eth0", "up"])
+        wait(lambda: fault not in status(), "the end of the problem")
+    finally:
+        agent.end()
+    cluster.start(node)
+    assert serves(small, VIP)
+
+
+def test_a_broken_file_changes_nothing_also_across_a_restart(small: Testbed) -> None:
+    """File, line and reason are said; the last good state stays in force until it is fixed."""
     cluster, node, pods = small.cluster, small.node, small.lab.pods
     cluster.put_text("works.yaml", BROKEN)
     agent_of(small).expect("works.yaml:7: ")
@@ -306,18 +387,21 @@ def test_a_broken_file_changes_nothing_also_across_a_restart(small: Scene) -> No
     assert "port" in line
     assert "the last good state stays in force" in line
     assert serves(small, VIP)
+    wait(lambda: "works.yaml:7: " in unhealthy(small).get("unreadable", ""), "the problem")
     for end in (cluster.kill, cluster.stop):
         end(node)
-        cluster.start(node)
+        cluster.launch(node)
         agent_of(small).expect("works.yaml:7: ")
+        wait(lambda: [*unhealthy(small)] == ["unreadable"], "the end of the start")
         assert serves(small, VIP)
-        # A file that is whole is followed meanwhile.
+        # Meanwhile, changes of a correct file are applied.
         cluster.put("whole", *simple("whole", OTHER, pods[1:]))
-        cluster.arrived(node, OTHER, 80)
+        cluster.await_entry(node, OTHER, 80)
         assert serves(small, OTHER)
         cluster.drop("whole")
-        cluster.left(node, OTHER, 80)
+        cluster.await_removal(node, OTHER, 80)
     cluster.put("works", *simple("works", VIP, pods[1:]))
-    agent_of(small).expect("mended: works.yaml")
+    agent_of(small).expect("fixed: works.yaml")
+    wait(lambda: not unhealthy(small), "the end of the problem")
     assert serves(small, VIP)
     assert ask(small.pod, VIP, 80).pod == pods[1].name

@@ -1,4 +1,4 @@
-"""What a lab leaves where others can see it, while it is there."""
+"""The traces of a lab that other processes can see while it exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bpfsvc.lab import sandbox
 
 
 def traces() -> list[Path]:
-    """Give the named namespaces, cgroups and trees of pins."""
+    """Return the named namespaces, cgroups and trees of pins."""
     return sorted(
         [
             *sandbox.NETNS_ROOT.iterdir(),
@@ -19,5 +19,5 @@ def traces() -> list[Path]:
 
 
 def descriptors() -> int:
-    """Count those that this process has open."""
+    """Return the number of file descriptors that this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from bpfsvc.lab import sandbox
-from tests.packets.crossing import Crossing, crossing, furnish
+from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
 from tests.packets.node import Node
-from tests.packets.scene import SCENES, SCTP_SCENES, TCP_SCENES, UDP_SCENES, Scene
+from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.uplink import Uplink, uplink
 
 
@@ -29,93 +29,95 @@ def node(loaded: Node) -> Node:
     return loaded
 
 
-@pytest.fixture(params=SCENES, ids=str)
-def scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=ALL_PEERS, ids=str)
+def peers(request: pytest.FixtureRequest) -> Peers:
     """All protocols over both families."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
-@pytest.fixture(params=[one for one in SCENES if one.family == 4], ids=str)
-def ipv4_scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=[one for one in ALL_PEERS if one.family == 4], ids=str)
+def ipv4_peers(request: pytest.FixtureRequest) -> Peers:
     """All protocols over IPv4."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
-@pytest.fixture(params=[one for one in SCENES if one.family == 6], ids=str)
-def ipv6_scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=[one for one in ALL_PEERS if one.family == 6], ids=str)
+def ipv6_peers(request: pytest.FixtureRequest) -> Peers:
     """All protocols over IPv6."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
-@pytest.fixture(params=TCP_SCENES, ids=str)
-def tcp_scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=TCP_PEERS, ids=str)
+def tcp_peers(request: pytest.FixtureRequest) -> Peers:
     """TCP over both families."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
-@pytest.fixture(params=UDP_SCENES, ids=str)
-def udp_scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=UDP_PEERS, ids=str)
+def udp_peers(request: pytest.FixtureRequest) -> Peers:
     """UDP over both families."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
-@pytest.fixture(params=SCTP_SCENES, ids=str)
-def sctp_scene(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=SCTP_PEERS, ids=str)
+def sctp_peers(request: pytest.FixtureRequest) -> Peers:
     """SCTP over both families."""
-    return cast(Scene, request.param)
+    return cast(Peers, request.param)
 
 
 @pytest.fixture(scope="module")
-def crossroads(loaded: Node) -> Iterator[Crossing]:
-    """One for all tests of the module: its routes are only added to."""
-    with crossing(loaded) as made:
+def fast_path_testbed(loaded: Node) -> Iterator[FastPathTestbed]:
+    """One testbed for all tests of a module: tests only add routes to it."""
+    with fast_path(loaded) as made:
         yield made
 
 
-@pytest.fixture(params=TCP_SCENES + UDP_SCENES, ids=str)
-def people(request: pytest.FixtureRequest) -> Scene:
-    """The protocols that take part, over both families."""
-    scene = request.param
-    assert isinstance(scene, Scene)
-    return scene
+@pytest.fixture(params=TCP_PEERS + UDP_PEERS, ids=str)
+def fast_peers(request: pytest.FixtureRequest) -> Peers:
+    """The protocols that the fast path serves, over both families."""
+    peers = request.param
+    assert isinstance(peers, Peers)
+    return peers
 
 
 @pytest.fixture
-def at(crossroads: Crossing, node: Node, people: Scene) -> Crossing:
-    """The crossing with the people of the scene, and the fast path on."""
-    return furnished(crossroads, node, people)
-
-
-@pytest.fixture(params=TCP_SCENES, ids=str)
-def talkers(request: pytest.FixtureRequest) -> Scene:
-    """Those who use TCP."""
-    scene = request.param
-    assert isinstance(scene, Scene)
-    return scene
+def testbed(fast_path_testbed: FastPathTestbed, node: Node, fast_peers: Peers) -> FastPathTestbed:
+    """The fast path's testbed with these peers, and the fast path turned on."""
+    return prepared(fast_path_testbed, node, fast_peers)
 
 
 @pytest.fixture
-def tcp_at(crossroads: Crossing, node: Node, talkers: Scene) -> Crossing:
-    """The crossing with those."""
-    return furnished(crossroads, node, talkers)
+def tcp_testbed(
+    fast_path_testbed: FastPathTestbed, node: Node, tcp_peers: Peers
+) -> FastPathTestbed:
+    """The same with TCP peers only."""
+    return prepared(fast_path_testbed, node, tcp_peers)
 
 
-def furnished(crossroads: Crossing, node: Node, scene: Scene) -> Crossing:
-    assert crossroads.node is node
-    furnish(crossroads, scene)
-    return crossroads
+@pytest.fixture
+def udp_testbed(
+    fast_path_testbed: FastPathTestbed, node: Node, udp_peers: Peers
+) -> FastPathTestbed:
+    """The same with UDP peers only."""
+    return prepared(fast_path_testbed, node, udp_peers)
+
+
+def prepared(fast_path_testbed: FastPathTestbed, node: Node, peers: Peers) -> FastPathTestbed:
+    assert fast_path_testbed.node is node
+    prepare(fast_path_testbed, peers)
+    return fast_path_testbed
 
 
 @pytest.fixture(scope="module")
-def cables(loaded: Node) -> Iterator[Uplink]:
-    """The cables of all these tests."""
+def uplink_cables(loaded: Node) -> Iterator[Uplink]:
+    """The cables of all tests of XDP."""
     with uplink(loaded) as made:
         yield made
 
 
 @pytest.fixture
-def wire(cables: Uplink) -> Uplink:
+def xdp_uplink(uplink_cables: Uplink) -> Uplink:
     """An uplink of a node without Services or connections."""
-    cables.node.reset()
-    cables.serve(cables.near, cables.far)
-    return cables
+    uplink_cables.node.reset()
+    uplink_cables.serve(uplink_cables.near, uplink_cables.far)
+    return uplink_cables

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.packets.node import Node, tcp
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
 ENDINGS = pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])
 
 
-def end(node: Node, scene: Scene, ending: str, client: str, seen: str) -> None:
-    """End the connection that a client has through the scene's frontend to its backend."""
+def end(node: Node, peers: Peers, ending: str, client: str, seen: str) -> None:
+    """End a client's connection through the frontend ``vip``."""
     if ending == "FIN both ways":
-        scene.close(node, client, scene.vip, scene.backend, seen)
+        peers.close(node, client, peers.vip, peers.backend, seen)
     elif ending == "RST by client":
-        node.forward(tcp(client, scene.vip, "R"))
+        node.forward(tcp(client, peers.vip, "R"))
     else:
-        node.forward(tcp(scene.backend, seen, "R"))
+        node.forward(tcp(peers.backend, seen, "R"))

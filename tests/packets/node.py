@@ -1,7 +1,7 @@
-"""The vocabulary of packet tests: one node whose programs are run on packets made by hand.
+"""The node of packet tests: its programs run on packets that the tests make.
 
-A test says which Services there are in the rows' own words, gives a packet to a hook, and compares
-whole packets. Nothing is attached to any interface.
+A test writes the entries of Services, runs a hook on a packet, and compares whole packets. Nothing
+is attached to any interface.
 """
 
 from __future__ import annotations
@@ -19,129 +19,141 @@ from scapy.layers.l2 import Ether
 from scapy.layers.sctp import SCTP, SCTPChunkData, SCTPChunkInit, SCTPChunkInitAck
 from scapy.packet import Packet
 
-from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
-from bpfsvc.datapath import bpf
-from bpfsvc.datapath.destinations import Destinations
-from bpfsvc.datapath.installation import Installation, install
-from bpfsvc.datapath.pins import Pinned, PinRoot
-from bpfsvc.datapath.source import Sizes, Source, load
-from bpfsvc.datapath.tables import Tables
-from bpfsvc.desired import GUARD
-from bpfsvc.diff import plan
-from bpfsvc.ids import Ids
+from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.base.networks import Network, bits_of
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.build.installation import Installation, install
+from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.datapath.maps.destinations import Destinations
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.lab import sandbox
-from bpfsvc.networks import bits_of
-from bpfsvc.programmed import Ledger
-from bpfsvc.rows import (
-    PROTOCOLS,
+from bpfsvc.services.applied import AppliedState
+from bpfsvc.services.desired import GUARD
+from bpfsvc.services.diff import plan
+from bpfsvc.services.entries import (
     Backend,
     Frontend,
-    Network,
     Policies,
     Policy,
-    PortRows,
+    PortEntries,
+    ServiceEntries,
     ServicePort,
-    ServiceRows,
+    extra_ranges,
 )
+from bpfsvc.services.ids import Ids
 
 UNSPEC = 0xFFFFFFFF
 """TC_ACT_UNSPEC, -1: no verdict."""
 SHOT = 2
 REDIRECT = 7
-"""TC_ACT_REDIRECT: sent out again, by an interface that no test run tells."""
+"""TC_ACT_REDIRECT: sent out again; a test run does not report the interface."""
+
+UNLIMITED = 0xFFFFFFFF
+"""ICMP_UNLIMITED (bpf/maps/settings.h)."""
 
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
 SIZES = Sizes(max_connections=4096, max_new_connections=4096, max_direct_flows=4096)
 
 HOOKS = {"ingress": 1, "egress": 2}
-"""As flow.h numbers them."""
+"""As bpf/lib/flow.h numbers them."""
 
-COLLECT_HEADER = struct.Struct("=14xBBBx")
-"""``struct collect_header``: number of flows, force, crowded."""
+COLLECT_HEADER = struct.Struct("=14xBBBBx")
+"""``struct gc_request``: number of flows, force, crowded, early ports."""
 
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 
 
 class Node:
-    """The programs and maps of one node, in a bpf file system of the test's own."""
+    """The programs and maps of one node, in a BPF file system of the test."""
 
-    def __init__(self, directory: Path, source: Source | None = None) -> None:
+    def __init__(self, directory: Path, source: CSource | None = None) -> None:
         self.root = PinRoot(directory)
         self.load(source or load(SIZES))
         self.ids = Ids(65536)
-        self.ledger = Ledger()
+        self.applied_state = AppliedState()
         self.interface = socket.if_nametoindex("lo")
         self.reset()
 
-    def load(self, source: Source) -> None:
-        """Load a build, beside the one that is there, if any, and take over what that one holds."""
-        self._take(install(self.root, source, print, sandbox.ROOT / "programs"))
+    def load(self, source: CSource) -> None:
+        """Load a build beside the pinned one, if any, and take over the entries of that one."""
+        cache = sandbox.ROOT / "programs"
+        self._use(install(self.root, source, print, cache, DEFAULT_PROGRAMS))
 
-    def _take(self, installation: Installation) -> None:
+    def _use(self, installation: Installation) -> None:
         self.installation = installation
         self.pinned: Pinned = installation.pinned
-        self.tables = Tables(self.pinned)
+        self.tables = ServiceMaps(self.pinned)
         self.destinations = Destinations(self.pinned)
 
     def reset(self) -> None:
-        """Forget every Service, connection and setting."""
-        for name in ("connections", "new_connections", "node_addresses"):
+        """Remove all Services, connections and settings."""
+        self.tables.clear()
+        for name in (
+            *("connections", "new_connections", "node_addresses", "interfaces"),
+            *("affinities", "service_networks", "fragments", "icmp_targets", "hardware_addresses"),
+            *("netfilter_flows", "established_flows"),
+            "masquerade_choices",
+        ):
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
-        for name in ("frontends", "backends", "endpoints", "services", "interfaces"):
-            found = self.pinned.map(name)
-            found.delete_many([key for key, _ in found.items()])
-        for name in ("positions", "affinities", "source_ranges", "service_networks", "fragments"):
-            found = self.pinned.map(name)
-            found.delete_many([key for key, _ in found.items()])
-        fingerprints = self.pinned.map("direct_flows")
-        fingerprints.update_many(
-            [(struct.pack("=I", place), bytes(4)) for place in range(fingerprints.max_entries)]
-        )
+        for name in ("direct_flows", "fast_flows"):
+            fingerprints = self.pinned.map(name)
+            fingerprints.update_many(
+                [
+                    (struct.pack("=I", position), bytes(fingerprints.value_size))
+                    for position in range(fingerprints.max_entries)
+                ]
+            )
         for name in ("counters", "destinations"):
             found = self.pinned.map(name)
             found.update(bytes(4), bytes(found.value_size))
         self.fill_filter(0)
         self.half_open(0)
         self.ids = Ids(65536)
-        self.ledger = Ledger()
+        self.applied_state = AppliedState()
+        self.pinned.map("icmp_total").update(bytes(4), bytes(8))
+        self.hardware_address(LINK.dst)
         self.settings()
         self.masquerade_address("192.168.50.11", "fd50::11")
 
     def half_open(self, pairs: int) -> None:
-        """Set how many pairs the programs believe to hold that are not established."""
+        """Set the programs' count of pairs that are not established."""
         self.pinned.map("half_open").update(bytes(4), struct.pack("=q", pairs))
 
     def held(self) -> int:
-        """Give how many they believe to hold."""
+        """Return the programs' count of pairs that are not established."""
         return int(struct.unpack("=q", self.pinned.map("half_open").lookup(bytes(4)) or b"")[0])
 
     def fill_filter(self, byte: int) -> None:
-        """Let the filter of ports say no (0) or yes (1) to every packet."""
+        """Set every byte of the port filter to 0 (no) or 1 (yes)."""
         found = self.pinned.map("port_filters")
         for index in range(found.max_entries):
             found.update(struct.pack("=I", index), bytes([byte]) * found.value_size)
 
     def filtered(self) -> set[tuple[str, str, str, int]]:
-        """Give what the filter says yes to: protocol, hook, which of the two ports, the port.
+        """Return what the filter contains: protocol, hook, which of the two ports, the port.
 
-        Ports as far apart as the filter is long share a byte, and the lowest is given.
+        Ports that share a byte (they differ by a multiple of its length) appear as the lowest one.
         """
         found = self.pinned.map("port_filters")
         length = 8192  # FILTER_PORTS
         known = set()
         for index in range(found.max_entries):
             raw = found.lookup(struct.pack("=I", index)) or b""
-            for at in (at for at, byte in enumerate(raw[: 2 * length]) if byte):
-                which, port = divmod(at, length)
+            for offset in (offset for offset, byte in enumerate(raw[: 2 * length]) if byte):
+                which, port = divmod(offset, length)
                 protocol, hook = divmod(index, 2)
-                place = (("TCP", "UDP", "SCTP")[protocol], ("ingress", "egress")[hook])
-                known.add((*place, ("source", "destination")[which], port))
+                position = (("TCP", "UDP", "SCTP")[protocol], ("ingress", "egress")[hook])
+                known.add((*position, ("source", "destination")[which], port))
         return known
 
-    def settings(self, first: int = 10000, ports: int = 20000, **others: int) -> None:
-        """Set the pod ranges, the masquerade ports and lifetimes; ``others`` by their names."""
+    def settings(self, first: int = 10000, ports: int = 20000, **others: int | bytes) -> None:
+        """Write the settings: pod ranges, masquerade ports, lifetimes, and ``others`` by name."""
         (v4, mask_v4), (v6, mask_v6) = (pack_network(one) for one in POD_RANGES)
         values: dict[str, int | bytes] = {
             "pod_network_v4": v4,
@@ -158,28 +170,59 @@ class Node:
             "udp_seconds": 120,
             "sctp_seconds": 120,
             "half_open_seconds": 60,
+            # The tests of an emulated kernel last longer than an agent may be silent.
+            "fast_path_second": int(time.monotonic()) + 3600,
+            "icmp_interval_v4": UNLIMITED,
+            "icmp_interval_v6": UNLIMITED,
             **others,
         }
         record = self.pinned.layout.maps["settings"].value
         self.pinned.map("settings").update(bytes(4), record.pack(values))
 
-    def masquerade_address(self, v4: str, v6: str, *, pods: bool = False) -> None:
-        """Give the interface that packets come and leave by its addresses; they are the node's own.
+    def masquerade_address(self, v4: str, v6: str, *, pods: bool = False, index: int = 0) -> None:
+        """Set the addresses of the interface where packets arrive and leave, or of another.
 
-        ``pods``: its other end is a pod.
+        ``pods``: the other end of the interface is a pod.
         """
         record = self.pinned.layout.maps["interfaces"].value
-        row = record.pack({"v4": pack(v4), "v6": pack(v6), "pods": pods})
-        self.pinned.map("interfaces").update(struct.pack("=I", self.interface), row)
+        entry = record.pack({"v4": pack(v4), "v6": pack(v6), "pods": pods})
+        key = struct.pack("=I", index or self.interface)
+        self.pinned.map("interfaces").update(key, entry)
         for address in (v4, v6):
             self.node_address(address, nodeports=True)
 
     def node_address(self, address: str, *, nodeports: bool) -> None:
-        """Make an address the node's own."""
+        """Add an address of the node."""
         record = self.pinned.layout.maps["node_addresses"].value
-        row = record.pack({"nodeports": nodeports})
+        entry = record.pack({"nodeports": nodeports})
         self.destinations.add([pack(address)])
-        self.pinned.map("node_addresses").update(pack(address), row)
+        self.pinned.map("node_addresses").update(pack(address), entry)
+
+    def hardware_address(self, mac: str) -> None:
+        """Add an address of one of the node's interfaces."""
+        key = bytes.fromhex(mac.replace(":", "")) + bytes(2)
+        self.pinned.map("hardware_addresses").update(key, bytes(4))
+
+    def netfilter_flows(self, *flows: tuple[str, str], protocol: str = "TCP") -> None:
+        """Have netfilter own flows, source and destination each as ``address:port``."""
+        key = self.pinned.layout.maps["netfilter_flows"].key
+        found = self.pinned.map("netfilter_flows")
+        for source, destination in flows:
+            (host, port), (to, to_port) = _address_port(source), _address_port(destination)
+            entry: dict[str, int | bytes] = {
+                **{"source": host, "source_port": port, "protocol": PROTOCOLS[protocol]},
+                **{"destination": to, "destination_port": to_port},
+            }
+            found.update(key.pack(entry), bytes(4))
+
+    def established_flow(self, source: str, destination: str, protocol: str) -> bytes:
+        """Return the key of one direction in ``established_flows``."""
+        (host, port), (to, to_port) = _address_port(source), _address_port(destination)
+        entry: dict[str, int | bytes] = {
+            **{"source": host, "source_port": port, "protocol": PROTOCOLS[protocol]},
+            **{"destination": to, "destination_port": to_port},
+        }
+        return self.pinned.layout.maps["established_flows"].key.pack(entry)
 
     def service_networks(self, *networks: str) -> None:
         """Set the networks that cluster IPs are taken from."""
@@ -203,55 +246,58 @@ class Node:
     ) -> None:
         """Program a Service: frontends and backends as ``address:port`` texts.
 
-        * Without ``policies`` all clients meet all backends, and ``masquerade`` is for all but
-          pods.
+        * Without ``policies`` all clients get all backends, and ``masquerade`` holds for all
+          clients but pods.
         * ``affinity`` is in seconds.
-        * ``ranges``: networks from which alone clients may come.
-        * ``guarded``: the addresses of ``frontends`` are cluster IPs, whose other ports refuse.
+        * ``ranges``: only clients in these networks are served.
+        * ``guarded``: the addresses of ``frontends`` are cluster IPs; their other ports refuse.
         """
-        places = tuple(Backend(*_place(text), hairpin) for text in backends)
+        entries = tuple(Backend(*_address_port(text), hairpin) for text in backends)
         if policies is None:
-            policy = Policy(0, len(places), masquerade, not places)
+            policy = Policy(0, len(entries), masquerade, not entries)
             policies = Policies(policy._replace(masquerade=False), policy, policy)
         policies = policies._replace(affinity_seconds=affinity, restricted=ranges is not None)
         number = PROTOCOLS[protocol]
-        keys = [Frontend(*_place(text), number) for text in frontends]
+        keys = [Frontend(*_address_port(text), number) for text in frontends]
         if node_port:
             wildcard = ANY_NODE_ADDRESS_V4 if family == 4 else ANY_NODE_ADDRESS_V6
             keys.append(Frontend(wildcard, node_port, number))
         port = ServicePort("default", name, "", number, family)
-        entrances = dict.fromkeys(keys, policies)
+        by_frontend = dict.fromkeys(keys, policies)
         if guarded:
-            entrances |= {Frontend.rest(key.address): GUARD for key in keys}
+            by_frontend |= {Frontend.rest(key.address): GUARD for key in keys}
         networks = tuple(sorted(map(_network, ranges or ())))
-        self.program({port: PortRows(80, places, entrances, networks)})
+        self.program({port: PortEntries(80, entries, by_frontend, extra_ranges(networks))})
 
-    def program(self, rows: ServiceRows) -> None:
-        """Program a Service by its rows."""
-        ((namespace, name),) = {port[:2] for port in rows}
-        steps = plan(self.ledger.of((namespace, name)), rows, self.ids)
+    def program(self, entries: ServiceEntries) -> None:
+        """Program a Service by its entries."""
+        ((namespace, name),) = {port[:2] for port in entries}
+        steps = plan(self.applied_state.of((namespace, name)), entries, self.ids)
         self.tables.execute(steps)
-        self.ledger.settle(steps.programmed)
+        self.applied_state.update(steps.applied)
 
-    def run(self, hook: str, packet: Packet) -> tuple[int, Packet]:
-        """Give a packet to a hook; return the verdict and the packet as it left."""
-        verdict, data = self.run_frame(hook, bytes(LINK / packet))
+    def run(self, hook: str, packet: Packet, *, arrived: int = 0) -> tuple[int, Packet]:
+        """Run a hook on a packet; return the verdict and the packet after it.
+
+        ``arrived``: index of the interface where it came in; 0: the node itself has made it.
+        """
+        verdict, data = self.run_frame(hook, bytes(LINK / packet), arrived=arrived)
         return verdict, Ether(data).payload
 
-    def run_frame(self, hook: str, frame: bytes) -> tuple[int, bytes]:
-        """The same for the bytes of a whole frame."""
+    def run_frame(self, hook: str, frame: bytes, *, arrived: int = 0) -> tuple[int, bytes]:
+        """Run a hook on the bytes of a frame; return the verdict and the bytes after it."""
         context = bytearray(44)
-        struct.pack_into("=I", context, 40, self.interface)
-        return bpf.program_test_run(self.pinned.program(hook), frame, context=bytes(context))
+        struct.pack_into("=II", context, 36, arrived, self.interface)
+        return syscall.program_test_run(self.pinned.program(hook), frame, context=bytes(context))
 
     def ingress(self, packet: Packet) -> Packet:
-        """Give a packet that must pass to the ingress hook."""
+        """Run the ingress hook on a packet; assert that it passes."""
         verdict, after = self.run("ingress", packet)
         assert verdict == UNSPEC, f"dropped at ingress: {packet.summary()}"
         return after
 
     def egress(self, packet: Packet) -> Packet:
-        """The same for the egress hook."""
+        """Run the egress hook on a packet; assert that it passes."""
         verdict, after = self.run("egress", packet)
         assert verdict == UNSPEC, f"dropped at egress: {packet.summary()}"
         return after
@@ -261,7 +307,7 @@ class Node:
         return self.egress(self.ingress(packet))
 
     def drops(self, hook: str, packet: Packet) -> bool:
-        """Whether a hook drops a packet."""
+        """True if a hook drops a packet."""
         return self.run(hook, packet)[0] == SHOT
 
     def counter(self, name: str) -> int:
@@ -270,29 +316,38 @@ class Node:
         raw = found.lookup(bytes(4)) or b""
         record = self.pinned.layout.maps["counters"].value
         size = found.cpu_value_size
-        parts = (record.unpack(raw[at : at + size]) for at in range(0, len(raw), size))
+        parts = (record.unpack(raw[start : start + size]) for start in range(0, len(raw), size))
         return sum(int(part[name]) for part in parts)
 
     def count(self, name: str) -> int:
-        """Count the rows of a map."""
+        """Count the entries of a map."""
         return sum(1 for _ in self.pinned.map(name).items())
 
     def states(self) -> tuple[int, int]:
         """Count the entries that are not established, and those that are."""
-        rows = [
+        entries = [
             self.pinned.layout.maps[name].value.unpack(value)
             for name in ("connections", "new_connections")
             for _, value in self.pinned.map(name).items()
         ]
-        established = sum(int(row["established"]) for row in rows)
-        return len(rows) - established, established
+        established = sum(int(entry["established"]) for entry in entries)
+        return len(entries) - established, established
 
     def age(self, seconds: float) -> None:
-        """Make every connection one that was last seen so long ago."""
+        """Set the time when each connection was last seen to so many seconds ago."""
         self._age(seconds, "connections", "new_connections")
 
+    def age_direct(self, seconds: int) -> None:
+        """Set the time when each direct flow began or ended to so many seconds ago."""
+        found = self.pinned.map("direct_flows")
+        record = self.pinned.layout.maps["direct_flows"].value
+        since = int(time.monotonic()) - seconds & 0xFFFF
+        for key, value in list(found.items()):
+            if any(value):
+                found.update(key, record.pack({**record.unpack(value), "since": since}))
+
     def age_affinities(self, seconds: float) -> None:
-        """Make every client one that last opened a connection so long ago."""
+        """Set the time of each client's last new connection to so many seconds ago."""
         self._age(seconds, "affinities")
 
     def _age(self, seconds: float, *names: str) -> None:
@@ -301,13 +356,13 @@ class Node:
             record = self.pinned.layout.maps[name].value
             found = self.pinned.map(name)
             for key, value in list(found.items()):
-                row = {**record.unpack(value), "seen": seen}
-                if "tick" in row:
-                    row["tick"] = int(row["tick"]) - 1 & 0xFFFF
-                found.update(key, record.pack(row))
+                entry = {**record.unpack(value), "seen": seen}
+                if "tick" in entry:
+                    entry["tick"] = int(entry["tick"]) - 1 & 0xFFFF
+                found.update(key, record.pack(entry))
 
     def flow(self, hook: str, packet: Packet) -> bytes:
-        """Give the key of the connection entry that a packet meets at a hook."""
+        """Return the key of the connection entry that a hook looks up for a packet."""
         record = self.pinned.layout.maps["connections"].key
         return record.pack(
             {
@@ -320,10 +375,17 @@ class Node:
             }
         )
 
-    def collect(self, *flows: bytes, force: bool = False, crowded: bool = False) -> int:
-        """Propose flows for removal; return how many were over."""
-        request = COLLECT_HEADER.pack(len(flows), force, crowded) + b"".join(flows)
-        return bpf.program_test_run(self.pinned.program("collect"), request)[0]
+    def collect(
+        self,
+        *flows: bytes,
+        force: bool = False,
+        crowded: bool = False,
+        early_ports: bool = False,
+    ) -> int:
+        """Propose flows for removal; return how many had ended."""
+        request = COLLECT_HEADER.pack(len(flows), force, crowded, early_ports)
+        request += b"".join(flows)
+        return syscall.program_test_run(self.pinned.program("gc"), request)[0]
 
 
 def _network(text: str) -> Network:
@@ -331,7 +393,7 @@ def _network(text: str) -> Network:
     return Network(address, bits_of(mask))
 
 
-def _place(text: str) -> tuple[bytes, int]:
+def _address_port(text: str) -> tuple[bytes, int]:
     address, _, port = text.rpartition(":")
     return pack(address.strip("[]")), int(port)
 
@@ -344,19 +406,19 @@ def ip(source: str, destination: str) -> Packet:
 
 def tcp(client: str, server: str, flags: str = "S", payload: bytes = b"") -> Packet:
     """Make a TCP packet from one ``address:port`` to another."""
-    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    (source, sport), (destination, dport) = _split(client), _split(server)
     return ip(source, destination) / TCP(sport=sport, dport=dport, flags=flags) / payload
 
 
 def udp(client: str, server: str, payload: bytes = b"x") -> Packet:
     """Make a UDP packet from one ``address:port`` to another."""
-    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    (source, sport), (destination, dport) = _split(client), _split(server)
     return ip(source, destination) / UDP(sport=sport, dport=dport) / payload
 
 
 def sctp(client: str, server: str, chunk: Packet | None = None, payload: bytes = b"x") -> Packet:
     """Make an SCTP packet from one ``address:port`` to another: ``chunk``, or else data."""
-    (source, sport), (destination, dport) = _texts(client), _texts(server)
+    (source, sport), (destination, dport) = _split(client), _split(server)
     chunk = SCTPChunkData(data=payload) if chunk is None else chunk
     return ip(source, destination) / SCTP(sport=sport, dport=dport, tag=0x0BADCAFE) / chunk
 
@@ -367,15 +429,15 @@ def sctp_init(client: str, server: str) -> Packet:
 
 
 def sctp_init_ack(server: str, client: str) -> Packet:
-    """Make the answer to it."""
+    """Make the answer to the first packet of an SCTP association."""
     return sctp(server, client, SCTPChunkInitAck(init_tag=9, a_rwnd=65536))
 
 
-def _texts(place: str) -> tuple[str, int]:
-    address, _, port = place.rpartition(":")
+def _split(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
     return address.strip("[]"), int(port)
 
 
 def same(got: Packet, wanted: Packet) -> bool:
-    """Whether two packets are equal to the last byte, checksums included."""
+    """True if two packets are equal to the last byte, checksums included."""
     return bytes(got) == bytes(wanted)

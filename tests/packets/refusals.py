@@ -1,4 +1,4 @@
-"""What a client is told when nobody is home."""
+"""The answers to a client of a Service without endpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scapy.layers.inet6 import ICMPv6DestUnreach, IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from tests.packets.headers import with_headers
+from tests.packets.extension_headers import with_headers
 from tests.packets.node import LINK, REDIRECT, Node
 
 QUOTED = 128
@@ -15,7 +15,7 @@ QUOTED = 128
 
 
 def unreachable(about: Packet) -> Packet:
-    """Make the error that goes back: port unreachable, as from the address that was asked."""
+    """Make the error that goes back: port unreachable, from the packet's destination address."""
     whole = bytes(about)
     quote = Raw(whole[: min(QUOTED, len(whole) // 4 * 4)])
     if about.version == 4:
@@ -26,7 +26,7 @@ def unreachable(about: Packet) -> Packet:
 
 
 def reset(about: Packet) -> Packet:
-    """Make the answer of a SYN (RFC 9293, 3.10.7.1)."""
+    """Make the reset that answers a SYN (RFC 9293, 3.10.7.1)."""
     (sport, dport), data = (about.payload.sport, about.payload.dport), about.payload.payload
     acknowledged = about.payload.seq + 1 + len(bytes(data)) & 0xFFFFFFFF
     answer = TCP(sport=dport, dport=sport, seq=0, ack=acknowledged, flags="RA", window=0)
@@ -34,15 +34,12 @@ def reset(about: Packet) -> Packet:
 
 
 def is_reset(about: Packet) -> bool:
-    """Whether a packet is refused by a reset: a SYN over IPv6 with little more than a header."""
-    if not (about.version == 6 and isinstance(about.payload, TCP)):
-        return False
-    more = len(bytes(about.payload)) - 20
-    return more <= 40 and more % 4 == 0
+    """True if a packet is refused by a reset: a SYN over IPv6."""
+    return about.version == 6 and isinstance(about.payload, TCP)
 
 
 def refused(node: Node, packet: Packet, *headers: Packet, trailer: bytes = b"") -> bool:
-    """Whether a packet that comes in is refused, with extension headers and padding of its frame.
+    """True if an incoming packet is refused; it may have extension headers and a padded frame.
 
     Every address and checksum of the frame that goes back is compared, and the link's addresses.
     """

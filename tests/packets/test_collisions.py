@@ -1,126 +1,254 @@
-"""Two flows of one client that would be the same 5-tuple behind the translation."""
+"""Two flows of one client that would have the same 5-tuple after translation."""
 
 from __future__ import annotations
 
-from tests.packets.node import Node, same
-from tests.packets.scene import Scene
+import pytest
+
+from tests.packets.node import Node, same, tcp
+from tests.packets.peers import Peers
 
 
 def test_a_direct_connection_after_one_through_the_frontend_gets_another_port(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
-    scene.connect(node, client, vip, backend)
-    out = node.forward(scene.opening(client, backend))
-    seen = scene.at(client, out.payload.sport)
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    peers.connect(node, client, vip, backend)
+    out = node.forward(peers.opening(client, backend))
+    seen = peers.with_port(client, out.payload.sport)
     assert seen != client
-    assert same(out, scene.opening(seen, backend))
+    assert same(out, peers.opening(seen, backend))
     assert node.counter("source_ports_changed") == 1
-    _both_hear_their_own(node, scene, direct_as=seen, vip_as=client)
+    _assert_both_get_their_replies(node, peers, direct_as=seen, vip_as=client)
 
 
 def test_a_connection_through_the_frontend_after_a_direct_one_gets_another_port(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
-    assert same(node.forward(scene.opening(client, backend)), scene.opening(client, backend))
-    back = scene.answer(backend, client)
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    assert same(node.forward(peers.opening(client, backend)), peers.opening(client, backend))
+    back = peers.answer(backend, client)
     assert same(node.forward(back), back)
-    out = node.forward(scene.opening(client, vip))
-    seen = scene.at(client, out.payload.sport)
+    out = node.forward(peers.opening(client, vip))
+    seen = peers.with_port(client, out.payload.sport)
     assert seen != client
-    assert same(out, scene.opening(seen, backend))
-    _both_hear_their_own(node, scene, direct_as=client, vip_as=seen)
+    assert same(out, peers.opening(seen, backend))
+    _assert_both_get_their_replies(node, peers, direct_as=client, vip_as=seen)
 
 
-def _both_hear_their_own(node: Node, scene: Scene, direct_as: str, vip_as: str) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    for packet in (scene.answer, scene.data):
+def _assert_both_get_their_replies(node: Node, peers: Peers, direct_as: str, vip_as: str) -> None:
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    for packet in (peers.answer, peers.data):
         assert same(node.forward(packet(backend, direct_as)), packet(backend, client))
         assert same(node.forward(packet(backend, vip_as)), packet(vip, client))
-        assert same(node.forward(scene.data(client, backend)), scene.data(direct_as, backend))
-        assert same(node.forward(scene.data(client, vip)), scene.data(vip_as, backend))
+        assert same(node.forward(peers.data(client, backend)), peers.data(direct_as, backend))
+        assert same(node.forward(peers.data(client, vip)), peers.data(vip_as, backend))
 
 
-def test_a_retransmitted_first_packet_keeps_its_changed_port(node: Node, scene: Scene) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
-    scene.connect(node, client, vip, backend)
-    first = node.forward(scene.opening(client, backend))
-    assert same(node.forward(scene.opening(client, backend)), first)
+def test_a_client_port_that_netfilter_has_led_to_the_same_backend_is_changed(
+    node: Node, peers: Peers
+) -> None:
+    """kube-proxy's connection through another Service with that backend goes on."""
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    node.netfilter_flows((client, backend), protocol=peers.protocol)
+    out = node.forward(peers.opening(client, vip))
+    seen = peers.with_port(client, out.payload.sport)
+    assert seen != client
+    assert same(node.forward(peers.answer(backend, seen)), peers.answer(vip, client))
+
+
+def test_a_retransmitted_first_packet_keeps_its_changed_port(node: Node, peers: Peers) -> None:
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    peers.connect(node, client, vip, backend)
+    first = node.forward(peers.opening(client, backend))
+    assert same(node.forward(peers.opening(client, backend)), first)
 
 
 def test_a_retransmitted_first_packet_of_a_direct_connection_stays_as_it_is(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend])
+    peers.service(node, [peers.backend])
     for _ in range(3):
-        packet = scene.opening(scene.client, scene.backend)
+        packet = peers.opening(peers.client, peers.backend)
         assert same(node.forward(packet), packet)
     assert node.counter("direct_flows_noticed") == 1
 
 
-def test_two_frontends_that_share_a_backend_tell_one_client_port_apart(
-    node: Node, scene: Scene
+def test_one_client_port_works_through_two_frontends_with_the_same_backend(
+    node: Node, peers: Peers
 ) -> None:
-    client, backend = scene.client, scene.backend
-    scene.service(node, [backend])
-    scene.service(node, [backend], "other", frontends=[scene.other_vip])
-    scene.connect(node, client, scene.vip, backend)
-    seen = scene.connect(node, client, scene.other_vip, backend)
+    client, backend = peers.client, peers.backend
+    peers.service(node, [backend])
+    peers.service(node, [backend], "other", frontends=[peers.other_vip])
+    peers.connect(node, client, peers.vip, backend)
+    seen = peers.connect(node, client, peers.other_vip, backend)
     assert seen != client
-    for frontend, known_as in ((scene.vip, client), (scene.other_vip, seen)):
-        out = node.forward(scene.data(client, frontend))
-        assert same(out, scene.data(known_as, backend))
-        back = node.forward(scene.data(backend, known_as))
-        assert same(back, scene.data(frontend, client))
+    for frontend, known_as in ((peers.vip, client), (peers.other_vip, seen)):
+        out = node.forward(peers.data(client, frontend))
+        assert same(out, peers.data(known_as, backend))
+        back = node.forward(peers.data(backend, known_as))
+        assert same(back, peers.data(frontend, client))
 
 
-def test_two_frontends_that_masquerade_tell_one_client_port_apart(node: Node, scene: Scene) -> None:
-    client, backend = scene.stranger, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    scene.service(node, [backend], "other", frontends=[scene.other_vip], masquerade=True)
-    first = scene.connect(node, client, scene.vip, backend)
-    second = scene.connect(node, client, scene.other_vip, backend)
+def test_one_client_port_works_through_two_frontends_that_masquerade(
+    node: Node, peers: Peers
+) -> None:
+    client, backend = peers.external, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    peers.service(node, [backend], "other", frontends=[peers.other_vip], masquerade=True)
+    first = peers.connect(node, client, peers.vip, backend)
+    second = peers.connect(node, client, peers.other_vip, backend)
     assert first != second
-    for frontend, known_as in ((scene.vip, first), (scene.other_vip, second)):
-        assert same(node.forward(scene.data(backend, known_as)), scene.data(frontend, client))
-        assert same(node.forward(scene.data(client, frontend)), scene.data(known_as, backend))
+    for frontend, known_as in ((peers.vip, first), (peers.other_vip, second)):
+        assert same(node.forward(peers.data(backend, known_as)), peers.data(frontend, client))
+        assert same(node.forward(peers.data(client, frontend)), peers.data(known_as, backend))
 
 
-def test_one_that_masquerades_and_one_that_does_not_tell_one_client_port_apart(
-    node: Node, scene: Scene
+def test_one_client_port_works_through_a_masqueraded_and_a_plain_frontend(
+    node: Node, peers: Peers
 ) -> None:
-    client, backend = scene.stranger, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    scene.service(node, [backend], "other", frontends=[scene.other_vip])
-    masqueraded = scene.connect(node, client, scene.vip, backend)
-    plain = scene.connect(node, client, scene.other_vip, backend)
-    assert masqueraded.startswith(scene.at(scene.us, 0)[:-1])
+    client, backend = peers.external, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    peers.service(node, [backend], "other", frontends=[peers.other_vip])
+    masqueraded = peers.connect(node, client, peers.vip, backend)
+    plain = peers.connect(node, client, peers.other_vip, backend)
+    assert masqueraded.startswith(peers.with_port(peers.node_address, 0)[:-1])
     assert plain != client
-    back = node.forward(scene.data(backend, plain))
-    assert same(back, scene.data(scene.other_vip, client))
+    back = node.forward(peers.data(backend, plain))
+    assert same(back, peers.data(peers.other_vip, client))
 
 
-def test_a_direct_connection_to_another_place_of_the_backend_is_left_alone(
-    node: Node, scene: Scene
+def test_a_direct_connection_to_another_port_of_the_backend_is_passed_unchanged(
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    packet = scene.opening(scene.client, scene.at(scene.backend, 9090))
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    packet = peers.opening(peers.client, peers.with_port(peers.backend, 9090))
     assert same(node.forward(packet), packet)
     assert node.counter("direct_flows_noticed") == 0
 
 
-def test_with_no_port_left_to_change_to_the_second_connection_is_dropped_and_counted(
-    node: Node, scene: Scene
+def end_direct(node: Node, peers: Peers, *steps: str) -> None:
+    """Open a direct TCP connection, and send packets of the ``client`` and ``backend`` by flags."""
+    client, backend = peers.client, peers.backend
+    first, answer = peers.opening(client, backend), peers.answer(backend, client)
+    assert same(node.forward(first), first)
+    assert same(node.forward(answer), answer)
+    for step in steps:
+        name, flags = step.split()
+        packet = tcp(client, backend, flags) if name == "client" else tcp(backend, client, flags)
+        assert same(node.forward(packet), packet)
+
+
+BY_FIN = ("client FA", "backend FA", "client A")
+ENDS = {
+    "both close": BY_FIN,
+    "the backend closes first": ("backend FA", "client FA", "backend A"),
+    "the client resets": ("client RA",),
+    "the backend refuses": ("backend RA",),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_direct_connection_that_is_over_gives_its_port_back(
+    node: Node, tcp_peers: Peers, how: str
 ) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
+    peers = tcp_peers
+    peers.service(node, [peers.backend])
+    end_direct(node, peers, *ENDS[how])
+    node.age_direct(3)
+    assert peers.connect(node, peers.client, peers.vip, peers.backend) == peers.client
+    assert node.counter("source_ports_changed") == 0
+
+
+@pytest.mark.parametrize("steps", [(), ("client FA",), ("backend FA",)], ids=str)
+def test_a_direct_connection_that_one_side_has_not_closed_keeps_its_port(
+    node: Node, tcp_peers: Peers, steps: tuple[str, ...]
+) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend])
+    end_direct(node, peers, *steps)
+    node.age_direct(60000)
+    assert peers.connect(node, peers.client, peers.vip, peers.backend) != peers.client
+
+
+def test_a_direct_connection_that_has_just_ended_gives_its_port_only_if_there_is_no_other(
+    node: Node, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    port = int(peers.client.rpartition(":")[2])
+    peers.service(node, [peers.backend])
+    end_direct(node, peers, *BY_FIN)
+    assert peers.begin(node, peers.client, peers.vip, peers.backend) != peers.client
+    node.reset()
+    peers.service(node, [peers.backend])
+    end_direct(node, peers, *BY_FIN)
+    node.settings(first=port, ports=1)
+    assert peers.connect(node, peers.client, peers.vip, peers.backend) == peers.client
+
+
+def test_a_port_of_a_direct_connection_that_begins_anew_is_in_use_again(
+    node: Node, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend])
+    end_direct(node, peers, *BY_FIN)
+    end_direct(node, peers)
+    node.age_direct(3)
+    assert peers.connect(node, peers.client, peers.vip, peers.backend) != peers.client
+
+
+def test_datagrams_of_a_direct_flow_keep_its_port_until_it_is_silent(
+    node: Node, udp_peers: Peers
+) -> None:
+    peers = udp_peers
+    peers.service(node, [peers.backend])
+    for idle in (100, 100):
+        node.age_direct(idle)
+        node.forward(peers.opening(peers.client, peers.backend))
+    assert peers.begin(node, peers.client, peers.vip, peers.backend) != peers.client
+    node.reset()
+    peers.service(node, [peers.backend])
+    node.forward(peers.opening(peers.client, peers.backend))
+    node.age_direct(121)
+    assert peers.begin(node, peers.client, peers.vip, peers.backend) == peers.client
+
+
+def test_the_port_of_a_connection_that_has_just_closed_is_taken_if_there_is_no_other(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Through two frontends; the second connection comes within the time that a port waits."""
+    peers = tcp_peers
+    for name, frontend in (("web", peers.vip), ("other", peers.other_vip)):
+        peers.service(node, [peers.backend], name, frontends=[frontend])
+    node.settings(first=int(peers.client.rpartition(":")[2]), ports=1)
+    seen = peers.connect(node, peers.client, peers.vip, peers.backend)
+    peers.close(node, peers.client, peers.vip, peers.backend, seen)
+    assert peers.connect(node, peers.client, peers.other_vip, peers.backend) == peers.client
+
+
+def test_the_masquerade_port_of_a_connection_that_has_just_closed_is_taken_if_there_is_no_other(
+    node: Node, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(ports=1)
+    seen = peers.connect(node, peers.external, peers.vip, peers.backend)
+    peers.close(node, peers.external, peers.vip, peers.backend, seen)
+    later = peers.with_port(peers.external, 40001)
+    assert peers.connect(node, later, peers.vip, peers.backend) == seen
+
+
+def test_with_no_port_left_to_change_to_the_second_connection_is_dropped_and_counted(
+    node: Node, peers: Peers
+) -> None:
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
     node.settings(first=int(client.rpartition(":")[2]), ports=1)
-    scene.connect(node, client, vip, backend)
-    assert node.drops("ingress", scene.opening(client, backend))
+    peers.connect(node, client, vip, backend)
+    assert node.drops("ingress", peers.opening(client, backend))
     assert node.counter("dropped__source_ports_exhausted") == 1
-    assert same(node.forward(scene.data(client, vip)), scene.data(client, backend))
+    assert same(node.forward(peers.data(client, vip)), peers.data(client, backend))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bpfsvc.inspection.dump import choose
+from bpfsvc.datapath.maps.registry import MAPS
+from bpfsvc.inspect.dump import choose
 from bpfsvc.lab.patience import stretched
 from tests.packets.node import Node, tcp, udp
 
@@ -28,15 +29,15 @@ FRONTENDS = (
 
 
 def bpfsvc(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command on the pins of the node, in a process of its own."""
+    """Run the command on the node's pins, in another process."""
     node.installation.complete()
-    place = ["--pin-root", str(node.installation.root.path)]
-    command = [sys.executable, "-m", "bpfsvc", *arguments, *place]
+    options = ["--pin-root", str(node.installation.root.path)]
+    command = [sys.executable, "-m", "bpfsvc", *arguments, *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def dumped(node: Node, *names: str) -> dict[str, list[dict[str, Any]]]:
-    """Give the records of some maps."""
+    """Return the records of some maps."""
     found = bpfsvc(node, "maps", "dump", *names, "-o", "json")
     assert found.returncode == 0, found.stderr
     result: dict[str, list[dict[str, Any]]] = json.loads(found.stdout)
@@ -47,7 +48,7 @@ def web(node: Node) -> None:
     node.service("web", [BACKEND], frontends=[VIP], node_port=30007, masquerade=True)
 
 
-def test_every_map_of_this_build_has_a_view_of_its_own(node: Node) -> None:
+def test_every_map_of_this_build_has_its_own_view(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(CLIENT, BACKEND))
@@ -63,7 +64,7 @@ def test_every_map_of_this_build_has_a_view_of_its_own(node: Node) -> None:
     assert not unnamed
 
 
-def test_a_masqueraded_connection_is_one_record_from_its_first_packet_to_its_end(
+def test_a_masqueraded_connection_is_one_record_from_first_packet_to_end(
     node: Node,
 ) -> None:
     web(node)
@@ -85,16 +86,22 @@ def test_a_masqueraded_connection_is_one_record_from_its_first_packet_to_its_end
     routed = node.ingress(tcp(STRANGER, VIP))
     assert (seen()["masquerade"], seen()["state"]) == ("pending", "SYN_SENT")
     out = node.egress(routed)
-    us = f"192.168.50.11:{out.payload.sport}"
-    assert (seen()["masquerade"], seen()["state"]) == (us, "SYN_SENT")
-    node.forward(tcp(BACKEND, us, flags="SA"))
-    assert (seen()["masquerade"], seen()["state"]) == (us, "SYN_RECEIVED")
+    node_address = f"192.168.50.11:{out.payload.sport}"
+    assert (seen()["masquerade"], seen()["state"]) == (node_address, "SYN_SENT")
+    node.forward(tcp(BACKEND, node_address, flags="SA"))
+    assert (seen()["masquerade"], seen()["state"]) == (node_address, "SYN_RECEIVED")
     node.forward(tcp(STRANGER, VIP, flags="A"))
-    assert (seen()["masquerade"], seen()["state"]) == (us, "ESTABLISHED")
+    assert (seen()["masquerade"], seen()["state"]) == (node_address, "ESTABLISHED")
     node.forward(tcp(STRANGER, VIP, flags="FA"))
     assert seen()["state"] == "FIN_WAIT"
-    node.forward(tcp(BACKEND, us, flags="FA"))
+    node.forward(tcp(BACKEND, node_address, flags="FA"))
     assert seen()["state"] == "CLOSED"
+    node.age(30)
+    assert node.collect(node.flow("ingress", tcp(STRANGER, VIP))) == 1
+    (left,) = dumped(node, "connections")["connections"]
+    names = ("client", "frontend", "service", "backend", "masquerade", "state")
+    kept = [STRANGER, "", "default/web:80", BACKEND, node_address, "TIME_WAIT"]
+    assert [left[name] for name in names] == kept
 
 
 def test_a_refused_connection_and_an_unanswered_datagram_have_their_states(node: Node) -> None:
@@ -121,10 +128,25 @@ def test_a_collision_shows_the_changed_source_port(node: Node) -> None:
     assert connection["translation"] == ["destination", f"source-port={out.payload.sport}"]
 
 
+def test_a_connection_of_netfilter_shows_the_port_that_it_got(node: Node) -> None:
+    web(node)
+    taken = node.forward(tcp(STRANGER, VIP)).payload.sport
+    own = f"192.168.50.11:{taken}"
+    moved = f"192.168.50.11:{node.egress(tcp(own, BACKEND)).payload.sport}"
+    node.ingress(tcp(BACKEND, moved, flags="SA"))
+    node.egress(tcp(own, BACKEND, flags="A"))
+    (found,) = (
+        each for each in dumped(node, "connections")["connections"] if each["client"] == own
+    )
+    names = ("frontend", "service", "backend", "masquerade", "translation", "state")
+    wanted = ["", "", BACKEND, moved, ["source"], "ESTABLISHED"]
+    assert [found[name] for name in names] == wanted
+
+
 def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
     web(node)
     node.service("gone", [], frontends=["[fd96::1]:80"], family=6)
-    # Counts belong to ids, and outlive what earlier tests did with them.
+    # Counts belong to ids, so those of earlier tests remain.
     before = dumped(node, "backends")["backends"][0]
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(BACKEND, CLIENT, flags="SA"))
@@ -146,7 +168,7 @@ def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
 
 
 @pytest.mark.parametrize("output", ["table", "yaml"])
-def test_the_other_formats_say_the_same(node: Node, output: str) -> None:
+def test_the_other_formats_show_the_same(node: Node, output: str) -> None:
     web(node)
     found = bpfsvc(node, "maps", "dump", "frontends", "node_addresses", "-o", output)
     assert (found.returncode, found.stderr) == (0, "")
@@ -165,8 +187,8 @@ def test_the_other_formats_say_the_same(node: Node, output: str) -> None:
     ]
 
 
-def test_the_machinery_of_the_programs_is_not_shown(node: Node) -> None:
-    """It means nothing to people: bytes by ports, fingerprints of flows, what a packet needs."""
+def test_internal_maps_of_the_programs_are_not_shown(node: Node) -> None:
+    """They mean nothing to users: bytes by port, fingerprints of flows, scratch space."""
     web(node)
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(STRANGER, BACKEND))
@@ -174,23 +196,30 @@ def test_the_machinery_of_the_programs_is_not_shown(node: Node) -> None:
     for name in (
         "layout",
         "packets",
+        "cached_routes",
+        "fast_flows",
         "quotes",
         "port_filters",
         "destinations",
         "crc32c_steps",
         "direct_flows",
+        "netfilter_flows",
     ):
         assert name in node.pinned.layout.maps
         assert name not in found
         assert bpfsvc(node, "maps", "dump", name).returncode == 2
 
 
-def test_sizes_are_those_of_the_maps_that_can_fill_up(node: Node) -> None:
+def test_every_map_of_the_programs_is_known(node: Node) -> None:
+    assert node.pinned.layout.maps.keys() == MAPS.keys()
+
+
+def test_sizes_shows_the_maps_that_can_fill_up(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, VIP))
     sizes = {each["map"]: each for each in dumped(node, "sizes")["sizes"]}
     kinds = {name: each.type for name, each in node.pinned.layout.maps.items()}
-    filling = ("hash", "lru_hash", "lpm_trie")
+    filling = ("hash", "lru_hash", "lpm_trie", "percpu_hash")
     assert set(sizes) == {name for name, kind in kinds.items() if kind in filling}
     for name, each in sizes.items():
         assert each["rows"] == node.count(name)
@@ -198,7 +227,7 @@ def test_sizes_are_those_of_the_maps_that_can_fill_up(node: Node) -> None:
     assert sizes["connections"]["rows"] == 2
 
 
-def test_an_unknown_map_is_answered_with_the_names_of_all(node: Node) -> None:
+def test_an_unknown_map_is_an_error_that_names_all_maps(node: Node) -> None:
     found = bpfsvc(node, "maps", "dump", "fronted")
     assert (found.returncode, found.stdout) == (2, "")
     error, hint = found.stderr.splitlines()
@@ -212,13 +241,13 @@ def test_status_finds_the_build_of_this_version_and_no_agent(node: Node) -> None
     verdict, *rest = found.stdout.splitlines()
     assert (found.returncode, found.stderr) == (1, "")
     assert len(rest) == 9
-    assert verdict.startswith("NOT WELL: the agent is not running")
+    assert verdict.startswith("UNHEALTHY: the agent is not running")
     assert rest[0] == f"build:       {node.pinned.layout.digest}, of this version"
     assert rest[2] == "interfaces:  0 of 1 attached"
-    assert rest[4] == "services:    1, with 2 frontends and 1 backends"
+    assert rest[4] == "services:    1, with 2 frontends and 1 backend"
 
 
-def test_status_knows_an_agent_by_its_lock(node: Node) -> None:
+def test_status_finds_a_running_agent_by_its_lock(node: Node) -> None:
     node.installation.complete()
     lock = node.installation.root.lock()
     try:
@@ -227,5 +256,6 @@ def test_status_knows_an_agent_by_its_lock(node: Node) -> None:
         os.close(lock)
     facts = json.loads(found.stdout)
     assert facts["running"] is True
-    assert facts["health"] == {"status": 0, "problems": [], "notes": []}
+    health = {"status": 0, "problems": [], "notes": [], "foreign": False, "silent": False}
+    assert facts["health"] == health
     assert "the agent is not running" not in facts["reasons"]

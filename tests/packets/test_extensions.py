@@ -1,6 +1,6 @@
-"""What may stand between an IP header and the transport: options and extension headers.
+"""Options and extension headers between the IP header and the transport.
 
-They pass unchanged, and what they stand before is translated as if they were not there.
+They pass unchanged, and the packet is translated as if they were not there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scapy.layers.inet6 import (
 )
 from scapy.packet import Packet, Raw
 
-from tests.packets.headers import authentication, with_headers
+from tests.packets.extension_headers import authentication, with_headers
 from tests.packets.node import Node, same
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
 HOP_BY_HOP = IPv6ExtHdrHopByHop(options=[RouterAlert()])
 DESTINATION = IPv6ExtHdrDestOpt(options=[PadN(optdata=bytes(12))])
@@ -30,7 +30,7 @@ ROUTING = IPv6ExtHdrRouting(addresses=["fd00::1", "fd00::2"], segleft=0)
 HEADERS: dict[str, list[Packet]] = {
     "hop-by-hop options": [HOP_BY_HOP],
     "destination options": [DESTINATION],
-    "a routing header that was followed to its end": [ROUTING],
+    "a finished routing header": [ROUTING],
     "authentication": [authentication(12)],
     "a longer authentication": [authentication(36)],
     "long options": [LONG],
@@ -39,47 +39,47 @@ HEADERS: dict[str, list[Packet]] = {
 }
 
 
-def translated(node: Node, scene: Scene, change: list[Packet]) -> bool:
-    """Open a masqueraded connection with such packets only, and use it."""
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend], masquerade=True)
+def translated(node: Node, peers: Peers, change: list[Packet]) -> bool:
+    """Open and use a masqueraded connection whose packets all have such headers."""
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
 
     def longer(packet: Packet) -> Packet:
-        if scene.family == 6:
+        if peers.family == 6:
             return with_headers(packet, *change)
         packet.options = change
         return packet
 
-    opening = scene.opening(client, vip)
+    opening = peers.opening(client, vip)
     ports = -len(bytes(opening.payload))
     out = node.forward(longer(opening))
-    seen = scene.node_place(int.from_bytes(bytes(out)[ports:][:2], "big"))
+    seen = peers.on_node(int.from_bytes(bytes(out)[ports:][:2], "big"))
     exchange = [
-        (scene.opening(client, vip), scene.opening(seen, backend)),
-        (scene.answer(backend, seen), scene.answer(vip, client)),
-        (scene.data(client, vip), scene.data(seen, backend)),
-        (scene.data(backend, seen), scene.data(vip, client)),
+        (peers.opening(client, vip), peers.opening(seen, backend)),
+        (peers.answer(backend, seen), peers.answer(vip, client)),
+        (peers.data(client, vip), peers.data(seen, backend)),
+        (peers.data(backend, seen), peers.data(vip, client)),
     ]
-    return same(out, longer(scene.opening(seen, backend))) and all(
+    return same(out, longer(peers.opening(seen, backend))) and all(
         same(node.forward(longer(comes)), longer(goes)) for comes, goes in exchange
     )
 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_ipv6_extension_headers_do_not_hide_a_connection(
-    node: Node, ipv6_scene: Scene, name: str
+    node: Node, ipv6_peers: Peers, name: str
 ) -> None:
-    assert translated(node, ipv6_scene, HEADERS[name])
+    assert translated(node, ipv6_peers, HEADERS[name])
 
 
 @pytest.mark.parametrize("count", [1, 4, 37, 40])
-def test_ipv4_options_do_not_hide_a_connection(node: Node, ipv4_scene: Scene, count: int) -> None:
-    assert translated(node, ipv4_scene, [IPOption_NOP()] * count)
+def test_ipv4_options_do_not_hide_a_connection(node: Node, ipv4_peers: Peers, count: int) -> None:
+    assert translated(node, ipv4_peers, [IPOption_NOP()] * count)
 
 
-def test_a_route_recorded_in_an_ipv4_option_stays_as_it_is(node: Node, ipv4_scene: Scene) -> None:
+def test_a_route_recorded_in_an_ipv4_option_stays_as_it_is(node: Node, ipv4_peers: Peers) -> None:
     route = IPOption_RR(length=11, pointer=12, routers=["10.0.0.1", "10.0.0.2"])
-    assert translated(node, ipv4_scene, [route])
+    assert translated(node, ipv4_peers, [route])
 
 
 UNREAD: dict[str, list[Packet]] = {
@@ -90,16 +90,16 @@ UNREAD: dict[str, list[Packet]] = {
 
 
 @pytest.mark.parametrize("name", UNREAD)
-def test_what_is_not_read_to_its_end_passes_as_it_is(
-    node: Node, ipv6_scene: Scene, name: str
+def test_a_packet_whose_headers_are_not_read_to_the_end_passes_unchanged(
+    node: Node, ipv6_peers: Peers, name: str
 ) -> None:
-    scene = ipv6_scene
-    scene.service(node, [scene.backend], guarded=True)
+    peers = ipv6_peers
+    peers.service(node, [peers.backend], guarded=True)
     for byte in (0, 1):
         node.fill_filter(byte)
         for opening in (
-            scene.opening(scene.client, scene.vip),
-            scene.opening(scene.client, scene.at(scene.vip, 81)),
+            peers.opening(peers.client, peers.vip),
+            peers.opening(peers.client, peers.with_port(peers.vip, 81)),
         ):
             packet = with_headers(opening, *UNREAD[name])
             assert same(node.forward(packet), packet)
@@ -107,26 +107,26 @@ def test_what_is_not_read_to_its_end_passes_as_it_is(
 
 
 @pytest.mark.parametrize("protocol", [50, 59, 135, 253], ids=["ESP", "nothing", "mobility", "?"])
-def test_what_is_not_followed_by_a_transport_passes_as_it_is(
-    node: Node, ipv6_scene: Scene, protocol: int
+def test_headers_without_a_transport_behind_them_pass_unchanged(
+    node: Node, ipv6_peers: Peers, protocol: int
 ) -> None:
-    ipv6_scene.service(node, [ipv6_scene.backend])
-    opening = ipv6_scene.opening(ipv6_scene.client, ipv6_scene.vip)
+    ipv6_peers.service(node, [ipv6_peers.backend])
+    opening = ipv6_peers.opening(ipv6_peers.client, ipv6_peers.vip)
     other = IPv6(src=opening.src, dst=opening.dst, nh=protocol) / Raw(bytes(opening.payload))
     packet = with_headers(other, DESTINATION)
     assert same(node.forward(packet), packet)
 
 
 def test_a_connection_may_have_packets_with_and_without_headers(
-    node: Node, ipv6_scene: Scene
+    node: Node, ipv6_peers: Peers
 ) -> None:
-    scene = ipv6_scene
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
+    peers = ipv6_peers
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
     for headers in ([], [HOP_BY_HOP], [], [ROUTING, DESTINATION]):
-        there = with_headers(scene.data(scene.client, scene.vip), *headers)
-        wanted = with_headers(scene.data(scene.client, scene.backend), *headers)
+        there = with_headers(peers.data(peers.client, peers.vip), *headers)
+        wanted = with_headers(peers.data(peers.client, peers.backend), *headers)
         assert same(node.forward(there), wanted)
-        back = with_headers(scene.data(scene.backend, scene.client), *headers)
-        wanted = with_headers(scene.data(scene.vip, scene.client), *headers)
+        back = with_headers(peers.data(peers.backend, peers.client), *headers)
+        wanted = with_headers(peers.data(peers.vip, peers.client), *headers)
         assert same(node.forward(back), wanted)

@@ -1,7 +1,7 @@
-"""Fragments: only the first one of a datagram has ports, and the others go where it went.
+"""Fragments: only the first one of a datagram has ports; the others follow its translation.
 
-What is wanted of a fragmented packet is what becomes of the whole one, cut at the same places: so
-the first fragment carries the checksum that a receiver finds over the whole.
+The wanted fragments are those of the translated whole packet, cut at the same offsets: the first
+fragment carries the checksum over the whole.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from scapy.layers.inet6 import (
 from scapy.packet import Packet, Raw
 
 from bpfsvc.lab.patience import wait
-from tests.packets.headers import with_headers
+from tests.packets.extension_headers import with_headers
 from tests.packets.node import REDIRECT, UNSPEC, Node, ip, same, tcp, udp
+from tests.packets.peers import ALL_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
-from tests.packets.scene import SCENES, UDP_SCENES, Scene, bare
 
 PAYLOAD = bytes(number * 7 & 0xFF for number in range(3500))
 
-SCENES_OF_SUMS = [one for one in SCENES if one.protocol != "SCTP"]
+SCENES_OF_SUMS = [one for one in ALL_PEERS if one.protocol != "SCTP"]
 
-UDP6 = UDP_SCENES[1]
+UDP6 = UDP_PEERS[1]
 
 SIZE = 1200
 """Bytes of every fragment but the last, a multiple of 8."""
@@ -57,57 +57,57 @@ def cut(packet: Packet, number: int = 77, size: int = SIZE) -> list[Packet]:
 
 
 def translated(node: Node, packets: list[Packet], wanted: list[Packet]) -> bool:
-    """Whether fragments pass in their order and become others."""
+    """True if fragments pass in this order and become the wanted ones."""
     return all(same(node.forward(one), two) for one, two in zip(packets, wanted, strict=True))
 
 
 def untouched(node: Node, *packets: Packet) -> bool:
-    """Whether packets pass as they are."""
+    """True if packets pass unchanged."""
     return all(same(node.forward(one), one) for one in packets)
 
 
 @pytest.fixture(params=SCENES_OF_SUMS, ids=str)
-def scene(request: pytest.FixtureRequest) -> Scene:
-    """TCP and UDP. A fragment of SCTP cannot be given other ports."""
-    found: Scene = request.param
+def peers(request: pytest.FixtureRequest) -> Peers:
+    """TCP and UDP. The ports of an SCTP fragment cannot be changed."""
+    found: Peers = request.param
     return found
 
 
 @pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
 @pytest.mark.parametrize("size", [24, 64, SIZE])
-def test_in_their_order_they_become_the_fragments_of_the_translated_packet(
-    node: Node, scene: Scene, masquerade: bool, size: int
+def test_fragments_in_order_become_the_fragments_of_the_translated_packet(
+    node: Node, peers: Peers, masquerade: bool, size: int
 ) -> None:
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
+    client, vip, backend = peers.external, peers.vip, peers.backend
     payload = PAYLOAD[:100] if size < SIZE else PAYLOAD
-    scene.service(node, [backend], masquerade=masquerade)
-    seen = scene.connect(node, client, vip, backend)
-    there = cut(scene.data(client, vip, payload), 5, size)
+    peers.service(node, [backend], masquerade=masquerade)
+    seen = peers.connect(node, client, vip, backend)
+    there = cut(peers.data(client, vip, payload), 5, size)
     assert len(there) > 2 or size == 64
-    assert translated(node, there, cut(scene.data(seen, backend, payload), 5, size))
-    back = cut(scene.data(backend, seen, payload), 6, size)
-    assert translated(node, back, cut(scene.data(vip, client, payload), 6, size))
+    assert translated(node, there, cut(peers.data(seen, backend, payload), 5, size))
+    back = cut(peers.data(backend, seen, payload), 6, size)
+    assert translated(node, back, cut(peers.data(vip, client, payload), 6, size))
 
 
-def test_a_fragmented_datagram_opens_a_connection(node: Node, udp_scene: Scene) -> None:
-    client, vip, backend = udp_scene.stranger, udp_scene.vip, udp_scene.backend
-    udp_scene.service(node, [backend], masquerade=True)
+def test_a_fragmented_datagram_opens_a_connection(node: Node, udp_peers: Peers) -> None:
+    client, vip, backend = udp_peers.external, udp_peers.vip, udp_peers.backend
+    udp_peers.service(node, [backend], masquerade=True)
     out = [node.forward(one) for one in cut(udp(client, vip, PAYLOAD))]
     header = bytes(out[0].payload)[-SIZE:]
-    seen = udp_scene.node_place(int.from_bytes(header[:2], "big"))
+    seen = udp_peers.on_node(int.from_bytes(header[:2], "big"))
     wanted = cut(udp(seen, backend, PAYLOAD))
     assert [bytes(one) for one in out] == [bytes(one) for one in wanted]
     back = cut(udp(backend, seen, PAYLOAD))
     assert translated(node, back, cut(udp(vip, client, PAYLOAD)))
 
 
-def test_those_after_the_first_pass_in_any_order(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
+def test_fragments_after_the_first_pass_in_any_order(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
     pairs = list(
         zip(
-            cut(scene.data(scene.client, scene.vip, PAYLOAD)),
-            cut(scene.data(scene.client, scene.backend, PAYLOAD)),
+            cut(peers.data(peers.client, peers.vip, PAYLOAD)),
+            cut(peers.data(peers.client, peers.backend, PAYLOAD)),
             strict=True,
         )
     )
@@ -117,45 +117,47 @@ def test_those_after_the_first_pass_in_any_order(node: Node, scene: Scene) -> No
 
 
 def fragments_of(node: Node) -> list[tuple[bytes, bytes]]:
-    """Give what is remembered of datagrams."""
+    """Return the entries of the map of fragments."""
     return list(node.pinned.map("fragments").items())
 
 
 def waits(node: Node, packet: Packet) -> bool:
-    """Whether a packet goes round as it is: back into the interface that it came from."""
+    """True if a packet is sent unchanged into the interface that it came from, to wait."""
     verdict, after = node.run("ingress", packet)
     return verdict == REDIRECT and same(after, packet)
 
 
-def test_one_that_overtook_the_first_goes_round_until_that_has_passed(
-    node: Node, scene: Scene
+def test_a_fragment_that_overtook_the_first_waits_until_that_has_passed(
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    first, *later = cut(scene.data(scene.client, scene.vip, PAYLOAD))
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    first, *later = cut(peers.data(peers.client, peers.vip, PAYLOAD))
     for byte, one in itertools.product((0, 1), later):
-        # On a slow machine the patience for one may be over when the next is sent.
+        # On a slow machine the time limit of one may be over when the next is sent.
         node.pinned.map("fragments").delete_many([key for key, _ in fragments_of(node)])
         node.fill_filter(byte)
         assert waits(node, one)
-    out = cut(scene.data(scene.client, scene.backend, PAYLOAD))
+    out = cut(peers.data(peers.client, peers.backend, PAYLOAD))
     assert translated(node, [first, *later], out)
 
 
-def test_nobody_goes_round_for_a_first_that_never_comes(node: Node, scene: Scene) -> None:
-    _, *later = cut(scene.data(scene.client, scene.vip, PAYLOAD))
+def test_fragments_do_not_wait_forever_for_a_missing_first_one(node: Node, peers: Peers) -> None:
+    _, *later = cut(peers.data(peers.client, peers.vip, PAYLOAD))
     assert waits(node, later[0])
-    wait(lambda: node.run("ingress", later[0])[0] == UNSPEC, "patience ends", timeout=2)
+    wait(lambda: node.run("ingress", later[0])[0] == UNSPEC, "the time limit is over", timeout=2)
     assert untouched(node, *later)
 
 
-def test_nobody_goes_round_for_a_first_that_passed_as_it_was(node: Node, scene: Scene) -> None:
-    assert untouched(node, *cut(scene.data(scene.client, scene.backend, PAYLOAD)))
+def test_fragments_do_not_wait_when_the_first_one_passed_unchanged(
+    node: Node, peers: Peers
+) -> None:
+    assert untouched(node, *cut(peers.data(peers.client, peers.backend, PAYLOAD)))
 
 
-def test_going_round_costs_a_share_of_the_processor_and_no_more(node: Node, scene: Scene) -> None:
-    """Whoever sends later fragments only gets them passed on in the end."""
-    _, later, *_ = cut(scene.data(scene.client, scene.vip, PAYLOAD))
+def test_waiting_fragments_use_only_a_share_of_the_processor(node: Node, peers: Peers) -> None:
+    """If the first fragment never arrives, the later ones are passed unchanged in the end."""
+    _, later, *_ = cut(peers.data(peers.client, peers.vip, PAYLOAD))
     found = node.pinned.map("fragment_budgets")
     record = node.pinned.layout.maps["fragment_budgets"].value
 
@@ -164,65 +166,75 @@ def test_going_round_costs_a_share_of_the_processor_and_no_more(node: Node, scen
         found.update(bytes(4), window * (found.value_size // len(window)))
         return not waits(node, later)
 
-    # The next window, with rounds of its own, may begin in between.
+    # The next window, which allows new rounds, may begin in between.
     wait(passes, "a later fragment passes", timeout=2)
 
 
-def test_each_hook_learns_from_the_first_that_it_sees_itself(node: Node, scene: Scene) -> None:
-    """The first may have left by an interface without hooks."""
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    first, second, *_ = cut(scene.data(scene.backend, scene.client, PAYLOAD))
+def test_each_hook_needs_to_see_the_first_fragment_itself(node: Node, peers: Peers) -> None:
+    """The first one may have left by an interface without hooks."""
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    first, second, *_ = cut(peers.data(peers.backend, peers.client, PAYLOAD))
     node.ingress(first)
     assert same(node.egress(second), second)
     node.egress(first)
-    wanted = cut(scene.data(scene.vip, scene.client, PAYLOAD))
+    wanted = cut(peers.data(peers.vip, peers.client, PAYLOAD))
     assert same(node.egress(second), wanted[1])
 
 
 def test_datagrams_of_different_clients_may_have_one_identification(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend])
-    scene.service(node, [scene.other_backend], "other", frontends=[scene.other_vip])
+    peers.service(node, [peers.backend])
+    peers.service(node, [peers.other_backend], "other", frontends=[peers.other_vip])
     ways = [
-        (scene.client, scene.vip, scene.backend),
-        (scene.stranger, scene.vip, scene.backend),
-        (scene.client, scene.other_vip, scene.other_backend),
+        (peers.client, peers.vip, peers.backend),
+        (peers.external, peers.vip, peers.backend),
+        (peers.client, peers.other_vip, peers.other_backend),
     ]
     there, wanted = [], []
     for client, vip, backend in ways:
-        scene.connect(node, client, vip, backend)
-        there.append(cut(scene.data(client, vip, PAYLOAD)))
-        wanted.append(cut(scene.data(client, backend, PAYLOAD)))
+        peers.connect(node, client, vip, backend)
+        there.append(cut(peers.data(client, vip, PAYLOAD)))
+        wanted.append(cut(peers.data(client, backend, PAYLOAD)))
     mixed = [one for row in zip(*there, strict=True) for one in row]
     assert translated(node, mixed, [one for row in zip(*wanted, strict=True) for one in row])
 
 
-def test_datagrams_of_one_client_have_identifications_of_their_own(
-    node: Node, scene: Scene
-) -> None:
-    scene.service(node, [scene.backend])
-    scene.service(node, [scene.other_backend], "other", frontends=[scene.at(scene.vip, 443)])
+def test_datagrams_of_one_client_are_kept_apart_by_identification(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend])
+    peers.service(node, [peers.other_backend], "other", frontends=[peers.with_port(peers.vip, 443)])
     there, wanted = [], []
-    for number, (port, backend) in enumerate([(80, scene.backend), (443, scene.other_backend)]):
-        vip = scene.at(scene.vip, port)
-        scene.connect(node, scene.client, vip, backend)
-        there.append(cut(scene.data(scene.client, vip, PAYLOAD), number))
-        wanted.append(cut(scene.data(scene.client, backend, PAYLOAD), number))
+    for number, (port, backend) in enumerate([(80, peers.backend), (443, peers.other_backend)]):
+        vip = peers.with_port(peers.vip, port)
+        peers.connect(node, peers.client, vip, backend)
+        there.append(cut(peers.data(peers.client, vip, PAYLOAD), number))
+        wanted.append(cut(peers.data(peers.client, backend, PAYLOAD), number))
     mixed = [one for row in zip(*there, strict=True) for one in row]
     assert translated(node, mixed, [one for row in zip(*wanted, strict=True) for one in row])
 
 
-def test_the_latest_first_fragment_of_an_identification_counts(node: Node, scene: Scene) -> None:
-    """They come round again."""
-    scene.service(node, [scene.backend])
-    clients = [scene.client, scene.at(scene.client, 40001)]
+def test_the_latest_first_fragment_of_an_identification_counts(node: Node, peers: Peers) -> None:
+    """Identifications are used again."""
+    peers.service(node, [peers.backend])
+    clients = [peers.client, peers.with_port(peers.client, 40001)]
     for client in clients:
-        scene.connect(node, client, scene.vip, scene.backend)
+        peers.connect(node, client, peers.vip, peers.backend)
     for client in [*clients, *clients]:
-        there = cut(scene.data(client, scene.vip, PAYLOAD))
-        assert translated(node, there, cut(scene.data(client, scene.backend, PAYLOAD)))
+        there = cut(peers.data(client, peers.vip, PAYLOAD))
+        assert translated(node, there, cut(peers.data(client, peers.backend, PAYLOAD)))
+
+
+def test_a_direct_datagram_may_have_the_identification_of_an_earlier_translated_one(
+    node: Node, peers: Peers
+) -> None:
+    """Its first fragment passes unchanged, so the others must, too."""
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    back = cut(peers.data(peers.backend, peers.client, PAYLOAD))
+    assert translated(node, back, cut(peers.data(peers.vip, peers.client, PAYLOAD)))
+    direct = peers.with_port(peers.backend, 9090)
+    assert untouched(node, *cut(peers.data(direct, peers.client, PAYLOAD)))
 
 
 def test_ipv4_datagrams_of_different_protocols_may_have_one_identification(node: Node) -> None:
@@ -241,117 +253,119 @@ def test_ipv4_datagrams_of_different_protocols_may_have_one_identification(node:
     assert translated(node, cuts(vip, vip), cuts(backends["TCP"], backends["UDP"]))
 
 
-def test_ipv4_options_stand_in_every_fragment(node: Node, ipv4_scene: Scene) -> None:
+def test_ipv4_options_are_in_every_fragment(node: Node, ipv4_peers: Peers) -> None:
     def longer(packet: Packet) -> Packet:
         packet.options = [IPOption_Security()] * 3
         return packet
 
-    backend = ipv4_scene.at(ipv4_scene.backend, 80)
-    ipv4_scene.service(node, [backend])
-    ipv4_scene.connect(node, ipv4_scene.client, ipv4_scene.vip, backend)
-    there = cut(longer(ipv4_scene.data(ipv4_scene.client, ipv4_scene.vip, PAYLOAD)))
-    wanted = cut(longer(ipv4_scene.data(ipv4_scene.client, backend, PAYLOAD)))
+    backend = ipv4_peers.with_port(ipv4_peers.backend, 80)
+    ipv4_peers.service(node, [backend])
+    ipv4_peers.connect(node, ipv4_peers.client, ipv4_peers.vip, backend)
+    there = cut(longer(ipv4_peers.data(ipv4_peers.client, ipv4_peers.vip, PAYLOAD)))
+    wanted = cut(longer(ipv4_peers.data(ipv4_peers.client, backend, PAYLOAD)))
     assert all(one.ihl == 14 for one in there)
     assert translated(node, there, wanted)
 
 
-def test_a_udp_checksum_that_is_missing_stays_missing(node: Node, udp_scene: Scene) -> None:
+def test_a_udp_checksum_that_is_missing_stays_missing(node: Node, udp_peers: Peers) -> None:
     def without(server: str) -> list[Packet]:
-        packet = udp(udp_scene.client, server, PAYLOAD)
+        packet = udp(udp_peers.client, server, PAYLOAD)
         packet.payload.chksum = 0
         return cut(packet)
 
-    udp_scene.service(node, [udp_scene.backend])
-    assert translated(node, without(udp_scene.vip), without(udp_scene.backend))
+    udp_peers.service(node, [udp_peers.backend])
+    assert translated(node, without(udp_peers.vip), without(udp_peers.backend))
 
 
-def test_fragments_that_concern_no_service_pass_at_once(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend])
+def test_fragments_of_no_service_pass_at_once(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend])
     for byte in (0, 1):
         node.fill_filter(byte)
         for source, destination in (
-            (scene.client, scene.at(scene.vip, 81)),
-            (scene.client, scene.backend),
-            (scene.backend, scene.client),
+            (peers.client, peers.with_port(peers.vip, 81)),
+            (peers.client, peers.backend),
+            (peers.backend, peers.client),
         ):
-            assert untouched(node, *cut(scene.data(source, destination, PAYLOAD)))
+            assert untouched(node, *cut(peers.data(source, destination, PAYLOAD)))
 
 
 @pytest.mark.parametrize("then", ["served", "refused", "guarded"])
-def test_when_the_connection_goes_in_between_the_rest_is_nobodys(
-    node: Node, scene: Scene, then: str
+def test_when_the_connection_is_removed_in_between_the_other_fragments_pass_unchanged(
+    node: Node, peers: Peers, then: str
 ) -> None:
-    """It must neither open another nor be refused."""
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    first, *later = cut(scene.data(scene.client, scene.vip, PAYLOAD))
+    """They must neither open a connection nor be refused."""
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    first, *later = cut(peers.data(peers.client, peers.vip, PAYLOAD))
     node.forward(first)
-    flow = node.flow("ingress", scene.opening(scene.client, scene.vip))
+    flow = node.flow("ingress", peers.opening(peers.client, peers.vip))
     assert node.collect(flow, force=True) == 1
     if then != "served":
-        frontend = scene.vip if then == "refused" else scene.at(scene.vip, 81)
-        scene.service(node, [], frontends=[frontend], guarded=True)
+        frontend = peers.vip if then == "refused" else peers.with_port(peers.vip, 81)
+        peers.service(node, [], frontends=[frontend], guarded=True)
     assert untouched(node, *later)
     assert node.states() == (0, 0)
 
 
-def test_nobody_waits_for_a_first_fragment_that_was_dropped(node: Node, udp_scene: Scene) -> None:
-    udp_scene.service(node, [], frontends=[udp_scene.vip], ranges=[])
-    first, *later = cut(udp(udp_scene.client, udp_scene.vip, PAYLOAD))
+def test_fragments_do_not_wait_for_a_first_one_that_was_dropped(
+    node: Node, udp_peers: Peers
+) -> None:
+    udp_peers.service(node, [], frontends=[udp_peers.vip], ranges=[])
+    first, *later = cut(udp(udp_peers.client, udp_peers.vip, PAYLOAD))
     assert node.drops("ingress", first)
     assert untouched(node, *later)
 
 
-def test_a_first_fragment_without_the_whole_tcp_header_is_nobodys(
-    node: Node, tcp_scene: Scene
+def test_a_first_fragment_without_the_whole_tcp_header_passes_unchanged(
+    node: Node, tcp_peers: Peers
 ) -> None:
-    """Whether it opens a connection cannot be seen (RFC 1858: nobody sends such)."""
-    tcp_scene.service(node, [tcp_scene.backend])
-    assert untouched(node, *cut(tcp_scene.opening(tcp_scene.client, tcp_scene.vip), size=8))
+    """Without flags it is not known whether it opens a connection (RFC 1858: never sent)."""
+    tcp_peers.service(node, [tcp_peers.backend])
+    assert untouched(node, *cut(tcp_peers.opening(tcp_peers.client, tcp_peers.vip), size=8))
 
 
 def test_an_sctp_packet_in_fragments_is_dropped_where_its_ports_would_change(
-    node: Node, sctp_scene: Scene
+    node: Node, sctp_peers: Peers
 ) -> None:
     """Its checksum covers all fragments and no header."""
-    sctp_scene.service(node, [sctp_scene.backend])
-    sctp_scene.connect(node, sctp_scene.client, sctp_scene.vip, sctp_scene.backend)
-    first, *later = cut(sctp_scene.data(sctp_scene.client, sctp_scene.vip, PAYLOAD))
+    sctp_peers.service(node, [sctp_peers.backend])
+    sctp_peers.connect(node, sctp_peers.client, sctp_peers.vip, sctp_peers.backend)
+    first, *later = cut(sctp_peers.data(sctp_peers.client, sctp_peers.vip, PAYLOAD))
     assert node.drops("ingress", first)
     assert node.counter("dropped__rewrite_failed") == 1
     assert untouched(node, *later)
 
 
 def test_an_sctp_packet_in_fragments_passes_where_its_ports_stay(
-    node: Node, sctp_scene: Scene
+    node: Node, sctp_peers: Peers
 ) -> None:
-    backend = sctp_scene.at(sctp_scene.backend, 80)
-    sctp_scene.service(node, [backend])
-    sctp_scene.connect(node, sctp_scene.client, sctp_scene.vip, backend)
-    there = cut(sctp_scene.data(sctp_scene.client, sctp_scene.vip, PAYLOAD))
-    wanted = cut(sctp_scene.data(sctp_scene.client, backend, PAYLOAD))
+    backend = sctp_peers.with_port(sctp_peers.backend, 80)
+    sctp_peers.service(node, [backend])
+    sctp_peers.connect(node, sctp_peers.client, sctp_peers.vip, backend)
+    there = cut(sctp_peers.data(sctp_peers.client, sctp_peers.vip, PAYLOAD))
+    wanted = cut(sctp_peers.data(sctp_peers.client, backend, PAYLOAD))
     assert translated(node, there, wanted)
 
 
 @pytest.fixture
-def connected(node: Node, ipv6_scene: Scene) -> tuple[Node, Scene, str]:
+def connected(node: Node, ipv6_peers: Peers) -> tuple[Node, Peers, str]:
     """A node with a masqueraded connection, and the client as the backend sees it."""
-    ipv6_scene.service(node, [ipv6_scene.backend], masquerade=True)
-    seen = ipv6_scene.connect(node, ipv6_scene.stranger, ipv6_scene.vip, ipv6_scene.backend)
-    return node, ipv6_scene, seen
+    ipv6_peers.service(node, [ipv6_peers.backend], masquerade=True)
+    seen = ipv6_peers.connect(node, ipv6_peers.external, ipv6_peers.vip, ipv6_peers.backend)
+    return node, ipv6_peers, seen
 
 
-def test_an_atomic_fragment_is_a_whole_packet(connected: tuple[Node, Scene, str]) -> None:
+def test_an_atomic_fragment_is_a_whole_packet(connected: tuple[Node, Peers, str]) -> None:
     """RFC 6946."""
-    node, scene, seen = connected
+    node, peers, seen = connected
     header = IPv6ExtHdrFragment(id=9)
-    there = with_headers(scene.data(scene.stranger, scene.vip), header)
-    assert same(node.forward(there), with_headers(scene.data(seen, scene.backend), header))
-    back = with_headers(scene.data(scene.backend, seen), header)
-    assert same(node.forward(back), with_headers(scene.data(scene.vip, scene.stranger), header))
+    there = with_headers(peers.data(peers.external, peers.vip), header)
+    assert same(node.forward(there), with_headers(peers.data(seen, peers.backend), header))
+    back = with_headers(peers.data(peers.backend, seen), header)
+    assert same(node.forward(back), with_headers(peers.data(peers.vip, peers.external), header))
 
 
-def test_headers_may_stand_before_that_of_a_fragment(node: Node) -> None:
+def test_extension_headers_may_precede_the_fragment_header(node: Node) -> None:
     def longer(packets: list[Packet]) -> list[Packet]:
         return [with_headers(one, IPv6ExtHdrHopByHop(), IPv6ExtHdrDestOpt()) for one in packets]
 
@@ -361,8 +375,8 @@ def test_headers_may_stand_before_that_of_a_fragment(node: Node) -> None:
     assert translated(node, longer(there), longer(wanted))
 
 
-def test_headers_may_be_fragmented_themselves(node: Node) -> None:
-    """Those for the destination alone stand behind the header of the fragment."""
+def test_extension_headers_may_be_fragmented_themselves(node: Node) -> None:
+    """Headers for the destination alone follow the fragment header."""
 
     def longer(packet: Packet) -> Packet:
         return with_headers(packet, IPv6ExtHdrDestOpt(options=[PadN(optdata=bytes(20))]))
@@ -373,8 +387,8 @@ def test_headers_may_be_fragmented_themselves(node: Node) -> None:
     assert translated(node, there, wanted)
 
 
-def test_a_fragmented_ping_is_nobodys_unless_a_cluster_ip_is_asked(node: Node) -> None:
-    ping = ip("fd44:0:0:1::5", bare("[fd96::10]:80")) / ICMPv6EchoRequest(data=PAYLOAD)
+def test_a_fragmented_ping_passes_unchanged_unless_it_is_to_a_cluster_ip(node: Node) -> None:
+    ping = ip("fd44:0:0:1::5", address_of("[fd96::10]:80")) / ICMPv6EchoRequest(data=PAYLOAD)
     assert untouched(node, *cut(ping))
     node.service("web", [], frontends=["[fd96::10]:80"], guarded=True, family=6)
     first, *later = cut(ping)
@@ -382,8 +396,8 @@ def test_a_fragmented_ping_is_nobodys_unless_a_cluster_ip_is_asked(node: Node) -
     assert untouched(node, *later)
 
 
-def test_a_udp_datagram_as_long_as_its_first_fragment_says_is_not_believed(node: Node) -> None:
-    """An IPv4 fragment with more to follow and nothing but a UDP header."""
+def test_a_first_fragment_that_claims_to_be_a_whole_udp_datagram_is_not_trusted(node: Node) -> None:
+    """An IPv4 first fragment with a UDP header only, whose length covers nothing more."""
     node.service("dns", ["10.244.2.7:53"], frontends=["10.96.0.53:53"], protocol="UDP")
     header = UDP(sport=40000, dport=53, len=60000, chksum=0x1234)
     packet = IP(src="10.244.1.5", dst="10.96.0.53", flags="MF", id=3) / header

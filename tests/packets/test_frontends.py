@@ -1,129 +1,134 @@
-"""Which frontend a packet meets, and which policy its client."""
+"""Which frontend serves a packet, and which policy its client gets."""
 
 from __future__ import annotations
 
 import pytest
 
-from bpfsvc.rows import CLIENTS, Policies, Policy
+from bpfsvc.services.entries import CLIENTS, Policies, Policy
 from tests.packets.node import Node, same
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
 PORT = 30080
 
 
-def test_a_node_port_is_served_on_the_nodes_addresses(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], node_port=PORT)
-    second = "192.168.60.1" if scene.family == 4 else "fd60::1"
+def test_a_node_port_is_served_on_the_nodes_addresses(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], node_port=PORT)
+    second = "192.168.60.1" if peers.family == 4 else "fd60::1"
     node.node_address(second, nodeports=True)
-    for number, address in enumerate((scene.us, second)):
-        client, frontend = scene.at(scene.stranger, 5000 + number), scene.at(address, PORT)
-        out = node.forward(scene.opening(client, frontend))
-        assert same(out, scene.opening(client, scene.backend))
-        back = node.forward(scene.answer(scene.backend, client))
-        assert same(back, scene.answer(frontend, client))
+    for number, address in enumerate((peers.node_address, second)):
+        client, frontend = (
+            peers.with_port(peers.external, 5000 + number),
+            peers.with_port(address, PORT),
+        )
+        out = node.forward(peers.opening(client, frontend))
+        assert same(out, peers.opening(client, peers.backend))
+        back = node.forward(peers.answer(peers.backend, client))
+        assert same(back, peers.answer(frontend, client))
 
 
-def test_a_node_port_is_not_served_on_other_addresses(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], node_port=PORT)
-    unserved = "192.168.60.1" if scene.family == 4 else "fd60::1"
+def test_a_node_port_is_not_served_on_other_addresses(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], node_port=PORT)
+    unserved = "192.168.60.1" if peers.family == 4 else "fd60::1"
     node.node_address(unserved, nodeports=False)
-    for address in (unserved, scene.router, scene.vip):
-        packet = scene.opening(scene.stranger, scene.at(address, PORT))
+    for address in (unserved, peers.router, peers.vip):
+        packet = peers.opening(peers.external, peers.with_port(address, PORT))
         assert same(node.forward(packet), packet)
 
 
-def test_a_node_port_of_one_family_is_not_served_in_the_other(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], node_port=PORT)
-    other = ("fd50::11", "fd50::9") if scene.family == 4 else ("192.168.50.11", "192.168.50.9")
-    us, client = (f"[{one}]" if ":" in one else one for one in other)
-    packet = scene.opening(f"{client}:40000", f"{us}:{PORT}")
+def test_a_node_port_of_one_family_is_not_served_in_the_other(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], node_port=PORT)
+    other = ("fd50::11", "fd50::9") if peers.family == 4 else ("192.168.50.11", "192.168.50.9")
+    node_address, client = (f"[{one}]" if ":" in one else one for one in other)
+    packet = peers.opening(f"{client}:40000", f"{node_address}:{PORT}")
     assert same(node.forward(packet), packet)
 
 
-def test_an_exact_frontend_goes_before_the_wildcard(node: Node, scene: Scene) -> None:
+def test_an_exact_frontend_is_preferred_to_the_wildcard(node: Node, peers: Peers) -> None:
     """An externalIP may be an address of the node."""
-    exact = scene.node_place(PORT)
-    scene.service(node, [scene.backend], "wildcard", node_port=PORT)
-    scene.service(node, [scene.other_backend], "exact", frontends=[exact])
-    out = node.forward(scene.opening(scene.stranger, exact))
-    assert same(out, scene.opening(scene.stranger, scene.other_backend))
+    exact = peers.on_node(PORT)
+    peers.service(node, [peers.backend], "wildcard", node_port=PORT)
+    peers.service(node, [peers.other_backend], "exact", frontends=[exact])
+    out = node.forward(peers.opening(peers.external, exact))
+    assert same(out, peers.opening(peers.external, peers.other_backend))
 
 
-def test_an_external_ip_need_not_be_an_address_of_the_node(node: Node, scene: Scene) -> None:
-    external = scene.at(scene.router, 80)
-    scene.service(node, [scene.backend], frontends=[external])
-    out = node.forward(scene.opening(scene.stranger, external))
-    assert same(out, scene.opening(scene.stranger, scene.backend))
-    back = node.forward(scene.answer(scene.backend, scene.stranger))
-    assert same(back, scene.answer(external, scene.stranger))
+def test_an_external_ip_need_not_be_an_address_of_the_node(node: Node, peers: Peers) -> None:
+    external = peers.with_port(peers.router, 80)
+    peers.service(node, [peers.backend], frontends=[external])
+    out = node.forward(peers.opening(peers.external, external))
+    assert same(out, peers.opening(peers.external, peers.backend))
+    back = node.forward(peers.answer(peers.backend, peers.external))
+    assert same(back, peers.answer(external, peers.external))
 
 
 @pytest.mark.parametrize("who", ["pod", "node", "other"])
-def test_each_class_of_clients_has_its_own_backends(node: Node, scene: Scene, who: str) -> None:
-    backends = [scene.at(scene.backend, 9000 + number) for number in range(3)]
-    pod, us, other = (Policy(number, 1, False, False) for number in range(3))
-    scene.service(node, backends, frontends=[scene.vip], policies=Policies(pod, us, other))
+def test_each_class_of_clients_has_its_own_backends(node: Node, peers: Peers, who: str) -> None:
+    backends = [peers.with_port(peers.backend, 9000 + number) for number in range(3)]
+    pod, own, other = (Policy(number, 1, False, False) for number in range(3))
+    peers.service(node, backends, frontends=[peers.vip], policies=Policies(pod, own, other))
     client, wanted = {
-        "pod": (scene.client, backends[0]),
-        "node": (scene.node_place(40000), backends[1]),
-        "other": (scene.stranger, backends[2]),
+        "pod": (peers.client, backends[0]),
+        "node": (peers.on_node(40000), backends[1]),
+        "other": (peers.external, backends[2]),
     }[who]
-    assert same(node.forward(scene.opening(client, scene.vip)), scene.opening(client, wanted))
+    assert same(node.forward(peers.opening(client, peers.vip)), peers.opening(client, wanted))
 
 
 @pytest.mark.parametrize("who", ["pod", "node", "other"])
-def test_each_class_of_clients_is_masqueraded_or_not(node: Node, scene: Scene, who: str) -> None:
-    pod, us, other = (Policy(0, 1, name == who, False) for name in CLIENTS)
-    policies = Policies(pod, us, other)
-    scene.service(node, [scene.backend], frontends=[scene.vip], policies=policies)
-    clients = {"pod": scene.client, "node": scene.node_place(40000), "other": scene.stranger}
+def test_masquerade_is_decided_per_class_of_clients(node: Node, peers: Peers, who: str) -> None:
+    pod, own, other = (Policy(0, 1, name == who, False) for name in CLIENTS)
+    policies = Policies(pod, own, other)
+    peers.service(node, [peers.backend], frontends=[peers.vip], policies=policies)
+    clients = {"pod": peers.client, "node": peers.on_node(40000), "other": peers.external}
     for name, client in clients.items():
-        port = node.forward(scene.opening(client, scene.vip)).payload.sport
+        port = node.forward(peers.opening(client, peers.vip)).payload.sport
         assert (10000 <= port < 30000) == (name == who)
 
 
-def test_with_nobody_home_here_a_first_packet_is_dropped_and_counted(
-    node: Node, scene: Scene
+def test_without_local_endpoints_a_first_packet_is_dropped_and_counted(
+    node: Node, peers: Peers
 ) -> None:
-    nobody = Policy(0, 0, False, False)
-    policies = Policies(nobody, nobody, nobody)
-    scene.service(node, [], frontends=[scene.vip], policies=policies)
-    assert node.drops("ingress", scene.opening(scene.client, scene.vip))
+    no_backends = Policy(0, 0, False, False)
+    policies = Policies(no_backends, no_backends, no_backends)
+    peers.service(node, [], frontends=[peers.vip], policies=policies)
+    assert node.drops("ingress", peers.opening(peers.client, peers.vip))
     assert node.counter("rejected__no_endpoints") == 0
     assert node.counter("dropped__no_endpoints") == 1
     assert node.states() == (0, 0)
 
 
-def test_nobody_home_for_one_class_is_not_nobody_home_for_another(node: Node, scene: Scene) -> None:
-    """externalTrafficPolicy: Local without a local endpoint."""
-    home, nobody = Policy(0, 1, False, False), Policy(0, 0, False, False)
-    policies = Policies(home, home, nobody)
-    scene.service(node, [scene.backend], frontends=[scene.vip], policies=policies)
-    assert node.drops("ingress", scene.opening(scene.stranger, scene.vip))
-    out = node.forward(scene.opening(scene.client, scene.vip))
-    assert same(out, scene.opening(scene.client, scene.backend))
-
-
-def test_a_generation_whose_backends_are_missing_misdirects_nobody(
-    node: Node, scene: Scene
+def test_one_class_may_have_no_endpoints_while_another_class_has_some(
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.other_backend], "other", frontends=[scene.other_vip])
-    scene.service(node, [scene.backend])
+    """externalTrafficPolicy: Local without a local endpoint."""
+    one_backend, no_backends = Policy(0, 1, False, False), Policy(0, 0, False, False)
+    policies = Policies(one_backend, one_backend, no_backends)
+    peers.service(node, [peers.backend], frontends=[peers.vip], policies=policies)
+    assert node.drops("ingress", peers.opening(peers.external, peers.vip))
+    out = node.forward(peers.opening(peers.client, peers.vip))
+    assert same(out, peers.opening(peers.client, peers.backend))
+
+
+def test_a_generation_whose_backends_are_missing_misdirects_no_packet(
+    node: Node, peers: Peers
+) -> None:
+    peers.service(node, [peers.other_backend], "other", frontends=[peers.other_vip])
+    peers.service(node, [peers.backend])
     backends = node.pinned.map("backends")
     web = max(key for key, _ in backends.items())
     row = backends.lookup(web)
     assert row is not None
     backends.delete(web)
-    assert node.drops("ingress", scene.opening(scene.client, scene.vip))
+    assert node.drops("ingress", peers.opening(peers.client, peers.vip))
     assert node.counter("dropped__no_endpoints") == 1
     assert node.count("new_connections") == 0
     backends.update(web, row)
-    out = node.forward(scene.opening(scene.client, scene.vip))
-    assert same(out, scene.opening(scene.client, scene.backend))
+    out = node.forward(peers.opening(peers.client, peers.vip))
+    assert same(out, peers.opening(peers.client, peers.backend))
 
 
-def test_a_removed_service_is_nobodys_frontend(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend])
-    scene.service(node, [scene.backend], frontends=[scene.other_vip])
-    packet = scene.opening(scene.client, scene.vip)
+def test_packets_to_a_removed_service_pass_unchanged(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend])
+    peers.service(node, [peers.backend], frontends=[peers.other_vip])
+    packet = peers.opening(peers.client, peers.vip)
     assert same(node.forward(packet), packet)

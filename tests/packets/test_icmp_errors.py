@@ -1,18 +1,23 @@
-"""ICMP errors about translated packets reach who sent the packet, who recognises it.
+"""ICMP errors about translated packets reach the sender, which recognises its packet.
 
-In each test the error quotes what was seen where it arose. The checksums of the wanted packets are
-scapy's own; the quoted transport checksum stays as it was.
+In each test the error quotes the packet as its author saw it. The checksums of the wanted packets
+are scapy's own; the quoted transport checksum stays unchanged.
 """
 
 from __future__ import annotations
 
 import pytest
-from scapy.layers.inet import IP, TCP, IPOption_NOP
-from scapy.packet import Packet
+from scapy.layers.inet import ICMP, IP, TCP, IPOption_NOP
+from scapy.layers.inet6 import (
+    ICMPv6ND_Redirect,
+    ICMPv6NDOptDstLLAddr,
+    ICMPv6NDOptRedirectedHdr,
+)
+from scapy.packet import Packet, Raw
 
-from tests.packets.errors import KINDS, error
-from tests.packets.node import Node, same, tcp
-from tests.packets.scene import Scene, bare
+from tests.packets.icmp_errors import KINDS, error
+from tests.packets.node import Node, ip, same, tcp
+from tests.packets.peers import Peers, address_of
 
 ABOUT = pytest.mark.parametrize("kind", KINDS)
 QUOTED = pytest.mark.parametrize("transport", [0, 8], ids=["all quoted", "8 bytes quoted"])
@@ -20,117 +25,132 @@ QUOTED = pytest.mark.parametrize("transport", [0, 8], ids=["all quoted", "8 byte
 
 @ABOUT
 @QUOTED
-def test_from_a_router_about_a_packet_to_a_backend(
-    node: Node, scene: Scene, kind: str, transport: int
+def test_an_error_from_a_router_about_a_packet_to_a_backend(
+    node: Node, peers: Peers, kind: str, transport: int
 ) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
-    scene.connect(node, client, vip, backend)
-    arrived = error(scene.router, bare(client), scene.data(client, backend), kind, transport)
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    peers.connect(node, client, vip, backend)
+    arrived = error(peers.router, address_of(client), peers.data(client, backend), kind, transport)
     assert same(node.ingress(arrived), arrived)
-    wanted = error(scene.router, bare(client), scene.data(client, vip), kind, transport)
+    wanted = error(peers.router, address_of(client), peers.data(client, vip), kind, transport)
     assert same(node.egress(arrived), wanted)
     assert node.counter("icmp_errors_translated") == 1
 
 
 @ABOUT
-def test_from_the_backend_itself_comes_as_from_the_frontend(
-    node: Node, scene: Scene, kind: str
+def test_an_error_from_the_backend_arrives_as_from_the_frontend(
+    node: Node, peers: Peers, kind: str
 ) -> None:
-    client, vip, backend = scene.client, scene.vip, scene.backend
-    scene.service(node, [backend])
-    node.forward(scene.opening(client, vip))
-    arrived = error(bare(backend), bare(client), scene.opening(client, backend), kind)
-    wanted = error(bare(vip), bare(client), scene.opening(client, vip), kind)
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(node, [backend])
+    node.forward(peers.opening(client, vip))
+    arrived = error(address_of(backend), address_of(client), peers.opening(client, backend), kind)
+    wanted = error(address_of(vip), address_of(client), peers.opening(client, vip), kind)
     assert same(node.forward(arrived), wanted)
 
 
 @ABOUT
 @QUOTED
-def test_from_a_router_about_a_masqueraded_packet(
-    node: Node, scene: Scene, kind: str, transport: int
+def test_an_error_from_a_router_about_a_masqueraded_packet(
+    node: Node, peers: Peers, kind: str, transport: int
 ) -> None:
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    seen = scene.connect(node, client, vip, backend)
-    arrived = error(scene.router, scene.us, scene.data(seen, backend), kind, transport)
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    seen = peers.connect(node, client, vip, backend)
+    arrived = error(peers.router, peers.node_address, peers.data(seen, backend), kind, transport)
     routed = node.ingress(arrived)
     assert same(
-        routed, error(scene.router, bare(client), scene.data(client, backend), kind, transport)
+        routed,
+        error(peers.router, address_of(client), peers.data(client, backend), kind, transport),
     )
-    wanted = error(scene.router, bare(client), scene.data(client, vip), kind, transport)
+    wanted = error(peers.router, address_of(client), peers.data(client, vip), kind, transport)
     assert same(node.egress(routed), wanted)
 
 
-def test_from_the_backend_itself_about_a_masqueraded_packet(node: Node, scene: Scene) -> None:
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    out = node.forward(scene.opening(client, vip))
-    arrived = error(bare(backend), scene.us, out, "port unreachable")
-    wanted = error(bare(vip), bare(client), scene.opening(client, vip), "port unreachable")
+def test_an_error_from_the_backend_about_a_masqueraded_packet(node: Node, peers: Peers) -> None:
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    out = node.forward(peers.opening(client, vip))
+    arrived = error(address_of(backend), peers.node_address, out, "port unreachable")
+    wanted = error(
+        address_of(vip), address_of(client), peers.opening(client, vip), "port unreachable"
+    )
     assert same(node.forward(arrived), wanted)
 
 
 @ABOUT
 @QUOTED
-def test_from_a_router_about_a_reply(node: Node, scene: Scene, kind: str, transport: int) -> None:
-    """The reply left with the frontend's address, and there the error is sent."""
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend])
-    scene.connect(node, client, vip, backend)
-    arrived = error(scene.router, bare(vip), scene.data(vip, client), kind, transport)
-    wanted = error(scene.router, bare(backend), scene.data(backend, client), kind, transport)
+def test_an_error_from_a_router_about_a_reply(
+    node: Node, peers: Peers, kind: str, transport: int
+) -> None:
+    """The reply left with the frontend's address, so the error is sent there."""
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend])
+    peers.connect(node, client, vip, backend)
+    arrived = error(peers.router, address_of(vip), peers.data(vip, client), kind, transport)
+    wanted = error(peers.router, address_of(backend), peers.data(backend, client), kind, transport)
     assert same(node.forward(arrived), wanted)
 
 
-def test_from_a_router_about_a_reply_to_a_masqueraded_client(node: Node, scene: Scene) -> None:
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    seen = scene.connect(node, client, vip, backend)
-    routed = node.ingress(error(scene.router, bare(vip), scene.data(vip, client)))
-    assert same(routed, error(scene.router, bare(backend), scene.data(backend, client)))
-    wanted = error(scene.router, bare(backend), scene.data(backend, seen))
+def test_an_error_from_a_router_about_a_reply_to_a_masqueraded_client(
+    node: Node, peers: Peers
+) -> None:
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    seen = peers.connect(node, client, vip, backend)
+    routed = node.ingress(error(peers.router, address_of(vip), peers.data(vip, client)))
+    assert same(routed, error(peers.router, address_of(backend), peers.data(backend, client)))
+    wanted = error(peers.router, address_of(backend), peers.data(backend, seen))
     assert same(node.egress(routed), wanted)
 
 
-def test_from_the_masqueraded_client_itself_comes_as_from_the_node(
-    node: Node, scene: Scene
+def test_an_error_from_the_masqueraded_client_arrives_as_from_the_node(
+    node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = scene.stranger, scene.vip, scene.backend
-    scene.service(node, [backend], masquerade=True)
-    seen = scene.connect(node, client, vip, backend)
-    arrived = error(bare(client), bare(vip), scene.data(vip, client), "port unreachable")
-    wanted = error(scene.us, bare(backend), scene.data(backend, seen), "port unreachable")
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    seen = peers.connect(node, client, vip, backend)
+    arrived = error(
+        address_of(client), address_of(vip), peers.data(vip, client), "port unreachable"
+    )
+    wanted = error(
+        peers.node_address, address_of(backend), peers.data(backend, seen), "port unreachable"
+    )
     assert same(node.forward(arrived), wanted)
 
 
-def test_about_a_direct_connection_with_a_changed_port(node: Node, scene: Scene) -> None:
-    client, backend = scene.client, scene.backend
-    scene.service(node, [backend])
-    scene.connect(node, client, scene.vip, backend)
-    out = node.forward(scene.opening(client, backend))
-    wanted = error(scene.router, bare(client), scene.opening(client, backend))
-    assert same(node.forward(error(scene.router, bare(client), out)), wanted)
+def test_an_error_about_a_direct_connection_with_a_changed_port(node: Node, peers: Peers) -> None:
+    client, backend = peers.client, peers.backend
+    peers.service(node, [backend])
+    peers.connect(node, client, peers.vip, backend)
+    out = node.forward(peers.opening(client, backend))
+    wanted = error(peers.router, address_of(client), peers.opening(client, backend))
+    assert same(node.forward(error(peers.router, address_of(client), out)), wanted)
 
 
 @ABOUT
-def test_about_an_unknown_connection_is_left_alone(node: Node, scene: Scene, kind: str) -> None:
-    scene.service(node, [scene.backend])
+def test_an_error_about_an_unknown_connection_passes_unchanged(
+    node: Node, peers: Peers, kind: str
+) -> None:
+    peers.service(node, [peers.backend])
     for about in (
-        scene.data(scene.client, scene.backend),
-        scene.data(scene.vip, scene.client),
-        scene.data(scene.node_place(20000), scene.backend),
+        peers.data(peers.client, peers.backend),
+        peers.data(peers.vip, peers.client),
+        peers.data(peers.on_node(20000), peers.backend),
     ):
-        arrived = error(scene.router, about.src, about, kind)
+        arrived = error(peers.router, about.src, about, kind)
         assert same(node.forward(arrived), arrived)
     assert node.counter("icmp_errors_translated") == 0
 
 
-def test_about_a_packet_that_was_no_tcp_or_udp_is_left_alone(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    about = error(bare(scene.client), bare(scene.backend), scene.data(scene.client, scene.backend))
-    arrived = error(scene.router, bare(scene.client), about)
+def test_an_error_about_another_protocol_passes_unchanged(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    about = error(
+        address_of(peers.client), address_of(peers.backend), peers.data(peers.client, peers.backend)
+    )
+    arrived = error(peers.router, address_of(peers.client), about)
     assert same(node.forward(arrived), arrived)
 
 
@@ -146,36 +166,105 @@ def test_the_quoted_packet_may_have_ip_options(node: Node) -> None:
     assert same(node.forward(quoting("10.244.2.7", 8080)), quoting("10.96.0.10", 80))
 
 
-def test_the_quoted_packet_may_be_the_first_of_its_fragments(node: Node, ipv4_scene: Scene) -> None:
-    scene = ipv4_scene
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
+def test_the_quoted_packet_may_be_the_first_of_its_fragments(node: Node, ipv4_peers: Peers) -> None:
+    peers = ipv4_peers
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
 
     def quoting(destination: str) -> Packet:
-        about = scene.data(scene.client, destination)
+        about = peers.data(peers.client, destination)
         about.flags = "MF"
-        return error(scene.router, bare(scene.client), about)
+        return error(peers.router, address_of(peers.client), about)
 
-    assert same(node.forward(quoting(scene.backend)), quoting(scene.vip))
+    assert same(node.forward(quoting(peers.backend)), quoting(peers.vip))
 
 
-def test_about_a_later_fragment_is_left_alone(node: Node, ipv4_scene: Scene) -> None:
-    """What is quoted of it are no ports."""
-    scene = ipv4_scene
-    scene.service(node, [scene.backend])
-    scene.connect(node, scene.client, scene.vip, scene.backend)
-    about = scene.data(scene.client, scene.backend)
+def test_an_error_about_a_later_fragment_passes_unchanged(node: Node, ipv4_peers: Peers) -> None:
+    """The quoted bytes of a later fragment are no ports."""
+    peers = ipv4_peers
+    peers.service(node, [peers.backend])
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    about = peers.data(peers.client, peers.backend)
     about.frag = 100
-    arrived = error(scene.router, bare(scene.client), about)
+    arrived = error(peers.router, address_of(peers.client), about)
     assert same(node.forward(arrived), arrived)
 
 
-def test_a_first_packet_that_waits_for_its_masquerade_has_no_errors_yet(
-    node: Node, scene: Scene
+def test_an_error_about_a_packet_that_is_not_masqueraded_yet_passes_unchanged(
+    node: Node, peers: Peers
 ) -> None:
-    """Below the hooks the CNI may have masqueraded instead; the error is its own to translate."""
-    scene.service(node, [scene.backend], masquerade=True)
-    node.ingress(scene.opening(scene.stranger, scene.vip))
-    about = scene.data(scene.backend, scene.stranger)
-    arrived = error(scene.router, bare(scene.backend), about)
+    """The CNI may have masqueraded the packet instead, and then it translates the error."""
+    peers.service(node, [peers.backend], masquerade=True)
+    node.ingress(peers.opening(peers.external, peers.vip))
+    about = peers.data(peers.backend, peers.external)
+    arrived = error(peers.router, address_of(peers.backend), about)
     assert same(node.egress(arrived), arrived)
+
+
+# -- redirects --
+
+
+def redirect(
+    source: str, destination: str, about: Packet, gateway: str, *, with_link: bool = False
+) -> Packet:
+    """Make a redirect about a packet; ``with_link``: with the gateway's hardware address (IPv6)."""
+    if ":" not in source:
+        return ip(source, destination) / ICMP(type=5, code=1, gw=gateway) / Raw(bytes(about))
+    options = ICMPv6NDOptDstLLAddr(lladdr="02:00:00:00:00:09") if with_link else b""
+    message = ICMPv6ND_Redirect(tgt=gateway, dst=about.dst)
+    quote = bytes(about) + bytes(-len(bytes(about)) % 8)
+    quoted = ICMPv6NDOptRedirectedHdr(len=1 + len(quote) // 8, pkt=Raw(quote))
+    return ip(source, destination) / message / options / quoted
+
+
+LINK_ADDRESS = pytest.mark.parametrize("with_link", [False, True], ids=["", "with link address"])
+
+
+@LINK_ADDRESS
+def test_a_redirect_about_a_translated_packet_is_dropped(
+    node: Node, peers: Peers, with_link: bool
+) -> None:
+    """The node sends one where client and backend are behind the same interface.
+
+    netfilter drops it, too: the client would learn of a backend, and it sends to the frontend.
+    """
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend])
+    routed = node.ingress(peers.opening(client, vip))
+    sent = redirect(
+        peers.node_address, address_of(client), routed, peers.router, with_link=with_link
+    )
+    assert node.drops("egress", sent)
+    assert node.counter("dropped__redirects") == 1
+
+
+@LINK_ADDRESS
+def test_a_redirect_about_a_masqueraded_packet_is_dropped(
+    node: Node, peers: Peers, with_link: bool
+) -> None:
+    client, vip, backend = peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    seen = peers.connect(node, client, vip, backend)
+    routed = peers.data(client, backend)
+    sent = redirect(
+        peers.node_address, address_of(client), routed, peers.router, with_link=with_link
+    )
+    assert node.drops("egress", sent)
+    about = peers.data(seen, backend)
+    arrived = redirect(
+        peers.router, peers.node_address, about, peers.other_backend.rpartition(":")[0].strip("[]")
+    )
+    assert node.drops("ingress", arrived)
+
+
+@LINK_ADDRESS
+def test_a_redirect_about_another_packet_passes_unchanged(
+    node: Node, peers: Peers, with_link: bool
+) -> None:
+    client, backend = peers.external, peers.backend
+    peers.service(node, [backend])
+    about = peers.data(client, backend)
+    sent = redirect(
+        peers.node_address, address_of(client), about, peers.router, with_link=with_link
+    )
+    assert same(node.forward(sent), sent)

@@ -1,15 +1,15 @@
-"""Rows go into maps and out of them."""
+"""Writing entries to maps and deleting them."""
 
 from __future__ import annotations
 
 import pytest
 
-from bpfsvc.plan import EndpointRow
+from bpfsvc.services.registry import ENDPOINTS, EndpointEntry
 from tests.packets.node import Node
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 50, 3000])
-def test_every_row_that_is_to_be_deleted_is_deleted(node: Node, count: int) -> None:
+def test_every_entry_that_is_to_be_deleted_is_deleted(node: Node, count: int) -> None:
     found = node.pinned.map("node_addresses")
     keys = [number.to_bytes(16, "big") for number in range(count)]
     found.update_many((key, b"\1\0\0\0") for key in keys)
@@ -17,7 +17,7 @@ def test_every_row_that_is_to_be_deleted_is_deleted(node: Node, count: int) -> N
     assert [key for key in keys if found.lookup(key)] == []
 
 
-ONE, TWO, THREE = (EndpointRow(number.to_bytes(16, "big"), 80, 6) for number in (1, 2, 3))
+ONE, TWO, THREE = (EndpointEntry(number.to_bytes(16, "big"), 80, 6) for number in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ ONE, TWO, THREE = (EndpointRow(number.to_bytes(16, "big"), 80, 6) for number in 
     ],
 )
 def test_endpoints_become_what_they_should_be(
-    node: Node, held: list[EndpointRow], differences: int
+    node: Node, held: list[EndpointEntry], differences: int
 ) -> None:
-    node.tables.set_endpoints(lambda: held)
-    assert node.tables.set_endpoints(lambda: [ONE, TWO, TWO]) == differences
-    rows = dict(node.pinned.map("endpoints").items())
-    assert sorted((key[15], uses[0]) for key, uses in rows.items()) == [(1, 1), (2, 2)]
+    node.tables.set_counts(ENDPOINTS, lambda: held)
+    assert node.tables.set_counts(ENDPOINTS, lambda: [ONE, TWO, TWO]) == differences
+    entries = dict(node.pinned.map("endpoints").items())
+    assert sorted((key[15], uses[0]) for key, uses in entries.items()) == [(1, 1), (2, 2)]

@@ -7,186 +7,231 @@ import socket
 import pytest
 
 from tests.packets.node import SHOT, Node, same, tcp
-from tests.packets.scene import TCP_SCENES, UDP_SCENES, Scene
+from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 
 
-def test_many_clients_get_ports_of_their_own_within_the_range(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], masquerade=True)
+def test_many_clients_get_different_ports_within_the_range(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=1000)
     seen = set()
     for number in range(400):
-        client = scene.at(scene.stranger, 1024 + number)
-        out = node.forward(scene.opening(client, scene.vip))
+        client = peers.with_port(peers.external, 1024 + number)
+        out = node.forward(peers.opening(client, peers.vip))
         seen.add(out.payload.sport)
     assert len(seen) == 400
     assert min(seen) >= 20000
     assert max(seen) < 21000
 
 
-def test_the_whole_range_is_used(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], masquerade=True)
+def test_the_whole_range_is_used(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=16)
     seen = {
-        node.forward(scene.opening(scene.at(scene.stranger, port), scene.vip)).payload.sport
+        node.forward(peers.opening(peers.with_port(peers.external, port), peers.vip)).payload.sport
         for port in range(5000, 5016)
     }
     assert seen == set(range(20000, 20016))
 
 
-def exhaust(node: Node, scene: Scene, frontend: str = "") -> dict[str, str]:
-    """Open four connections in a range of four ports; give client -> client as seen."""
+def test_a_port_of_a_connection_that_netfilter_translates_is_not_taken(
+    node: Node, peers: Peers
+) -> None:
+    """kube-proxy's connections go on beside ours, from the same address of the node."""
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(first=20000, ports=16)
+    taken = [(peers.on_node(port), peers.backend) for port in range(20000, 20013)]
+    node.netfilter_flows(*taken, protocol=peers.protocol)
+    seen = {
+        node.forward(peers.opening(peers.with_port(peers.external, port), peers.vip)).payload.sport
+        for port in range(5000, 5003)
+    }
+    assert seen == {20013, 20014, 20015}
+
+
+def exhaust(node: Node, peers: Peers, frontend: str = "") -> dict[str, str]:
+    """Open four connections in a range of four ports; return client -> client as seen."""
     seen = {}
     for port in range(5000, 5004):
-        client = scene.at(scene.stranger, port)
-        out = node.forward(scene.opening(client, frontend or scene.vip))
-        seen[client] = scene.node_place(out.payload.sport)
+        client = peers.with_port(peers.external, port)
+        out = node.forward(peers.opening(client, frontend or peers.vip))
+        seen[client] = peers.on_node(out.payload.sport)
     assert len(set(seen.values())) == 4
     return seen
 
 
 def test_when_all_ports_are_taken_a_connection_is_dropped_and_counted(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend], masquerade=True)
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=4)
-    exhaust(node, scene)
-    fifth = scene.at(scene.stranger, 5004)
-    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    exhaust(node, peers)
+    fifth = peers.with_port(peers.external, 5004)
+    assert node.drops("egress", node.ingress(peers.opening(fifth, peers.vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
 
 
-def test_the_port_of_a_closed_connection_is_used_again(node: Node, tcp_scene: Scene) -> None:
-    vip, backend = tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(node, [backend], masquerade=True)
+def test_the_port_of_a_closed_connection_is_used_again_if_no_other_is_free(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """At once, as netfilter does it: a dropped SYN would cost its client a second."""
+    vip, backend = tcp_peers.vip, tcp_peers.backend
+    tcp_peers.service(node, [backend], masquerade=True)
     node.settings(first=20000, ports=4)
-    clients = exhaust(node, tcp_scene)
+    clients = exhaust(node, tcp_peers)
     for client, seen in clients.items():
         node.forward(tcp(backend, seen, "SA"))
         node.forward(tcp(client, vip, "A"))
     client, seen = next(iter(clients.items()))
-    tcp_scene.close(node, client, vip, backend, seen)
-    fifth = tcp_scene.at(tcp_scene.stranger, 5004)
-    assert node.drops("egress", node.ingress(tcp(fifth, vip))), "its last packets may still come"
-    node.age(3)
+    tcp_peers.close(node, client, vip, backend, seen)
+    fifth = tcp_peers.with_port(tcp_peers.external, 5004)
     assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
     assert same(node.forward(tcp(backend, seen, "SA")), tcp(vip, fifth, "SA"))
 
 
-def test_the_port_of_a_refused_connection_is_used_again(node: Node, tcp_scene: Scene) -> None:
-    vip, backend = tcp_scene.vip, tcp_scene.backend
-    tcp_scene.service(node, [backend], masquerade=True)
+def test_the_port_of_a_refused_connection_is_used_again_if_no_other_is_free(
+    node: Node, tcp_peers: Peers
+) -> None:
+    vip, backend = tcp_peers.vip, tcp_peers.backend
+    tcp_peers.service(node, [backend], masquerade=True)
     node.settings(first=20000, ports=4)
-    client, seen = next(iter(exhaust(node, tcp_scene).items()))
+    client, seen = next(iter(exhaust(node, tcp_peers).items()))
     assert same(node.forward(tcp(backend, seen, "RA")), tcp(vip, client, "RA"))
-    fifth = tcp_scene.at(tcp_scene.stranger, 5004)
-    assert node.drops("egress", node.ingress(tcp(fifth, vip))), "its last packets may still come"
-    node.age(3)
+    fifth = tcp_peers.with_port(tcp_peers.external, 5004)
     assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
 
 
-def half_open(node: Node, scene: Scene) -> dict[str, str]:
-    """Take all four ports by connections that are begun and not established."""
-    scene.service(node, [scene.backend], masquerade=True)
+def test_the_port_of_a_connection_that_has_just_closed_waits_while_another_is_free(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Its last packets may still arrive."""
+    vip, backend = tcp_peers.vip, tcp_peers.backend
+    tcp_peers.service(node, [backend], masquerade=True)
+    node.settings(first=20000, ports=2)
+    client = tcp_peers.external
+    seen = tcp_peers.connect(node, client, vip, backend)
+    tcp_peers.close(node, client, vip, backend, seen)
+    later = tcp_peers.with_port(client, 5004)
+    assert tcp_peers.connect(node, later, vip, backend) != seen
+
+
+def half_open(node: Node, peers: Peers) -> dict[str, str]:
+    """Take all four ports by connections that are not established."""
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=4)
-    clients = exhaust(node, scene)
+    clients = exhaust(node, peers)
     for client, seen in clients.items():
-        assert scene.begin(node, client, scene.vip, scene.backend) == seen
+        assert peers.begin(node, client, peers.vip, peers.backend) == seen
     return clients
 
 
 def test_the_port_of_a_connection_that_was_never_established_is_used_again_after_5_seconds(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    clients = half_open(node, scene)
-    fifth = scene.at(scene.stranger, 5004)
-    node.age(4)
-    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    clients = half_open(node, peers)
+    fifth = peers.with_port(peers.external, 5004)
+    node.age(2)
+    assert node.drops("egress", node.ingress(peers.opening(fifth, peers.vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
     node.age(6)
-    assert scene.connect(node, fifth, scene.vip, scene.backend) in clients.values()
+    assert peers.connect(node, fifth, peers.vip, peers.backend) in clients.values()
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
 
 
-def test_all_ports_of_an_abandoned_flood_are_used_again_each_by_one(
-    node: Node, scene: Scene
-) -> None:
-    clients = half_open(node, scene)
+def test_each_port_of_an_abandoned_flood_is_used_again_once(node: Node, peers: Peers) -> None:
+    clients = half_open(node, peers)
     node.age(6)
-    later = [scene.at(scene.stranger, 6000 + number) for number in range(4)]
-    seen = {scene.connect(node, client, scene.vip, scene.backend): client for client in later}
+    later = [peers.with_port(peers.external, 6000 + number) for number in range(4)]
+    seen = {peers.connect(node, client, peers.vip, peers.backend): client for client in later}
     assert set(seen) == set(clients.values())
     for port, client in seen.items():
-        back = node.forward(scene.data(scene.backend, port))
-        assert same(back, scene.data(scene.vip, client))
+        back = node.forward(peers.data(peers.backend, port))
+        assert same(back, peers.data(peers.vip, client))
 
 
-def test_who_comes_back_after_its_port_was_taken_does_not_speak_for_the_new_owner(
-    node: Node, scene: Scene
+def test_a_client_that_lost_its_port_does_not_refresh_the_new_owners_entry(
+    node: Node, peers: Peers
 ) -> None:
-    clients = half_open(node, scene)
+    clients = half_open(node, peers)
     node.age(6)
-    fifth = scene.at(scene.stranger, 5004)
-    seen = scene.connect(node, fifth, scene.vip, scene.backend)
+    fifth = peers.with_port(peers.external, 5004)
+    seen = peers.connect(node, fifth, peers.vip, peers.backend)
     robbed = next(client for client, port in clients.items() if port == seen)
-    verdict, out = node.run("egress", node.ingress(scene.data(robbed, scene.vip)))
-    assert verdict == SHOT or scene.at(out.src, out.payload.sport) != seen
-    back = node.forward(scene.data(scene.backend, seen))
-    assert same(back, scene.data(scene.vip, fifth))
+    verdict, out = node.run("egress", node.ingress(peers.data(robbed, peers.vip)))
+    assert verdict == SHOT or peers.with_port(out.src, out.payload.sport) != seen
+    back = node.forward(peers.data(peers.backend, seen))
+    assert same(back, peers.data(peers.vip, fifth))
 
 
 def test_the_port_of_an_established_connection_is_kept_however_long_it_is_silent(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    scene.service(node, [scene.backend], masquerade=True)
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=4)
     for port in range(5000, 5004):
-        scene.connect(node, scene.at(scene.stranger, port), scene.vip, scene.backend)
+        peers.connect(node, peers.with_port(peers.external, port), peers.vip, peers.backend)
     node.age(60)
-    fifth = scene.at(scene.stranger, 5004)
-    assert node.drops("egress", node.ingress(scene.opening(fifth, scene.vip)))
+    fifth = peers.with_port(peers.external, 5004)
+    assert node.drops("egress", node.ingress(peers.opening(fifth, peers.vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
 
 
-def test_another_backend_has_all_ports_of_its_own(node: Node, scene: Scene) -> None:
-    scene.service(node, [scene.backend], masquerade=True)
-    scene.service(
-        node, [scene.other_backend], "other", frontends=[scene.other_vip], masquerade=True
+def test_all_ports_can_be_used_again_for_another_backend(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
+    peers.service(
+        node, [peers.other_backend], "other", frontends=[peers.other_vip], masquerade=True
     )
     node.settings(first=20000, ports=4)
-    first = exhaust(node, scene)
-    second = exhaust(node, scene, scene.other_vip)
+    first = exhaust(node, peers)
+    second = exhaust(node, peers, peers.other_vip)
     assert set(first.values()) == set(second.values())
     for client, seen in second.items():
-        back = node.forward(scene.answer(scene.other_backend, seen))
-        assert same(back, scene.answer(scene.other_vip, client))
+        back = node.forward(peers.answer(peers.other_backend, seen))
+        assert same(back, peers.answer(peers.other_vip, client))
 
 
-def test_another_protocol_has_all_ports_of_its_own(node: Node, udp_scene: Scene) -> None:
-    udp_scene.service(node, [udp_scene.backend], masquerade=True)
+def test_all_ports_can_be_used_again_for_another_protocol(node: Node, udp_peers: Peers) -> None:
+    udp_peers.service(node, [udp_peers.backend], masquerade=True)
     node.settings(first=20000, ports=4)
-    exhaust(node, udp_scene)
+    exhaust(node, udp_peers)
     node.service(
         "tcp",
-        [udp_scene.backend],
-        frontends=[udp_scene.vip],
+        [udp_peers.backend],
+        frontends=[udp_peers.vip],
         masquerade=True,
-        family=udp_scene.family,
+        family=udp_peers.family,
     )
-    assert node.forward(tcp(udp_scene.stranger, udp_scene.vip)).payload.sport in range(20000, 20004)
+    assert node.forward(tcp(udp_peers.external, udp_peers.vip)).payload.sport in range(20000, 20004)
 
 
-@pytest.mark.parametrize("scene", TCP_SCENES + UDP_SCENES, ids=str)
-def test_a_port_on_which_the_node_itself_listens_is_not_taken(node: Node, scene: Scene) -> None:
-    """Of SCTP's sockets no helper of the kernel knows."""
-    family = socket.AF_INET6 if scene.family == 6 else socket.AF_INET
-    kind = socket.SOCK_STREAM if scene.protocol == "TCP" else socket.SOCK_DGRAM
-    scene.service(node, [scene.backend], masquerade=True)
+@pytest.mark.parametrize("peers", TCP_PEERS + UDP_PEERS, ids=str)
+def test_a_port_on_which_the_node_itself_listens_is_not_taken(node: Node, peers: Peers) -> None:
+    """The kernel has no helper that finds SCTP sockets."""
+    family = socket.AF_INET6 if peers.family == 6 else socket.AF_INET
+    kind = socket.SOCK_STREAM if peers.protocol == "TCP" else socket.SOCK_DGRAM
+    peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=2)
     with socket.socket(family, kind) as own:
         own.bind(("", 20000))
-        if scene.protocol == "TCP":
+        if peers.protocol == "TCP":
             own.listen()
-        out = node.forward(scene.opening(scene.at(scene.stranger, 5000), scene.vip))
+        out = node.forward(peers.opening(peers.with_port(peers.external, 5000), peers.vip))
         assert out.payload.sport == 20001
-        second = scene.opening(scene.at(scene.stranger, 5001), scene.vip)
+        second = peers.opening(peers.with_port(peers.external, 5001), peers.vip)
         assert node.drops("egress", node.ingress(second))
+
+
+def test_a_stream_that_is_never_answered_keeps_its_port_while_it_sends(
+    node: Node, udp_peers: Peers
+) -> None:
+    """As logs and figures are sent. Another client gets no port, as none is free."""
+    udp_peers.service(node, [udp_peers.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    clients = exhaust(node, udp_peers)
+    for _ in range(3):
+        node.age(6)
+        for client, seen in clients.items():
+            out = node.forward(udp_peers.data(client, udp_peers.vip))
+            assert same(out, udp_peers.data(seen, udp_peers.backend))
+        fifth = udp_peers.with_port(udp_peers.external, 5004)
+        assert node.drops("egress", node.ingress(udp_peers.opening(fifth, udp_peers.vip)))
+    assert node.counter("dropped__masquerade_ports_exhausted") == 3

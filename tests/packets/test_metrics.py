@@ -1,4 +1,4 @@
-"""What the programs count, as Prometheus is told."""
+"""What the programs count, as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bpfsvc.metrics.recorder import Metrics
 from tests.packets.node import Node
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
-Told = dict[str, dict[tuple[str, ...], float]]
+Values = dict[str, dict[tuple[str, ...], float]]
 
 
-def told(metrics: Metrics) -> Told:
-    """Give all values by name, and by those of the labels in the order of their names."""
-    found: Told = {}
+def values(metrics: Metrics) -> Values:
+    """Return all values by name and label values, in the order of the label names."""
+    found: Values = {}
     for family in parse(b"".join(metrics.scrape()).decode()):
         for one in family.samples:
             labels = tuple(value for _, value in sorted(one.labels.items()))
@@ -24,19 +24,19 @@ def told(metrics: Metrics) -> Told:
 
 def opened(node: Node, *, services: bool = True) -> Metrics:
     metrics = Metrics(services=services)
-    metrics.opened(node.pinned, node.ledger, lambda: 7)
+    metrics.opened(node.pinned, node.applied_state, lambda: 7)
     return metrics
 
 
-def test_traffic_of_a_service_is_told(node: Node, tcp_scene: Scene) -> None:
-    scene = tcp_scene
-    scene.service(node, [scene.backend])
+def test_traffic_of_a_service_is_shown(node: Node, tcp_peers: Peers) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend])
     metrics = opened(node)
-    assert "bpfsvc_service_connections_total" not in told(metrics)
-    out = node.forward(scene.opening(scene.stranger, scene.vip))
-    back = node.forward(scene.answer(scene.backend, scene.at(out.src, out.payload.sport)))
-    service = (f"IPv{scene.family}", "web", "default", "80", "TCP")
-    found = told(metrics)
+    assert "bpfsvc_service_connections_total" not in values(metrics)
+    out = node.forward(peers.opening(peers.external, peers.vip))
+    back = node.forward(peers.answer(peers.backend, peers.with_port(out.src, out.payload.sport)))
+    service = (f"IPv{peers.family}", "web", "default", "80", "TCP")
+    found = values(metrics)
     assert found["bpfsvc_service_connections_total"] == {service: 1}
     by_direction = {
         "request": (1, 14 + len(out)),
@@ -48,20 +48,20 @@ def test_traffic_of_a_service_is_told(node: Node, tcp_scene: Scene) -> None:
         assert found["bpfsvc_service_bytes_total"][labels] == size
 
 
-def test_traffic_of_single_services_can_be_left_out(node: Node, tcp_scene: Scene) -> None:
-    tcp_scene.service(node, [tcp_scene.backend])
+def test_traffic_of_single_services_can_be_left_out(node: Node, tcp_peers: Peers) -> None:
+    tcp_peers.service(node, [tcp_peers.backend])
     metrics = opened(node, services=False)
-    node.forward(tcp_scene.opening(tcp_scene.stranger, tcp_scene.vip))
-    assert not [name for name in told(metrics) if name.startswith("bpfsvc_service_")]
+    node.forward(tcp_peers.opening(tcp_peers.external, tcp_peers.vip))
+    assert not [name for name in values(metrics) if name.startswith("bpfsvc_service_")]
 
 
-def test_what_is_refused_and_dropped_is_told_by_reason(node: Node, tcp_scene: Scene) -> None:
-    """A counter's name and reason are those of its field in C."""
-    tcp_scene.service(node, [])
+def test_rejected_and_dropped_packets_are_counted_by_reason(node: Node, tcp_peers: Peers) -> None:
+    """A counter's name and reason come from its field in C."""
+    tcp_peers.service(node, [])
     metrics = opened(node)
-    node.run("ingress", tcp_scene.opening(tcp_scene.stranger, tcp_scene.vip))
-    found = told(metrics)
-    assert found["bpfsvc_rejected_total"] == {("no_endpoints",): 1}
+    node.run("ingress", tcp_peers.opening(tcp_peers.external, tcp_peers.vip))
+    found = values(metrics)
+    assert found["bpfsvc_rejected_total"] == {("no_endpoints",): 1, ("unknown_connection",): 0}
     fields = node.pinned.layout.maps["counters"].value.names
     reasons = {name.partition("__")[2] for name in fields if name.startswith("dropped__")}
     assert found["bpfsvc_dropped_total"] == {(reason,): 0 for reason in reasons}
@@ -72,36 +72,36 @@ def test_what_is_refused_and_dropped_is_told_by_reason(node: Node, tcp_scene: Sc
 @pytest.mark.parametrize(
     "name", ["services", "frontends", "backends", "node_addresses", "interfaces", "positions"]
 )
-def test_rows_of_maps_are_told_and_how_many_there_may_be(
-    node: Node, tcp_scene: Scene, name: str
+def test_entries_of_maps_are_shown_with_their_capacity(
+    node: Node, tcp_peers: Peers, name: str
 ) -> None:
-    tcp_scene.service(node, [tcp_scene.backend, tcp_scene.other_backend], affinity=60)
-    found = told(opened(node))
+    tcp_peers.service(node, [tcp_peers.backend, tcp_peers.other_backend], affinity=60)
+    found = values(opened(node))
     assert found["bpfsvc_map_entries"][name,] == node.count(name)
     capacity = node.pinned.layout.maps[name].max_entries
     assert found["bpfsvc_map_capacity"][name,] == capacity
 
 
-def test_connections_are_counted_by_who_sweeps_them(node: Node) -> None:
-    found = told(opened(node))
+def test_connections_are_counted_by_the_connection_gc(node: Node) -> None:
+    found = values(opened(node))
     assert found["bpfsvc_map_entries"]["connections",] == 7
     assert found["bpfsvc_map_entries"]["backend_counters",] == 0
 
 
-def test_maps_that_only_hold_numbers_never_fill_up(node: Node) -> None:
-    found = told(opened(node))
+def test_maps_of_counters_are_not_exposed_with_a_capacity(node: Node) -> None:
+    found = values(opened(node))
     assert found["bpfsvc_map_entries"].keys() == found["bpfsvc_map_capacity"].keys()
     assert not {("counters",), ("settings",), ("endpoints",)} & found["bpfsvc_map_entries"].keys()
 
 
-def test_the_build_is_told(node: Node) -> None:
-    (labels,) = told(opened(node))["bpfsvc_build_info"]
+def test_the_build_is_shown(node: Node) -> None:
+    (labels,) = values(opened(node))["bpfsvc_build_info"]
     assert node.pinned.layout.digest in labels
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4095, 4096, 4097])
-def test_rows_are_counted_without_being_looked_at(node: Node, rows: int) -> None:
-    found = node.pinned.map("source_ranges" if rows < 2 else "endpoints")
-    keys = [number.to_bytes(found.key_size, "little") for number in range(32, 32 + rows)]
+@pytest.mark.parametrize("entries", [0, 1, 4095, 4096, 4097])
+def test_entries_are_counted_without_being_decoded(node: Node, entries: int) -> None:
+    found = node.pinned.map("source_ranges" if entries < 2 else "endpoints")
+    keys = [number.to_bytes(found.key_size, "little") for number in range(32, 32 + entries)]
     found.update_many((key, bytes(found.value_size)) for key in keys)
-    assert found.count() == sum(1 for _ in found.items()) == rows
+    assert found.count() == sum(1 for _ in found.items()) == entries

@@ -1,4 +1,4 @@
-"""A newer build beside the one in force: what it shares and copies, and must not overlook."""
+"""A newer build beside the active one: which maps it shares, and which entries it copies."""
 
 from __future__ import annotations
 
@@ -9,43 +9,48 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.datapath import bpf
-from bpfsvc.datapath.installation import converter, migrate
-from bpfsvc.datapath.layout import Layout, Record
-from bpfsvc.datapath.pins import Pinned
-from bpfsvc.datapath.source import Source, directory, load
+from bpfsvc.datapath import loaded, syscall
+from bpfsvc.datapath.build import loader
+from bpfsvc.datapath.build.bytecode import Bytecode
+from bpfsvc.datapath.build.compile import compile_source
+from bpfsvc.datapath.build.installation import converter, migrate
+from bpfsvc.datapath.build.source import CSource, directory, load
+from bpfsvc.datapath.kernel_names import kernel_name
+from bpfsvc.datapath.maps.layout import Layout, Record
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.doctor.collect_others import is_bpfsvc
 from bpfsvc.lab import sandbox
 from tests.packets.node import SIZES, Node, same
-from tests.packets.scene import SCENES, Scene
+from tests.packets.peers import ALL_PEERS, Peers
 
-FIELD = ("connections.h", "\t__u8 reply;\n", "\t__u64 mark;\n\t__u8 reply;\n")
-"""One more field, before others: every one of them moves."""
+FIELD = ("maps/connections.h", "\t__u8 reply;\n", "\t__u64 mark;\n\t__u8 reply;\n")
+"""One more field in front of others, so their offsets change."""
 
-FILTER = ("filter.h", " port_filters, 6, 0)", " port_filters, 7, 0)")
-"""Another layout of the filter, so that none is shared."""
+FILTER = ("maps/port_filter.h", " port_filters, 6, 0)", " port_filters, 7, 0)")
+"""Another layout of the filter, so the builds share none."""
 
 Edit = tuple[str, str, str]
 
 
-def build(at: Path, *edits: Edit) -> Source:
-    """Give the sources of a build that differs: file, what stands there, and what instead."""
+def build(at: Path, *edits: Edit) -> CSource:
+    """Return the sources of a build with edits: file, old text, new text."""
     shutil.copytree(directory(), at)
     for name, old, new in edits:
         text = (at / name).read_text()
         assert text.count(old) == 1
         (at / name).write_text(text.replace(old, new))
-    return Source(SIZES, at)
+    return CSource(SIZES, at)
 
 
-Start = Callable[[Source], Node]
+Start = Callable[[CSource], Node]
 
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest) -> Start:
-    """Start nodes, each with a build that is in force."""
+    """Return a function that starts nodes, each with an active build."""
     sandbox.require()
 
-    def started(source: Source) -> Node:
+    def started(source: CSource) -> Node:
         node = Node(sandbox.BPF_ROOT / request.node.name, source)
         request.addfinalizer(node.root.remove)
         request.addfinalizer(lambda: node.pinned.close())
@@ -55,82 +60,84 @@ def start(request: pytest.FixtureRequest) -> Start:
     return started
 
 
-def connect_all(node: Node) -> dict[Scene, str]:
-    """Establish a masqueraded connection in every scene; give the clients as backends see them."""
+def connect_all(node: Node) -> dict[Peers, str]:
+    """Connect all peers, masqueraded; return each client as its backend sees it."""
     seen = {}
-    for scene in SCENES:
-        scene.service(node, [scene.backend], str(scene), masquerade=True)
-        seen[scene] = scene.connect(node, scene.stranger, scene.vip, scene.backend)
+    for peers in ALL_PEERS:
+        peers.service(node, [peers.backend], str(peers), masquerade=True)
+        seen[peers] = peers.connect(node, peers.external, peers.vip, peers.backend)
     return seen
 
 
-def works(node: Node, scene: Scene, seen: str) -> bool:
-    """Whether the connection of a scene is translated both ways."""
-    out = node.forward(scene.data(scene.stranger, scene.vip))
-    back = node.forward(scene.data(scene.backend, seen))
-    return same(out, scene.data(seen, scene.backend)) and same(
-        back, scene.data(scene.vip, scene.stranger)
+def works(node: Node, peers: Peers, seen: str) -> bool:
+    """True if the connection between these peers is translated both ways."""
+    out = node.forward(peers.data(peers.external, peers.vip))
+    back = node.forward(peers.data(peers.backend, seen))
+    return same(out, peers.data(seen, peers.backend)) and same(
+        back, peers.data(peers.vip, peers.external)
     )
 
 
 def states(pinned: Pinned, name: str) -> dict[bytes, dict[str, int | bytes]]:
-    """Read the rows of connections by the names of their fields."""
+    """Read the entries of connections by the names of their fields."""
     record = pinned.layout.maps[name].value
     return {key: record.unpack(value) for key, value in pinned.map(name).items()}
 
 
 def map_id(pinned: Pinned, name: str) -> int:
-    """Give the kernel's id of a map, the second number of ``struct bpf_map_info``."""
-    return int.from_bytes(bpf.info(pinned.map(name).fd, 8)[4:], "little")
+    """Return the kernel's id of a map, the second number of ``struct bpf_map_info``."""
+    return int.from_bytes(syscall.info(pinned.map(name).fd, 8)[4:], "little")
 
 
 def filter_bytes(node: Node) -> set[int]:
-    """Give the different bytes that stand in the filter."""
+    """Return the set of bytes in the filter."""
     found = node.pinned.map("port_filters")
-    rows = (found.lookup(index.to_bytes(4, "little")) for index in range(found.max_entries))
-    return {byte for row in rows for byte in row or b""}
+    entries = (found.lookup(index.to_bytes(4, "little")) for index in range(found.max_entries))
+    return {byte for entry in entries for byte in entry or b""}
 
 
 @pytest.mark.slow
-def test_connections_of_another_layout_are_taken_over_and_all_else_is_shared(
+def test_connections_of_another_layout_are_copied_and_all_other_maps_are_shared(
     start: Start, tmp_path: Path
 ) -> None:
     node = start(load(SIZES))
     seen = connect_all(node)
     node.half_open(1 << 20)
-    begun = {scene: scene.at(scene.stranger, 41000) for scene in SCENES}
+    begun = {peers: peers.with_port(peers.external, 41000) for peers in ALL_PEERS}
     begun_as = {
-        scene: scene.begin(node, client, scene.vip, scene.backend)
-        for scene, client in begun.items()
+        peers: peers.begin(node, client, peers.vip, peers.backend)
+        for peers, client in begun.items()
     }
     before, known = node.pinned, node.filtered()
     old = {name: states(before, name) for name in ("connections", "new_connections")}
-    assert {name: len(rows) for name, rows in old.items()} == {
-        "connections": 4 * len(SCENES),
-        "new_connections": 4 * len(SCENES),
+    assert {name: len(entries) for name, entries in old.items()} == {
+        "connections": 4 * len(ALL_PEERS),
+        "new_connections": 4 * len(ALL_PEERS),
     }
 
     node.load(build(tmp_path / "bpf", FIELD))
     assert node.installation.settling
-    for name, rows in old.items():
-        assert states(node.pinned, name) == {key: {**row, "mark": 0} for key, row in rows.items()}
+    for name, entries in old.items():
+        assert states(node.pinned, name) == {
+            key: {**entry, "mark": 0} for key, entry in entries.items()
+        }
     own = {"connections", "new_connections", "layout", "steps"}
     for name in node.pinned.layout.maps:
         shared = map_id(node.pinned, name) == map_id(before, name)
         assert shared == (name not in own), name
     assert node.filtered() == known
 
-    assert all(works(node, scene, seen[scene]) for scene in SCENES)
-    for scene, client in begun.items():
-        comes, goes = scene.proof(client, scene.vip, scene.backend, begun_as[scene])
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+    for peers, client in begun.items():
+        comes, goes = peers.proof(client, peers.vip, peers.backend, begun_as[peers])
         assert same(node.forward(comes), goes)
-    assert (node.count("new_connections"), node.count("connections")) == (0, 8 * len(SCENES))
+    assert (node.count("new_connections"), node.count("connections")) == (0, 8 * len(ALL_PEERS))
 
 
-def test_connections_that_the_old_programs_noted_to_the_last_are_taken_over(
+def test_connections_that_the_old_programs_stored_last_are_copied_too(
     start: Start, tmp_path: Path
 ) -> None:
-    """They run until the new ones are attached everywhere, and so write to the old maps."""
+    """They run until the new ones are attached everywhere, and write to the old maps."""
     node = start(build(tmp_path / "bpf", FIELD, FILTER))
     old = node.pinned
     node.load(load(SIZES))
@@ -138,29 +145,54 @@ def test_connections_that_the_old_programs_noted_to_the_last_are_taken_over(
     seen = connect_all(node)
     node.pinned = new
     assert node.count("connections") == 0
-    assert filter_bytes(node) == {0}, "nothing was carried over yet"
+    assert 0 in filter_bytes(node), "nothing has been copied yet"
     node.installation.complete()
     assert filter_bytes(node) == {1}
-    assert all(works(node, scene, seen[scene]) for scene in SCENES)
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
 
 
-def test_connections_of_a_build_without_such_a_filter_are_not_overlooked(
+def test_later_copies_take_only_connections_with_packets_since_the_one_before(
+    start: Start, tmp_path: Path
+) -> None:
+    """While the last one runs, connections wait whose packets meet both builds."""
+    node = start(build(tmp_path / "bpf", FIELD))
+    seen = connect_all(node)
+    node.age(60)
+    old = node.pinned
+    node.load(load(SIZES))
+    new = node.pinned
+    assert states(new, "connections").keys() == states(old, "connections").keys()
+    for key in states(new, "connections"):
+        new.map("connections").delete(key)
+
+    used = ALL_PEERS[0]
+    node.pinned = old
+    assert works(node, used, seen[used])
+    node.pinned = new
+    node.installation.catch_up()
+    assert node.count("connections") == 4
+    assert works(node, used, seen[used])
+    node.installation.complete()
+    assert node.count("connections") == 4
+
+
+def test_connections_of_a_build_with_another_filter_are_still_found(
     start: Start, tmp_path: Path
 ) -> None:
     node = start(build(tmp_path / "bpf", FIELD, FILTER))
     seen = connect_all(node)
     node.load(load(SIZES))
     assert filter_bytes(node) == {1}
-    assert all(works(node, scene, seen[scene]) for scene in SCENES)
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
     node.installation.complete()
-    assert all(works(node, scene, seen[scene]) for scene in SCENES)
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
 
 
 @pytest.mark.slow
-def test_connections_in_a_map_shared_with_a_build_without_such_a_filter_are_not_overlooked(
+def test_connections_in_a_map_shared_with_a_build_with_another_filter_are_still_found(
     start: Start, tmp_path: Path
 ) -> None:
-    """Though there be none yet: the old programs go on writing until they are replaced."""
+    """Even if there are none yet: the old programs write until they are replaced."""
     node = start(build(tmp_path / "bpf", FILTER))
     old = node.pinned
     node.load(load(SIZES))
@@ -169,10 +201,10 @@ def test_connections_in_a_map_shared_with_a_build_without_such_a_filter_are_not_
     new, node.pinned = node.pinned, old
     seen = connect_all(node)
     node.pinned = new
-    assert all(works(node, scene, seen[scene]) for scene in SCENES)
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
 
 
-def test_a_build_that_takes_over_no_connection_filters_from_the_start(
+def test_a_build_without_connections_to_copy_uses_the_filter_at_once(
     start: Start, tmp_path: Path
 ) -> None:
     node = start(build(tmp_path / "bpf", FIELD, FILTER))
@@ -184,11 +216,11 @@ def test_a_build_that_takes_over_no_connection_filters_from_the_start(
 
 
 @pytest.mark.parametrize("filled", ["connections", "new_connections"])
-def test_a_build_that_has_no_filter_at_all_is_treated_the_same(
-    node: Node, tcp_scene: Scene, filled: str
+def test_connections_of_a_build_without_any_filter_are_still_found(
+    node: Node, tcp_peers: Peers, filled: str
 ) -> None:
-    """As before filters were thought of, and with other maps of connections."""
-    tcp_scene.service(node, [tcp_scene.backend])
+    """As in releases before the filter, which had other maps of connections."""
+    tcp_peers.service(node, [tcp_peers.backend])
     maps = {
         name: replace(layout, max_entries=1) if name.endswith("connections") else layout
         for name, layout in node.pinned.layout.maps.items()
@@ -197,29 +229,99 @@ def test_a_build_that_has_no_filter_at_all_is_treated_the_same(
     old = Pinned(node.pinned.directory)
     old.layout = Layout("older", maps)
     migrate(old, node.pinned)
-    assert filter_bytes(node) == {0}
+    assert 0 in filter_bytes(node)
     if filled == "connections":
-        tcp_scene.connect(node, tcp_scene.client, tcp_scene.vip, tcp_scene.backend)
+        tcp_peers.connect(node, tcp_peers.client, tcp_peers.vip, tcp_peers.backend)
     else:
         node.half_open(1 << 20)
-        tcp_scene.begin(node, tcp_scene.client, tcp_scene.vip, tcp_scene.backend)
+        tcp_peers.begin(node, tcp_peers.client, tcp_peers.vip, tcp_peers.backend)
     assert node.count(filled) == 2
     migrate(old, node.pinned, only=("connections", "new_connections"))
     old.close()
     assert filter_bytes(node) == {1}
 
 
-def test_a_row_is_converted_field_by_field() -> None:
+def test_an_entry_is_converted_field_by_field() -> None:
     old = Record((("a", "B"), ("", "3x"), ("b", "I"), ("gone", "Q"), ("changed", "H"), ("c", "4s")))
     new = Record(
         (("c", "4s"), ("added", "Q"), ("b", "I"), ("changed", "I"), ("a", "B"), ("", "3x"))
     )
-    row = old.pack({"a": 1, "b": 2, "gone": 3, "changed": 4, "c": b"five"})
+    entry = old.pack({"a": 1, "b": 2, "gone": 3, "changed": 4, "c": b"five"})
     convert = converter(old, new)
-    assert len(convert(row)) == new.size
-    assert new.unpack(convert(row)) == {"c": b"five", "added": 0, "b": 2, "changed": 0, "a": 1}
+    assert len(convert(entry)) == new.size
+    assert new.unpack(convert(entry)) == {"c": b"five", "added": 0, "b": 2, "changed": 0, "a": 1}
 
 
-def test_a_row_of_the_same_layout_stays_as_it_is() -> None:
+def test_an_entry_of_the_same_layout_is_not_changed() -> None:
     record = Record((("a", "B"), ("", "3x"), ("b", "I")))
     assert converter(record, record)(b"\1abc\2\3\4\5") == b"\1abc\2\3\4\5"
+
+
+EARLIER = {
+    "xdp": "edge",
+    "explain": "decide",
+    "step_established": "step_careful",
+    "step_parse_slow": "step_unusual",
+    "step_fast_path": "step_shortcut",
+}
+"""Programs whose pins had other names in builds before the prefix. (So had ``gc``, but this test
+writes Services by those pins, which takes that program; an agent never does so.)"""
+
+COMMENT = ("bpfsvc.c", "/* A first packet that is refused. */", "/* Refused. */")
+"""A change that makes another build of the same programs."""
+
+
+def load_earlier(root: PinRoot, build: Bytecode, previous: Pinned | None = None) -> None:
+    """Load and pin a build as releases before the prefix did: all names are different.
+
+    Maps of ``previous`` are shared, as in those releases.
+    """
+    programs = [replace(one, name=EARLIER.get(one.name, one.name)) for one in build.programs]
+    steps = [EARLIER.get(name, name) for name in build.steps]
+    build = replace(build, programs=tuple(programs), steps=tuple(steps))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "kernel_name", lambda name: name[:15])
+        loader.load_build(build, root.next, previous)
+    root.promote_next()
+
+
+def ingress_name(node: Node) -> str:
+    """Return the kernel's name of the ingress program; the doctor knows bpfsvc by it."""
+    number = syscall.program_id(node.pinned.program("ingress"))
+    assert is_bpfsvc(loaded.maps_of(number))
+    return loaded.program_name(number)
+
+
+@pytest.mark.slow
+def test_upgrade_and_downgrade_work_with_the_names_of_earlier_releases(
+    request: pytest.FixtureRequest, start: Start, tmp_path: Path
+) -> None:
+    """Connections continue with the programs of both builds, which share the maps."""
+    sandbox.require()
+    source = build(tmp_path / "bpf", COMMENT)
+    earlier = Bytecode.decode(compile_source(source), source.code_digest).sized(source)
+    root = PinRoot(sandbox.BPF_ROOT / request.node.name)
+    root.create()
+    load_earlier(root, earlier)
+    node = start(source)
+    assert (root.current / "programs" / "edge").exists()
+    assert ingress_name(node) == "ingress"
+    seen = connect_all(node)
+
+    before = node.pinned
+    node.load(load(SIZES))
+    assert not node.installation.settling
+    assert map_id(node.pinned, "connections") == map_id(before, "connections")
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+    node.installation.complete()
+    assert sorted(path.name for path in root.path.iterdir()) == ["current"]
+    assert (root.current / "programs" / "xdp").exists()
+    assert not (root.current / "programs" / "edge").exists()
+    assert ingress_name(node) == kernel_name("ingress")
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+
+    load_earlier(root, earlier, node.pinned)
+    node.pinned.close()
+    node.pinned = Pinned(root.current)
+    assert ingress_name(node) == "ingress"
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)

@@ -1,18 +1,19 @@
-"""What is counted of each backend."""
+"""The traffic counters of each backend."""
 
 from __future__ import annotations
 
 import pytest
 
+from bpfsvc.services.registry import BACKENDS
 from tests.packets.node import Node
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
 
 def traffic(node: Node, backend: int) -> dict[str, int]:
     """Read the counters of the backend in a slot of the only Service, over all CPUs."""
     found = node.pinned.map("backend_counters")
-    row = next(one for one in node.tables.backends() if one.slot == backend)
-    raw = found.lookup(row.counter.to_bytes(4, "little")) or b""
+    entry = next(one for one in node.tables.read(BACKENDS) if one.slot == backend)
+    raw = found.lookup(entry.counters_id.to_bytes(4, "little")) or b""
     record = node.pinned.layout.maps["backend_counters"].value
     size = found.cpu_value_size
     parts = [record.unpack(raw[at : at + size]) for at in range(0, len(raw), size)]
@@ -22,19 +23,19 @@ def traffic(node: Node, backend: int) -> dict[str, int]:
 @pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
 @pytest.mark.parametrize("slot", [0, 1], ids=["first backend", "second backend"])
 def test_connections_packets_and_bytes_of_both_directions_are_counted_once(
-    node: Node, scene: Scene, masquerade: bool, slot: int
+    node: Node, peers: Peers, masquerade: bool, slot: int
 ) -> None:
-    scene.service(node, [scene.backend, scene.other_backend], masquerade=masquerade)
+    peers.service(node, [peers.backend, peers.other_backend], masquerade=masquerade)
     wanted = dict.fromkeys(traffic(node, slot), 0)
-    chosen = {0: scene.backend, 1: scene.other_backend}[slot]
+    chosen = {0: peers.backend, 1: peers.other_backend}[slot]
     for number in range(40):
-        client = scene.at(scene.stranger, 5000 + number)
-        out = node.forward(scene.opening(client, scene.vip))
-        if out.dst != scene.opening(client, chosen).dst:
+        client = peers.with_port(peers.external, 5000 + number)
+        out = node.forward(peers.opening(client, peers.vip))
+        if out.dst != peers.opening(client, chosen).dst:
             continue
-        seen = scene.at(out.src, out.payload.sport)
-        back = node.forward(scene.answer(chosen, seen))
-        more = node.forward(scene.data(client, scene.vip))
+        seen = peers.with_port(out.src, out.payload.sport)
+        back = node.forward(peers.answer(chosen, seen))
+        more = node.forward(peers.data(client, peers.vip))
         wanted["connections"] += 1
         wanted["packets"] += 2
         wanted["bytes"] += 28 + len(out) + len(more)

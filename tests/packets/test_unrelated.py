@@ -1,4 +1,4 @@
-"""What is not a packet to a Service passes without a changed byte and leaves nothing behind."""
+"""Packets that are not to a Service pass unchanged and make no entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scapy.layers.sctp import SCTP
 from scapy.packet import Packet, Raw
 
 from tests.packets.node import LINK, UNSPEC, Node, same, tcp, udp
-from tests.packets.scene import Scene
+from tests.packets.peers import Peers
 
 POD, VIP, BACKEND, US = "10.244.1.5", "10.96.0.10", "10.244.2.7", "192.168.50.11"
 POD6, VIP6, BACKEND6 = "fd44:0:0:1::5", "fd96::10", "fd44:0:0:2::7"
@@ -57,7 +57,7 @@ TRUNCATED = {
 
 @pytest.fixture(params=[False, True], ids=["filtered", "looked up"])
 def web(request: pytest.FixtureRequest, node: Node) -> Node:
-    """A node with frontends of TCP, and a connection at work; what is not filtered is looked up."""
+    """A node with TCP frontends and one connection; unfiltered packets are looked up."""
     node.service("web", [f"{BACKEND}:8080"], frontends=[f"{VIP}:80"], node_port=30080)
     node.service("web6", [f"[{BACKEND6}]:8080"], frontends=[f"[{VIP6}]:80"], family=6)
     node.forward(tcp(f"{POD}:41000", f"{VIP}:80"))
@@ -70,36 +70,36 @@ def web(request: pytest.FixtureRequest, node: Node) -> Node:
 
 @pytest.mark.parametrize("hook", ["ingress", "egress"])
 @pytest.mark.parametrize("name", [*FRAMES, *TRUNCATED])
-def test_it_passes_as_it_is(web: Node, name: str, hook: str) -> None:
+def test_an_unrelated_packet_passes_unchanged(web: Node, name: str, hook: str) -> None:
     frame = bytes((FRAMES | TRUNCATED)[name])
-    rows = web.count("connections"), web.count("new_connections")
+    entries = web.count("connections"), web.count("new_connections")
     assert web.run_frame(hook, frame) == (UNSPEC, frame)
-    assert (web.count("connections"), web.count("new_connections")) == rows
+    assert (web.count("connections"), web.count("new_connections")) == entries
 
 
 @pytest.mark.parametrize("flags", ["A", "PA", "FA", "R", "RA", "SA", ""])
-def test_tcp_from_the_middle_of_an_unknown_connection_passes_as_it_is(
-    node: Node, tcp_scene: Scene, flags: str
+def test_tcp_from_the_middle_of_an_unknown_connection_passes_unchanged(
+    node: Node, tcp_peers: Peers, flags: str
 ) -> None:
-    """At take-over these are kube-proxy's; netfilter's conntrack goes on translating them."""
-    tcp_scene.service(node, [tcp_scene.backend])
-    packet = tcp(tcp_scene.client, tcp_scene.vip, flags)
+    """When bpfsvc replaces kube-proxy, conntrack continues to translate these."""
+    tcp_peers.service(node, [tcp_peers.backend])
+    packet = tcp(tcp_peers.client, tcp_peers.vip, flags)
     assert same(node.forward(packet), packet)
-    back = tcp(tcp_scene.backend, tcp_scene.client, flags)
+    back = tcp(tcp_peers.backend, tcp_peers.client, flags)
     assert same(node.forward(back), back)
     assert node.count("new_connections") == 0
 
 
 def test_packets_to_loopback_addresses_from_outside_are_never_translated(
-    node: Node, scene: Scene
+    node: Node, peers: Peers
 ) -> None:
-    """A NodePort there is for the node's own sockets, which other programs translate."""
-    loopback = "127.0.0.1" if scene.family == 4 else "::1"
+    """A NodePort there is for the node's own sockets, which the socket LB translates."""
+    loopback = "127.0.0.1" if peers.family == 4 else "::1"
     node.node_address(loopback, nodeports=False)
-    scene.service(node, [scene.backend], node_port=30080)
-    if scene.family == 4:
-        scene.service(node, [scene.backend], "exact", frontends=[scene.at(loopback, 30080)])
-    packet = scene.opening(scene.stranger, scene.at(loopback, 30080))
+    peers.service(node, [peers.backend], node_port=30080)
+    if peers.family == 4:
+        peers.service(node, [peers.backend], "exact", frontends=[peers.with_port(loopback, 30080)])
+    packet = peers.opening(peers.external, peers.with_port(loopback, 30080))
     for settling in (0, 1):
         node.settings(settling=settling)
         assert same(node.forward(packet), packet)

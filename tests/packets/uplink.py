@@ -1,7 +1,7 @@
-"""The vocabulary of tests of the edge: frames that come by an uplink, and what XDP makes of them.
+"""A node with an uplink for the tests of XDP: frames arrive there, and XDP forwards them.
 
-The uplink is a cable in namespaces of the test's own, with routes and neighbours, because XDP asks
-the kernel where to send. What tc makes of the same packet is what must come out.
+The uplink is a cable between namespaces of the test, with routes and neighbours, because XDP asks
+the kernel for the next hop. The result must equal what tc makes of the same packet.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from bpfsvc.datapath import bpf, xdp
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.attach import xdp
 from bpfsvc.lab import links
 from bpfsvc.lab.links import End
 from bpfsvc.lab.namespace import Namespace
 from tests.packets.node import Node
-from tests.packets.scene import SCENES, Scene
+from tests.packets.peers import ALL_PEERS, Peers
 
-SERVED = [scene for scene in SCENES if scene.protocol != "SCTP"]
+SERVED = [peers for peers in ALL_PEERS if peers.protocol != "SCTP"]
 
 PASS, TX, REDIRECT = 2, 3, 4
 """Verdicts of XDP."""
@@ -44,15 +45,15 @@ NEIGHBOURS = {
 
 
 class Uplink:
-    """A node with two interfaces: ``near``, by which all frames come, and ``far``."""
+    """A node with two interfaces: ``near``, where all frames arrive, and ``far``."""
 
     def __init__(self, node: Node, near: End, far: End) -> None:
         self.node, self.near, self.far = node, near, far
 
     def serve(self, *ends: End, redirect: bool = False, takes: bool = True) -> None:
-        """Let XDP serve these interfaces, and no others.
+        """Attach XDP to these interfaces, and to no others.
 
-        ``redirect``: never by XDP_TX. ``takes``: they send what is redirected to them.
+        ``redirect``: XDP never uses XDP_TX. ``takes``: they send what is redirected to them.
         """
         record = self.node.pinned.layout.maps["uplinks"].value
         self.node.pinned.map("uplinks").replace(
@@ -70,32 +71,32 @@ class Uplink:
         )
 
     def frame(self, packet: Packet) -> bytes:
-        """Make the frame in which a packet comes."""
+        """Make the frame in which a packet arrives."""
         return bytes(Ether(src=CLIENT, dst=self.near.mac) / packet)
 
     def run(self, frame: bytes) -> tuple[int, bytes]:
-        """Give a frame to XDP; return its verdict and the frame as it left it."""
+        """Run XDP on a frame; return the verdict and the frame after it."""
         context = struct.pack("=IIIIII", 0, len(frame), 0, self.near.index, 0, 0)
-        return bpf.program_test_run(self.node.pinned.program("edge"), frame, context=context)
+        return syscall.program_test_run(self.node.pinned.program("xdp"), frame, context=context)
 
     def passes(self, packet: Packet) -> bool:
-        """Whether XDP leaves a packet to the stack, as it came."""
+        """True if XDP passes a packet to the stack unchanged."""
         return self.passes_frame(self.frame(packet))
 
     def passes_frame(self, frame: bytes) -> bool:
-        """The same for the bytes of a whole frame."""
+        """True if XDP passes a frame to the stack unchanged."""
         verdict, after = self.run(frame)
-        assert after == frame or verdict != PASS, "what is passed on is as it came"
+        assert after == frame or verdict != PASS, "XDP passed a changed frame"
         return verdict == PASS
 
     def sends(self, packet: Packet, verdict: int = TX) -> Ether:
-        """Give a packet that XDP must send; return the frame that leaves."""
+        """Run XDP on a packet that it must send; return the frame that leaves."""
         found, after = self.run(self.frame(packet))
         assert found == verdict, f"not sent: {packet.summary()}, but {found}"
         return Ether(after)
 
     def by_tc(self, packet: Packet) -> bytes:
-        """Give the packet that leaves the node when tc and the stack forward it."""
+        """Return the packet that leaves the node when tc and the stack forward it."""
         out = self.node.forward(packet)
         if IP in out:
             out.ttl -= 1
@@ -107,16 +108,16 @@ class Uplink:
 
 @contextmanager
 def uplink(node: Node) -> Iterator[Uplink]:
-    """Lay the cables, and move into the namespace of the node for as long as this lasts."""
-    here, there = Namespace("edge-node"), Namespace("edge-wire")
+    """Make the cables, and enter the namespace of the node for the duration of the context."""
+    here, there = Namespace("xdp-node"), Namespace("xdp-far")
     before = node.interface
     try:
         near, _ = links.cable(here, "near", there, "near")
         far, _ = links.cable(here, "far", there, "far")
         for end, net in ((near, "50"), (far, "51")):
             for text in (f"192.168.{net}.11/24", f"fd{net}::11/64"):
-                at = ipaddress.ip_interface(text)
-                links.add_address(end, at.ip, at.network.prefixlen)
+                interface = ipaddress.ip_interface(text)
+                links.add_address(end, interface.ip, interface.network.prefixlen)
         for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
             here.sysctl(key, 1)
         for address, mac in NEIGHBOURS.items():
@@ -127,16 +128,16 @@ def uplink(node: Node) -> Iterator[Uplink]:
             ("10.244.3.0/24", far, "192.168.51.13"),
             ("fd44:0:0:2::/64", near, "fd50::12"),
             ("fd44:0:0:3::/64", far, "fd51::13"),
-            # Clients that are pods come back where they came from.
+            # Replies to clients that are pods leave by the interface that requests came by.
             ("10.244.1.0/24", near, "192.168.50.12"),
             ("fd44:0:0:1::/64", near, "fd50::12"),
         ):
             links.add_route(here, ipaddress.ip_network(to), end, ipaddress.ip_address(via))
         with here.entered():
-            # The driver tells of a queue only where XDP is.
+            # The driver reports a queue only while XDP is attached.
             node.root.links.mkdir(exist_ok=True)
             for end in (near, far):
-                xdp.attach(node.root, end.index, node.pinned.program("edge"))
+                xdp.attach(node.root, end.index, node.pinned.program("xdp"))
             node.interface = near.index
             node.reset()
             made = Uplink(node, near, far)
@@ -151,7 +152,7 @@ def uplink(node: Node) -> Iterator[Uplink]:
         there.close()
 
 
-def connected(wire: Uplink, scene: Scene, masquerade: bool = True) -> str:
-    """Establish a connection; give the client as the backend sees it."""
-    scene.service(wire.node, [scene.backend], masquerade=masquerade)
-    return scene.connect(wire.node, scene.stranger, scene.vip, scene.backend)
+def connected(xdp_uplink: Uplink, peers: Peers, masquerade: bool = True) -> str:
+    """Establish a connection; return the client as the backend sees it."""
+    peers.service(xdp_uplink.node, [peers.backend], masquerade=masquerade)
+    return peers.connect(xdp_uplink.node, peers.external, peers.vip, peers.backend)

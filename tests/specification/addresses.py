@@ -1,4 +1,4 @@
-"""Addresses and networks as the API has let them in over the years."""
+"""Addresses and networks in all the forms that the API has accepted over the years."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_address(text: str) -> Address | None:
-    """Section 1.3: leading zeros are decimal. None for what is no address."""
+    """Section 1.3: leading zeros are decimal. None if it is not an address."""
     if "%" in text:
         return None
     try:
@@ -21,7 +21,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def parse_network(text: str) -> Network | None:
-    """Section 1.3: as addresses, ``/025`` being ``/25``. None for what is no CIDR."""
+    """Section 1.3: as addresses, ``/025`` being ``/25``. None if it is not a CIDR."""
     base, _, length = text.partition("/")
     if not re.fullmatch("[0-9]+", length) or parse_address(base) is None:
         return None
@@ -32,12 +32,12 @@ def parse_network(text: str) -> Network | None:
 
 
 def known_address(text: str) -> Address:
-    """Read an address of the case itself, not of an object: it is there and well written."""
+    """Return an address of the case itself, not of an object: it is present and valid."""
     return ipaddress.ip_address(text)
 
 
 def socket_text(address: Address, port: int) -> str:
-    """Write ``ip:port``, the text by which endpoints are sorted; section 1.3: canonically."""
+    """Return ``ip:port``, the text by which endpoints are sorted; section 1.3: canonically."""
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Which backend a client comes back to (section 9)."""
+"""Which backend a client returns to (section 9)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def affinity_seconds(service: Raw) -> int:
 
 
 def honoured(remembered: Iterable[str], eligible: Iterable[str]) -> str | None:
-    """Section 9: the first remembered backend that is eligible now; None: choose anew."""
+    """Section 9: the first remembered backend that is eligible now; None: choose again."""
     return min(set(remembered) & set(eligible), default=None)

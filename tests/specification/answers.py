@@ -1,20 +1,22 @@
-"""What bpfsvc's rows answer to a flow of a case.
+"""The result of bpfsvc's entries for a flow of a case.
 
-Rows are only half of an answer. Who the client is, whether an address of the node accepts NodePorts
-and what networks belong to Services is found out in the kernel, which has its own tests; here the
-specification says it.
+Entries are only half of the result. The programs in the kernel find the class of the client, the
+node addresses that accept NodePorts, and the networks of Services, and have their own tests; here
+the specification decides these.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bpfsvc.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text, pack
-from bpfsvc.cluster import Cluster
-from bpfsvc.desired import NodeContext, ServiceConfig, desired
+from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text, pack
+from bpfsvc.base.networks import contains
+from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import read_object
-from bpfsvc.networks import contains
-from bpfsvc.rows import PROTOCOLS, Frontend, ServiceRows
+from bpfsvc.services.cache import Cache
+from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.entries import Frontend, ServiceEntries
+from bpfsvc.services.view import evaluate
 from tests.specification.clients import (
     destination,
     has_detector,
@@ -41,27 +43,27 @@ class Answer(NamedTuple):
 UNTOUCHED = Answer("none", (), False)
 
 
-def rows_of(case: Raw) -> ServiceRows:
-    """Make the rows of all Services of a case."""
+def entries_of(case: Raw) -> ServiceEntries:
+    """Return the entries of all Services of a case."""
     primary = case["node"].get("primary") or {}
     node = NodeContext(
         case["node"]["name"],
         case["node"].get("zone") or "",
         tuple(pack(address) for address in primary.values()),
     )
-    cluster = Cluster(node.name)
+    cluster = Cache(node.name)
     for raw in case["endpointslices"]:
         cluster.apply(read_object(_slice_object(raw)), ())
     for raw in case["services"]:
         cluster.apply(read_object({"apiVersion": "v1", "kind": "Service", **raw}), ())
-    rows: ServiceRows = {}
+    entries: ServiceEntries = {}
     for key in cluster.service_keys():
-        rows |= desired(*cluster.lookup(key), node, config_of(case))
-    return rows
+        entries |= evaluate(*cluster.lookup(key), node, config_of(case)).entries
+    return entries
 
 
 def config_of(case: Raw) -> ServiceConfig:
-    """Read the settings that change rows."""
+    """Return the settings that change entries."""
     return ServiceConfig(
         detector_v4=has_detector(case, 4),
         detector_v6=has_detector(case, 6),
@@ -71,13 +73,13 @@ def config_of(case: Raw) -> ServiceConfig:
 
 
 def client_class(case: Raw, flow: Raw) -> str:
-    """Name the policy that is for this client."""
+    """Return the name of the policy for this client."""
     if is_local_pod(case, flow):
         return "pod"
     return "node" if is_from_node_address(case, flow) else "other"
 
 
-def answer(case: Raw, flow: Raw, rows: ServiceRows) -> Answer:
+def answer(case: Raw, flow: Raw, entries: ServiceEntries) -> Answer:
     """Look up as the kernel does: the exact address, the node's wildcard, what guards the rest."""
     source, port, protocol = pack(flow["src_ip"]), flow["dst_port"], PROTOCOLS[flow["proto"]]
     keys = [Frontend(pack(flow["dst_ip"]), port, protocol)]
@@ -87,15 +89,17 @@ def answer(case: Raw, flow: Raw, rows: ServiceRows) -> Answer:
         keys.append(Frontend(wildcard, port, protocol))
     keys.append(Frontend.rest(pack(flow["dst_ip"])))
     for key in keys:
-        for port_rows in rows.values():
-            if key in port_rows.frontends:
-                policies = port_rows.frontends[key]
-                if policies.restricted and not any(contains(r, source) for r in port_rows.ranges):
+        for port_entries in entries.values():
+            if key in port_entries.frontends:
+                policies = port_entries.frontends[key]
+                if policies.restricted and not any(
+                    contains(r, source) for r in port_entries.ranges
+                ):
                     return Answer("drop", (), False)
                 policy = getattr(policies, client_class(case, flow))
                 if not policy.size:
                     return Answer("reject" if policy.reject else "drop", (), False)
-                picked = port_rows.backends[policy.first : policy.first + policy.size]
+                picked = port_entries.backends[policy.first : policy.first + policy.size]
                 texts = tuple(endpoint_text(*backend.place) for backend in picked)
                 return Answer("dnat", texts, policy.masquerade)
     if any(destination(flow) in network for network in service_cidrs(case)):
@@ -104,7 +108,7 @@ def answer(case: Raw, flow: Raw, rows: ServiceRows) -> Answer:
 
 
 def _slice_object(raw: Raw) -> dict[str, Any]:
-    """Complete a slice of a case, which leaves out the kind and may write conditions as 0 or 1."""
+    """Return a slice of a case with its kind and with conditions that are not 0 or 1."""
     endpoints = [point | {"conditions": _conditions(point)} for point in raw["endpoints"]]
     kind = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"}
     return {**kind, **raw, "endpoints": endpoints}

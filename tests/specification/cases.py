@@ -16,7 +16,7 @@ FORMAT = "bpfsvc-kube-proxy-conformance/1"
 
 
 def read_cases(path: Path = SAMPLE) -> list[dict[str, Any]]:
-    """Read the cases of a file."""
+    """Return the cases of a file."""
     document = json.loads(path.read_text())
     assert document["format"] == FORMAT
     cases: list[dict[str, Any]] = document["cases"]
@@ -24,23 +24,23 @@ def read_cases(path: Path = SAMPLE) -> list[dict[str, Any]]:
 
 
 def flows(cases: list[dict[str, Any]]) -> Iterator[tuple[Raw, Raw]]:
-    """Go over all flows, each with its case."""
+    """Yield all flows, each with its case."""
     for case in cases:
         for flow in case["flows"]:
             yield case, flow
 
 
 def expected(flow: Raw) -> dict[str, Any]:
-    """Give what counts for us: nftables mode, but NodePorts on loopback as in iptables mode."""
+    """Return what bpfsvc must do: nftables mode, but NodePorts on loopback as in iptables mode."""
     mode = "expect_iptables" if destination(flow).is_loopback else "expect_nftables"
     expect: dict[str, Any] = flow.get(mode, flow["expect"])
     return expect
 
 
 def written(case: Raw) -> dict[str, Any]:
-    """Complete a case with what the specification expects of its flows.
+    """Return a case with what the specification expects of its flows.
 
-    Flows the specification leaves open are dropped, so that every flow of the case can be judged.
+    Flows the specification leaves open are dropped, so that every flow of the case can be checked.
     """
     answers = [(flow, evaluate(case, flow)) for flow in case["flows"]]
     return {

@@ -1,4 +1,4 @@
-"""Who sends: a pod of this node, the node itself, or anyone else (sections 4.3 and 6.1)."""
+"""The class of a client: pod of this node, the node itself, or other (sections 4.3 and 6.1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.specification.addresses import Address, Network, known_address, parse
 from tests.specification.objects import Raw
 
 HOST = ("node", "localhost", "node-as-vip")
-"""Where packets come from that the host itself makes."""
+"""The origins of packets that the host itself sends."""
 
 # The sample names only the field of BridgeInterface; the others may be called any of these.
 _INTERFACE_FIELDS = ("interface", "bridge_interface")
@@ -80,12 +80,12 @@ def node_addresses(case: Raw) -> list[Address]:
 
 
 def is_assigned(case: Raw, address: Address) -> bool:
-    """Whether the kernel of this node takes the address for its own; all of 127/8 and ::1 are."""
+    """True if the kernel of this node takes the address for its own; all of 127/8 and ::1 are."""
     return address.is_loopback or address in node_addresses(case)
 
 
 def is_from_node_address(case: Raw, flow: Raw) -> bool:
-    """Section 4.3: an address of this node, be it loopback or a VIP that is assigned here."""
+    """Section 4.3: an address of this node, loopback and VIPs that are assigned here included."""
     return flow["from"] == "node-as-vip" or is_assigned(case, source(flow))
 
 

@@ -1,8 +1,8 @@
 """Random clusters in the format of cases.
 
-A small world on purpose: few names, addresses and numbers, so that Services share addresses,
-slices repeat endpoints and clients meet themselves. Every pool begins with its plainest member,
-which is where shrinking ends.
+There are few names, addresses and numbers on purpose, so that Services share addresses, slices
+repeat endpoints and clients are their own backends. Every list begins with its simplest value,
+where shrinking ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Object = dict[str, Any]
 
 @st.composite
 def mostly(draw: st.DrawFn, usual: SearchStrategy[Any], *rare: Any) -> Any:
-    """Draw the usual thing nine times in ten."""
+    """Draw the usual value nine times in ten."""
     return draw(st.sampled_from(rare)) if draw(st.integers(0, 9)) == 9 else draw(usual)
 
 

@@ -23,7 +23,7 @@ def uses_local(port: ServicePort) -> bool:
 
 
 def cluster_set(case: Raw, port: ServicePort) -> list[Endpoint]:
-    """Section 3.1: C, the ready ones narrowed by hints, else all that drain."""
+    """Section 3.1: C, the ready ones narrowed by hints, else all draining ones."""
     if not uses_cluster(port):
         return []
     ready = [one for one in endpoints(case, port) if one.ready]
@@ -42,7 +42,7 @@ def local_set(case: Raw, port: ServicePort) -> list[Endpoint]:
 
 
 def is_usable_anywhere(case: Raw, port: ServicePort) -> bool:
-    """Section 3.5: H, which tells REJECT from DROP."""
+    """Section 3.5: H, which decides between REJECT and DROP."""
     if cluster_set(case, port):
         return True
     usable = [one for one in endpoints(case, port) if one.ready or one.draining]

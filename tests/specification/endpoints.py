@@ -10,7 +10,7 @@ from tests.specification.objects import FAMILY_NAMES, Raw, ServicePort, labels, 
 
 
 class Endpoint(NamedTuple):
-    """One address and port, and what its slice says of it."""
+    """One address and port, and what its slice says about it."""
 
     address: Address
     port: int
@@ -61,7 +61,7 @@ def records(case: Raw, port: ServicePort) -> Iterator[Endpoint]:
 
 
 def endpoints(case: Raw, port: ServicePort) -> list[Endpoint]:
-    """Section 1.4: of duplicates one that stays beats one that leaves; sorted by ``ip:port``."""
+    """Section 1.4: of duplicates one that does not terminate is used; by ``ip:port``."""
     stored: dict[str, Endpoint] = {}
     for record in records(case, port):
         if not record.terminating or record.text not in stored:
@@ -70,7 +70,7 @@ def endpoints(case: Raw, port: ServicePort) -> list[Endpoint]:
 
 
 def has_contradictions(case: Raw, port: ServicePort) -> bool:
-    """Section 1.4: whether the winner among some duplicates is left unspecified."""
+    """Section 1.4: True if it is unspecified which of some duplicates is taken."""
     found = list(records(case, port))
     for text in {record.text for record in found}:
         same = [record for record in found if record.text == text]

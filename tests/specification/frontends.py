@@ -1,4 +1,4 @@
-"""Where service ports answer, and which of them a packet meets (section 2)."""
+"""The frontends of service ports, and which of them matches a packet (section 2)."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def matching(case: Raw, flow: Raw) -> list[Frontend]:
 
 
 def is_disputed(claims: list[Frontend]) -> bool:
-    """Section 2: whether the outcome is unspecified, the claims not being alike."""
+    """Section 2: True if the outcome is unspecified, because the claims differ."""
     return len({(one.port.identity, one.kind == CLUSTER_IP) for one in claims}) > 1

@@ -1,4 +1,4 @@
-"""Makes as many cases as asked for, with what the specification expects of each flow.
+"""Make any number of cases, with what the specification expects of each flow.
 
 ``python -m tests.specification.generation 200 --seed 7 > cases.json`` writes a file in the format
 of the sample. The same number and seed give the same cases as long as the strategies are the same.
@@ -21,7 +21,7 @@ CATEGORY = "random"
 
 
 def random_cases(count: int, number: int = 0) -> list[dict[str, Any]]:
-    """Draw cases, each with at least one flow that can be judged; ``number`` is the seed."""
+    """Draw cases, each with at least one flow that can be checked; ``number`` is the seed."""
     found: list[dict[str, Any]] = []
 
     @seed(number)

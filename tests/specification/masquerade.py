@@ -16,7 +16,7 @@ from tests.specification.objects import Raw
 
 
 def for_cluster_ip(case: Raw, flow: Raw) -> bool:
-    """Section 6.2: everyone with masqueradeAll; else whoever can be told from a local pod."""
+    """Section 6.2: every client with masqueradeAll; else those known not to be local pods."""
     if options(case).get("masquerade_all"):
         return True
     return has_detector(case, source(flow).version) and not is_local_pod(case, flow)

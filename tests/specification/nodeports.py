@@ -43,7 +43,7 @@ def takes_loopback(case: Raw) -> bool:
 
 
 def is_accepted(case: Raw, address: Address) -> bool:
-    """Section 7: whether NodePorts answer on the address."""
+    """Section 7: True if NodePorts answer on the address."""
     if not is_assigned(case, address):
         return False
     if address.is_loopback:

@@ -1,4 +1,4 @@
-"""Which Services count, and what each says about its addresses and ports (sections 1.1 to 1.3)."""
+"""Which Services count, and their addresses and ports (sections 1.1 to 1.3)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def service_ports(case: Raw) -> Iterator[ServicePort]:
 
 
 def external_ips(port: ServicePort) -> list[Address]:
-    """Section 1.3: those of the family; what is no address is skipped."""
+    """Section 1.3: those of the family; what is not an address is skipped."""
     return _of_family(port.service["spec"].get("externalIPs") or [], port.family)
 
 

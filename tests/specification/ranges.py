@@ -14,7 +14,7 @@ def is_forbidden(case: Raw, flow: Raw, claims: list[Frontend]) -> bool:
 
 
 def is_allowed(case: Raw, port: ServicePort, client: Address) -> bool:
-    """Section 5: by the list of the family, which if empty restricts nobody."""
+    """Section 5: by the list of the family; an empty list allows every client."""
     ranges = source_ranges(port)
     return (
         not ranges

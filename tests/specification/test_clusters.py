@@ -1,4 +1,4 @@
-"""Random clusters are as varied as they are meant to be, and can be written as cases."""
+"""Random clusters cover all rules, and can be written as cases."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ RULES = {
 
 
 @pytest.mark.slow
-def test_random_flows_meet_every_rule() -> None:
+def test_random_flows_cover_every_rule() -> None:
     met = Counter(flow["title"] for case in random_cases(120) for flow in case["flows"])
     assert set(met) == RULES
 
 
-def test_written_cases_are_json_and_say_what_the_specification_says() -> None:
+def test_written_cases_are_json_with_the_specifications_expectations() -> None:
     for case in json.loads(json.dumps(random_cases(10))):
         for flow in case["flows"]:
             assert flow["expect"] == evaluate(case, flow).as_expected()
@@ -46,7 +46,7 @@ def test_written_cases_are_json_and_say_what_the_specification_says() -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
-def test_answers_make_sense(case: Raw) -> None:
+def test_answers_are_consistent(case: Raw) -> None:
     """Endpoints come with ``dnat`` alone, and only endpoints are masqueraded."""
     for flow in case["flows"]:
         verdict = evaluate(case, flow)

@@ -1,4 +1,4 @@
-"""The specification agrees with everything that is known of a real kube-proxy."""
+"""The specification agrees with all recorded results of a real kube-proxy."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_affinity_lasts_as_long_as_with_kube_proxy() -> None:
             assert affinity_seconds(by_name[fact["service"]]) == fact["timeout_seconds"]
 
 
-def test_the_whole_sample_is_asked() -> None:
+def test_the_whole_sample_is_checked() -> None:
     assert len(list(flows(CASES))) == 140

@@ -1,4 +1,4 @@
-"""Random flows that mostly meet what a random cluster has to offer."""
+"""Random flows that mostly hit frontends of a random cluster."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def flows(draw: st.DrawFn, cluster: Raw) -> dict[str, Any]:
 
 
 def targets(cluster: Raw) -> SearchStrategy[Target]:
-    """Draw from all frontends; rarely, a place with nothing behind it."""
+    """Draw from all frontends; rarely, an address without a frontend."""
     found, near = [], [Target(address, 80, "TCP") for address in UNALLOCATED.values()]
     for one in frontends(cluster):
         family, protocol = one.port.family, one.port.protocol
@@ -87,5 +87,5 @@ def clients(cluster: Raw, target: Target, family: int) -> SearchStrategy[tuple[s
 
 
 def node_ips(cluster: Raw, family: int) -> list[str]:
-    """List the node's addresses in a family."""
+    """Return the node's addresses in a family."""
     return [ip for ip in cluster["node"]["ips"] if (":" in ip) == (family == 6)]

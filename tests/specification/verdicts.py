@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
     unspecified: tuple[str, ...] = ()
 
     def as_expected(self) -> dict[str, Any]:
-        """Write it as ``expect`` of a flow."""
+        """Return it as ``expect`` of a flow."""
         expect: dict[str, Any] = {
             "verdict": self.verdict,
             "endpoints": list(self.endpoints),

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.agent``: no kernel, no root."""

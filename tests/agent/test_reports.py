@@ -1,0 +1,86 @@
+"""Warnings that become Events: about what, and never a storm of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfsvc.agent.reports import Reports
+from bpfsvc.base.errors import MapFull
+from bpfsvc.kube.event_recorder import NullEventRecorder
+from bpfsvc.kube.source import ParseError
+from bpfsvc.model import ObjectKey
+
+FULL = MapFull("map frontends is full (16 entries)", "enlarge it with --max-frontends")
+FULL_TEXT = "map frontends is full (16 entries) (enlarge it with --max-frontends)"
+
+
+class Recorder(NullEventRecorder):
+    """Keeps what would be posted."""
+
+    def __init__(self) -> None:
+        self.objects: list[tuple[str, ...]] = []
+        self.node: list[tuple[str, str, bool]] = []
+
+    def object_failed(self, kind: str, namespace: str, name: str, reason: str, note: str) -> None:
+        """Keep it."""
+        self.objects.append((kind, namespace, name, reason, note))
+
+    def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
+        """Keep it."""
+        self.node.append((reason, note, one_series))
+
+
+def broken(number: int) -> ParseError:
+    name = f"web-{number}"
+    key = ObjectKey("EndpointSlice", "shop", name)
+    return ParseError(f"EndpointSlice shop/{name}", 0, "'x' is not an address", key)
+
+
+def test_a_service_without_room_gets_an_event_and_so_does_the_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder()
+    Reports(recorder).without_room({("shop", "web"): FULL})
+    note = f"not up to date in the kernel of a node: {FULL_TEXT}"
+    assert recorder.objects == [("Service", "shop", "web", "MapFull", note)]
+    assert recorder.node == [
+        ("MapFull", f"Services are not up to date in the kernel: {FULL_TEXT}", False)
+    ]
+    assert caplog.messages == [f"Service shop/web is not up to date in the kernel: {FULL_TEXT}"]
+
+
+def test_a_thousand_services_without_room_are_no_storm() -> None:
+    recorder = Recorder()
+    Reports(recorder).without_room({("shop", f"web-{number}"): FULL for number in range(1000)})
+    assert len(recorder.objects) == 10
+    assert len(recorder.node) == 1
+
+
+def test_an_object_that_cannot_be_used_gets_an_event() -> None:
+    recorder = Recorder()
+    Reports(recorder).unusable([broken(1), ParseError("a.yaml", 3, "malformed YAML")])
+    note = "cannot be used: 'x' is not an address"
+    assert recorder.objects == [("EndpointSlice", "shop", "web-1", "UnusableObject", note)]
+    assert recorder.node == []
+
+
+def test_of_many_objects_that_cannot_be_used_the_node_says_how_many() -> None:
+    recorder = Recorder()
+    Reports(recorder).unusable([broken(number) for number in range(1, 1001)])
+    assert len(recorder.objects) == 10
+    assert recorder.node == [
+        (
+            "UnusableObject",
+            "1000 objects cannot be used: EndpointSlice shop/web-1, EndpointSlice shop/web-2,"
+            " EndpointSlice shop/web-3 and 997 more",
+            True,
+        )
+    ]
+
+
+def test_nothing_new_is_no_event() -> None:
+    recorder = Recorder()
+    reports = Reports(recorder)
+    reports.unusable([])
+    reports.without_room({})
+    assert (recorder.objects, recorder.node) == ([], [])

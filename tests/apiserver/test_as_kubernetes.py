@@ -1,0 +1,428 @@
+"""The lab's API server, held against a real etcd and kube-apiserver: the same to every client.
+
+Run by ``make api-test KUBERNETES=DIR``, where DIR has Kubernetes' programs. See ``pair`` for what
+is compared. Left out on purpose, because a client cannot rely on it: how many bookmarks there are
+beside the one that ends initial events, and the words about the syntax of a query.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bpfsvc.lab import objects
+from bpfsvc.lab.apiserver import ApiServer
+from tests.apiserver.fixtures import Certificates
+from tests.apiserver.kubernetes import KubeApiServer
+from tests.apiserver.pair import Pair, Seen
+from tests.apiserver.test_events import MOMENT, PLACE, event
+from tests.kube.requests import SERVICES, SLICES
+
+pytestmark = pytest.mark.kubernetes
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+FOREIGN = "service.kubernetes.io/service-proxy-name"
+AGENT = {"labelSelector": f"!{FOREIGN}", "fieldSelector": "spec.clusterIP!=None"}
+BEFORE = "before"
+"""In a query: the version before the last change that ``world`` makes."""
+
+Query = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["served", "recorded"])
+def servers(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    certificates: Certificates,
+) -> Iterator[tuple[KubeApiServer, str]]:
+    """A real server with an etcd of today, and with one that is too old for WatchList."""
+    real = KubeApiServer(
+        tmp_path_factory.mktemp("kubernetes"),
+        certificates.server,
+        certificates.server_key,
+        says_newer=request.param == "served",
+    )
+    try:
+        real.start()
+        yield real, request.param
+    finally:
+        real.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(servers: tuple[KubeApiServer, str]) -> Iterator[Pair]:
+    """Both servers, with some Services, slices, nodes and pods."""
+    real, watch_list = servers
+    with ApiServer(watch_list=watch_list) as lab:
+        lab.start()
+        both = Pair(real, lab)
+        try:
+            world(both)
+            yield both
+        finally:
+            both.close()
+
+
+def world(pair: Pair) -> None:
+    for name in ("n1", "n2"):
+        pair.put(objects.node(name, ("192.0.2.1",)))
+    for name in ("a", "b", "c"):
+        pair.put(objects.service(name, ()))
+        pair.put(objects.endpoint_slice(name, [objects.endpoint("10.0.0.1")], name=f"{name}-1"))
+    pair.put(objects.service("none", (), clusterIP="None"))
+    pair.put(objects.service("foreign", (), labels={FOREIGN: "x", "tier": "db"}))
+    pair.put(objects.service("labelled", (), labels={"tier": "web"}))
+    pair.before = pair.version
+    pair.put(objects.service("d", ()))
+
+
+def resolved(pair: Pair, query: Query) -> Query:
+    """Put the version in the place of its name."""
+    return {name: pair.before if value == BEFORE else value for name, value in query.items()}
+
+
+def assert_same(two: tuple[Seen, Seen], question: object = "") -> Seen:
+    """Fail with what differs; return the answer of the real server."""
+    real, lab = (json.dumps(each._asdict(), indent=1, sort_keys=True).splitlines() for each in two)
+    differing = list(difflib.unified_diff(real, lab, "real", "lab", lineterm=""))
+    assert not differing, "\n".join([str(question), *differing])
+    return two[0]
+
+
+LISTS: list[Query] = [
+    {},
+    {"resourceVersion": 0},
+    {"limit": 2},
+    {"limit": -1},
+    {"limit": 2, "resourceVersion": 0},
+    {"limit": 2, "resourceVersion": BEFORE},
+    {"limit": 1, "continue": ""},
+    {"limit": 1, "labelSelector": "tier"},
+    {"resourceVersion": BEFORE},
+    {"resourceVersion": BEFORE, "resourceVersionMatch": "Exact"},
+    {"resourceVersion": BEFORE, "resourceVersionMatch": "Exact", "limit": 1},
+    {"resourceVersion": BEFORE, "resourceVersionMatch": "NotOlderThan"},
+    {"resourceVersion": BEFORE, "resourceVersionMatch": "NotOlderThan", "limit": 1},
+    {"resourceVersion": 0, "resourceVersionMatch": "NotOlderThan"},
+    {"resourceVersion": 0, "resourceVersionMatch": "NotOlderThan", "limit": 1},
+    AGENT,
+    {**AGENT, "limit": 2},
+    {"labelSelector": "tier in (web, db),tier!=db"},
+    {"labelSelector": "tier notin (web)"},
+    {"labelSelector": "tier==db"},
+    {"fieldSelector": "metadata.name=a"},
+    {"fieldSelector": "spec.type=ClusterIP,metadata.namespace=default"},
+    {"fieldSelector": "spec.clusterIP==None"},
+]
+WRONG_LISTS: list[Query] = [
+    {"resourceVersion": 10**9},
+    {"resourceVersion": 10**9, "limit": 3},
+    {"resourceVersion": 10**9, "resourceVersionMatch": "NotOlderThan"},
+    {"resourceVersion": "now"},
+    {"limit": "many"},
+    {"timeoutSeconds": "x"},
+    {"continue": "x"},
+    {"continue": "x", "resourceVersion": 5},
+    {"resourceVersionMatch": "Exact"},
+    {"resourceVersionMatch": "Exact", "resourceVersion": 0},
+    {"resourceVersionMatch": "Newest", "resourceVersion": 1},
+    {"resourceVersionMatch": "Exact", "resourceVersion": 1, "continue": "x"},
+    {"sendInitialEvents": "true"},
+    {"fieldSelector": "spec.ports=80"},
+    {"fieldSelector": "metadata.name"},
+    {"labelSelector": "a b"},
+    {"labelSelector": "a in b"},
+    {"labelSelector": "=x"},
+    {"labelSelector": "a=b=c"},
+    {"labelSelector": "a!"},
+]
+
+
+@pytest.mark.parametrize("query", LISTS, ids=str)
+def test_a_list_is_the_same(pair: Pair, query: Query) -> None:
+    """Objects, their order, the version of the list, and the token for the rest."""
+    assert assert_same(pair.seen(SERVICES, **resolved(pair, query))).status == 200
+
+
+@pytest.mark.parametrize("query", WRONG_LISTS, ids=str)
+def test_a_wrong_list_is_refused_in_the_same_way(pair: Pair, query: Query) -> None:
+    """The code, the reason, the causes, and Retry-After (which old servers leave out)."""
+    if pair.lab.faults.watch_list == "recorded" and {"limit", "resourceVersion"} <= {*query}:
+        pytest.skip("an exact list out of etcd, whose refusal has no Retry-After")
+    assert assert_same(pair.seen(SERVICES, **query)).status >= 400
+
+
+@pytest.mark.parametrize("place", [SERVICES, SLICES, NODES, PODS, CIDRS])
+def test_other_lists_are_the_same(pair: Pair, place: str) -> None:
+    """With the selectors of the agent, which differ between resources."""
+    queries: list[Query] = [{}, {"limit": 1}, {"fieldSelector": "metadata.name=n1"}]
+    for query in queries:
+        assert_same(pair.seen(place, **query))
+
+
+@pytest.mark.parametrize(
+    ("place", "field"),
+    [
+        *((SERVICES, "spec.clusterIP"), (PODS, "spec.nodeName"), (NODES, "spec.unschedulable")),
+        *((SLICES, "spec.nodeName"), (CIDRS, "metadata.namespace"), (NODES, "spec.nodeName")),
+    ],
+)
+def test_the_same_fields_can_be_selected(pair: Pair, place: str, field: str) -> None:
+    """Each resource knows its own fields."""
+    assert_same(pair.seen(place, fieldSelector=f"{field}=x"))
+
+
+def test_pages_are_the_same_while_objects_change(pair: Pair) -> None:
+    """All pages show the objects of the first one's version."""
+    pages = pair.pages(SERVICES, 2)
+    assert_same(pages.next())
+    extra = [objects.service(name, ()) for name in ("bb", "ddd")]
+    for each in extra:
+        pair.put(each)
+    count = 1
+    while not pages.is_last:
+        assert_same(pages.next())
+        count += 1
+    assert count > 2
+    for each in extra:
+        pair.delete(each)
+
+
+WATCHES: list[Query] = [
+    {"resourceVersion": 0},
+    {"resourceVersion": BEFORE},
+    {"resourceVersion": BEFORE, "allowWatchBookmarks": "true"},
+    {"resourceVersion": 0, "allowWatchBookmarks": "true"},
+    {"resourceVersion": 10**9},
+    {"resourceVersion": BEFORE, **AGENT},
+    {"resourceVersion": 0, **AGENT},
+    {"resourceVersion": "x"},
+    {"resourceVersion": 0, "fieldSelector": "a=b"},
+    {"sendInitialEvents": "true"},
+    {"sendInitialEvents": "false"},
+    {"resourceVersionMatch": "NotOlderThan"},
+    {"sendInitialEvents": "true", "resourceVersionMatch": "Exact", "resourceVersion": 1},
+    {"timeoutSeconds": "x"},
+    {},
+    {"allowWatchBookmarks": "true"},
+]
+WATCH_LISTS: list[Query] = [
+    {
+        "sendInitialEvents": begins,
+        "resourceVersionMatch": "NotOlderThan",
+        **({} if version is None else {"resourceVersion": version}),
+        **({"allowWatchBookmarks": "true"} if bookmarks else {}),
+        **selected,
+    }
+    for begins in ("true", "false")
+    for version in (None, 0, BEFORE, 10**9)
+    for bookmarks in (True, False)
+    for selected in ({}, AGENT)
+]
+
+
+def test_a_watch_is_the_same_to_its_end(pair: Pair) -> None:
+    """From a version or with initial events; with the answer and the error inside the stream."""
+    queries = [each for each in WATCHES + WATCH_LISTS if is_certain(pair, each)]
+    assert_all_same(pair, [(SERVICES, each) for each in queries])
+
+
+def is_certain(pair: Pair, query: Query) -> bool:
+    """False for what an old etcd can answer only after the next change, or with an error."""
+    starts_now = "resourceVersion" not in query and query.get("sendInitialEvents") != "false"
+    return pair.lab.faults.watch_list == "served" or not starts_now
+
+
+def assert_all_same(pair: Pair, watches: list[tuple[str, Query]], seconds: int = 4) -> list[Seen]:
+    """Compare watches that are open at the same time; return those of the real server.
+
+    They last longer than the three seconds for which a real server waits for a later version.
+    """
+    asked = [
+        (place, {"watch": 1, "timeoutSeconds": seconds} | resolved(pair, query))
+        for place, query in watches
+    ]
+    answers = pair.many(asked)
+    return [assert_same(two, each) for each, two in zip(asked, answers, strict=True)]
+
+
+def test_bookmarks_before_the_end_have_the_same_form(pair: Pair) -> None:
+    """Whether a real server sends any is not certain: none for a resource that never changed."""
+    changed = (objects.service("marked", ()), objects.node("marked", ("192.0.2.9",)))
+    for each in changed:
+        pair.put(each)
+    for place in (SERVICES, SLICES, NODES):
+        real, lab = pair.bookmarks(place, resourceVersion=pair.version, timeoutSeconds=5)
+        assert lab
+        assert [each for each in real if each != lab[-1]] == []
+    for each in changed:
+        pair.delete(each)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/api/v1/namespaces/default/services/a", "/api/v1/namespaces/default/services/x"),
+        *("/api/v1/namespaces/default/services", "/api/v1/namespaces/none/services"),
+        *("/api/v1/nodes/x", "/apis/networking.k8s.io/v1/servicecidrs/x"),
+        *("/api/v1/foo", "/api/v2/services", "/apis/foo", "/apis/foo/v1/bar", "/nothing"),
+        *("/apis/networking.k8s.io/v1/foo", "/apis/networking.k8s.io/v2"),
+        *("/apis/networking.k8s.io/v1beta1/servicecidrs", "/apis/discovery.k8s.io/v1beta1"),
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/x",
+        *("/readyz", "/livez", "/healthz"),
+    ],
+)
+def test_a_path_is_answered_in_the_same_way(pair: Pair, place: str) -> None:
+    """Objects, unknown ones, and the two kinds of 404."""
+    assert_same(pair.seen(place))
+
+
+def test_who_may_not_ask_gets_the_same_answer(pair: Pair) -> None:
+    """A wrong token, and a user without a role."""
+    pair.lab.faults.tokens = frozenset({"admin", "nobody"})
+    assert assert_same(pair.seen(SERVICES, token="wrong")).status == 401
+    pair.lab.faults.forbidden = frozenset({"services", "servicecidrs", "events"})
+    for place in (SERVICES, CIDRS, f"{CIDRS}/x", "/api/v1/namespaces/default/services/a"):
+        assert assert_same(pair.seen(place, token="nobody")).status == 403
+        assert assert_same(pair.seen(place, token="nobody", watch=1)).status == 403
+    assert assert_same(pair.send("POST", PLACE, event(), token="nobody")).status == 403
+    pair.lab.faults.forbidden = frozenset()
+    pair.lab.faults.tokens = None
+
+
+def test_a_method_that_is_not_there_is_refused_in_the_same_way(pair: Pair) -> None:
+    """For a collection."""
+    for method in ("POST", "PUT"):
+        assert assert_same(pair.send(method, SERVICES, {})).status == 405
+
+
+MERGE = "application/merge-patch+json"
+WRONG_EVENTS: list[Query] = [
+    {"eventTime": None},
+    {"eventTime": "yesterday"},
+    {"reportingController": ""},
+    {"reportingController": "a b"},
+    {"reportingInstance": "x" * 129},
+    {"action": ""},
+    {"reason": ""},
+    {"type": "Bad"},
+    {"note": "x" * 1025},
+    {"series": {"count": 1, "lastObservedTime": MOMENT}},
+    {"series": {"count": 1}},
+    {"kind": "Foo"},
+    {"apiVersion": "v1"},
+    {"metadata": {"namespace": "default"}},
+    {"metadata": {"name": "Upper_", "namespace": "default"}},
+    {"metadata": {"name": "x", "namespace": "other"}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_EVENTS, ids=lambda each: str(each)[:40])
+def test_a_wrong_event_is_refused_in_the_same_way(pair: Pair, wrong: Query) -> None:
+    """With the same causes."""
+    assert assert_same(pair.send("POST", PLACE, event("wrong") | wrong)).status in (400, 422)
+
+
+def test_an_event_is_kept_and_patched_in_the_same_way(pair: Pair) -> None:
+    """What the agent's recorder does, and its conflicts."""
+    series = {"series": {"count": 2, "lastObservedTime": MOMENT}}
+    steps: list[tuple[str, str, Query, str]] = [
+        ("POST", PLACE, event("n1.1", note="a text"), "application/json"),
+        ("POST", PLACE, event("n1.1"), "application/json"),
+        ("PATCH", f"{PLACE}/n1.1", series, MERGE),
+        ("PATCH", f"{PLACE}/n1.1", {"series": {"count": 1}}, MERGE),
+        ("PATCH", f"{PLACE}/n1.1", {"reason": "Other"}, MERGE),
+        ("PATCH", f"{PLACE}/n1.1", {"note": "other"}, MERGE),
+        ("PATCH", f"{PLACE}/n1.1", series, "application/json"),
+        ("PATCH", f"{PLACE}/n1.2", series, MERGE),
+        ("GET", f"{PLACE}/n1.1", {}, "application/json"),
+        ("GET", f"{PLACE}/n1.2", {}, "application/json"),
+    ]
+    codes = [assert_same(pair.send(*step)).status for step in steps]
+    assert codes == [201, 409, 200, 422, 422, 422, 415, 404, 200, 404]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_are_seen_in_the_same_way(pair: Pair, seed: int) -> None:
+    """Watches and exact lists from every version between, with the agent's selectors and others."""
+    chance = random.Random(seed)
+    began = len(pair.versions())
+    for _ in range(40):
+        change(pair, chance)
+    versions = pair.versions()[began - 1 :]
+    selectors: list[Query] = [
+        {},
+        AGENT,
+        {"labelSelector": "tier"},
+        {"fieldSelector": "metadata.name=r1"},
+    ]
+    watches: list[tuple[str, Query]] = [
+        (place, {"resourceVersion": chance.choice(versions)} | selected)
+        for place in (SERVICES, SLICES, "/api/v1/namespaces/default/services")
+        for selected in selectors
+        if place != SLICES or selected is not AGENT
+    ]
+    assert_all_same(pair, watches)
+    for place, query in watches:
+        if "/namespaces/" in place and "fieldSelector" in query:
+            continue  # one object by its name: etcd gives the present one, whatever the version
+        for match in ("Exact", "NotOlderThan"):
+            assert_same(pair.seen(place, resourceVersionMatch=match, **query), query)
+        assert_same(pair.seen(place, limit=3, **query), query)
+
+
+def change(pair: Pair, chance: random.Random) -> None:
+    """Create, change or delete one of a few objects; some have a finalizer."""
+    name = f"r{chance.randrange(4)}"
+    raw = chance.choice(
+        [objects.service(name, ()), objects.endpoint_slice(name, [], name=f"{name}-1")]
+    )
+    kind = raw["kind"]
+    record = pair.lab.store.get(kind, "default", raw["metadata"]["name"])
+    if record is None:
+        if chance.random() < 0.3:
+            raw["metadata"]["finalizers"] = ["example.com/wait"]
+        pair.put(raw)
+    elif "deletionTimestamp" in record.raw()["metadata"]:
+        pair.merge(raw, {"metadata": {"finalizers": None}})
+    elif chance.random() < 0.3:
+        pair.delete(raw)
+    else:
+        labels = {"tier": chance.choice(["web", "db", None]), FOREIGN: chance.choice(["x", None])}
+        marked = {"example.com/turn": str(chance.random())}
+        pair.merge(raw, {"metadata": {"labels": labels, "annotations": marked}})
+
+
+def test_forgotten_history_is_refused_in_the_same_way(pair: Pair) -> None:
+    """410 for watches, pages and exact lists; the token of the answer goes on."""
+    pages = pair.pages(SERVICES, 2)
+    assert_same(pages.next())
+    since = pair.version
+    pair.put(objects.service("later", ()))
+    pair.forget()
+    gone = assert_same(pages.next())
+    assert gone.status == 410
+    assert assert_same(pages.next()).status == 200
+    for query in ({"resourceVersionMatch": "Exact"}, {"limit": 2}, {}):
+        assert_same(pair.seen(SERVICES, resourceVersion=since, **query))
+    watches: list[tuple[str, Query]]
+    watches = [(place, {"resourceVersion": since}) for place in (SERVICES, NODES)]
+    watches += [(SERVICES, {"resourceVersion": since, **each}) for each in LATER]
+    answers = assert_all_same(pair, watches)
+    assert [answer.body[0]["object"]["code"] for answer in answers[:2]] == [410, 410]
+
+
+LATER: list[Query] = [
+    {"allowWatchBookmarks": "true"},
+    {
+        "allowWatchBookmarks": "true",
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+    },
+]

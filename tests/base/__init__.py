@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.base``: no kernel, no root."""

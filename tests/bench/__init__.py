@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.bench``: no kernel, no root."""

@@ -1,0 +1,286 @@
+"""The recorded rule sets, expanded: what is written at first, and at a change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Network
+
+import pytest
+
+from bpfsvc.bench.baselines import (
+    MODES,
+    BaselineService,
+    Mode,
+    NodeFacts,
+    Step,
+    all_rules,
+    changed_rules,
+)
+from bpfsvc.bench.kube_proxy import place_of_rule, synced
+
+NODE = NodeFacts("192.168.50.11", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
+WEB = BaselineService(
+    "default/web:http",
+    "10.96.0.1",
+    80,
+    "tcp",
+    30080,
+    (("10.244.2.3", 8080), ("10.244.1.3", 8080), ("10.244.2.2", 8080)),
+)
+DNS = BaselineService("kube-system/dns", "10.96.0.10", 53, "udp", 0, (("10.244.1.4", 53),))
+MOVED = replace(WEB, backends=(("10.244.1.3", 8080), ("10.244.2.9", 8080)))
+
+
+def lines(steps: list[Step], program: str) -> list[str]:
+    """Return what the only run of a program reads."""
+    (found,) = (step.text.splitlines() for step in steps if step.command[0] == program)
+    return found
+
+
+def of(text: list[str], start: str) -> list[str]:
+    """Return the lines that begin so, without that."""
+    return [line.removeprefix(start) for line in text if line.startswith(start)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_line_of_a_template_is_left_in_the_rules(mode: Mode) -> None:
+    """Every placeholder has a value, and no line is blank."""
+    for steps in (
+        all_rules(mode, [DNS, WEB], NODE),
+        changed_rules(mode, [DNS, MOVED], NODE, WEB, MOVED),
+    ):
+        assert steps
+        for step in steps:
+            written = step.text.splitlines()
+            assert all(line.strip() and "{{" not in line and "{%" not in line for line in written)
+
+
+@pytest.mark.parametrize(("mode", "flavour"), [("iptables", "legacy"), ("iptables-nft", "nft")])
+def test_iptables_has_one_rule_for_each_frontend_in_the_order_given(
+    mode: Mode, flavour: str
+) -> None:
+    """NodePorts come last, by a chain of their own."""
+    text = lines(all_rules(mode, [DNS, WEB], NODE), f"iptables-{flavour}-restore")
+    rules = of(text, "-A KUBE-SERVICES ")
+    assert [rule.split()[-1] for rule in rules] == [
+        f"KUBE-SVC-{DNS.id}",
+        f"KUBE-SVC-{WEB.id}",
+        "KUBE-NODEPORTS",
+    ]
+    assert rules[0].startswith(
+        '-m comment --comment "kube-system/dns cluster IP" -m udp -p udp -d 10.96.0.10 --dport 53 '
+    )
+    (node_port,) = of(text, "-A KUBE-NODEPORTS ")
+    assert "--dport 30080" in node_port
+    outside = f"KUBE-EXT-{WEB.id}"
+    assert node_port.endswith(f"-j {outside}")
+    marked, spread = of(text, f"-A {outside} ")
+    assert marked.endswith("-j KUBE-MARK-MASQ")
+    assert spread == f"-j KUBE-SVC-{WEB.id}"
+    assert not [line for line in text if f"KUBE-EXT-{DNS.id}" in line]
+
+
+def test_iptables_gives_every_endpoint_the_same_odds() -> None:
+    """One in as many as are left, in the order of their texts, the last without asking."""
+    text = lines(all_rules("iptables", [WEB], NODE), "iptables-legacy-restore")
+    off_cluster, *choices = of(text, f"-A KUBE-SVC-{WEB.id} ")
+    assert off_cluster.endswith("! -s 10.244.0.0/16 -j KUBE-MARK-MASQ")
+    odds = [choice.partition("--probability ")[2].split(" ")[0] for choice in choices]
+    assert odds == ["0.3333333333", "0.5000000000", ""]
+    assert [str(each) for each in WEB.endpoints] == [
+        *("10.244.1.3:8080", "10.244.2.2:8080", "10.244.2.3:8080"),
+    ]
+    chains = [f"KUBE-SEP-{each.id}" for each in WEB.endpoints]
+    assert [choice.split()[-1] for choice in choices] == chains
+    for chain, endpoint in zip(chains, WEB.endpoints, strict=True):
+        hairpin, translation = of(text, f"-A {chain} ")
+        assert hairpin.endswith(f"-s {endpoint.address} -j KUBE-MARK-MASQ")
+        assert translation.endswith(f"-j DNAT --to-destination {endpoint}")
+
+
+def test_iptables_of_a_large_cluster_has_fewer_comments() -> None:
+    """Chains of Services lose them; the rules of frontends do not."""
+    many = [
+        replace(WEB, name=f"default/s{number}", address=f"10.96.1.{number}", node_port=0)
+        for number in range(200)
+    ]
+    few = lines(all_rules("iptables", many, NODE), "iptables-legacy-restore")
+    more = [
+        replace(each, backends=tuple((f"10.244.2.{number}", 80) for number in range(6)))
+        for each in many
+    ]
+    large = lines(all_rules("iptables", more, NODE), "iptables-legacy-restore")
+    assert all("--comment" in line for line in few if line.startswith("-A KUBE-SEP-"))
+    assert not any("--comment" in line for line in large if line.startswith("-A KUBE-SEP-"))
+    assert all("--comment" in line for line in large if line.startswith("-A KUBE-SERVICES "))
+    assert len(of(large, "-A KUBE-SEP-")) == 200 * 6 * 2
+
+
+def test_iptables_at_a_change_writes_all_frontends_and_chains_of_one_service() -> None:
+    """The chain of the endpoint that has gone goes too; rules that jump are not written again."""
+    steps = changed_rules("iptables", [DNS, MOVED], NODE, WEB, MOVED)
+    text = lines(steps, "iptables-legacy-restore")
+    assert len(of(text, "-A KUBE-SERVICES ")) == 3
+    assert not any(f"KUBE-SVC-{DNS.id}" in line for line in of(text, ":"))
+    assert not of(text, "-A PREROUTING")
+    gone = {f"KUBE-SEP-{each.id}" for each in WEB.endpoints[1:]}
+    assert set(of(text, "-X ")) == gone
+    assert all(f":{chain} - [0:0]" in text for chain in gone)
+    assert not any(f"-j {chain}" in line for chain in gone for line in text)
+
+
+def test_nftables_has_an_element_for_each_frontend_and_chains_for_all() -> None:
+    """In one transaction; one rule of a Service's chain translates to any of its endpoints."""
+    text = lines(all_rules("nftables", [DNS, WEB], NODE), "nft")
+    assert of(text, "add element ip kube-proxy service-ips ") == [
+        f"{{ 10.96.0.10 . udp . 53 : goto service-{DNS.id} }}",
+        f"{{ 10.96.0.1 . tcp . 80 : goto service-{WEB.id} }}",
+    ]
+    assert of(text, "add element ip kube-proxy service-nodeports ") == [
+        f"{{ tcp . 30080 : goto external-{WEB.id} }}"
+    ]
+    assert of(text, f"add rule ip kube-proxy service-{WEB.id} ") == [
+        "meta l4proto tcp dnat ip addr . port to numgen random mod 3 map "
+        "{ 0 : 10.244.1.3 . 8080 , 1 : 10.244.2.2 . 8080 , 2 : 10.244.2.3 . 8080 }"
+    ]
+    assert of(text, f"add rule ip kube-proxy external-{WEB.id} ") == [
+        "mark set mark or 0x4000",
+        f"goto service-{WEB.id}",
+    ]
+
+
+def test_nftables_masquerades_marked_and_hairpin_connections() -> None:
+    """Marked before anything is translated; an endpoint elsewhere is not its own client here."""
+    text = lines(all_rules("nftables", [DNS, WEB], NODE), "nft")
+    assert of(text, "add rule ip kube-proxy services ")[0] == (
+        "ip daddr @cluster-ips ip saddr != 10.244.0.0/16 mark set mark or 0x4000"
+    )
+    assert of(text, "add rule ip kube-proxy masquerading ") == [
+        "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random",
+        "ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections "
+        "masquerade fully-random",
+    ]
+    assert of(text, "add element ip kube-proxy hairpin-connections ") == [
+        "{ 10.244.1.4 . 10.244.1.4 . udp . 53 }",
+        "{ 10.244.1.3 . 10.244.1.3 . tcp . 8080 }",
+    ]
+
+
+def test_nftables_refuses_what_is_left_of_the_range_of_services() -> None:
+    """Ports that a cluster IP has not, and then addresses that no Service has."""
+    text = lines(all_rules("nftables", [WEB], NODE), "nft")
+    assert of(text, "add rule ip kube-proxy cluster-ips-check ") == [
+        "ip daddr @cluster-ips reject",
+        "ip daddr { 10.96.0.0/12 } drop",
+    ]
+
+
+def test_nftables_of_a_large_cluster_is_written_in_portions_of_1000() -> None:
+    """The table with the first; every Service in one of them."""
+    many = [replace(DNS, name=f"default/s{at}") for at in range(2001)]
+    steps = all_rules("nftables", many, NODE)
+    assert [len(of(step.text.splitlines(), "add table")) for step in steps] == [1, 0, 0]
+    written = [
+        len(of(step.text.splitlines(), "add chain ip kube-proxy service-")) for step in steps
+    ]
+    assert written == [1001, 1000, 1]  # with service-endpoints-check
+
+
+def test_nftables_at_a_change_writes_one_service() -> None:
+    """Its chains are emptied before; no other is touched."""
+    text = lines(changed_rules("nftables", [DNS, MOVED], NODE, WEB, MOVED), "nft")
+    assert of(text, "flush chain ip kube-proxy ") == [f"service-{WEB.id}", f"external-{WEB.id}"]
+    assert "numgen random mod 2 map" in of(text, f"add rule ip kube-proxy service-{WEB.id} ")[0]
+    assert of(text, "add element ip kube-proxy ") == [
+        "hairpin-connections { 10.244.1.3 . 10.244.1.3 . tcp . 8080 }"
+    ]
+
+
+def test_ipvs_has_a_virtual_service_for_each_frontend() -> None:
+    """Round robin, translated, at the node's address for a NodePort; the device has cluster IPs."""
+    steps = all_rules("ipvs", [DNS, WEB], NODE)
+    virtual = lines(steps, "ipvsadm")
+    assert of(virtual, "-A ") == [
+        "-u 10.96.0.10:53 -s rr",
+        "-t 10.96.0.1:80 -s rr",
+        "-t 192.168.50.11:30080 -s rr",
+    ]
+    assert len(of(virtual, "-a -t ")) == 6
+    assert "-a -u 10.96.0.10:53 -r 10.244.1.4:53 -m -w 1" in virtual
+    assert lines(steps, "ip") == [
+        "link add kube-ipvs0 type dummy",
+        "address add 10.96.0.10/32 dev kube-ipvs0",
+        "address add 10.96.0.1/32 dev kube-ipvs0",
+    ]
+    members = of(lines(steps, "ipset"), "add ")
+    assert of(members, "KUBE-LOOP-BACK ") == [
+        "10.244.1.4,udp:53,10.244.1.4",
+        "10.244.1.3,tcp:8080,10.244.1.3",
+    ]
+    assert of(members, "KUBE-NODE-PORT-TCP ") == ["30080"]
+    assert of(members, "KUBE-CLUSTER-IP ") == ["10.96.0.10,udp:53", "10.96.0.1,tcp:80"]
+
+
+def test_ipvs_has_as_many_rules_for_many_services_as_for_one() -> None:
+    """They know Services by sets; all of the sets exist."""
+    two_services = [replace(WEB, name="default/other", address="10.96.0.2"), WEB]
+    one, two = (
+        lines(all_rules("ipvs", services, NODE), "iptables-legacy-restore")
+        for services in ([WEB], two_services)
+    )
+    assert one == two
+    made = lines(all_rules("ipvs", [WEB], NODE), "ipset")
+    created = {line.split()[0] for line in of(made, "create ")}
+    assert {line.split("--match-set ")[1].split()[0] for line in one if "--match-set" in line} <= (
+        created
+    )
+
+
+def test_ipvs_at_a_change_writes_the_rules_again_after_the_real_servers() -> None:
+    """All of them but the jumps to them."""
+    steps = changed_rules("ipvs", [DNS, MOVED], NODE, WEB, MOVED)
+    assert [step.command[0] for step in steps] == ["ipvsadm", "ipset", "iptables-legacy-restore"]
+    assert [line for line in lines(steps, "ipvsadm") if "10.96.0.1:80" in line] == [
+        "-a -t 10.96.0.1:80 -r 10.244.2.9:8080 -m -w 1",
+        "-d -t 10.96.0.1:80 -r 10.244.2.2:8080",
+        "-d -t 10.96.0.1:80 -r 10.244.2.3:8080",
+    ]
+    first, again = (
+        lines(each, "iptables-legacy-restore")
+        for each in (all_rules("ipvs", [DNS, MOVED], NODE), steps)
+    )
+    hooks = ("INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING")
+    jumps = tuple(f"-A {hook}" for hook in hooks)
+    assert again == [line for line in first if not line.startswith(jumps)]
+
+
+_METRIC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ("", False),
+        (f"# TYPE {_METRIC} gauge\n", False),
+        (f'{_METRIC}{{ip_family="IPv6"}} 1.7e+09\n', False),
+        (f'{_METRIC}{{ip_family="IPv6"}} 1e9\n{_METRIC}{{ip_family="IPv4"}} 1e9\n', True),
+        (f"{_METRIC} 0\n", False),
+        (f"{_METRIC} 1.7e+09\n", True),
+    ],
+    ids=["nothing", "no sample", "IPv6 alone", "both", "older, not yet", "older"],
+)
+def test_the_first_sync_is_seen_in_the_metrics(metrics: str, expected: bool) -> None:
+    """With the label of a family, or without as older ones have it."""
+    assert synced(metrics) is expected
+
+
+def test_the_place_of_a_services_rule_is_counted_among_those_of_its_chain() -> None:
+    rules = "-N KUBE-SERVICES\n" + "".join(
+        f"-A KUBE-SERVICES -d {address}/32 -p {protocol} -m comment -j X\n"
+        for address, protocol in (
+            *(("10.96.0.100", "tcp"), ("10.96.0.10", "udp"), ("10.96.0.10", "tcp")),
+            ("10.96.0.1", "tcp"),
+        )
+    )
+    assert place_of_rule(rules, "10.96.0.10") == (3, 4)
+    assert place_of_rule(rules, "10.96.0.7") == (0, 4)

@@ -1,0 +1,109 @@
+"""What a run of the benchmark measures, and on which cluster."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.bench import baselines
+from bpfsvc.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
+from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
+from bpfsvc.bench.modes import MODES
+from bpfsvc.bench.results import Results
+from bpfsvc.bench.run import possible
+from bpfsvc.bench.steps import Context
+from bpfsvc.bench.suites import traffic
+from bpfsvc.bench.suites.setup_times import setup_seconds
+from bpfsvc.bench.suites.traffic import KINDS, takes_part, tasks
+from bpfsvc.bench.testbeds.traffic import Tools
+
+
+def test_the_default_run_measures_a_part_of_everything() -> None:
+    assert set(SHORT) < set(USUAL) < set(SUITES)
+    assert tuple(SUITES[:2]) == traffic.SUITES
+    assert set(QUICK.services) <= set(Scale().services)
+    assert set(QUICK.kinds) <= set(KINDS["pods"])
+    assert set(QUICK.without) <= set(MODES)
+    assert QUICK.limit < 180
+
+
+def test_a_quick_run_asks_less_of_everything() -> None:
+    assert len(tasks("pods", QUICK)) < len(tasks("pods", Scale()))
+    (first, *_) = tasks("edge", Scale())
+    assert str(first) == "edge: connect, remote, 1 client"
+    assert first.seconds(2, QUICK) < first.seconds(2, Scale()) < first.seconds(3, Scale())
+
+
+def test_a_cluster_of_one_service_is_the_measured_one(tmp_path: Path) -> None:
+    cluster = BenchCluster(1, tmp_path, "10.244.2.11", 9000)
+    files = sorted(file.name for file in cluster.manifests().iterdir())
+    assert files == ["measured-slice.json", "measured.json"]
+    tcp, udp = cluster.ports
+    assert (tcp.protocol, udp.protocol) == ("tcp", "udp")
+    for port in (tcp, udp):
+        assert (port.address, port.port, port.node_port) == (MEASURED, PORT, NODE_PORT)
+        assert port.backends == (("10.244.2.11", 9000),)
+
+
+def test_the_measured_service_is_in_the_middle_of_the_rules(tmp_path: Path) -> None:
+    cluster = BenchCluster(101, tmp_path, "10.244.2.11", 9000)
+    rules = cluster.ports
+    assert len(rules) == 102
+    assert [rule.address for rule in rules].index(MEASURED) == 50
+    assert all(len(rule.backends) == 4 for rule in rules if rule.address != MEASURED)
+    assert len({rule.key for rule in rules}) == 102
+    assert len(list(cluster.manifests().iterdir())) == 202
+
+
+def test_direct_is_always_measured_and_what_cannot_be_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    obstacles = {"iptables": "", "iptables-nft": "", "nftables": "", "ipvs": "no such kernel"}
+    monkeypatch.setattr(baselines, "obstacles", lambda: obstacles)
+    found, notes = possible(["tc", "ipvs", "kube-proxy-iptables"], ())
+    assert found == ["direct", "tc"]
+    assert notes == [
+        "kube-proxy-iptables was not measured: no kube-proxy in PATH, nor by --kube-proxy",
+        "ipvs was not measured: no such kernel",
+    ]
+    everything, notes = possible([], ("nftables", "iptables", "ipvs"))
+    assert everything == [mode for mode in MODES if "ipvs" not in mode]
+    assert len(notes) == 2
+    assert "iptables-nft" not in possible([], (), QUICK.without)[0]
+    assert "iptables-nft" in possible(["iptables-nft"], (), QUICK.without)[0]
+    assert not [mode for mode in possible([], ())[0] if mode.startswith("kube-proxy")]
+
+
+def test_a_mode_is_measured_where_it_differs_from_others() -> None:
+    """Neither XDP with pods, nor sockets' modes from outside or where only sockets are served."""
+    packets_or_no_service = {"tc", "stack-tc", "no-service", "no-service-stack"}
+    for where, suite, out in (
+        ("pod", "pods", {"xdp"}),
+        ("node", "pods", {"xdp", "established", *packets_or_no_service}),
+        ("remote", "edge", {"established", *packets_or_no_service}),
+    ):
+        assert {mode for mode in MODES if not takes_part(mode, suite, where)} == out
+
+
+def test_recorded_rules_are_not_measured_beside_the_kube_proxy_that_writes_them() -> None:
+    """Unless modes are named."""
+    modes = ("direct", "kube-proxy-nftables", "nftables", "iptables-nft")
+
+    def named(*wanted: str) -> set[str]:
+        scale = Scale(services=(1,), modes=wanted)
+        tools = Tools(load=Path("load"), limit=60)
+        with ExitStack() as stack:
+            steps = traffic.steps(Context(scale, modes, Results()), ("pods",), tools, stack)
+            texts = [step.about for step in steps]
+        found = (text.partition("setting ")[2].removesuffix(" up") for text in texts)
+        return {*filter(None, found)}
+
+    assert named() == {"direct", "kube-proxy-nftables", "iptables-nft"}
+    assert named(*modes) == {*modes}
+
+
+def test_a_baseline_that_will_be_too_slow_is_planned_for_no_longer_than_its_limit() -> None:
+    assert setup_seconds("iptables-nft", 100_000, limit=10.0) == pytest.approx(10.6)
+    assert setup_seconds("direct", 10_000) < setup_seconds("iptables", 10_000)

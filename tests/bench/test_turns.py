@@ -1,0 +1,236 @@
+"""What a turn's figures are made of: whose time is counted, and the note when some is not."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bpfsvc.bench import clocks
+from bpfsvc.bench.figures import QUICK, Scale
+from bpfsvc.bench.load import ports
+from bpfsvc.bench.load.ports import FORGOTTEN, PORTS, REUSED, SourcePorts, tcp_ports
+from bpfsvc.bench.load.tool import Outcome
+from bpfsvc.bench.results import Results
+from bpfsvc.bench.suites import turns
+from bpfsvc.bench.suites.turns import NOT_COUNTED, Task, measure
+from bpfsvc.bench.testbeds.upkeep import Upkeep
+
+SCALE = Scale(services=(1,), clients=(1, 4), rounds=3, slices=2)
+CONNECT = Task("pods", "connect", "pod", 1)
+_RATE, _COST = 10_000, 80e-6
+
+
+@dataclass
+class _Time:
+    """A clock that advances while the code sleeps or works."""
+
+    now: float = 100.0
+    slept: list[float] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@dataclass
+class _Testbed:
+    """Does ten operations a millisecond, of which each costs 80 µs on a busy core."""
+
+    mode: str
+    time: _Time
+    share: float = 0.8
+    upkeep: Upkeep | None = None
+    cluster: Any = field(default_factory=lambda: SimpleNamespace(services=1))
+    done: int = 0
+
+    def run(self, kind: str, where: str, clients: int, seconds: float) -> tuple[Outcome, float]:
+        assert (kind, where, clients) in {("connect", "pod", 1), ("connect", "pod", 4)}
+        self.time.now += seconds
+        made = round(_RATE * seconds)
+        self.done += made
+        return Outcome(operations=made, seconds=seconds), made * _COST * self.share / 0.8
+
+
+def _agents(testbed: _Testbed, each: float, loop: float = 0.01) -> Upkeep:
+    """Return one thread that works for connections and one that polls files in a loop.
+
+    ``each``: its CPU seconds of a connection. ``loop``: those of the other thread in a second.
+    """
+    return Upkeep(
+        lambda: {1: testbed.time.now * 0.001 + testbed.done * each, 2: testbed.time.now * loop}, []
+    )
+
+
+def _measured(
+    monkeypatch: pytest.MonkeyPatch,
+    testbeds: Iterable[_Testbed],
+    time: _Time,
+    *,
+    apart: bool | None = False,
+    tasks: Iterable[Task] = (CONNECT,),
+    scale: Scale = SCALE,
+) -> Results:
+    """Measure without a kernel."""
+    monkeypatch.setattr("time.monotonic", time.clock)
+    monkeypatch.setattr("time.sleep", time.sleep)
+    monkeypatch.setattr(turns, "this_kernel_keeps_apart", lambda: apart)
+    results = Results()
+    for task in tasks:
+        measure(task, cast(Any, [*testbeds]), scale, results)
+    return results
+
+
+def test_cpu_time_of_agents_for_connections_is_reported_and_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measured with the fewest clients, added to the cost of all; what they do anyhow is not."""
+    time = _Time()
+    direct, ours = _Testbed("direct", time), _Testbed("tc", time)
+    ours.upkeep = _agents(ours, 11e-6)
+    tasks = (CONNECT, CONNECT._replace(clients=4))
+    results = _measured(monkeypatch, [direct, ours], time, tasks=tasks)
+    (found,) = results.find(suite="agents")
+    assert (found.kind, found.where, found.mode, found.clients) == ("connect", "pod", "tc", 1)
+    assert found.values == pytest.approx((11,))
+    assert results.notes == []
+    for clients in (1, 4):
+        costs = {cell.mode: cell.cpu for cell in results.find(suite="pods", clients=clients)}
+        assert costs["direct"] == pytest.approx([80] * 3)
+        assert costs["tc"] == pytest.approx([91] * 3)
+
+
+def test_a_loop_that_grows_with_the_load_of_the_machine_is_no_work_for_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = _Time()
+    direct, ours = _Testbed("direct", time), _Testbed("tc", time)
+    # Half as much again while connections are made.
+    ours.upkeep = Upkeep(lambda: {1: time.now * 0.01 + ours.done * 2e-7}, [])
+    results = _measured(monkeypatch, [direct, ours], time)
+    assert results.find(suite="agents")[0].values == (0.0,)
+
+
+def test_a_run_in_a_hurry_waits_for_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = _Time()
+    direct, ours = _Testbed("direct", time), _Testbed("tc", time)
+    ours.upkeep = _agents(ours, 11e-6)
+    results = _measured(monkeypatch, [direct, ours], time, scale=QUICK)
+    assert results.find(suite="agents") == []
+    assert results.find(mode="tc")[0].cpu == pytest.approx([80] * 3)
+    assert time.slept == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "clients", "limit", "more"),
+    [
+        ("connect", "pod", 1, 0, 15),
+        ("connect", "pod", 4, 0, 0),
+        ("connect", "node", 1, 0, 8),
+        ("questions", "pod", 1, 3600, 8),
+        ("request", "pod", 1, 0, 0),
+        ("connect", "pod", 1, 160, 0),
+    ],
+)
+def test_the_wait_for_agents_is_a_part_of_the_plan(
+    kind: str, where: str, clients: int, limit: float, more: float
+) -> None:
+    scale = Scale(clients=(1, 4), limit=limit)
+    base = Task("pods", "bulk", where, clients).seconds(3, scale)
+    assert Task("pods", kind, where, clients).seconds(3, scale) == pytest.approx(base + more)
+
+
+@pytest.mark.parametrize(
+    ("apart", "share", "counted"),
+    [(False, 0.4, True), (True, 0.9, False), (None, 0.4, False), (None, 0.9, True)],
+)
+def test_cpu_time_without_softirqs_is_not_given(
+    monkeypatch: pytest.MonkeyPatch, apart: bool | None, share: float, counted: bool
+) -> None:
+    """The kernel's configuration decides, or the counted part of a busy core's time; one note."""
+    time = _Time()
+    testbeds = [_Testbed(mode, time, share) for mode in ("direct", "iptables")]
+    tasks = (CONNECT, CONNECT._replace(clients=4))
+    results = _measured(monkeypatch, testbeds, time, apart=apart, tasks=tasks)
+    assert all(bool(cell.cpu) is counted for cell in results.cells)
+    assert results.notes == ([] if counted else [NOT_COUNTED])
+
+
+def test_a_kernels_configuration_is_read_wherever_it_is(tmp_path: Path) -> None:
+    packed, plain = tmp_path / "config.gz", tmp_path / "config"
+    assert clocks.interrupts_apart([packed, plain]) is None
+    plain.write_bytes(b"# CONFIG_IRQ_TIME_ACCOUNTING is not set\n")
+    assert clocks.interrupts_apart([packed, plain]) is False
+    packed.write_bytes(gzip.compress(b"CONFIG_A=y\nCONFIG_IRQ_TIME_ACCOUNTING=y\n"))
+    assert clocks.interrupts_apart([packed, plain]) is True
+
+
+def assert_within(
+    taken: SourcePorts,
+    time: _Time,
+    number: int,
+    times: int,
+    *,
+    most: int,
+    seconds: float,
+    idle: float,
+) -> None:
+    """Take a ``number`` of ports so many times; never are more than ``most`` in use at once.
+
+    A turn lasts 0.06 s, and ``idle`` seconds are between two. Each port is in use for ``seconds``.
+    """
+    history: list[tuple[float, int]] = []
+    for _ in range(times):
+        taken.wait()
+        time.now += 0.06
+        taken.take(number)
+        history.append((time.now, number))
+        assert sum(each for at, each in history if at > time.now - seconds) <= most
+        time.now += idle
+
+
+def test_source_ports_are_reused_after_their_flows_have_expired() -> None:
+    """However fast questions are: no longer than that is waited for, and only when it is needed."""
+    time = _Time()
+    taken = SourcePorts(clock=time.clock, sleep=time.sleep)
+    assert_within(taken, time, 2400, 100, most=PORTS, seconds=FORGOTTEN, idle=0)
+    assert time.slept
+    assert time.now - 100 < 100 * 2400 / PORTS * (FORGOTTEN + 0.5)
+    slow = _Time()
+    taken = SourcePorts(clock=slow.clock, sleep=slow.sleep)
+    for _ in range(100):
+        taken.wait()
+        slow.now += 0.4
+        taken.take(2400)
+    assert slow.slept == []
+
+
+def test_ports_of_connections_are_those_of_the_namespace_without_node_ports() -> None:
+    assert tcp_ports("32768 60999") == 28_232 - 64
+    assert tcp_ports("20000\t39999") == 20_000 - 2768 - 64
+    assert tcp_ports("40000 40010") == 1
+
+
+def test_connections_at_any_rate_do_not_use_up_the_ports_in_time_wait() -> None:
+    """28,571 a second, as on a quick machine, with one mode beside it."""
+    time = _Time()
+    ports = tcp_ports("32768 60999")
+    taken = SourcePorts(ports, REUSED, time.clock, time.sleep)
+    assert_within(taken, time, 1714, 300, most=ports, seconds=REUSED, idle=0.06)
+    assert sum(time.slept) < 0.2 * (time.now - 100)
+
+
+def test_all_ports_are_fewer_than_the_load_tool_has() -> None:
+    text = Path(ports.__file__).with_suffix(".c").read_text()
+    words = [line.split() for line in text.splitlines() if line.startswith("#define")]
+    named = {name: int(value) for _, name, value in words}
+    before = named["FIRST_NODE_PORT"] - named["FIRST_PORT"]
+    assert before + named["AFTER_PORTS"] - named["AFTER_NODE_PORTS"] >= PORTS

@@ -1,0 +1,74 @@
+"""The network of a cluster leads nowhere but between its machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.lab.netns import NetworkNamespace
+from tests.cluster import network
+from tests.cluster.addresses import API, NODES, OUTSIDE
+
+PREFIX = "t-"
+RANGES = {"n1": ["10.244.0.0/24", "fd00:10:244::/64"], "n2": ["10.244.1.0/24"], "n3": []}
+
+
+@pytest.fixture
+def built() -> Iterator[None]:
+    """The network, built and removed."""
+    network.build(PREFIX)
+    network.route_pods(PREFIX, RANGES)
+    yield
+    network.remove(PREFIX)
+
+
+def routes(machine: str) -> dict[str, str]:
+    """Return the gateways of a machine's routes, by where they lead."""
+    namespace = NetworkNamespace(machine, prefix=PREFIX)
+    found = {}
+    for route in namespace.netlink.route("dump"):
+        gateway = route.get("gateway")
+        if gateway is not None:
+            found[f"{route.get('dst') or 'everything'}".partition("/")[0]] = str(gateway)
+    namespace.release()
+    return found
+
+
+@pytest.mark.usefixtures("built")
+def test_the_default_route_of_nodes_ends_at_a_machine_that_forwards_nothing() -> None:
+    for node in NODES:
+        gateways = set(network.default_gateways(PREFIX, node.name))
+        assert gateways == {str(address) for address in API.addresses}
+    api = NetworkNamespace(API.name, prefix=PREFIX)
+    assert api.sysctl("net.ipv4.ip_forward") == "0"
+    assert api.sysctl("net.ipv6.conf.all.forwarding") == "0"
+    api.release()
+
+
+@pytest.mark.usefixtures("built")
+def test_no_other_machine_has_a_default_route() -> None:
+    for name in (network.SWITCH, API.name, OUTSIDE.name):
+        assert network.default_gateways(PREFIX, name) == []
+
+
+@pytest.mark.usefixtures("built")
+def test_machines_have_one_cable_each() -> None:
+    for host in network.HOSTS:
+        namespace = NetworkNamespace(host.name, prefix=PREFIX)
+        assert namespace.interfaces() == ["lo", "eth0"]
+        namespace.release()
+
+
+@pytest.mark.usefixtures("built")
+def test_pods_are_reached_through_their_node() -> None:
+    assert routes("n2")["10.244.0.0"] == str(NODES[0].v4)
+    assert routes("outside")["fd00:10:244::"] == str(NODES[0].v6)
+    assert "10.244.1.0" not in routes("n2")
+
+
+@pytest.mark.usefixtures("built")
+def test_a_network_that_was_built_in_part_is_removed() -> None:
+    NetworkNamespace("n2", prefix=PREFIX).close()
+    network.remove(PREFIX)
+    assert not any(network.exists(PREFIX + name) for name in network.NAMES)

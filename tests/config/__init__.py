@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.config``: no kernel, no root."""

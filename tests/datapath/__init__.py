@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.datapath``: no kernel, no root."""

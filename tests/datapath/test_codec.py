@@ -1,0 +1,81 @@
+"""Entries become the bytes that the C structs describe, and come back as they were."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from bpfsvc.base.address import pack
+from bpfsvc.base.errors import KernelError
+from bpfsvc.base.networks import Network
+from bpfsvc.datapath.maps.codec import EntryCodec
+from bpfsvc.datapath.maps.layout import MapLayout, Record
+from bpfsvc.services import registry
+from bpfsvc.services.entries import Frontend, Policies, Policy, ServicePort
+from bpfsvc.services.registry import ServiceMap
+from tests.inspect.pinned import FIELDS
+
+ADDRESS = pack("10.0.0.1")
+POLICIES = Policies(
+    Policy(0, 3, False, False), Policy(1, 2, True, False), Policy(0, 0, False, True), 60, True
+)
+ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
+    (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),
+    (registry.ENDPOINTS, registry.EndpointEntry(ADDRESS, 8080, 17)),
+    (registry.BACKENDS, registry.BackendEntry(7, 8, 9, ADDRESS, 8080, 11, True)),
+    (registry.POSITIONS, registry.PositionEntry(7, 8, ADDRESS, 8080, (1, 2))),
+    (registry.SOURCE_RANGES, registry.SourceRangeEntry(7, Network(ADDRESS, 104))),
+    (registry.FRONTENDS, registry.FrontendEntry(Frontend(ADDRESS, 80, 6), 7, 8, POLICIES)),
+    (registry.REFUSALS, registry.ServiceId(7)),
+]
+
+
+def layout(name: str, *more: tuple[str, str]) -> MapLayout:
+    kind, key, value = FIELDS[name]
+    return MapLayout(kind, Record(key), Record((*value, *more)), max_entries=8, flags=0)
+
+
+def codec(one: ServiceMap[Any]) -> EntryCodec[Any]:
+    return EntryCodec(one, layout(one.name))
+
+
+def test_every_map_is_named() -> None:
+    assert {one for one, _ in ENTRIES} == set(registry.MAPS)
+
+
+@pytest.mark.parametrize(
+    ("one", "entry"), [pytest.param(*each, id=each[0].name) for each in ENTRIES]
+)
+def test_an_entry_comes_back_as_it_was(one: ServiceMap[Any], entry: Any) -> None:
+    key, value = codec(one).encode(entry)
+    (found,) = codec(one).decode([(key, value)])
+    assert (found, repr(found)) == (entry, repr(entry))
+    assert codec(one).encode_key(one.key(entry)) == key
+    assert (len(key), len(value)) == (layout(one.name).key.size, layout(one.name).value.size)
+
+
+def test_ports_are_in_network_order_and_other_numbers_in_that_of_the_machine() -> None:
+    key, value = codec(registry.BACKENDS).encode(ENTRIES[2][1])
+    assert key == struct.pack("=III", 7, 8, 9)
+    assert value == ADDRESS + struct.pack("!H", 8080) + b"\1\0" + struct.pack("=I", 11)
+
+
+def test_the_bits_of_a_network_are_counted_from_the_prefix_on() -> None:
+    key, value = codec(registry.SOURCE_RANGES).encode(ENTRIES[4][1])
+    assert key == struct.pack("=II", 32 + 104, 7) + ADDRESS
+    assert value == struct.pack("=I", 1), "the value of a range is always 1"
+
+
+def test_equal_policies_become_one_object() -> None:
+    item = codec(registry.FRONTENDS).encode(ENTRIES[5][1])
+    first, second = codec(registry.FRONTENDS).decode([item, item])
+    assert first.policies is second.policies
+
+
+def test_a_layout_of_another_version_is_an_error() -> None:
+    with pytest.raises(KernelError, match="the values of map backends"):
+        EntryCodec(registry.BACKENDS, layout("backends", ("weight", "I")))
+    with pytest.raises(KernelError, match="the keys of map backends"):
+        EntryCodec(registry.BACKENDS, layout("services"))

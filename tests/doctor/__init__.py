@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.doctor``: no kernel, no root."""

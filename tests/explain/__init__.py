@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc explain`` that need no kernel."""

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.http``: no kernel, no root."""

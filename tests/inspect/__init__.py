@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.inspect``: no kernel, no root."""

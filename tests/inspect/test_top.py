@@ -1,0 +1,79 @@
+"""``bpfsvc top``: the busiest service ports first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from bpfsvc.inspect.service_ports import ServicePortFacts, collect
+from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic
+from bpfsvc.inspect.service_view import View
+from bpfsvc.inspect.top import ORDERS, busiest, top_lines
+from tests.inspect.busy import OPEN, connection, slots
+from tests.inspect.inspected import frontend, policy
+from tests.inspect.pinned import Maps
+
+NAMES = ("chatty", "fat", "new", "old", "refused")
+
+
+def view() -> View:
+    """Five service ports, each of which is the first in another order."""
+    maps = Maps()
+    for service, name in enumerate(NAMES, 1):
+        backend = f"10.244.0.{service}:80"
+        maps.service(service, name)
+        slots(maps, service, 1, [backend])
+        vip = f"10.96.0.{service}:80"
+        value = {"service": service, "generation": 1, **policy("pod", 0, 1)}
+        maps.put("frontends", frontend(vip), value)
+        if name == "old":
+            for number in range(1000, 1030):
+                connection(maps, number, backend, OPEN, service=service)
+    ports = {one.name: one for one in collect(maps)}
+    amounts = {
+        "chatty": Amounts(1.0, 9000.0, 90000.0, 9000.0, 90000.0),
+        "fat": Amounts(1.0, 800.0, 9e6, 800.0, 9e6),
+        "new": Amounts(250.0, 700.0, 7000.0, 700.0, 7000.0),
+        "old": Amounts(0.0, 100.0, 100.0, 100.0, 100.0),
+    }
+    counted = {key(ports[name]): each for name, each in amounts.items()}
+    refused = {ports["refused"].service: Refused(3.5, 1.0)}
+    return View(list(ports.values()), "off", Traffic(0, counted, refused), 2.0)
+
+
+def key(port: ServicePortFacts) -> tuple[int, tuple[bytes, int], int]:
+    (backend,) = port.backends
+    return port.service, backend.place, backend.counters
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        ("rate", ["new", "chatty", "fat", "old", "refused"]),
+        ("connections", ["old", "new", "chatty", "fat", "refused"]),
+        ("packets", ["chatty", "fat", "new", "old", "refused"]),
+        ("bytes", ["fat", "chatty", "new", "old", "refused"]),
+        ("errors", ["refused", "new", "chatty", "fat", "old"]),
+    ],
+)
+def test_the_busiest_comes_first_in_every_order(order: str, first: list[str]) -> None:
+    found = [one.title.split(":")[0].removeprefix("default/") for one in busiest(view(), order)]
+    assert found == first
+    assert order in ORDERS
+
+
+def test_a_summary_comes_before_a_line_for_each_service_port() -> None:
+    summary, empty, head, *lines = top_lines(view(), "errors", datetime(2026, 1, 2, 3, 4, 5))
+    assert summary == (
+        "03:04:05  service ports 5  active 30  inactive 0"
+        "  connections/s 252  packets/s 21200  bytes/s 18194200"
+    )
+    assert empty == ""
+    assert head.split() == [
+        *("SERVICE", "CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS"),
+        *("REJECTED", "DROPPED", "ACTIVE", "INACTIVE", "BACKENDS"),
+    ]
+    first = "default/refused:80 TCP IPv4 0 0 0 0 0 3.5 1.0 0 0 1"
+    assert " ".join(lines[0].split()) == first
+    assert len({len(line) for line in (head, *lines)}) == 1

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.kube``: no kernel, no root."""

@@ -1,0 +1,83 @@
+"""Texts of manifests, and what is read from them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bpfsvc.kube.manifests import contents, documents
+from bpfsvc.kube.manifests.contents import NOTHING, Contents, Unusable
+from bpfsvc.kube.manifests.documents import Document
+
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: NAME
+spec:
+  clusterIP: 10.96.0.1
+  ports:
+  - port: 80
+"""
+
+YAML_LIST = """\
+apiVersion: v1
+items:
+- apiVersion: v1
+  kind: Service
+  metadata: {name: a}
+  spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+- apiVersion: v1
+  kind: Service
+  metadata:
+    name: b
+  spec:
+    clusterIP: 10.96.0.2
+    ports:
+    - name: http
+      port: 80
+kind: List
+metadata:
+  resourceVersion: ""
+"""
+
+JSON_LIST = json.dumps(
+    {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": name},
+                "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": port}]},
+            }
+            for name, port in (("a", 80), ("b", 80), ("c", "eighty"))
+        ],
+    },
+    indent="\t",
+)
+
+
+def service(name: str) -> str:
+    return SERVICE.replace("NAME", name)
+
+
+def parse(text: str | bytes, name: str = "x.yaml", before: Contents = NOTHING) -> Contents:
+    data = text.encode() if isinstance(text, str) else text
+    return contents.parse(name, data, before)
+
+
+def names(contents: Contents) -> list[str]:
+    return [one.name for one in contents.objects()]
+
+
+def problems(text: str | bytes, name: str = "x.yaml") -> list[str]:
+    with pytest.raises(Unusable) as caught:
+        parse(text, name)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def split(text: str) -> list[Document]:
+    return list(documents.split(text.encode(), is_json=False))

@@ -1,0 +1,60 @@
+"""Requests by a connection to an API server: none is retried, each is observed, few are opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfsvc.kube.connection import connect
+from bpfsvc.kube.errors import Refused, Unreachable
+from bpfsvc.lab.apiserver import ApiServer
+from tests.kube.following import put_cluster, status
+
+
+def test_nothing_is_retried_without_the_caller(api: ApiServer) -> None:
+    """The caller decides when to send a request again."""
+    made = connect(None, api.url(), user_agent="test")
+    api.faults.answer(503, 1)
+    with pytest.raises(Refused):
+        status(made)
+    assert len(api.requests) == 1
+    api.go_away()
+    with pytest.raises(Unreachable, match="Connection refused"):
+        status(made)
+
+
+def test_requests_are_observed(api: ApiServer) -> None:
+    """Method, host, code and time of each, for the metrics."""
+    seen: list[tuple[str, str, str]] = []
+
+    def observe(method: str, host: str, code: str, seconds: float) -> None:
+        assert 0 < seconds < 10
+        seen.append((method, host, code))
+
+    made = connect(None, api.url(), user_agent="test", observer=observe)
+    status(made)
+    api.faults.answer(404)
+    with pytest.raises(Refused):
+        status(made)
+    api.go_away()
+    with pytest.raises(Unreachable):
+        status(made)
+    host = api.url().removeprefix("http://")
+    assert seen == [("GET", host, code) for code in ("200", "404", "<error>")]
+
+
+def test_connections_are_used_again_and_kept_alive(api: ApiServer) -> None:
+    """An answer that was read to its end leaves its connection for the next request."""
+    made = connect(None, api.url(), user_agent="test")
+    for _ in range(5):
+        status(made)
+    assert api.connections == 1
+
+
+def test_long_answers_are_compressed_where_wanted(api: ApiServer) -> None:
+    """Lists take gzip; what is read is the same."""
+    put_cluster(api, services=1500)
+    made = connect(None, api.url(), user_agent="test")
+    plain = b"".join(made.get("/api/v1/services").pieces())
+    answer = made.get("/api/v1/services", compressed=True)
+    assert answer.header("Content-Encoding") == "gzip"
+    assert b"".join(answer.pieces()) == plain

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.kubeproxy_cleanup``: no kernel, no root."""

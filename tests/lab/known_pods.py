@@ -1,0 +1,73 @@
+"""Pods that the socket hooks know, and how a test finds out what translated a call.
+
+The hooks leave the first calls of a namespace to tc, so a test of the hooks begins with pods that
+they know. A call that tc translates has an entry in the node's connections; a call that a hook
+translates has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bpfsvc.base import address
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.inspect.namespaces import namespaces
+from bpfsvc.inspect.reader import PinnedReader
+from bpfsvc.lab.dial import ask
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.pod import LabPod
+from tests.lab.testbed import ONE, Testbed
+
+CALLS = 3
+"""Calls after which the hooks know a namespace: one to learn, one to try, one to confirm."""
+
+
+@contextmanager
+def opened(node: LabNode) -> Iterator[Pinned]:
+    """Open the maps of a node's agent."""
+    pinned = Pinned(PinRoot(node.pin_root).current)
+    try:
+        yield pinned
+    finally:
+        pinned.close()
+
+
+def make_known(testbed: Testbed, *pods: LabPod) -> None:
+    """Make the calls from pods (default: all) after which the hooks know them."""
+    for pod in pods or testbed.lab.pods:
+        # To a pod of another node: calls of a pod to itself always go by tc.
+        other = ONE[2] if pod.node is testbed.lab.nodes[0] else ONE[0]
+        for family in testbed.lab.families:
+            for _ in range(CALLS):
+                ask(pod, other.vip(family), 80)
+            assert state(pod, family) == "proven"
+
+
+def known(node: LabNode) -> list[dict[str, Any]]:
+    """Return the hooks' entries of namespaces on a node, as ``maps dump`` does."""
+    with opened(node) as pinned:
+        found = namespaces(PinnedReader(pinned))
+        return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+def state(pod: LabPod, family: int) -> str:
+    """Return the hooks' state of a pod for a family."""
+    wanted = pod.address(family)
+    found = [row["state"] for row in known(pod.node) if row["address"] == wanted]
+    return str(found[0]) if found else "unknown"
+
+
+def by_packets(node: LabNode, client: str) -> bool:
+    """True if tc on a node has an entry for a flow of ``client``, an ``address:port``."""
+    host, _, port = client.rpartition(":")
+    wanted = (address.pack(host.strip("[]")), int(port))
+    with opened(node) as pinned:
+        flow = pinned.layout.maps["connections"].key
+        rows = (
+            flow.unpack(key)
+            for name in ("connections", "new_connections")
+            for key, _ in pinned.map(name).items()
+        )
+        return any((row["source"], row["source_port"]) == wanted for row in rows)

@@ -1,0 +1,100 @@
+"""The first moments of an agent: what began without one is served, and what runs is not disturbed.
+
+Pods that start while no agent runs are served before the next one knows anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.lab.dial import tally
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import wait
+from bpfsvc.lab.pod import LabPod
+from tests.lab.testbed import FAMILIES, ONE, Testbed, built_testbed, objects
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Testbed]:
+    """A lab with an API server, one agent, and a Service of a single pod."""
+    with built_testbed(served=True, layout="routed") as testbed:
+        lab, cluster = testbed
+        cluster.nodes = lab.nodes[:1]
+        cluster.put("one", *objects(ONE[0], [lab.pods[1]]))
+        cluster.start()
+        yield testbed
+
+
+def is_served(testbed: Testbed, pod: LabPod) -> bool:
+    """True if a pod reaches the Service over both families."""
+    name = testbed.lab.pods[1].name
+    return all(
+        tally(pod, ONE[0].vip(family), 80, count=1, timeout=0.3) == {name: 1} for family in FAMILIES
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--max-node-addresses", "1000")], ids=["same", "newer"])
+@pytest.mark.parametrize("attach", ["auto", "clsact"])
+def test_a_pod_that_came_meanwhile_is_served_before_the_api_server_answers(
+    running: Testbed, options: tuple[str, ...], attach: str
+) -> None:
+    """With the same build and with a newer one, which is not attached before it is complete."""
+    node, cluster = running.node, running.cluster
+    cluster.kill(node)
+    before = node.add_pod()
+    cluster.api.go_away()
+    try:
+        assert not is_served(running, before)
+        flags = (*options, "--attach", attach, "--last-good-after", "10m")
+        agent = cluster.launch(node, options=flags)
+        wait(lambda: is_served(running, before), "the pod that came before the agent is served")
+        during = node.add_pod()
+        wait(lambda: is_served(running, during), "the pod that came after it is served")
+        assert agent.health().status != 200
+        assert " ready: " not in agent.log
+    finally:
+        cluster.api.come_back()
+    agent.ready()
+    assert is_served(running, before)
+    assert is_served(running, during)
+    after = node.add_pod()
+    wait(lambda: is_served(running, after), "the pod that came last is served")
+
+
+def lost(place: Namespace) -> int:
+    """Return how many segments TCP sent again there, but for those that had arrived after all.
+
+    (Of these its peer says so: RFC 2883. A busy machine makes TCP impatient.)
+    """
+    counts: dict[str, int] = {}
+    for file, prefix in (("snmp", "Tcp:"), ("netstat", "TcpExt:")):
+        lines = place.run(["cat", f"/proc/net/{file}"]).stdout.splitlines()
+        names, values = (line.split()[1:] for line in lines if line.startswith(prefix))
+        counts |= zip(names, map(int, values), strict=True)
+    return counts["RetransSegs"] - counts["TCPDSACKRecv"]
+
+
+def test_no_running_connection_loses_a_packet_when_interfaces_are_attached_first() -> None:
+    """Between pods of one node and of two, where there is tcx.
+
+    (While the kernel adds a clsact qdisc, it drops what the interface is sending.)
+    """
+    with built_testbed(layout="routed") as testbed:
+        lab, cluster = testbed
+        loads = [
+            lab.pods[0].load("stream", backend.address(family), seconds=60, connections=5)
+            for backend in lab.pods[1:3]
+            for family in FAMILIES
+        ]
+        for load in loads:
+            load.more(200)
+        before = [lost(pod) for pod in lab.pods[:3]]
+        cluster.start()
+        for load in loads:
+            load.more(200)
+        assert [lost(pod) for pod in lab.pods[:3]] == before
+        for load in loads:
+            result = load.stop()
+            assert result.failures == {}, result.examples

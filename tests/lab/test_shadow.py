@@ -1,0 +1,297 @@
+"""Shadow mode beside rules as kube-proxy writes them, by real sockets.
+
+The objects are what bpfsvc is told; the rules are what the node does. Where both mean the same,
+nothing is reported, and where they do not, the difference has the name of the Service and a kind.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any, NamedTuple
+
+import pytest
+
+from bpfsvc.bench.baselines import Baseline, BaselineService, Mode
+from bpfsvc.lab.cluster import LabAgent, LabCluster
+from bpfsvc.lab.dial import ask, tally
+from bpfsvc.lab.http_request import http_request
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.objects import port, service, service_cidr, slices
+from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
+
+PODS = IPv4Network(CLUSTER_CIDRS[4])
+PORT = 10276
+WEB, ECHO, OWN, LOCAL, GHOST = (f"10.96.0.{number}" for number in range(1, 6))
+
+
+class Place(NamedTuple):
+    """A lab whose first node has kube-proxy's rules, and the objects beside it."""
+
+    mode: Mode
+    lab: Lab
+    cluster: LabCluster
+    rules: Baseline
+    web: BaselineService
+
+    @property
+    def node(self) -> LabNode:
+        return self.lab.nodes[0]
+
+    def put_objects(self, *, web: tuple[int, ...] = (1, 2)) -> None:
+        """Tell bpfsvc of the Services; ``web``: numbers of the pods that are its endpoints."""
+        pods, http, echo = self.lab.pods, (port(8080, "http"),), (port(8080, "", "UDP"),)
+        self.cluster.put(
+            "services",
+            service_cidr("10.96.0.0/12"),
+            service("web", [WEB], [port(80, "http", nodePort=30080)], type="NodePort"),
+            *slices("web", [pods[each] for each in web], http),
+            service("echo", [ECHO], [port(7, "", "UDP", nodePort=30007)], type="NodePort"),
+            *slices("echo", [pods[1], pods[2]], echo),
+            service("own", [OWN], [port(80, "http")]),
+            *slices("own", [pods[0]], http),
+        )
+
+    @contextmanager
+    def shadow(self, *options: str) -> Iterator[LabAgent]:
+        """Run shadow mode until it compares, and end it."""
+        words = ["--shadow", "--shadow-tolerance=1s", f"--proxy-mode={self.layout}", *options]
+        agent = self.cluster.launch(self.node, options=words)
+        agent.expect("shadow mode: comparing", 20)
+        try:
+            yield agent
+        finally:
+            if agent.process.poll() is None:
+                agent.end()
+
+    @property
+    def layout(self) -> str:
+        return self.mode.partition("-")[0]
+
+    def report(self) -> dict[str, Any]:
+        """Return the page of shadow mode."""
+        status, body = http_request(self.node, "127.0.0.1", PORT, "/bpfsvc/shadow")
+        assert status == 200
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    def await_compared(self, number: int) -> dict[str, Any]:
+        """Wait until so many connections were compared; return the page."""
+        wait(lambda: self.report()["connections"] >= number, f"{number} connections compared")
+        return self.report()
+
+    def kinds(self, number: int) -> set[tuple[str, str]]:
+        """Return Service and kind of all differences among so many connections."""
+        found = self.await_compared(number)["services"]
+        return {(one["name"], one["kind"]) for one in found}
+
+
+by_nftables = pytest.mark.parametrize("place", ["nftables"], indirect=True, scope="module")
+by_all_modes = pytest.mark.parametrize(
+    "place", ["nftables", "iptables", "iptables-nft"], indirect=True, scope="module"
+)
+
+
+def rule(name: str, address: str, number: int, *pods: Any, **more: Any) -> BaselineService:
+    backends = tuple((pod.address(), 8080) for pod in pods)
+    return BaselineService(f"default/{name}", address, number, backends=backends, **more)
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Rules and objects that mean the same; a test that changes one of them changes it back."""
+    with Lab("routed", families=(4,)) as lab:
+        lab.serve()
+        pods = lab.pods
+        web = rule("web:http", WEB, 80, pods[1], pods[2], node_port=30080)
+        services = [
+            web,
+            rule("echo", ECHO, 7, pods[1], pods[2], protocol="udp", node_port=30007),
+            rule("own:http", OWN, 80, pods[0]),
+            rule("ghost:http", GHOST, 80, pods[2], node_port=30099),
+        ]
+        with LabCluster(lab, nodes=lab.nodes[:1]) as cluster:
+            rules = Baseline(lab.nodes[0], request.param, services, PODS)
+            made = Place(request.param, lab, cluster, rules, web)
+            made.put_objects()
+            lab.client.route("10.96.0.0/16", via=lab.nodes[0])
+            yield made
+
+
+def connect_everywhere(place: Place) -> int:
+    """Connect from pods, the node and outside, to all Services; return the number."""
+    pod, node, client = place.lab.pods[0], place.node, place.lab.client
+    clients: list[Namespace] = [pod, node, client]
+    for each in clients:
+        for _ in range(4):
+            ask(each, WEB, 80)
+            ask(each, ECHO, 7, "udp")
+            ask(each, node.address(), 30080)
+            ask(each, node.address(), 30007, "udp")
+        ask(each, OWN, 80)
+    if place.layout == "iptables":
+        assert ask(node, "127.0.0.1", 30080)
+        return 3 * 17 + 1
+    return 3 * 17
+
+
+@by_all_modes
+def test_right_rules_do_not_differ_and_nothing_on_the_node_is_changed(place: Place) -> None:
+    """Beside kube-proxy's servers, whose ports are in use."""
+    node = place.node
+    before = node_state(node)
+    ports = [node.socket(socket.AF_INET), node.socket(socket.AF_INET)]
+    try:
+        for listener, number in zip(ports, (10256, 10249), strict=True):
+            listener.bind(("0.0.0.0", number))
+            listener.listen()
+        with place.shadow() as agent:
+            number = connect_everywhere(place)
+            found = place.await_compared(number)
+            assert (found["connections"], found["services"]) == (number, [])
+            assert found["losses"] == 0
+            shown = place.cluster.command(node, "status")
+            assert (shown.returncode, shown.stderr) == (0, "")
+            assert shown.stdout.startswith(f"shadow mode, no difference in {number} connections")
+            assert node_state(node) == before
+            assert agent.end() == 0
+        assert f"{number} connections compared, no difference" in agent.log
+    finally:
+        for listener in ports:
+            listener.close()
+
+
+def node_state(node: LabNode) -> tuple[str, ...]:
+    """Return what an agent changes: programs attached, pins, sysctls."""
+    return (
+        node.run(["tc", "qdisc", "show"]).stdout,
+        node.run(["sysctl", "net.ipv4.ip_local_reserved_ports"]).stdout,
+        node.run(["sysctl", "-a", "--pattern", "net.netfilter.nf_conntrack_(max|tcp|udp)"]).stdout,
+        str(node.pin_root.exists()),
+    )
+
+
+@by_nftables
+def test_a_backend_that_is_no_endpoint_is_a_difference_of_its_service(place: Place) -> None:
+    place.put_objects(web=(1,))
+    try:
+        with place.shadow() as agent:
+            assert set(tally(place.lab.pods[0], WEB, 80, count=20)) == {
+                pod.name for pod in place.lab.pods[1:3]
+            }
+            assert place.kinds(20) == {("web", "not_eligible")}
+            shown = place.cluster.command(place.node, "status")
+            assert shown.returncode == 1
+            assert "default/web  not_eligible" in shown.stdout
+            _, metrics = http_request(place.node, "127.0.0.1", PORT, "/metrics")
+            line = 'bpfsvc_shadow_differences_total{kind="not_eligible",namespace="default"'
+            assert line in metrics.decode()
+            assert "bpfsvc_shadow_flows_total 20.0" in metrics.decode()
+            other = place.lab.pods[2].address()
+            agent.expect(f"default/web differs (not_eligible): TCP {place.lab.pods[0].address()}:")
+            assert f"-> {WEB}:80, to {other}:8080" in agent.log
+            assert agent.log.count("default/web differs") == 1
+            assert agent.end() == 1
+    finally:
+        place.put_objects()
+
+
+@by_nftables
+def test_a_service_that_only_one_of_the_two_has_is_a_difference(place: Place) -> None:
+    lonely = service("lonely", ["10.96.0.9"], [port(80, "http", nodePort=30098)], type="NodePort")
+    place.cluster.put("lonely", lonely, *slices("lonely", place.lab.pods[:1], [port(8080, "http")]))
+    try:
+        with place.shadow():
+            node = place.node
+            assert ask(place.lab.client, node.address(), 30099)
+            assert tally(place.lab.client, node.address(), 30098, count=1) == {"refused": 1}
+            assert ask(place.lab.pods[0], GHOST, 80)
+            assert place.kinds(3) == {("", "unknown_frontend"), ("lonely", "not_translated")}
+    finally:
+        place.cluster.drop("lonely")
+
+
+@by_nftables
+def test_policies_that_the_rules_do_not_follow_are_differences(place: Place) -> None:
+    """Local: the client's address is kept, and only endpoints of the node are eligible."""
+    pods = place.lab.pods
+    made = service(
+        "ghost",
+        [GHOST],
+        [port(80, "http", nodePort=30099)],
+        type="NodePort",
+        externalTrafficPolicy="Local",
+    )
+    place.cluster.put("ghost", made, *slices("ghost", [pods[0], pods[2]], [port(8080, "http")]))
+    try:
+        with place.shadow():
+            assert ask(place.lab.client, place.node.address(), 30099)
+            assert place.kinds(1) == {("ghost", "not_eligible")}
+            assert ask(place.lab.pods[1], place.node.address(), 30099)
+            assert place.kinds(2) == {("ghost", "not_eligible"), ("ghost", "masqueraded")}
+    finally:
+        place.cluster.drop("ghost")
+
+
+@by_nftables
+def test_a_service_that_would_be_refused_is_a_difference(place: Place) -> None:
+    made = service("ghost", [GHOST], [port(80, "http")])
+    place.cluster.put("ghost", made)
+    try:
+        with place.shadow():
+            assert ask(place.lab.pods[0], GHOST, 80)
+            assert place.kinds(1) == {("ghost", "not_refused")}
+    finally:
+        place.cluster.drop("ghost")
+
+
+@by_nftables
+def test_a_change_that_only_one_of_the_two_has_seen_is_none(place: Place) -> None:
+    """The rules first, then the objects; each time the other is behind, for less than tolerated."""
+    pods = place.lab.pods
+    moved = replace(place.web, backends=((pods[3].address(), 8080),))
+    with place.shadow(f"--shadow-tolerance={stretched(4):g}s") as agent:
+        place.rules.prepare(moved)
+        place.rules.change()
+        assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
+        place.put_objects(web=(3,))
+        assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
+        place.await_compared(20)  # so the objects have been read, and not only the next ones
+        place.put_objects()
+        assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
+        place.rules.prepare(place.web)
+        place.rules.change()
+        assert place.await_compared(30)["services"] == []
+        assert agent.end() == 0
+
+
+@by_nftables
+def test_for_ends_by_itself_and_its_exit_status_says_whether_they_differ(place: Place) -> None:
+    with place.shadow("--for=1s") as agent:
+        while agent.process.poll() is None:
+            ask(place.lab.pods[0], OWN, 80)
+        assert agent.process.returncode == 0
+        assert "no difference" in agent.log
+    with place.shadow("--for=1s") as agent:
+        while agent.process.poll() is None:
+            ask(place.lab.pods[0], GHOST, 80)
+        assert agent.process.returncode == 1
+        assert "(unknown Service) unknown_frontend: " in agent.log
+
+
+@by_nftables
+def test_bpfsvc_is_not_compared_with_itself(place: Place) -> None:
+    """Where its programs serve, netfilter sees nothing of kube-proxy's."""
+    node = place.lab.nodes[1]
+    with LabCluster(place.lab, nodes=[node]) as cluster:
+        cluster.put("services", service("web", [WEB], [port(80, "http")]))
+        cluster.start()
+        found = cluster.command(node, "run", "--shadow", *cluster.flags(node))
+        assert found.returncode == 1
+        assert "Error: bpfsvc already serves Services on this node" in found.stderr

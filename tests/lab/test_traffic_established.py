@@ -1,0 +1,300 @@
+"""The fast path in the middle of connections, on nodes with a network policy."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.lab.dial import OpenConnection, connect
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.patience import wait
+from tests.lab.established import (
+    become_fast,
+    counted,
+    established,
+    forget,
+    invalid,
+    tracked,
+)
+from tests.lab.fast_path import fast_packets
+from tests.lab.testbed import ONE, Testbed
+
+_BIG = 32 << 20
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    """Pods with separate host interfaces."""
+    with established(layout="routed", cni_masquerade=True) as made:
+        for node in made.lab.nodes:
+            wait(
+                lambda node=node: (
+                    "for established connections" in made.cluster.command(node, "status").stdout
+                ),  # type: ignore[misc]
+                "the fast path is used",
+            )
+        yield made
+
+
+WAYS = pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
+BACKENDS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
+
+
+def target(testbed: Testbed, way: str, backend: int, family: int) -> tuple[str, int]:
+    """Return where to connect to."""
+    if way == "to the pod itself":
+        return testbed.lab.pods[backend].address(family), 8080
+    return ONE[backend].vip(family), 80
+
+
+def nodes_of(testbed: Testbed, backend: int) -> list[LabNode]:
+    """Return the nodes that the connection to a backend passes."""
+    return testbed.lab.nodes[: 2 if backend == 2 else 1]
+
+
+@pytest.fixture
+def opened(testbed: Testbed, family: int, way: str, backend: int) -> Iterator[OpenConnection]:
+    """A connection whose middle is fast on all its nodes."""
+    with connect(testbed.pod, *target(testbed, way, backend, family), timeout=10) as made:
+        made.who()
+        become_fast(made, *nodes_of(testbed, backend))
+        yield made
+
+
+@WAYS
+@BACKENDS
+def test_the_middle_of_a_connection_is_fast_and_netfilter_sees_it_begin_and_end(
+    testbed: Testbed, family: int, way: str, backend: int
+) -> None:
+    nodes, before = nodes_of(testbed, backend), invalid(testbed)
+    seen = [counted(node, "seen") for node in nodes]
+    with connect(testbed.pod, *target(testbed, way, backend, family), timeout=10) as opened:
+        opened.who()
+        for node, old in zip(nodes, seen, strict=True):
+            assert counted(node, "seen") > old
+        become_fast(opened, *nodes)
+        fast = [fast_packets(node) for node in nodes]
+        seen = [counted(node, "seen") for node in nodes]
+        for _ in range(1000):
+            assert opened.echo(b"question")
+        port = opened.socket.getsockname()[1]
+    for node, old, old_seen in zip(nodes, fast, seen, strict=True):
+        assert fast_packets(node) - old > 1600
+        assert counted(node, "seen") > old_seen
+        wait(
+            lambda node=node: _states(testbed, node, family, port) <= {"TIME_WAIT", "CLOSE"},  # type: ignore[misc]
+            "netfilter has seen the end",
+        )
+    assert invalid(testbed) == before
+
+
+def _states(testbed: Testbed, node: LabNode, family: int, port: int) -> set[str]:
+    entries = tracked(node, testbed.pod, family)
+    return {line.split()[3] for line in entries if f"sport={port} " in line}
+
+
+@WAYS
+@BACKENDS
+def test_large_data_arrives_whole_and_the_connection_ends(
+    testbed: Testbed, family: int, way: str, backend: int
+) -> None:
+    before, fast = invalid(testbed), fast_packets(testbed.node)
+    for verb in ("fetch", "deliver"):
+        with connect(testbed.pod, *target(testbed, way, backend, family), timeout=20) as opened:
+            for _ in range(2):
+                assert getattr(opened, verb)(_BIG)
+            port = opened.socket.getsockname()[1]
+        for node in nodes_of(testbed, backend):
+            wait(
+                lambda node=node, port=port: (
+                    _states(testbed, node, family, port)  # type: ignore[misc]
+                    <= {"TIME_WAIT", "CLOSE"}
+                ),
+                "netfilter has seen the end",
+            )
+    assert invalid(testbed) == before
+    assert fast_packets(testbed.node) >= fast
+
+
+@WAYS
+@BACKENDS
+def test_a_connection_that_the_policy_refuses_stays_refused(
+    testbed: Testbed, family: int, way: str, backend: int
+) -> None:
+    refused = testbed.lab.pods[1]
+    before = fast_packets(testbed.node)
+    to = target(testbed, way, 2 if backend == 2 else 0, family)
+    with pytest.raises(TimeoutError):
+        connect(refused, *to, timeout=1.5)
+    assert fast_packets(testbed.node) == before
+
+
+@WAYS
+@BACKENDS
+def test_a_rule_that_drops_a_fast_connection_stops_it(
+    testbed: Testbed, backend: int, opened: OpenConnection
+) -> None:
+    """In the next turn at the latest. When it is gone, the connection goes on."""
+    node = nodes_of(testbed, backend)[-1]
+    chain = ["inet", "guard", "first"]
+    opened.socket.settimeout(0.5)
+    node.run(["nft", "add", "rule", *chain, "drop"])
+    try:
+        wait(lambda: not _echoes(opened), "the connection is stopped", 10)
+        before = fast_packets(node)
+        assert not _echoes(opened)
+        assert fast_packets(node) == before
+    finally:
+        node.run(["nft", "flush", "chain", *chain])
+    opened.socket.settimeout(20)
+    assert opened._some(1)
+
+
+def _echoes(opened: OpenConnection) -> bool:
+    try:
+        return opened.echo(b"?")
+    except TimeoutError:
+        return False
+
+
+@WAYS
+@BACKENDS
+def test_a_connection_that_conntrack_forgets_has_to_be_accepted_again(
+    testbed: Testbed, family: int, opened: OpenConnection
+) -> None:
+    """A policy engine removes the entry when a policy has changed."""
+    node, allowed = testbed.node, ["inet", "guard", f"allowed{family}"]
+    element = f"{{ {testbed.pod.address(family)} }}"
+    forget(node, testbed.pod, family)
+    wait(
+        lambda: opened.echo(b"accepted still") and bool(tracked(node, testbed.pod, family)),
+        "netfilter has an entry again",
+    )
+    node.run(["nft", "delete", "element", *allowed, element])
+    try:
+        assert opened.echo(b"established")
+        forget(node, testbed.pod, family)
+        opened.socket.settimeout(0.5)
+        wait(lambda: not _echoes(opened), "the connection is refused", 10)
+        before = fast_packets(node)
+        assert not _echoes(opened)
+        assert fast_packets(node) == before
+    finally:
+        node.run(["nft", "add", "element", *allowed, element])
+    opened.socket.settimeout(20)
+    assert opened._some(1)
+
+
+@pytest.mark.parametrize("way", ["through a Service"])
+@pytest.mark.parametrize("backend", [2], ids=["other node"])
+def test_netfilter_keeps_a_silent_connection_as_long_as_any_other(
+    testbed: Testbed, family: int, backend: int, opened: OpenConnection
+) -> None:
+    """Though it has not seen all of its data acknowledged, which shortens that to 300 s."""
+    port = opened.socket.getsockname()[1]
+
+    def is_kept() -> bool:
+        entries = [
+            line
+            for node in nodes_of(testbed, backend)
+            for line in tracked(node, testbed.pod, family)
+            if f"sport={port} " in line
+        ]
+        seconds = [int(line.split()[2]) for line in entries]
+        return len(seconds) == 2 and min(seconds) > 3600
+
+    for _ in range(500):
+        assert opened.echo(b"question" * 100)
+    wait(is_kept, "its entries stay for hours", 90)
+    assert opened.echo(b"not forgotten")
+
+
+@pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_connections_stay_fast_while_no_agent_runs_and_with_the_next_one(
+    testbed: Testbed, family: int, way: str, end: str
+) -> None:
+    cluster, node = testbed.cluster, testbed.node
+    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as opened:
+        opened.who()
+        become_fast(opened, node)
+        (cluster.kill if end == "killed" else cluster.stop)(node)
+        become_fast(opened, node)
+        cluster.start(node)
+        become_fast(opened, node)
+    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as another:
+        another.who()
+        become_fast(another, node)
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+@pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
+def test_another_mode_and_back_cut_nothing(
+    testbed: Testbed, family: int, way: str, mode: str
+) -> None:
+    """(With ``auto`` the policy forbids the fast path.)"""
+    cluster, node, before = testbed.cluster, testbed.node, invalid(testbed)
+    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as opened:
+        opened.who()
+        become_fast(opened, node)
+        cluster.stop(node)
+        cluster.start(node, options=("--fast-path", mode))
+        fast = fast_packets(node)
+        for _ in range(100):
+            assert opened.echo(b"by the stack")
+        assert fast_packets(node) == fast
+        cluster.stop(node)
+        cluster.start(node)
+        become_fast(opened, node)
+    assert invalid(testbed) == before
+
+
+@WAYS
+@BACKENDS
+def test_datagrams_are_fast_once_both_sides_have_sent_some(
+    testbed: Testbed, family: int, way: str, backend: int
+) -> None:
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    nodes = nodes_of(testbed, backend)
+    with testbed.pod.socket(kind, socket.SOCK_DGRAM) as made:
+        made.settimeout(5)
+        made.connect(target(testbed, way, backend, family))
+
+        def is_fast() -> bool:
+            before = [fast_packets(node) for node in nodes]
+            for _ in range(50):
+                made.send(b"echo are we fast?")
+                assert made.recv(1 << 10) == b"echo are we fast?"
+            return all(
+                fast_packets(node) - old >= 50 for node, old in zip(nodes, before, strict=True)
+            )
+
+        wait(is_fast, "the datagrams are fast", 30)
+        entries = tracked(nodes[-1], testbed.pod, family, "udp")
+        assert any("[ASSURED]" in line for line in entries)
+    assert re.search(
+        "for established connections", testbed.cluster.command(nodes[0], "status").stdout
+    )
+
+
+def test_cleanup_cuts_no_connection_between_pods(family: int) -> None:
+    with established(layout="routed", cni_masquerade=True) as testbed:
+        to = target(testbed, "to the pod itself", 2, family)
+        with connect(testbed.pod, *to, timeout=10) as opened:
+            opened.who()
+            become_fast(opened, *testbed.lab.nodes)
+            for node in testbed.lab.nodes:
+                testbed.cluster.stop(node)
+                assert testbed.cluster.command(node, "cleanup").returncode == 0
+                assert opened.echo(b"by the stack")
+            port = opened.socket.getsockname()[1]
+        for node in testbed.lab.nodes:
+            wait(
+                lambda node=node: _states(testbed, node, family, port) <= {"TIME_WAIT", "CLOSE"},  # type: ignore[misc]
+                "netfilter has seen the end",
+            )
+        assert invalid(testbed) == 0
+        testbed.cluster.start()

@@ -1,0 +1,149 @@
+"""``bpfsvc verify`` on a node: the recorded rules of a real kube-proxy beside a running agent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfsvc.lab.objects import Object
+from bpfsvc.lab.objects import node as an_object_of
+from tests.lab.recorded_rules import kube_proxys_rules
+from tests.lab.testbed import Testbed, built_testbed
+from tests.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects
+from tests.verify.test_ipvs_rules import RULES, SETS, addresses
+
+FLAGS: dict[Layout, str] = {"iptables": "iptables-nft", "nftables": "nftables"}
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    """Two nodes as in the recording, with an agent on the first."""
+    with built_testbed(layout="routed") as made:
+        made.cluster.nodes = made.lab.nodes[:1]
+        node = made.node
+        made.cluster.put("node", an_object_of(node.name, node.addresses.values()))
+        made.cluster.put("services", *objects())
+        made.cluster.start()
+        yield made
+
+
+def verify(testbed: Testbed, *options: str) -> tuple[int, str, str]:
+    done = testbed.cluster.command(testbed.node, "verify", *options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def found(testbed: Testbed, *options: str) -> list[dict[str, Any]]:
+    """Return the differences; there must be some."""
+    status, output, _ = verify(testbed, "-o", "json", "--wait", "0", *options)
+    assert status == 1
+    differences: list[dict[str, Any]] = json.loads(output)["differences"]
+    return differences
+
+
+def settled(testbed: Testbed, *changed: Object) -> None:
+    """Change objects, and wait until the agent has written them."""
+    names = {each["metadata"]["name"] for each in changed}
+    rest = [each for each in objects() if each["metadata"]["name"] not in names]
+    testbed.cluster.apply("services", *rest, *changed)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_services_are_no_difference(testbed: Testbed, layout: Layout) -> None:
+    settled(testbed)
+    testbed.cluster.drop("settled")
+    with kube_proxys_rules(testbed, layout):
+        status, output, errors = verify(testbed)
+    assert (status, errors) == (0, "")
+    assert output == (
+        f"kube-proxy ({FLAGS[layout]}) and bpfsvc do the same at 64 frontends of 15 Services\n"
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_service_that_differs_is_named_with_what_differs(
+    testbed: Testbed, layout: Layout
+) -> None:
+    """The exit status is 1; other Services, which do not differ, are not shown."""
+    (unnamed,) = (each for each in objects() if each["metadata"]["name"] == "unnamed-ipv4")
+    unnamed["endpoints"][0]["addresses"] = ["10.244.2.11"]
+    settled(testbed, unnamed)
+    with kube_proxys_rules(testbed, layout):
+        differences = found(testbed)
+        status, table, _ = verify(testbed, "--wait", "0")
+    settled_mark = [each for each in differences if "settled" in each["service"]]
+    assert [each for each in differences if each not in settled_mark] == [
+        {
+            "service": "prod/unnamed:443",
+            "frontend": "10.96.0.24:443/TCP",
+            "clients": ["pod", "node", "other"],
+            "what": "backends",
+            "kube_proxy": ["10.244.1.11:8443"],
+            "bpfsvc": ["10.244.2.11:8443"],
+        }
+    ]
+    assert status == 1
+    (line,) = (line for line in table.splitlines() if "unnamed" in line)
+    assert line.split() == [
+        *("prod/unnamed:443", "10.96.0.24:443/TCP", "pod,node,other", "backends"),
+        *("10.244.1.11:8443", "10.244.2.11:8443"),
+    ]
+
+
+def test_without_rules_there_is_nothing_to_compare(testbed: Testbed) -> None:
+    status, output, errors = verify(testbed)
+    assert (status, output) == (2, "")
+    assert "kube-proxy has no iptables, nftables or ipvs rules on this node" in errors
+
+
+def test_ipvs_is_compared_as_the_sets_and_rules_on_the_node_say(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """The kernel of the tests has no ipvs, so ipvsadm is one that prints what was recorded."""
+    node = testbed.node
+    settled(testbed)
+    testbed.cluster.drop("settled")
+    tool = tmp_path / "ipvsadm"
+    tool.write_text(f'#!/bin/sh\ntest "$*" = -Sn && exec cat {RECORDED / "ipvsadm.txt"}\n')
+    tool.chmod(0o755)
+    node.run(["ip", "link", "add", "kube-ipvs0", "type", "bridge"])
+    try:
+        held = "".join(f"address add {each} dev kube-ipvs0\n" for each in addresses())
+        node.run(["ip", "-batch", "-"], input=held)
+        node.run(["ipset", "restore"], input=SETS)
+        for family, restore in ((4, "iptables-nft-restore"), (6, "ip6tables-nft-restore")):
+            nat = RULES[family].read_text().partition("*nat\n")[2].partition("COMMIT")[0]
+            node.run([restore, "--noflush"], input=f"*nat\n{nat}COMMIT\n")
+        tools = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        words = ("verify", "-o", "json", "--wait", "0")
+        done = testbed.cluster.command(node, *words, env=tools)
+        assert (done.returncode, done.stderr) == (1, "")
+        result = json.loads(done.stdout)
+        assert result["compared"][0]["rules"] == "ipvs"
+        assert result["compared"][0]["kube_proxy_frontends"] == 64
+        services = {each["service"] for each in result["differences"]}
+        assert services == {
+            *("prod/etp-local:web", "prod/affine-local:web", "prod/etp-none-here:web"),
+            "prod/itp-none-here:web",
+        }
+    finally:
+        for option in ("--yes", "--release"):
+            testbed.cluster.command(node, "cleanup", "--kube-proxy", option)
+    assert node.run(["ipset", "list", "-name"]).stdout == ""
+    assert "kube-ipvs0" not in node.interfaces()
+
+
+def test_of_rules_in_two_modes_those_of_one_are_chosen(testbed: Testbed) -> None:
+    """No kube-proxy runs that could be asked which of them it uses."""
+    settled(testbed)
+    with kube_proxys_rules(testbed, "nftables", "iptables"):
+        status, _, errors = verify(testbed)
+        assert status == 2
+        assert "kube-proxy's rules are here more than once: nftables, iptables-nft" in errors
+        for layout in LAYOUTS:
+            services = {each["service"] for each in found(testbed, "--rules", FLAGS[layout])}
+            assert not any(each.startswith("prod/") for each in services)

@@ -1,0 +1,1 @@
+"""Checks that ``make lint`` runs: programs, no tests."""

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.metrics``: no kernel, no root."""

@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.model``: no kernel, no root."""

@@ -1,0 +1,257 @@
+"""A node with routes: what the fast path asks the kernel, and what it writes into frames.
+
+::
+
+    client ── pod0 ┐          ┌ eth0 ── the LAN: external clients, and the node of `backend`
+                   ├ the node ┤
+    near ──── pod1 ┘          └ tun0 ── an interface without the fast path
+
+Only the programs run here, on frames that the tests make; nothing is ever sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scapy.layers.inet import IP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from bpfsvc.base.address import pack
+from bpfsvc.datapath import syscall
+from bpfsvc.lab import links
+from bpfsvc.lab.links import End
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.services.entries import Policies, Policy
+from tests.packets.node import REDIRECT, UNSPEC, Node, same, tcp
+from tests.packets.peers import Peers, address_of
+
+_INGRESS, _GSO_SIZE = 36, 176
+"""Offsets of ``ingress_ifindex`` and ``gso_size`` in ``struct __sk_buff``."""
+
+MTU = 1500
+WEB_PORT = 30080
+
+
+class FastPathTestbed:
+    """The node's interfaces and its neighbours, all of which are resolved."""
+
+    def __init__(self, node: Node, here: Namespace, there: Namespace) -> None:
+        self.node = node
+        self.here, self.there = here, there
+        self.ends: dict[str, End] = {}
+        self.far: dict[str, str] = {}
+        for name in ("pod0", "pod1", "eth0", "tun0"):
+            self.ends[name], far = links.cable(here, name, there, name, MTU)
+            self.far[name] = far.mac
+        for version in (4, 6):
+            links.add_address(
+                self.ends["eth0"],
+                ipaddress.ip_address(("192.168.50.11", "fd50::11")[version == 6]),
+                (24, 64)[version == 6],
+            )
+
+    def write_interface(
+        self, name: str, *, shortcut: bool = True, peer: bool | None = None, bridge: int = 0
+    ) -> None:
+        """Write the entry of an interface; packets go directly into the pod behind a ``peer``.
+
+        ``bridge``: the index of the bridge that it is a port of.
+        """
+        end = self.ends[name]
+        record = self.node.pinned.layout.maps["interfaces"].value
+        entry = record.pack(
+            {
+                "v4": pack("192.168.50.11"),
+                "v6": pack("fd50::11"),
+                "shortcut": shortcut,
+                "peer": name.startswith("pod") if peer is None else peer,
+                "bridge": bridge,
+            }
+        )
+        self.node.pinned.map("interfaces").update(struct.pack("=I", end.index), entry)
+        self.forget_routes()
+
+    def route(self, to: str, name: str, via: str | None = None) -> None:
+        """Route an address by an interface, through a router or as a neighbour."""
+        address = ipaddress.ip_address(address_of(to))
+        gateway = ipaddress.ip_address(via) if via else None
+        links.add_route(self.here, links.host_route(address), self.ends[name], gateway)
+        links.add_neighbour(self.ends[name], gateway or address, self.far[name])
+        self.forget_routes()
+
+    def unroute(self, to: str) -> None:
+        """Remove the route to an address; the programs may remember it."""
+        links.delete_route(self.here, links.host_route(ipaddress.ip_address(address_of(to))))
+
+    def forget_neighbour(self, to: str, name: str) -> None:
+        """Remove the neighbour entry of an address."""
+        self.here.netlink.neigh("del", ifindex=self.ends[name].index, dst=address_of(to))
+        self.forget_routes()
+
+    def forget_routes(self) -> None:
+        """Forget what the programs have asked the kernel, as they do within a third of a second."""
+        cached = self.node.pinned.map("cached_routes")
+        value = bytes(len(cached.lookup(bytes(4)) or b""))
+        cached.update_many(
+            [(struct.pack("=I", place), value) for place in range(cached.max_entries)]
+        )
+
+    def run(
+        self,
+        hook: str,
+        name: str,
+        packet: Packet,
+        *,
+        gso: int = 0,
+        to: str = "",
+        came_by: str = "",
+    ) -> tuple[int, Packet]:
+        """Run a hook on a packet of an interface; return the verdict and the frame.
+
+        ``gso``: the size of the segments that it is to be cut into. ``to``: the hardware address it
+        is sent to, by default the interface's own. ``came_by``: the interface where a packet that
+        leaves has come from; none if a socket of the node sent it.
+        """
+        context = bytearray(_GSO_SIZE + 4)
+        if came_by:
+            struct.pack_into("=I", context, _INGRESS, self.ends[came_by].index)
+        struct.pack_into("=I", context, 40, self.ends[name].index)
+        struct.pack_into("=I", context, _GSO_SIZE, gso)
+        frame = Ether(src=self.far[name], dst=to or self.ends[name].mac) / packet
+        with self.here.entered():
+            verdict, data = syscall.program_test_run(
+                self.node.pinned.program(hook), bytes(frame), context=bytes(context)
+            )
+        return verdict, Ether(data)
+
+    def to_stack(self, name: str, packet: Packet, gso: int = 0) -> Packet:
+        """Run ingress; assert that the stack gets the packet with an unchanged hop limit."""
+        verdict, frame = self.run("ingress", name, packet, gso=gso)
+        assert verdict == UNSPEC
+        assert limit(frame.payload) == limit(packet)
+        assert frame.src == self.far[name]
+        return frame.payload
+
+    def to_neighbour(self, name: str, packet: Packet, gso: int = 0) -> Packet:
+        """Run ingress; assert that the kernel sends the packet to a neighbour."""
+        verdict, frame = self.run("ingress", name, packet, gso=gso)
+        assert verdict == REDIRECT
+        assert (frame.src, frame.dst) == (self.far[name], self.ends[name].mac)
+        return frame.payload
+
+    def to_peer(self, name: str, packet: Packet, to: str, gso: int = 0) -> Packet:
+        """Run ingress; assert that the packet goes directly into the pod behind ``to``."""
+        verdict, frame = self.run("ingress", name, packet, gso=gso)
+        assert verdict == REDIRECT
+        assert (frame.src, frame.dst) == (self.ends[to].mac, self.far[to])
+        return frame.payload
+
+    def egress(self, name: str, packet: Packet, came_by: str = "") -> Packet:
+        """Run egress; assert that the packet passes."""
+        verdict, frame = self.run("egress", name, packet, came_by=came_by)
+        assert verdict == UNSPEC
+        return frame.payload
+
+
+@contextmanager
+def fast_path(node: Node) -> Iterator[FastPathTestbed]:
+    """Build the testbed in two namespaces."""
+    here, there = Namespace("crossing"), Namespace("crossing-far")
+    try:
+        for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
+            here.sysctl(key, 1)
+        yield FastPathTestbed(node, here, there)
+    finally:
+        here.close()
+        there.close()
+
+
+def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
+    """Route the peers as the picture shows, and turn the fast path on."""
+    router = "192.168.50.12" if peers.family == 4 else "fd50::12"
+    for name in ("pod0", "pod1", "eth0"):
+        testbed.write_interface(name)
+    testbed.write_interface("tun0", shortcut=False)
+    testbed.route(peers.client, "pod0")
+    testbed.route(peers.other_backend, "pod1")
+    testbed.route(peers.backend, "eth0", router)
+    testbed.route(peers.external, "eth0")
+    testbed.node.settings(fast_path=1)
+
+
+def limit(packet: Packet) -> int:
+    """Return the time to live or hop limit."""
+    return int(packet.ttl if isinstance(packet, IP) else packet.hlim)
+
+
+def hop(packet: Packet, left: int | None = None) -> Packet:
+    """Return a packet as it is after one more hop, or with so many hops left."""
+    packet = packet.copy()
+    field = "ttl" if isinstance(packet, IP) else "hlim"
+    setattr(packet, field, limit(packet) - 1 if left is None else left)
+    return packet
+
+
+def forwarded(got: Packet, wanted: Packet) -> bool:
+    """True if a packet equals the wanted one after one more hop, to the last byte."""
+    return same(got, hop(wanted))
+
+
+def fast_packets(testbed: FastPathTestbed) -> int:
+    """Count the packets that took the fast path."""
+    return testbed.node.counter("fast_forwarded")
+
+
+def open_far(testbed: FastPathTestbed, peers: Peers) -> None:
+    """Connect the client to the backend on the other node, all of it by the fast path."""
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    peers.service(testbed.node, [backend])
+    sent = testbed.to_neighbour("pod0", peers.opening(client, vip))
+    assert forwarded(sent, peers.opening(client, backend))
+    assert same(testbed.egress("eth0", sent), sent)
+    back = testbed.to_neighbour("eth0", peers.answer(backend, client))
+    assert forwarded(back, peers.answer(backend, client))
+    assert same(testbed.egress("pod0", back), hop(peers.answer(vip, client)))
+    if peers.protocol == "TCP":
+        assert forwarded(
+            testbed.to_neighbour("pod0", tcp(client, vip, "A")), tcp(client, backend, "A")
+        )
+
+
+def open_near(testbed: FastPathTestbed, peers: Peers) -> None:
+    """Connect the client to the backend on this node."""
+    client, vip, near = peers.client, peers.vip, peers.other_backend
+    peers.service(testbed.node, [near])
+    sent = testbed.to_peer("pod0", peers.opening(client, vip), to="pod1")
+    assert forwarded(sent, peers.opening(client, near))
+    back = testbed.to_neighbour("pod1", peers.answer(near, client))
+    assert same(testbed.egress("pod0", back), hop(peers.answer(vip, client)))
+    if peers.protocol == "TCP":
+        testbed.to_peer("pod0", tcp(client, vip, "A"), to="pod1")
+
+
+def open_masqueraded(testbed: FastPathTestbed, peers: Peers, backend: str, by: str) -> str:
+    """Connect the pod by a NodePort; return the node's end as ``backend`` sees it.
+
+    ``by`` is the interface towards the backend.
+    """
+    client, entry = peers.client, peers.on_node(WEB_PORT)
+    policy = Policy(0, 1, masquerade=True, reject=False)
+    everyone = Policies(policy, policy, policy)
+    peers.service(testbed.node, [backend], node_port=WEB_PORT, policies=everyone)
+    sent = testbed.to_neighbour("pod0", peers.opening(client, entry))
+    assert forwarded(sent, peers.opening(client, backend))
+    out = testbed.egress(by, sent)
+    seen = peers.with_port(out.src, out.payload.sport)
+    assert same(out, hop(peers.opening(seen, backend)))
+    back = testbed.to_neighbour(by, peers.answer(backend, seen))
+    assert forwarded(back, peers.answer(backend, client))
+    assert same(testbed.egress("pod0", back), hop(peers.answer(entry, client)))
+    if peers.protocol == "TCP":
+        sent = testbed.to_neighbour("pod0", tcp(client, entry, "A"))
+        assert same(testbed.egress(by, sent), hop(tcp(seen, backend, "A")))
+    return seen

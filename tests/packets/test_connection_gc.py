@@ -1,0 +1,96 @@
+"""The connection GC proposes pairs that may have ended, and leaves the others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.config.config import Lifetimes
+from tests.packets.node import Node, tcp
+from tests.packets.peers import Peers
+from tests.packets.test_gc_program import LIFETIMES, closed_masquerade, established
+
+KEEP = Lifetimes(
+    **{name.removesuffix("_seconds"): value for name, value in LIFETIMES.items()}, half_open=60
+)
+
+ALONE = 15
+"""Seconds that an entry for replies lives longer than the entry for requests."""
+
+
+@pytest.fixture
+def sweep(node: Node) -> Callable[[], int]:
+    return ConnectionGc(node.pinned, KEEP, 60).sweep
+
+
+def test_a_live_connection_is_not_even_proposed(
+    node: Node, peers: Peers, sweep: Callable[[], int]
+) -> None:
+    """Neither by the kernel's clock nor by that of the sweep."""
+    established(node, peers)
+    node.settings(**dict.fromkeys(LIFETIMES, 0))
+    assert sweep() == 0
+    assert node.count("connections") == 2
+
+
+def test_both_entries_of_a_pair_are_removed_at_once(
+    node: Node, peers: Peers, sweep: Callable[[], int]
+) -> None:
+    established(node, peers)
+    node.age(7)
+    assert sweep() == 1
+    assert node.count("connections") == 0
+
+
+def test_an_entry_for_replies_alone_is_removed_a_little_later(
+    node: Node, peers: Peers, sweep: Callable[[], int]
+) -> None:
+    flow = established(node, peers)
+    node.pinned.map("connections").delete(flow)
+    node.age(7)
+    assert sweep() == 0
+    node.age(7 + ALONE)
+    assert sweep() == 1
+    assert node.count("connections") == 0
+
+
+def test_a_closed_connection_is_removed_before_an_idle_one(
+    node: Node, tcp_peers: Peers, sweep: Callable[[], int]
+) -> None:
+    established(node, tcp_peers)
+    node.age(3)
+    assert sweep() == 0
+    node.forward(tcp(tcp_peers.client, tcp_peers.vip, "R"))
+    node.age(3)
+    assert sweep() == 1
+
+
+def test_of_a_closed_connection_only_its_masquerade_port_is_kept(
+    node: Node, tcp_peers: Peers, sweep: Callable[[], int]
+) -> None:
+    closed_masquerade(node, tcp_peers)
+    node.age(8)
+    assert sweep() == 1
+    assert node.count("connections") == 2
+    assert sweep() == 0
+    node.age(61)
+    assert sweep() == 1
+    assert node.count("connections") == 0
+
+
+def test_the_sweep_corrects_the_count_of_half_open_pairs(
+    node: Node, peers: Peers, sweep: Callable[[], int]
+) -> None:
+    """Simultaneous packets may have counted one pair twice."""
+    established(node, peers)
+    node.half_open(1000)
+    sweep()
+    assert node.held() == 0
+    peers.service(node, [peers.backend])
+    node.forward(peers.opening(peers.external, peers.vip))
+    assert node.held() == 1
+    node.half_open(1000)
+    sweep()
+    assert node.held() == 1

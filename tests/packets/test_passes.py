@@ -1,0 +1,188 @@
+"""Frames on real interfaces: they pass two with programs, or have a tag that the kernel takes off.
+
+::
+
+    far ── eth0 ─┬─ the node ── cali0 ── eth0 of the pod
+           vrrp ─┘
+             a macvlan over eth0: what is sent to its hardware address passes both
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet
+
+from bpfsvc.datapath.attach import interfaces
+from bpfsvc.datapath.netlink.hooks import Hook
+from bpfsvc.lab import links
+from bpfsvc.lab.capture import Capture
+from bpfsvc.lab.links import End
+from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import wait
+from tests.packets.node import Node
+from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
+
+SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
+DATAGRAMS = [*TCP_PEERS, *UDP_PEERS]
+
+
+class Stacked:
+    """The node, and who sends frames to it."""
+
+    def __init__(self, node: Node, stack: ExitStack) -> None:
+        self.node = node
+        made = [Namespace(f"stacked{name}") for name in ("", "-far", "-pod")]
+        for each in made:
+            stack.callback(each.close)
+        here, self._outside, self._pod = made
+        for key in SYSCTLS:
+            here.sysctl(key, 1)
+        self._far, self.eth0 = links.cable(self._outside, "far", here, "eth0")
+        cali0, inside = links.cable(here, "cali0", self._pod, "eth0")
+        here.netlink.link(
+            "add", ifname="vrrp", kind="macvlan", link=self.eth0.index, macvlan_mode="bridge"
+        )
+        self.vrrp = links.find(here, "vrrp")
+        self.vrrp.set(state="up")
+        for text in ("192.168.50.11", "fd50::11"):
+            links.add_address(self.eth0, ipaddress.ip_address(text))
+        for backend in {address_of(peers.backend) for peers in ALL_PEERS}:
+            address = ipaddress.ip_address(backend)
+            links.add_route(here, links.host_route(address), cali0)
+            links.add_neighbour(cali0, address, inside.mac)
+        for backend in {address_of(peers.other_backend) for peers in ALL_PEERS}:
+            address = ipaddress.ip_address(backend)
+            links.add_route(here, links.host_route(address), self.vrrp)
+            links.add_neighbour(self.vrrp, address, self._far.mac)
+        with here.entered():
+            attacher = interfaces.Attacher(node.root, "clsact", 1)
+            for end in (self.eth0, self.vrrp, cali0):
+                for hook in Hook:
+                    attacher.attach(end.index, hook, node.pinned.program(str(hook)), "test")
+
+    def arrive(self, frames: Sequence[Packet], like: Packet) -> list[Packet]:
+        """Send frames; return the packets of the family of ``like`` that reach the pod."""
+        return self._received(frames, like, self._pod, "eth0")
+
+    def leave(self, frames: Sequence[Packet], like: Packet) -> list[Packet]:
+        """The same of those that leave by the macvlan, and so by both interfaces."""
+        return self._received(frames, like, self._outside, "far")
+
+    def _received(
+        self, frames: Sequence[Packet], like: Packet, where: Namespace, interface: str
+    ) -> list[Packet]:
+        found: list[Packet] = []
+        with (
+            Capture(where, interface) as seen,
+            self._outside.socket(socket.AF_PACKET, socket.SOCK_RAW) as made,
+        ):
+            made.bind(("far", 0))
+            for frame in frames:
+                made.send(bytes(frame))
+
+            def all_came() -> bool:
+                nonlocal found
+                found = packets([each.data for each in seen.frames()], like)
+                return len(found) >= len(frames)
+
+            wait(all_came, "all packets arrive")
+        return found
+
+    def frame(self, to: End, packet: Packet) -> Packet:
+        """Make a frame to one of the node's interfaces."""
+        return Ether(src=self._far.mac, dst=to.mac) / packet
+
+
+def packets(frames: Sequence[bytes], like: Packet) -> list[Packet]:
+    """Return the packets of frames that are to the same address."""
+    family = IP if isinstance(like, IP) else IPv6
+    found = (Ether(data).payload for data in frames)
+    return [each for each in found if isinstance(each, family) and each.dst == like.dst]
+
+
+@pytest.fixture(scope="module")
+def built(loaded: Node) -> Iterator[Stacked]:
+    with ExitStack() as stack:
+        yield Stacked(loaded, stack)
+
+
+@pytest.fixture
+def stacked(built: Stacked, node: Node) -> Stacked:
+    for end in (built.eth0, built.vrrp):
+        node.hardware_address(end.mac)
+    return built
+
+
+def forwarded(got: Packet, wanted: Packet) -> bool:
+    """True if a packet equals the wanted one after one more hop, to the last byte."""
+    wanted = type(wanted)(bytes(wanted))
+    if isinstance(wanted, IP):
+        wanted.ttl -= 1
+        del wanted.chksum
+    else:
+        wanted.hlim -= 1
+    return bytes(got)[: len(bytes(wanted))] == bytes(wanted)
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_packet_that_passes_two_interfaces_is_translated_once(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """Its source port stays; the first packet is sent again, as by a client that hears nothing."""
+    peers.service(stacked.node, [peers.backend])
+    sent = stacked.frame(stacked.vrrp, peers.opening(peers.external, peers.vip))
+    wanted = peers.opening(peers.external, peers.backend)
+    found = stacked.arrive([sent] * 3, wanted)
+    assert [forwarded(each, wanted) for each in found] == [True] * 3
+    assert stacked.node.counter("source_ports_changed") == 0
+    assert stacked.node.states() == (2, 0)
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_masqueraded_packet_that_leaves_by_two_interfaces_is_translated_once(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """Behind the first it looks like a packet of the node from a port that is taken."""
+    stacked.node.masquerade_address("192.168.50.11", "fd50::11", index=stacked.vrrp.index)
+    peers.service(stacked.node, [peers.other_backend], masquerade=True)
+    sent = stacked.frame(stacked.eth0, peers.opening(peers.external, peers.vip))
+    found = stacked.leave([sent] * 3, peers.opening(peers.external, peers.other_backend))
+    seen = {peers.with_port(each.src, each.payload.sport) for each in found}
+    assert len(seen) == 1
+    wanted = peers.opening(seen.pop(), peers.other_backend)
+    assert [forwarded(each, wanted) for each in found] == [True] * 3
+    assert stacked.node.counter("source_ports_changed") == 0
+    assert stacked.node.states() == (4, 0)
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_direct_connection_with_the_same_ports_still_gets_another_one(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """It comes from outside as what it is, and is not marked."""
+    peers.service(stacked.node, [peers.backend])
+    wanted = peers.opening(peers.external, peers.backend)
+    through = stacked.frame(stacked.vrrp, peers.opening(peers.external, peers.vip))
+    assert forwarded(stacked.arrive([through], wanted)[0], wanted)
+    (direct,) = stacked.arrive([stacked.frame(stacked.vrrp, wanted)], wanted)
+    assert direct.payload.sport != wanted.payload.sport
+    assert direct.payload.dport == wanted.payload.dport
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_frame_with_a_priority_tag_is_translated(stacked: Stacked, peers: Peers) -> None:
+    """The kernel keeps the tag beside the frame, and routes it as others."""
+    peers.service(stacked.node, [peers.backend])
+    packet = peers.opening(peers.external, peers.vip)
+    link = Ether(src=stacked.frame(stacked.eth0, packet).src, dst=stacked.eth0.mac)
+    wanted = peers.opening(peers.external, peers.backend)
+    (found,) = stacked.arrive([link / Dot1Q(prio=5, vlan=0) / packet], wanted)
+    assert forwarded(found, wanted)

@@ -1,0 +1,89 @@
+"""Two packets of one flow that two CPUs handle at the same time.
+
+Both CPUs look for an entry before either has written one. A test does what the second CPU does
+from there, after the first is ready: the step finds in the scratch entry what it would then know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.packets.node import SHOT, UNSPEC, Node, same
+from tests.packets.peers import Peers
+
+HALF_OPEN = -100_000
+"""A count of half-open pairs by which all entries are where nothing is evicted."""
+
+
+@pytest.fixture(autouse=True)
+def one_cpu() -> Iterator[None]:
+    """Stay on one CPU: each has a scratch entry of its own."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def test_of_two_first_packets_the_second_uses_the_connection_of_the_first(
+    node: Node, peers: Peers
+) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
+    opening = peers.opening(peers.external, peers.vip)
+    first = node.ingress(opening)
+    entries, held = node.count("connections"), node.held()
+    verdict, second = node.run("step_open", opening)
+    assert verdict == UNSPEC
+    assert same(second, first)
+    assert node.counter("connections_raced") == 1
+    assert (node.count("connections"), node.held()) == (entries, held)
+    assert same(node.egress(second), node.egress(first))
+
+
+def test_the_second_packet_passes_when_the_port_has_been_chosen_for_the_first(
+    node: Node, peers: Peers
+) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
+    routed = node.ingress(peers.opening(peers.external, peers.vip))
+    first = node.egress(routed)
+    verdict, second = node.run("step_masquerade", routed)
+    assert verdict == UNSPEC
+    assert same(second, first)
+
+
+def test_two_searches_for_a_port_at_once_find_the_same(node: Node, peers: Peers) -> None:
+    peers.service(node, [peers.backend], masquerade=True)
+    routed = node.ingress(peers.opening(peers.external, peers.vip))
+    connections = node.pinned.map("connections")
+    key = node.flow("egress", routed)
+    pending = connections.lookup(key)
+    assert pending is not None
+    first = node.egress(routed)
+    entries = node.count("connections")
+    connections.update(key, pending)
+    assert same(node.egress(routed), first)
+    assert node.count("connections") == entries
+
+
+def test_who_finds_the_entry_of_the_client_finds_its_masquerade(node: Node, peers: Peers) -> None:
+    """It is written last: here there is room for two entries, and it would be the third.
+
+    Otherwise a packet that another CPU handles meanwhile would leave with the client's address.
+    """
+    peers.service(node, [peers.backend], masquerade=True)
+    node.half_open(HALF_OPEN)
+    connections = node.pinned.map("connections")
+    record = node.pinned.layout.maps["connections"].key
+    others = [
+        record.pack({"source_port": number, "hook": 1})
+        for number in range(connections.max_entries - 2)
+    ]
+    connections.update_many([(key, bytes(connections.value_size)) for key in others])
+    opening = peers.opening(peers.external, peers.vip)
+    assert node.run("ingress", opening)[0] == SHOT
+    assert connections.lookup(node.flow("ingress", opening)) is None
+    assert node.counter("dropped__connections_full") == 1
+    connections.delete_many(others)
+    assert node.forward(opening).src == peers.node_address

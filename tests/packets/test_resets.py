@@ -1,0 +1,274 @@
+"""Resets and FINs of established connections: which of them count, as netfilter judges them.
+
+The receiver of a reset takes it if its sequence number is the next one that it expects. Within its
+window it answers with an acknowledgement, and anything else it ignores (RFC 5961, 3.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from scapy.packet import Packet
+
+from tests.packets.node import Node, tcp
+from tests.packets.peers import Peers, address_of
+from tests.packets.uplink import Uplink
+
+CLOSED = 11
+"""Seconds after which a closed connection is removed."""
+
+WINDOW, SCALE = 501, 7
+
+KINDS = pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+SENDERS = pytest.mark.parametrize("sender", ["client", "backend"])
+
+
+@dataclass
+class Conversation:
+    """An established connection through the frontend ``vip``, with its numbers."""
+
+    node: Node
+    peers: Peers
+    masquerade: bool
+    scale: int | None = SCALE
+    sent: int = 0x70000001
+    """The client's next sequence number."""
+    received: int = 0xFFFFFF01
+    """The backend's."""
+    seen: str = ""
+
+    @property
+    def client(self) -> str:
+        return self.peers.external
+
+    def from_client(self, flags: str, size: int = 0, seq: int | None = None) -> Packet:
+        """Make a packet of the client."""
+        packet = tcp(self.client, self.peers.vip, flags, bytes(size))
+        return self._numbered(packet, self.sent if seq is None else seq, self.received)
+
+    def from_backend(self, flags: str, size: int = 0, seq: int | None = None) -> Packet:
+        """Make a packet of the backend."""
+        packet = tcp(self.peers.backend, self.seen, flags, bytes(size))
+        return self._numbered(packet, self.received if seq is None else seq, self.sent)
+
+    def _numbered(self, packet: Packet, seq: int, ack: int) -> Packet:
+        packet.payload.seq = seq & 0xFFFFFFFF
+        packet.payload.ack = ack & 0xFFFFFFFF if "A" in str(packet.payload.flags) else 0
+        packet.payload.window = WINDOW
+        if "S" in str(packet.payload.flags) and self.scale is not None:
+            packet.payload.options = [("MSS", 1460), ("NOP", None), ("WScale", self.scale)]
+        return packet
+
+    def open(self, *between: Packet) -> Conversation:
+        """Establish the connection; packets ``between`` come before the backend's answer."""
+        self.peers.service(self.node, [self.peers.backend], masquerade=self.masquerade)
+        out = self.node.forward(self.from_client("S", seq=self.sent - 1))
+        self.seen = self.peers.with_port(out.src, out.payload.sport)
+        for packet in between:
+            self.node.forward(packet)
+        self.node.forward(self.from_backend("SA", seq=self.received - 1))
+        self.node.forward(self.from_client("A"))
+        self.talk(100, 1000)
+        return self
+
+    def talk(self, question: int, answer: int) -> None:
+        """Send data both ways, all of which are acknowledged."""
+        self.node.forward(self.from_client("PA", question))
+        self.sent += question
+        self.node.forward(self.from_backend("PA", answer))
+        self.received += answer
+        self.node.forward(self.from_client("A"))
+
+    def reset(self, sender: str, ahead: int) -> Packet:
+        """Make a reset whose sequence number is so much ahead of what its receiver expects."""
+        if sender == "client":
+            return self.from_client("R", seq=self.sent + ahead)
+        return self.from_backend("R", seq=self.received + ahead)
+
+    def answer_to_reset(self, sender: str) -> Packet:
+        """Make the acknowledgement by which the receiver of a doubtful reset answers."""
+        return self.from_backend("A") if sender == "client" else self.from_client("A")
+
+    def is_kept(self) -> bool:
+        """True if a SYN of the same port still goes to the backend that was chosen first."""
+        self.peers.service(self.node, [self.peers.other_backend], masquerade=self.masquerade)
+        return bool(self.node.forward(self.from_client("S")).dst == address_of(self.peers.backend))
+
+    def removed(self) -> int:
+        """Let so much time pass that a closed connection is removed; return how many were."""
+        self.node.age(CLOSED)
+        keys = [key for key, _ in self.node.pinned.map("connections").items()]
+        return self.node.collect(*keys)
+
+
+@pytest.fixture
+def conversation(node: Node, tcp_peers: Peers, masquerade: bool) -> Conversation:
+    return Conversation(node, tcp_peers, masquerade).open()
+
+
+@KINDS
+@SENDERS
+@pytest.mark.parametrize(
+    "ahead", [-1, -500, WINDOW << SCALE, 1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format
+)
+def test_a_reset_outside_the_window_reaches_its_receiver_and_changes_nothing(
+    conversation: Conversation, sender: str, ahead: int
+) -> None:
+    """Who knows only addresses and ports cannot end a connection, however long it is silent."""
+    packet = conversation.reset(sender, ahead)
+    out = conversation.node.forward(packet)
+    assert (out.payload.seq, str(out.payload.flags)) == (packet.payload.seq, "R")
+    assert conversation.removed() == 0
+    assert conversation.is_kept()
+
+
+@KINDS
+@SENDERS
+def test_the_reset_that_its_receiver_takes_ends_the_connection(
+    conversation: Conversation, sender: str
+) -> None:
+    conversation.node.forward(conversation.reset(sender, 0))
+    assert not conversation.is_kept()
+
+
+def fin(conversation: Conversation, sender: str, ahead: int, size: int = 0) -> Packet:
+    """Make a FIN, with a sequence number like that of a reset."""
+    if sender == "client":
+        return conversation.from_client("FA", size, conversation.sent + ahead)
+    return conversation.from_backend("FA", size, conversation.received + ahead)
+
+
+def other(sender: str) -> str:
+    return "backend" if sender == "client" else "client"
+
+
+@KINDS
+@SENDERS
+@pytest.mark.parametrize("ahead", [1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
+def test_a_fin_far_outside_the_window_changes_nothing(
+    conversation: Conversation, sender: str, ahead: int
+) -> None:
+    """The other side has closed its half; a forged FIN must not close this one."""
+    conversation.node.forward(fin(conversation, other(sender), 0))
+    conversation.node.forward(fin(conversation, sender, ahead))
+    assert conversation.removed() == 0
+    assert conversation.is_kept()
+
+
+@KINDS
+@SENDERS
+@pytest.mark.parametrize("ahead", [0, 1, -1000, (WINDOW << SCALE) - 1])
+def test_a_fin_counts_also_with_data_on_their_way_and_when_it_repeats_data(
+    conversation: Conversation, sender: str, ahead: int
+) -> None:
+    conversation.node.forward(fin(conversation, other(sender), 0))
+    conversation.node.forward(fin(conversation, sender, ahead, 1000))
+    assert not conversation.is_kept()
+
+
+@KINDS
+@SENDERS
+@pytest.mark.parametrize("ahead", [1, 1460, (WINDOW << SCALE) - 1])
+def test_a_doubtful_reset_ends_the_connection_if_nothing_follows(
+    conversation: Conversation, sender: str, ahead: int
+) -> None:
+    """It may be genuine: the acknowledgement of the last data was still on its way."""
+    conversation.node.forward(conversation.reset(sender, ahead))
+    assert conversation.removed() == (2 if conversation.masquerade else 1)
+
+
+@KINDS
+@SENDERS
+def test_a_connection_that_goes_on_after_a_doubtful_reset_is_kept(
+    conversation: Conversation, sender: str
+) -> None:
+    conversation.node.forward(conversation.reset(sender, 1460))
+    conversation.node.forward(conversation.answer_to_reset(sender))
+    assert conversation.removed() == 0
+    assert conversation.is_kept()
+
+
+@KINDS
+def test_a_syn_after_a_doubtful_reset_keeps_its_backend(conversation: Conversation) -> None:
+    """The backend judges it, and answers by an acknowledgement if the connection lives."""
+    conversation.node.forward(conversation.reset("client", 1460))
+    assert conversation.is_kept()
+
+
+@KINDS
+@SENDERS
+def test_a_packet_that_crossed_a_reset_does_not_revive_the_connection(
+    conversation: Conversation, sender: str
+) -> None:
+    conversation.node.forward(conversation.reset(sender, 0))
+    conversation.node.forward(conversation.answer_to_reset(sender))
+    assert not conversation.is_kept()
+
+
+@KINDS
+def test_a_reset_during_the_handshake_does_not_end_what_is_established_after_it(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    conversation = Conversation(node, tcp_peers, masquerade)
+    conversation.open(conversation.from_client("R", seq=77))
+    assert conversation.removed() == 0
+    assert conversation.is_kept()
+
+
+@KINDS
+def test_a_backend_that_refuses_a_syn_on_a_connection_it_has_forgotten_ends_it(
+    conversation: Conversation,
+) -> None:
+    conversation.node.forward(conversation.from_client("S", seq=5))
+    conversation.node.forward(conversation.from_backend("RA", seq=0))
+    assert not conversation.is_kept()
+
+
+@KINDS
+@pytest.mark.parametrize("scale", [None, 0], ids=["not scaled", "scaled by nothing"])
+def test_a_window_is_as_large_as_the_options_of_its_sender_say(
+    node: Node, tcp_peers: Peers, masquerade: bool, scale: int | None
+) -> None:
+    conversation = Conversation(node, tcp_peers, masquerade, scale).open()
+    node.forward(conversation.reset("backend", WINDOW))
+    assert conversation.removed() == 0
+    node.forward(conversation.reset("backend", WINDOW - 1))
+    assert conversation.removed() == (2 if masquerade else 1)
+
+
+@KINDS
+@SENDERS
+def test_a_reset_of_a_connection_whose_numbers_are_unknown_ends_it(
+    conversation: Conversation, sender: str
+) -> None:
+    """Its entries are of an older build, and no packet has come since."""
+    found = conversation.node.pinned.map("connections")
+    record = conversation.node.pinned.layout.maps["connections"].value
+    for key, value in list(found.items()):
+        found.update(key, record.pack({**record.unpack(value), "acknowledged": 0, "window": 0}))
+    conversation.node.forward(conversation.reset(sender, 1 << 30))
+    assert not conversation.is_kept()
+
+
+@SENDERS
+def test_numbers_of_packets_that_xdp_forwarded_count(
+    xdp_uplink: Uplink, tcp_peers: Peers, sender: str
+) -> None:
+    node = xdp_uplink.node
+    conversation = Conversation(node, tcp_peers, masquerade=True).open()
+    before = conversation.reset(sender, 0)
+    for packet, sent, received in (
+        (conversation.from_client("PA", 700), 700, 0),
+        (conversation.from_backend("PA", 900), 0, 900),
+    ):
+        xdp_uplink.sends(packet)
+        conversation.sent += sent
+        conversation.received += received
+    for packet in (conversation.from_client("A"), conversation.from_backend("A")):
+        xdp_uplink.sends(packet)
+    assert xdp_uplink.passes(before)
+    node.forward(before)
+    assert conversation.removed() == 0
+    node.forward(conversation.reset(sender, 0))
+    assert not conversation.is_kept()

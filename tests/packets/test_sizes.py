@@ -1,0 +1,95 @@
+"""What is compiled once is right for every size that a build is loaded with.
+
+The sources are compiled for their sizes here, with macros that have the sizes' own values, as a
+compiler of C would be asked to; what is loaded has to be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from unittest.mock import patch
+
+import pytest
+
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.build import source as sources
+from bpfsvc.datapath.build.bytecode import Bytecode
+from bpfsvc.datapath.build.compile import compile_source
+from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.lab import sandbox
+
+ODD = Sizes(
+    max_services=77,
+    max_frontends=999,
+    max_backends=555,
+    max_backend_slots=1111,
+    max_connections=8320,
+    max_new_connections=333,
+    max_direct_flows=1000,
+    max_node_addresses=10,
+    max_interfaces=7,
+    max_source_ranges=5,
+    max_affinities=9,
+)
+"""Every one is another number than all defaults."""
+
+
+@cache
+def compiled() -> Bytecode:
+    """Return what is compiled for all sizes."""
+    sandbox.require()
+    source = load(Sizes())
+    return Bytecode.decode(compile_source(source), source.code_digest)
+
+
+def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes() -> None:
+    loaded = compiled().sized(load(ODD))
+    numbers = {**ODD.defines(), "LAYOUT_BYTES": sources.LAYOUT_BYTES}
+    with patch.object(CSource, "defines", property(lambda _: numbers)):
+        source = load(ODD)
+        wanted = Bytecode.decode(compile_source(source), source.code_digest)
+    assert loaded.layout.maps == wanted.layout.maps
+    assert loaded.layout.digest == load(ODD).digest
+    # Sizes are in the code in known places only, so the code for other sizes is the same but there.
+    assert [one.code for one in compiled().programs] == [one.code for one in wanted.programs]
+
+
+def test_every_size_is_that_of_a_map() -> None:
+    """A size that no map has would be one that nobody can set."""
+    entries = {one.max_entries for one in compiled().sized(load(ODD)).layout.maps.values()}
+    assert {getattr(ODD, one.name) for one in fields(Sizes)} <= entries
+
+
+@pytest.mark.parametrize(
+    ("entries", "last"), [(1, 0), (2, 1), (1000, 511), (1024, 1023), (262144, 262143)]
+)
+def test_an_index_of_a_table_is_below_its_size(entries: int, last: int) -> None:
+    """The mask in the instructions leaves as many entries as a power of two can."""
+    names = {name for one in compiled().programs for _, name in one.sizes}
+    assert names == set(sources.loaded_numbers(ODD))
+    sized = compiled().sized(load(replace(ODD, max_direct_flows=entries)))
+    masks = {
+        done.code[at : at + 4]
+        for one, done in zip(compiled().programs, sized.programs, strict=True)
+        for at, name in one.sizes
+        if name == "mask_direct_flows"
+    }
+    assert masks == {last.to_bytes(4, "little")}
+
+
+def test_sizes_that_programs_calculate_with_are_written_into_their_instructions() -> None:
+    """With these sizes every program that uses one differs, in one constant for each use."""
+    small = compiled().sized(load(replace(ODD, max_connections=64)))
+    large = compiled().sized(load(replace(ODD, max_connections=1 << 20)))
+    used = 0
+    for one, lesser, greater in zip(
+        compiled().programs, small.programs, large.programs, strict=True
+    ):
+        places = [at for at, name in one.sizes if name == "max_connections"]
+        for at in places:
+            assert lesser.code[at : at + 4] == (64).to_bytes(4, "little")
+            assert greater.code[at : at + 4] == (1 << 20).to_bytes(4, "little")
+        used += len(places)
+        assert (lesser.code != greater.code) == bool(places)
+    assert used

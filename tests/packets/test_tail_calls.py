@@ -1,0 +1,223 @@
+"""Programs jump to others; without them, what is for a Service is dropped, and nothing else.
+
+All of them go at once when the last pin is removed while no agent runs and filters stay attached.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from scapy.layers.inet import ICMP
+from scapy.layers.inet6 import IPv6ExtHdrHopByHop
+from scapy.packet import Packet
+
+from tests.packets.extension_headers import with_headers
+from tests.packets.icmp_errors import error
+from tests.packets.node import SHOT, UNSPEC, Node, ip, same
+from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
+from tests.packets.refusals import refused
+from tests.packets.test_fragments import cut
+
+TCP4, TCP6 = TCP_PEERS
+UDP4, SCTP4 = UDP_PEERS[0], SCTP_PEERS[0]
+
+
+@pytest.fixture
+def without(node: Node) -> Iterator[Callable[[str], None]]:
+    """Return a function that removes a tail call until the end of the test."""
+    found = node.pinned.map("steps")
+    fast_packets: list[str] = []
+
+    def take(name: str) -> None:
+        assert found.delete(index_of(node, name))
+        fast_packets.append(name)
+
+    yield take
+    for name in fast_packets:
+        program = node.pinned.program(name).to_bytes(4, sys.byteorder)
+        found.update(index_of(node, name), program)
+
+
+def index_of(node: Node, step: str) -> bytes:
+    """Return the key of a step in the map ``steps``."""
+    return struct.pack("=I", node.pinned.layout.constant(step.upper()))
+
+
+def masqueraded(node: Node, peers: Peers) -> str:
+    peers.service(node, [peers.backend], masquerade=True)
+    return peers.connect(node, peers.external, peers.vip, peers.backend)
+
+
+def first(node: Node, peers: Peers) -> tuple[str, Packet]:
+    peers.service(node, [peers.backend])
+    return "ingress", peers.opening(peers.client, peers.vip)
+
+
+def careful(node: Node, peers: Peers) -> tuple[str, Packet]:
+    masqueraded(node, peers)
+    node.age(2)
+    return "ingress", peers.data(peers.external, peers.vip)
+
+
+def shortcut(node: Node, peers: Peers) -> tuple[str, Packet]:
+    """Make a packet of a fast connection need care, after which it would be fast again."""
+    prepared = careful(node, peers)
+    node.settings(fast_path=1)
+    found = node.pinned.map("connections")
+    record = node.pinned.layout.maps["connections"].value
+    for key, value in list(found.items()):
+        found.update(key, record.pack({**record.unpack(value), "shortcut": node.interface}))
+    return prepared
+
+
+def masquerade(node: Node, peers: Peers) -> tuple[str, Packet]:
+    peers.service(node, [peers.backend], masquerade=True)
+    return "egress", node.ingress(peers.opening(peers.external, peers.vip))
+
+
+def icmp(node: Node, peers: Peers) -> tuple[str, Packet]:
+    masqueraded(node, peers)
+    reply = peers.data(peers.vip, peers.external)
+    return "ingress", error(peers.router, address_of(peers.vip), reply)
+
+
+def unusual(node: Node, peers: Peers) -> tuple[str, Packet]:
+    masqueraded(node, peers)
+    data = peers.data(peers.external, peers.vip)
+    return "ingress", with_headers(data, IPv6ExtHdrHopByHop())
+
+
+def rewrite(node: Node, peers: Peers) -> tuple[str, Packet]:
+    masqueraded(node, peers)
+    return "ingress", peers.data(peers.external, peers.vip)
+
+
+def reject(node: Node, peers: Peers) -> tuple[str, Packet]:
+    peers.service(node, [])
+    return "ingress", peers.opening(peers.client, peers.vip)
+
+
+NEEDS = {
+    "step_first": (first, TCP4),
+    "step_open": (first, TCP4),
+    "step_established": (careful, TCP4),
+    "step_icmp": (icmp, TCP4),
+    "step_parse_slow": (unusual, TCP6),
+    "step_rewrite": (rewrite, SCTP4),
+    "step_reject": (reject, TCP4),
+    "step_masquerade": (masquerade, TCP4),
+    "step_fast_path": (shortcut, TCP4),
+}
+
+
+def test_there_is_a_case_for_each_step(node: Node) -> None:
+    steps = node.pinned.layout.constants_named("STEP_").values()
+    assert {f"step_{name}" for name in steps} == set(NEEDS)
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_packet_that_needs_a_missing_program_is_dropped_and_counted(
+    node: Node, without: Callable[[str], None], name: str
+) -> None:
+    prepare, peers = NEEDS[name]
+    hook, packet = prepare(node, peers)
+    without(name)
+    assert node.run(hook, packet)[0] == SHOT
+    assert node.counter("dropped__step_missing") == 1
+
+
+def test_a_packet_of_an_established_connection_needs_no_tail_call(
+    node: Node, without: Callable[[str], None]
+) -> None:
+    seen = masqueraded(node, TCP4)
+    for name in NEEDS:
+        without(name)
+    node.forward(TCP4.data(TCP4.external, TCP4.vip))
+    node.forward(TCP4.data(TCP4.backend, seen))
+    assert node.counter("dropped__step_missing") == 0
+
+
+def test_a_ping_to_another_node_needs_only_the_first_tail_call(
+    node: Node, without: Callable[[str], None]
+) -> None:
+    for name in set(NEEDS) - {"step_first"}:
+        without(name)
+    ping = ip(address_of(TCP4.client), TCP4.router) / ICMP()
+    assert node.run("ingress", ping)[0] == UNSPEC
+
+
+@pytest.fixture
+def stepless(node: Node, without: Callable[[str], None]) -> Node:
+    """A node whose programs have lost all others, with a Service at the VIP and a NodePort."""
+    TCP4.service(node, [TCP4.backend], frontends=[TCP4.vip], guarded=True)
+    TCP4.service(node, [TCP4.backend], "at-nodes", frontends=[], node_port=30080)
+    UDP4.service(node, [UDP4.backend], "dns", frontends=[UDP4.other_vip])
+    TCP6.service(node, [TCP6.backend], "six", frontends=[TCP6.vip], guarded=True)
+    for name in NEEDS:
+        without(name)
+    return node
+
+
+def unserved() -> dict[str, tuple[str, Packet]]:
+    """Return packets that are for no Service, each with its hook."""
+    whole = UDP4.data(UDP4.client, UDP4.backend, bytes(3000))
+    pieces = cut(whole)
+    packets = {
+        "connection to a backend": TCP4.opening(TCP4.client, TCP4.backend),
+        "connection to a backend, IPv6": TCP6.opening(TCP6.client, TCP6.backend),
+        "connection to the node": TCP4.opening(TCP4.external, TCP4.on_node(22)),
+        "datagram to a backend": UDP4.opening(UDP4.client, UDP4.backend),
+        "first fragment": pieces[0],
+        "last fragment": pieces[-1],
+        "fragment to the node": cut(UDP4.data(UDP4.client, UDP4.on_node(53), bytes(3000)))[0],
+        "extension header": with_headers(
+            TCP6.data(TCP6.client, TCP6.backend), IPv6ExtHdrHopByHop()
+        ),
+        "ping of the node": ip(address_of(TCP4.external), TCP4.node_address) / ICMP(),
+        "error to a pod": error(TCP4.router, address_of(TCP4.client), whole),
+        "error to the node": error(TCP4.router, TCP4.node_address, whole),
+    }
+    ways = {f"{name}, at ingress": ("ingress", packet) for name, packet in packets.items()}
+    leaving = ("fragment", "extension", "error")
+    return ways | {
+        f"{name}, at egress": ("egress", packet)
+        for name, packet in packets.items()
+        if any(word in name for word in leaving)
+    }
+
+
+@pytest.mark.parametrize("case", unserved())
+def test_without_any_step_what_is_for_no_service_passes_as_it_is(stepless: Node, case: str) -> None:
+    hook, packet = unserved()[case]
+    verdict, after = stepless.run(hook, packet)
+    assert verdict == UNSPEC
+    assert same(after, packet)
+    assert stepless.counter("dropped__step_missing") == 0
+
+
+SERVED = {
+    "cluster IP": TCP4.opening(TCP4.client, TCP4.vip),
+    "cluster IP, IPv6": TCP6.opening(TCP6.client, TCP6.vip),
+    "another port of a cluster IP": TCP4.opening(TCP4.client, TCP4.with_port(TCP4.vip, 81)),
+    "NodePort": TCP4.opening(TCP4.external, TCP4.on_node(30080)),
+    "fragment to a VIP": cut(UDP4.data(UDP4.client, UDP4.other_vip, bytes(3000)))[-1],
+    "ping of a cluster IP": ip(address_of(TCP4.client), address_of(TCP4.vip)) / ICMP(),
+}
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_without_any_step_what_is_for_a_service_is_dropped_and_counted(
+    stepless: Node, case: str
+) -> None:
+    assert stepless.drops("ingress", SERVED[case])
+    assert stepless.counter("dropped__step_missing") == 1
+
+
+def test_all_tail_calls_are_restored_for_other_tests(node: Node) -> None:
+    assert refused(node, reject(node, TCP4)[1])
+    found = node.pinned.map("steps")
+    assert all(found.lookup(index_of(node, name)) for name in NEEDS)
+    assert len(NEEDS) == found.max_entries

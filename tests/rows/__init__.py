@@ -1,1 +1,0 @@
-"""Cluster in, rows out: no kernel, no root."""

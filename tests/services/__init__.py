@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.services``: no kernel, no root."""

@@ -1,0 +1,178 @@
+"""A kernel of dictionaries that checks every single write, and a planner for it.
+
+It executes plans one operation at a time, in any order inside a phase, and after each one checks
+all that a packet may look up: every frontend has a complete set of backends of its Service, their
+positions if it has affinity, and its source ranges if it is restricted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from random import Random
+from typing import Any
+
+from bpfsvc.base.networks import Network
+from bpfsvc.services.cache import Cache, ServiceKey
+from bpfsvc.services.entries import Frontend, Place, ServicePort
+from bpfsvc.services.plan import Plan
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.registry import (
+    BACKENDS,
+    ENDPOINTS,
+    FRONTENDS,
+    MAPS,
+    POSITIONS,
+    SERVICES,
+    SOURCE_RANGES,
+    BackendEntry,
+    E,
+    EndpointEntry,
+    FrontendEntry,
+    PositionEntry,
+    ServiceMap,
+    ServiceName,
+    SourceRangeEntry,
+)
+from tests.services.objects import CONFIG
+
+Key = tuple[Any, ...]
+
+
+class Kernel:
+    """The maps. ``ever`` collects all backends that a service port has ever had in a plan."""
+
+    def __init__(self) -> None:
+        self.maps: dict[ServiceMap[Any], dict[Any, Any]] = {one: {} for one in MAPS}
+        self.names: dict[int, ServiceName] = self.maps[SERVICES]
+        self.endpoints: Counter[EndpointEntry] = Counter()
+        self.maps[ENDPOINTS] = self.endpoints
+        self.backends: dict[Key, BackendEntry] = self.maps[BACKENDS]
+        self.positions: dict[Key, PositionEntry] = self.maps[POSITIONS]
+        self.ranges: dict[Key, SourceRangeEntry] = self.maps[SOURCE_RANGES]
+        self.frontends: dict[Frontend, FrontendEntry] = self.maps[FRONTENDS]
+        self.vanished: set[Frontend] = set()
+        self.ever: dict[ServicePort, set[Place]] = defaultdict(set)
+
+    def execute(self, plan: Plan, random: Random, stop_after: int | None = None) -> None:
+        """Execute a plan, or only its first ``stop_after`` operations, and check after each."""
+        for port, applied in plan.applied.items():
+            if applied:
+                self.ever[port] |= {one.place for one in applied.backends()}
+        for operate in islice(self._operations(plan, random), stop_after):
+            operate()
+            self.check()
+
+    def sync(self, planner: Planner, touched: Iterable[ServiceKey] | None, random: Random) -> None:
+        """Write some Services, or all; assert that no frontend is deleted and written again."""
+        self.vanished.clear()
+        write = partial(self.execute, random=random)
+        if touched is None:
+            planner.sync_all(write)
+        else:
+            planner.sync(touched, write)
+        assert not self.vanished & set(self.frontends), "a frontend was missing for a moment"
+
+    def check(self) -> None:
+        """Check all entries that a packet may look up."""
+        newest: dict[int, int] = defaultdict(int)
+        for entry in self.frontends.values():
+            newest[entry.service_id] = max(newest[entry.service_id], entry.generation)
+        for entry in self.frontends.values():
+            assert entry.service_id in self.names, "a frontend of a Service without a name"
+            port = self.names[entry.service_id].port
+            # One of an older generation is a stray, and about to be deleted.
+            if entry.policies.restricted and entry.generation == newest[entry.service_id]:
+                assert self.ranges_of(entry.service_id), (
+                    "no client is allowed at a restricted frontend"
+                )
+            for policy in entry.policies.by_class:
+                for slot in range(policy.first, policy.first + policy.size):
+                    backend = self.backends.get((entry.service_id, entry.generation, slot))
+                    assert backend, "a frontend has an empty slot"
+                    address_port = (backend.address, backend.port)
+                    assert address_port in self.ever[port]
+                    assert self.endpoints[EndpointEntry(*address_port, port.protocol)]
+                    if entry.policies.affinity_seconds:
+                        key = (entry.service_id, entry.generation, *address_port)
+                        assert slot in self.positions[key].slots
+
+    def ranges_of(self, service_id: int) -> list[Network]:
+        """Return the source ranges of a service port, sorted."""
+        return sorted(
+            entry.network for entry in self.ranges.values() if entry.service_id == service_id
+        )
+
+    def meaning(self) -> dict[Frontend, tuple[object, ...]]:
+        """Return what every frontend does, without ids: port, backends, policies, ranges."""
+        meaning: dict[Frontend, tuple[object, ...]] = {}
+        for frontend, entry in self.frontends.items():
+            name = self.names[entry.service_id]
+            slots = sorted(
+                (one.slot, one.address, one.port, one.hairpin)
+                for one in self.backends.values()
+                if (one.service_id, one.generation) == (entry.service_id, entry.generation)
+            )
+            ranges = self.ranges_of(entry.service_id)
+            meaning[frontend] = (name.port, name.number, slots, entry.policies, ranges)
+        return meaning
+
+    def leftovers(self) -> set[Key]:
+        """Return the keys of backend entries that belong to no frontend's generation."""
+        current = {(entry.service_id, entry.generation) for entry in self.frontends.values()}
+        return {key for key in self.backends if key[:2] not in current}
+
+    def recount_endpoints(self, planner: Planner) -> None:
+        """Count what is applied, and keep what strays may still lead to."""
+        held = Counter(entry for one in planner.applied_state for entry in ENDPOINTS.entries(one))
+        held += Counter({entry: 1 for entry in self.endpoints if self.endpoints[entry]})
+        self.endpoints.clear()
+        self.endpoints.update(held)
+
+    def _operations(self, plan: Plan, random: Random) -> Iterator[Callable[[], object]]:
+        for phases, operate in (
+            (plan.put_phases(), self._put),
+            (plan.delete_phases(), self._delete),
+        ):
+            for one, items in phases:
+                shuffled = list(items)
+                random.shuffle(shuffled)
+                for item in shuffled:
+                    yield partial(operate, one, item)
+
+    def _put(self, one: ServiceMap[Any], entry: Any) -> None:
+        key = one.key(entry)
+        if one.counted:
+            self.endpoints[entry] += 1
+            return
+        assert not (one.has_generation and key in self.maps[one]), "overwritten in place"
+        self.maps[one][key] = entry
+
+    def _delete(self, one: ServiceMap[Any], key: Any) -> None:
+        if one.counted:
+            assert self.endpoints[EndpointEntry(*key)] > 0
+            self.endpoints[EndpointEntry(*key)] -= 1
+            return
+        if not one.by_kernel:
+            del self.maps[one][key]
+        if one is FRONTENDS:
+            self.vanished.add(key)
+
+    def read(self, one: ServiceMap[E], /) -> list[E]:
+        """Return the entries of a map, as they are now."""
+        return list(self.maps[one].values())
+
+
+def new_planner(
+    node_name: str = "here", *, max_backends: int = 1000, at_once: int = 500
+) -> Planner:
+    """Return the planner of an agent that has just started."""
+    return Planner(Cache(node_name), CONFIG, max_backends=max_backends, at_once=at_once)
+
+
+def restore_from(kernel: Kernel, planner: Planner) -> None:
+    """Restore what the kernel holds."""
+    planner.restore(kernel.read)
+    kernel.recount_endpoints(planner)

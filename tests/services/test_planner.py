@@ -1,0 +1,173 @@
+"""From events to plans: Services that are also affected, full maps, and the size of plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bpfsvc.base.address import pack_network, unpack
+from bpfsvc.base.errors import KernelError, MapFull
+from bpfsvc.model import ModelObject, Node, ObjectKey, ServiceCIDR
+from bpfsvc.services.entries import Frontend
+from bpfsvc.services.plan import Plan
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.registry import SERVICES
+from tests.services.kernel import Kernel, new_planner
+from tests.services.objects import CONFIG, endpoint_slice, frontend, service
+
+SHARED = frontend("80.0.0.1 80")
+ONE, TWO, THREE = (f"10.0.0.{number} here" for number in (1, 2, 3))
+
+
+class Cluster:
+    """A planner and a kernel that always succeeds."""
+
+    def __init__(self, *, max_backends: int = 100, at_once: int = 500) -> None:
+        self.kernel = Kernel()
+        self.planner: Planner = new_planner(max_backends=max_backends, at_once=at_once)
+
+    def apply(self, *puts: ModelObject, gone: tuple[str, ...] = ()) -> None:
+        keys = [ObjectKey("Service", "default", name) for name in gone]
+        touched = self.planner.cache.apply(puts, keys)
+        self.kernel.sync(self.planner, touched, Random(1))
+
+    def retry(self) -> None:
+        self.kernel.sync(self.planner, set(self.planner.refused), Random(1))
+
+    def backends(self) -> list[str]:
+        return sorted(unpack(entry.address) for entry in self.kernel.backends.values())
+
+    def owner(self, one: Frontend) -> str:
+        return self.kernel.names[self.kernel.frontends[one].service_id].port.name
+
+
+def claimant(name: str) -> ModelObject:
+    return service(name, clusterIP=f"10.96.0.{ord(name)}", externalIPs=["80.0.0.1"])
+
+
+def test_a_frontend_passes_from_owner_to_owner_without_a_gap() -> None:
+    """``Kernel.sync`` fails if the entry is missing after any single operation."""
+    cluster = Cluster(at_once=1)
+    cluster.apply(claimant("b"))
+    assert cluster.owner(SHARED) == "b"
+    cluster.apply(claimant("a"))
+    assert cluster.owner(SHARED) == "a"
+    cluster.apply(gone=("a",))
+    assert cluster.owner(SHARED) == "b"
+
+
+def test_a_cluster_ip_passes_from_a_claimant_to_its_service_and_back_without_a_gap() -> None:
+    cluster, cluster_ip = Cluster(at_once=1), frontend("10.96.0.1 80")
+    cluster.apply(service("before", clusterIP="10.96.0.9", externalIPs=["10.96.0.1"]))
+    assert cluster.owner(cluster_ip) == "before"
+    cluster.apply(service("main", clusterIP="10.96.0.1"))
+    assert cluster.owner(cluster_ip) == "main"
+    cluster.apply(gone=("main",))
+    assert cluster.owner(cluster_ip) == "before"
+
+
+def test_a_service_that_does_not_fit_keeps_its_entries_and_others_continue() -> None:
+    cluster = Cluster(max_backends=2)
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    cluster.apply(endpoint_slice(ONE, TWO, THREE, of="a"))
+    (error,) = cluster.planner.refused.values()
+    assert isinstance(error, MapFull)
+    assert [one.size for one in cluster.planner.applied_state] == [1]
+    cluster.apply(service("b", clusterIP="10.96.0.2"), endpoint_slice(TWO, of="b", name="b-1"))
+    assert [one.size for one in cluster.planner.applied_state] == [1, 1]
+
+
+def test_a_service_that_does_not_fit_is_tried_again() -> None:
+    cluster = Cluster(max_backends=2)
+    cluster.apply(
+        service("a"),
+        service("b", clusterIP="10.96.0.2"),
+        endpoint_slice(ONE, of="a"),
+        endpoint_slice(ONE, of="b", name="b-1"),
+    )
+    cluster.apply(endpoint_slice(ONE, TWO, of="a"))
+    assert cluster.planner.refused
+    cluster.apply(gone=("b",))
+    cluster.retry()
+    assert not cluster.planner.refused
+    assert [one.size for one in cluster.planner.applied_state] == [2]
+
+
+def test_a_service_that_does_not_fit_still_releases_frontends_that_others_own() -> None:
+    """Otherwise the planner would believe later that the lost frontend is still written."""
+    cluster = Cluster(max_backends=1)
+    cluster.apply(claimant("b"), endpoint_slice(ONE, of="b"))
+    cluster.apply(claimant("a"), endpoint_slice(ONE, TWO, of="b"))
+    assert ("default", "b") in cluster.planner.refused
+    assert cluster.owner(SHARED) == "a"
+    cluster.apply(endpoint_slice(ONE, of="b"), gone=("a",))
+    assert cluster.owner(SHARED) == "b"
+
+
+def test_changed_settings_hold_for_the_next_plans() -> None:
+    """For example, pods can be recognised only when the Node object has arrived."""
+    cluster = Cluster()
+    cluster.planner.config = replace(CONFIG, detector_v4=False)
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    cluster_ip = frontend("10.96.0.1 80")
+    assert not cluster.kernel.frontends[cluster_ip].policies.other.masquerade
+    cluster.planner.config = CONFIG
+    cluster.kernel.sync(cluster.planner, None, Random(1))
+    assert cluster.kernel.frontends[cluster_ip].policies.other.masquerade
+
+
+def test_another_zone_changes_every_service() -> None:
+    cluster = Cluster()
+    near, far = f"{ONE} zone-a@", f"{TWO} zone-b@"
+    cluster.apply(service("a"), endpoint_slice(near, far, of="a"), Node("here", "zone-a"))
+    assert cluster.backends() == ["10.0.0.1"]
+    cluster.apply(Node("here", "zone-b"))
+    assert cluster.backends() == ["10.0.0.2"]
+
+
+def test_labels_remove_a_service_and_its_slices_and_add_them_again() -> None:
+    cluster, cluster_ip = Cluster(), frontend("10.96.0.1 80")
+    elsewhere = {"service.kubernetes.io/service-proxy-name": ""}
+    headless = {"service.kubernetes.io/headless": ""}
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    cluster.apply(service("a", labels=elsewhere))
+    assert not cluster.kernel.frontends
+    cluster.apply(service("a"))
+    assert cluster.backends() == ["10.0.0.1"]
+    cluster.apply(endpoint_slice(ONE, of="a", labels=headless))
+    assert cluster.kernel.frontends[cluster_ip].policies.other.reject
+    cluster.apply(endpoint_slice(ONE, of="a"))
+    assert cluster.backends() == ["10.0.0.1"]
+
+
+def test_service_networks_that_hold_all_of_ipv4_are_left_out() -> None:
+    """IPv4 is a part of IPv6 in the kernel's maps."""
+    cluster = Cluster()
+    cidrs = ("10.96.0.0/16", "fd96::/112", "::/0")
+    cluster.apply(ServiceCIDR("kubernetes", tuple(map(pack_network, cidrs))))
+    networks = {(unpack(one.address), one.bits) for one in cluster.planner.service_networks()}
+    assert networks == {("10.96.0.0", 112), ("fd96::", 112)}
+
+
+def test_many_services_are_written_in_several_plans() -> None:
+    planner = new_planner(at_once=2)
+    touched = planner.cache.apply(
+        [service(name, clusterIP=f"10.96.0.{ord(name)}") for name in "abcde"], ()
+    )
+    plans: list[Plan] = []
+    planner.sync(touched, plans.append)
+    assert [len(plan.puts(SERVICES)) for plan in plans] == [2, 2, 1]
+
+
+def _fail(_: Plan) -> None:
+    raise KernelError("map frontends: cannot write")
+
+
+def test_a_plan_that_failed_does_not_change_the_applied_state() -> None:
+    planner = new_planner()
+    planner.cache.apply([service()], ())
+    with pytest.raises(KernelError):
+        planner.sync_all(_fail)
+    assert not list(planner.applied_state)

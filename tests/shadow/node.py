@@ -1,0 +1,104 @@
+"""A node of tests: objects as the API writes them, and connections as netfilter tracks them."""
+
+from __future__ import annotations
+
+from bpfsvc.base.address import pack, pack_network
+from bpfsvc.base.networks import Network, bits_of
+from bpfsvc.base.ports import NODE_PORTS
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.model import ModelObject, Node, ObjectKey
+from bpfsvc.services.cache import Cache
+from bpfsvc.services.context import ServiceConfig
+from bpfsvc.services.entries import Place
+from bpfsvc.services.nodeport_addresses import NodePortAddresses
+from bpfsvc.services.planner import Planner
+from bpfsvc.shadow.comparison import Comparer, Comparison
+from bpfsvc.shadow.flow import Flow
+from bpfsvc.shadow.history import History
+from bpfsvc.shadow.node_view import NodeView
+
+TOLERANCE = 10.0
+
+POD, OTHER_POD = "10.244.1.5", "10.244.2.7"
+OUTSIDE = "203.0.113.9"
+NODE = "192.168.50.11"
+
+
+def network(text: str) -> Network:
+    """Return the network of a CIDR."""
+    address, mask = pack_network(text)
+    return Network(address, bits_of(mask))
+
+
+VIEW = NodeView(
+    addresses=frozenset({pack(NODE), pack("127.0.0.1")}),
+    pods=(network("10.244.0.0/16"),),
+    node_ports=NodePortAddresses(),
+    node_port_range=NODE_PORTS,
+    service_networks=frozenset({network("10.96.0.0/12")}),
+)
+
+
+def place(text: str) -> Place:
+    """Return the place of ``10.0.0.1:80``."""
+    address, _, port = text.rpartition(":")
+    return pack(address.strip("[]")), int(port)
+
+
+class ShadowNode:
+    """A node whose clock stands still until it is moved."""
+
+    def __init__(
+        self,
+        *objects: ModelObject,
+        view: NodeView = VIEW,
+        mode: str = "nftables",
+        config: ServiceConfig | None = None,
+    ) -> None:
+        self.now = 0.0
+        cache = Cache("here")
+        cache.apply([Node("here", addresses=(pack(NODE),))], ())
+        self.planner = Planner(cache, config or ServiceConfig(), max_backends=1 << 20)
+        self.history = History(self.planner, view, TOLERANCE)
+        self._comparer = Comparer(self.history, seconds=TOLERANCE, is_iptables=mode == "iptables")
+        self.apply(*objects)
+        self.wait(2 * TOLERANCE)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.history.forget(self.now)
+
+    def apply(self, *puts: ModelObject, gone: tuple[str, ...] = ()) -> None:
+        """Put objects, and delete Services by name."""
+        keys = [ObjectKey("Service", "default", name) for name in gone]
+        touched = self.planner.cache.apply(puts, keys)
+        self.planner.sync(touched, self.history.writer(self.now))
+
+    def compare(
+        self,
+        client: str,
+        asked: str,
+        backend: str = "",
+        *,
+        seen: str = "",
+        protocol: str = "TCP",
+        ago: float = 0.0,
+    ) -> Comparison | None:
+        """Compare a connection of the address ``client``.
+
+        Without ``backend`` it is not translated, without ``seen`` the backend sees the client.
+        """
+        flow = Flow(
+            PROTOCOLS[protocol],
+            (pack(client), 40000),
+            place(asked),
+            place(backend or asked),
+            pack(seen or client),
+        )
+        return self._comparer.compare(flow, self.now - ago)
+
+    def kind(self, *words: str, **more: object) -> str:
+        """Return the kind of difference; ``-`` if the connection is not one to a Service."""
+        found = self.compare(*words, **more)  # type: ignore[arg-type]
+        return found.kind if found else "-"

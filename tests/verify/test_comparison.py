@@ -1,0 +1,140 @@
+"""Which differences are reported, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfsvc.inspect.records import Records
+from bpfsvc.verify.comparison import Difference, differences, persistent
+from bpfsvc.verify.decisions import Decision, Decisions, Treatment
+from bpfsvc.verify.maps import read_records
+from tests.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
+
+CHANGES = {
+    "an endpoint that only one has": (
+        ("iptables", "10.244.1.11:8443", "10.244.1.19:8443"),
+        ("nftables", '["10.244.1.11",8443]', '["10.244.1.19",8443]'),
+        [("prod/unnamed", "10.96.0.24:443/TCP", ("pod", "node", "other"), "backends")],
+    ),
+    "another time of affinity": (
+        ("iptables", "--seconds 600", "--seconds 60"),
+        ("nftables", '"timeout":600', '"timeout":60'),
+        [
+            ("prod/affine:web", "10.96.0.19:80/TCP", (), "affinity"),
+            ("prod/affine:web", "nodeport:30019/TCP", (), "affinity"),
+        ],
+    ),
+    "other source ranges": (
+        ("iptables", "-s 203.0.113.0/24", "-s 203.0.114.0/24"),
+        ("nftables", '"203.0.113.0","len":24', '"203.0.114.0","len":24'),
+        [("prod/ranges:web", "80.11.12.21:80/TCP", (), "sources")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("iptables", "nftables", "found"), CHANGES.values(), ids=CHANGES)
+def test_a_difference_is_reported_with_its_service(
+    iptables: tuple[Layout, str, str],
+    nftables: tuple[Layout, str, str],
+    found: list[tuple[object, ...]],
+) -> None:
+    for layout, old, new in (iptables, nftables):
+        assert old in text(layout)
+        changed = decisions(layout, 4, text(layout).replace(old, new))
+        assert [each[:4] for each in differences(changed, decisions(layout))] == found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_what_one_of_the_two_has_is_shown(layout: Layout) -> None:
+    theirs = decisions(layout)
+    web = theirs.frontends["10.96.0.24:443/TCP"]
+    ours = {**theirs.frontends, "10.96.0.24:443/TCP": _with(web, "10.244.1.11:8443", "10.9.9.9:1")}
+    assert differences(theirs, Decisions(ours)) == [
+        Difference(
+            *("prod/unnamed", "10.96.0.24:443/TCP", ("pod", "node", "other"), "backends"),
+            *((), ("10.9.9.9:1",)),
+        )
+    ]
+
+
+def _with(decision: Decision, *backends: str) -> Decision:
+    clients = {who: each._replace(backends=backends) for who, each in decision.clients.items()}
+    return decision._replace(clients=clients)
+
+
+def test_a_frontend_that_only_one_has_is_one_difference() -> None:
+    theirs = decisions("nftables")
+    without = {key: one for key, one in theirs.frontends.items() if key != "10.96.0.24:443/TCP"}
+    place = ("prod/unnamed", "10.96.0.24:443/TCP", (), "frontend")
+    both = ("forward", "masquerade")
+    assert differences(theirs, Decisions(without)) == [Difference(*place, both, ())]
+    assert differences(Decisions(without), theirs) == [Difference(*place, (), both)]
+
+
+def test_classes_of_clients_are_named_where_they_differ() -> None:
+    one = Decision("prod/web:http", dict.fromkeys(("pod", "node", "other"), Treatment("drop")))
+    other = one._replace(clients={**one.clients, "node": Treatment("reject")})
+    found = differences(
+        Decisions({"10.96.0.9:80/TCP": one}), Decisions({"10.96.0.9:80/TCP": other})
+    )
+    assert found == [
+        Difference("prod/web:http", "10.96.0.9:80/TCP", ("node",), "action", ("drop",), ("reject",))
+    ]
+
+
+def test_addresses_of_nodeports_are_compared_where_both_know_them() -> None:
+    theirs = Decisions({}, frozenset({"192.168.50.11"}))
+    ours = Decisions({}, frozenset({"192.168.50.11", "10.0.0.1", "fd50::11"}))
+    (found,) = differences(theirs, ours)
+    assert found == Difference("", "nodeport:*", (), "addresses", (), ("10.0.0.1",))
+    assert differences(theirs._replace(nodeports=None), ours) == []
+
+
+def test_what_differs_once_is_a_change_under_way() -> None:
+    first = Difference("prod/web:http", "10.96.0.9:80/TCP", (), "frontend", (), ("forward",))
+    second = first._replace(frontend="10.96.0.10:80/TCP")
+    assert persistent([[first, second], [second]]) == [second]
+    assert persistent([[first], [second]]) == []
+
+
+def test_maps_are_read_from_their_dump() -> None:
+    """The entry for all other ports of a cluster IP is none of a Service."""
+    columns = ("frontend", "service", "clients", "action", "backends", "affinity", "restricted")
+    web, backends = "prod/web:http", ("10.244.1.12:8080", "10.244.1.11:8080")
+    rows = [
+        ("10.96.0.9:*", web, ("pod", "node", "other"), "reject", (), 0, False),
+        ("10.96.0.9:80/TCP", web, ("pod",), "forward", backends, 60, False),
+        ("10.96.0.9:80/TCP", web, ("node", "other"), "masquerade", backends, 60, False),
+        ("80.11.12.20:80/TCP", web, ("pod", "node", "other"), "drop", (), 0, True),
+    ]
+    found = read_records(
+        [
+            Records("frontends", columns, rows),
+            Records(
+                "source_ranges",
+                ("service", "network"),
+                [(web, "203.0.113.128/25"), (web, "203.0.113.0/24"), (web, "2001:db8::/32")],
+            ),
+            Records(
+                "node_addresses", ("address", "nodeports"), [("::1", False), ("10.0.0.1", True)]
+            ),
+        ]
+    )
+    assert found.nodeports == frozenset({"10.0.0.1"})
+    both = ("10.244.1.11:8080", "10.244.1.12:8080")
+    assert found.frontends == {
+        "10.96.0.9:80/TCP": Decision(
+            web,
+            {
+                "pod": Treatment("forward", both),
+                "node": Treatment("masquerade", both),
+                "other": Treatment("masquerade", both),
+            },
+            60,
+        ),
+        "80.11.12.20:80/TCP": Decision(
+            web,
+            dict.fromkeys(("pod", "node", "other"), Treatment("drop")),
+            sources=("203.0.113.0/24",),
+        ),
+    }

@@ -1,0 +1,173 @@
+"""What real kube-proxy's rules do to each class of clients, read from both of its modes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bpfsvc.kubeproxy_cleanup.rules import read_tables
+from bpfsvc.verify.comparison import differences
+from bpfsvc.verify.decisions import CLIENTS, Treatment
+from bpfsvc.verify.iptables_rules import read_iptables
+from bpfsvc.verify.nftables_rules import read_nftables
+from bpfsvc.verify.rules import UnreadableRules
+from tests.verify.rules_of_1_36 import (
+    FORWARD,
+    IN_ALL_MODES,
+    LAYOUTS,
+    LOCAL,
+    MASQUERADE,
+    REJECT,
+    REMOTE,
+    Layout,
+    decision,
+    decisions,
+    text,
+)
+
+LOCAL_V6 = ("[fd44:1::11]:8080", "[fd44:1::12]:8080")
+
+DROP = Treatment("drop")
+
+CASES = {
+    **IN_ALL_MODES,
+    "Local keeps clients, and restricts those outside": (
+        "80.11.12.22:80/TCP",
+        (FORWARD, MASQUERADE, Treatment("forward", LOCAL)),
+    ),
+    "Local over IPv6": (
+        "[2001:db8:80::22]:80/TCP",
+        (
+            Treatment("forward", (*LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080")),
+            Treatment("masquerade", (*LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080")),
+            Treatment("forward", LOCAL_V6),
+        ),
+    ),
+    "Local without endpoints here drops clients outside": (
+        "nodeport:30016/TCP",
+        (Treatment("forward", REMOTE), Treatment("masquerade", REMOTE), DROP),
+    ),
+    "its cluster IP has all": (
+        "10.96.0.16:80/TCP",
+        (Treatment("forward", REMOTE), *[Treatment("masquerade", REMOTE)] * 2),
+    ),
+    "an internal policy Local": (
+        "10.96.0.17:80/TCP",
+        (Treatment("forward", LOCAL), *[Treatment("masquerade", LOCAL)] * 2),
+    ),
+    "an internal policy Local without endpoints here": ("10.96.0.18:80/TCP", (DROP,) * 3),
+    "no endpoints at all": ("10.96.0.20:80/TCP", (REJECT,) * 3),
+    "no endpoints behind a NodePort": ("nodeport:30020/TCP", (REJECT,) * 3),
+    "no endpoints behind a load balancer": ("80.11.12.24:80/TCP", (REJECT,) * 3),
+    "affinity with Local": (
+        "80.11.12.25:80/TCP",
+        (FORWARD, MASQUERADE, Treatment("forward", LOCAL)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("frontend", "expected"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_class_of_clients_is_treated_as_the_rules_say(
+    layout: Layout, frontend: str, expected: tuple[Treatment, ...]
+) -> None:
+    assert decision(layout, frontend).clients == dict(zip(CLIENTS, expected, strict=True))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_affinity_is_read_in_seconds(layout: Layout) -> None:
+    assert decision(layout, "10.96.0.19:80/TCP").affinity == 600
+    assert decision(layout, "nodeport:30023/TCP").affinity == 10800
+    assert decision(layout, "10.96.0.10:80/TCP").affinity == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_source_ranges_hold_at_the_load_balancers_address_alone(layout: Layout) -> None:
+    """The node is within a range, so the load balancer's own address is one, too."""
+    ranges = ("80.11.12.21/32", "192.168.50.0/24", "203.0.113.0/24")
+    assert decision(layout, "80.11.12.21:80/TCP").sources == ranges
+    assert decision(layout, "[2001:db8:80::21]:80/TCP").sources == ("2001:db8:80::/64",)
+    assert decision(layout, "nodeport:30014/TCP").sources == ()
+    assert decision(layout, "10.96.0.14:80/TCP").sources == ()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_name_of_the_service_is_that_of_the_rules(layout: Layout) -> None:
+    assert decision(layout, "10.96.0.10:53/UDP").service == "prod/plain:dns"
+    assert decision(layout, "10.96.0.24:443/TCP").service == "prod/unnamed"
+    assert decision(layout, "nodeport:30020/TCP").service == "prod/empty:web"
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_both_modes_of_kube_proxy_do_the_same(family: int) -> None:
+    """This compares two readers that share no code but the walk."""
+    one, other = (decisions(layout, family) for layout in LAYOUTS)
+    assert len(one.frontends) == 32
+    assert differences(one, other) == []
+    assert other.nodeports == frozenset({"192.168.50.11" if family == 4 else "fd50::11"})
+
+
+def test_rules_of_other_programs_are_no_rules_of_kube_proxy() -> None:
+    saved = "*nat\n:PREROUTING ACCEPT [0:0]\n:CNI-HOSTPORT - [0:0]\nCOMMIT\n"
+    assert read_iptables("iptables-nft", 4, read_tables(saved)) is None
+    assert read_nftables({"nftables": [{"table": {"family": "ip", "name": "guard"}}]}, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "old", "new", "word"),
+    [
+        ("iptables", " --dst-type LOCAL", " --dst-type LOCAL --limit-iface-in", "--limit-iface-in"),
+        ("nftables", '{"fib":{"result":"type"', '{"osf":{"result":"type"', "osf"),
+    ],
+)
+def test_what_is_not_known_is_an_error_and_never_a_guess(
+    layout: Layout, old: str, new: str, word: str
+) -> None:
+    printed = text(layout)
+    assert old in printed
+    with pytest.raises(UnreadableRules, match=word):
+        decisions(layout, 4, printed.replace(old, new))
+
+
+def test_kube_proxys_older_chains_of_nftables_are_read() -> None:
+    """A chain for each endpoint with a rule for hairpin, and marks by a chain of their own."""
+    vmap = {
+        "key": {"numgen": {"mode": "random", "mod": 1, "offset": 0}},
+        "data": {"set": [[0, {"goto": {"target": "endpoint-A"}}]]},
+    }
+    saddr = {"payload": {"protocol": "ip", "field": "saddr"}}
+    daddr = {"payload": {"protocol": "ip", "field": "daddr"}}
+    key = {"concat": [daddr, {"meta": {"key": "l4proto"}}, {"payload": {"field": "dport"}}]}
+    mark: dict[str, object] = {"jump": {"target": "mark-for-masquerade"}}
+    pods = {"prefix": {"addr": "10.244.0.0", "len": 16}}
+    name = "service-ABCDEFGH-prod/web/tcp/http"
+    rules: list[tuple[str, list[dict[str, object]]]] = [
+        ("services", [{"vmap": {"key": key, "data": "@service-ips"}}]),
+        (
+            name,
+            [
+                {"match": {"op": "==", "left": daddr, "right": "10.96.0.10"}},
+                {"match": {"op": "!=", "left": saddr, "right": pods}},
+                mark,
+            ],
+        ),
+        (name, [{"vmap": vmap}]),
+        ("endpoint-A", [{"match": {"op": "==", "left": saddr, "right": "10.244.1.11"}}, mark]),
+        ("endpoint-A", [{"dnat": {"addr": "10.244.1.11", "port": 8080}}]),
+        ("mark-for-masquerade", [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": 1}}]),
+    ]
+    element = [{"concat": ["10.96.0.10", "tcp", 80]}, {"goto": {"target": name}}]
+    listed = [
+        {"map": {"name": "service-ips", "elem": [element]}},
+        *({"chain": {"name": chain}} for chain in dict.fromkeys(chain for chain, _ in rules)),
+        *({"rule": {"chain": chain, "expr": expr}} for chain, expr in rules),
+    ]
+    found = decision("nftables", "10.96.0.10:80/TCP", json.dumps({"nftables": listed}))
+    only = ("10.244.1.11:8080",)
+    assert found.service == "prod/web:http"
+    assert found.clients == {
+        "pod": Treatment("forward", only),
+        "node": Treatment("masquerade", only),
+        "other": Treatment("masquerade", only),
+    }
