@@ -1,13 +1,18 @@
-# Three stages: LLVM linked with only what bcc calls; everything installed as Debian and pip do it; and of
-# that, what is needed. The last is built from scratch, but every file in it is of debian:bookworm-slim and
-# its packages, because bcc belongs to Debian's Python.
+# Stages: LLVM linked with only what bcc calls; everything installed by Debian and pip, and the kernel programs
+# compiled; and the part of that which is needed. The images start from scratch, but all their files are from
+# debian:bookworm-slim and its packages, because bcc is installed for Debian's Python.
+#
+# There are two images. The main one has compiled programs and no compiler. That of --target bpfsvc-compiler has
+# bcc and LLVM, too: for C sources or machines that the programs do not fit.
 
-FROM debian:bookworm-slim AS compiler
+FROM debian:bookworm-slim AS llvm
 RUN apt-get -qq update \
  && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
       g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
 COPY deploy/image/compiler.sh /
 RUN /compiler.sh /compiler
+COPY deploy/image/no_kernel.c /
+RUN gcc -O2 -shared -fPIC -o /compiler/no_kernel.so /no_kernel.c
 
 FROM debian:bookworm-slim AS installed
 RUN apt-get -qq update \
@@ -19,14 +24,16 @@ COPY bpf /src/bpf
 COPY bpfsvc /src/bpfsvc
 RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile /src \
  && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip
-COPY --from=compiler /compiler /compiler
+COPY --from=llvm /compiler /compiler
 COPY deploy/image/closure.py /
-# /usr/lib/llvm-14 and /usr/lib/ARCHITECTURE: where Debian's are, so that their records stay true.
+# /usr/lib/llvm-14 and /usr/lib/ARCHITECTURE: Debian's paths, so that its package records stay true.
 RUN cp -P /compiler/libLLVM-14.so.1 "$(dirname "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')")/" \
  && ln -sf "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')" /usr/lib/llvm-14/lib/libclang-cpp.so.14 \
- && /opt/bpfsvc/bin/python /closure.py /image
+ && LD_PRELOAD=/compiler/no_kernel.so \
+      /opt/bpfsvc/bin/python -m bpfsvc.datapath.build.shipped /usr/share/bpfsvc/programs \
+ && /opt/bpfsvc/bin/python /closure.py /image /image-compiler
 
-FROM scratch
+FROM scratch AS main
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="bpfsvc" \
       org.opencontainers.image.description="Kubernetes Services by eBPF, in place of kube-proxy, beside any CNI" \
@@ -37,3 +44,8 @@ COPY --from=installed /image /
 ENV PATH=/opt/bpfsvc/bin:/usr/sbin:/usr/bin PYTHONDONTWRITEBYTECODE=1
 ENTRYPOINT ["bpfsvc"]
 CMD ["run"]
+
+FROM main AS bpfsvc-compiler
+COPY --from=installed /image-compiler /
+
+FROM main AS bpfsvc

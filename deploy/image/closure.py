@@ -1,14 +1,13 @@
-"""Collect what bpfsvc needs of a file system, and nothing else, into an empty directory.
+"""Collect the files that bpfsvc needs, and no others, into an empty directory; into another one
+what its compiler needs beside them.
 
-What is installed with bcc and Python is several times what is ever read of it. Which part that is,
-is found: modules by importing all that the product imports, shared libraries by asking the dynamic
-loader. What is listed is what has to be known beforehand: programs, and parts of large packages
-that serve others.
+The packages of bcc and Python are several times larger than the files that are read. This program
+finds those: modules by importing all that the product imports, shared libraries by the dynamic
+loader. Only programs, and unused parts of large packages, are listed by hand.
 
-The records of the Debian packages that files came from are kept, so that scanners find them, and
-so are their licences.
+The records of the files' Debian packages are kept for scanners, and so are their licences.
 
-Usage: ENVIRONMENT/bin/python closure.py DIRECTORY
+Usage: ENVIRONMENT/bin/python closure.py DIRECTORY COMPILER
 """
 
 from __future__ import annotations
@@ -44,12 +43,18 @@ PROGRAMS = (
         for verb in ("", "-save", "-restore")
     ),
 )
-"""A shell and ``mount`` are for the init container, others for ``bpfsvc cleanup --kube-proxy``."""
+"""A shell and ``mount`` for the init container; the others for ``bpfsvc cleanup --kube-proxy``."""
 
 ETC = ("passwd", "group", "nsswitch.conf", "debian_version", "os-release", "protocols")
 
-LATE = ("bcc", "encodings.idna")
-"""What is imported only when it is used."""
+LATE = ("encodings.idna",)
+"""Modules that are imported only when they are used."""
+
+COMPILER = "bcc"
+"""The module that loads LLVM. Programs that are compiled when the image is built need none."""
+
+PROGRAMS_COMPILED = Path("/usr/share/bpfsvc/programs")
+"""What ``python -m bpfsvc.datapath.build.shipped`` has written."""
 
 KUBECONFIG = """
 {apiVersion: v1, kind: Config, current-context: one, users: [{name: one, user: {token: none}}],
@@ -64,7 +69,7 @@ OUT = (
     *(f"kubernetes/{part}" for part in ("aio", "client/api", "client/models", "e2e_test", "test")),
     *("*.pyi", "*.pyx", "*.pxd", "__pycache__", "tests", "py.typed"),
 )
-"""What is left out of Python packages, unless something imports it."""
+"""Files omitted from Python packages, unless something imports them."""
 
 OUT_OF_LIBRARY = (
     *("__pycache__", "config-*", "curses", "dbm", "distutils", "ensurepip", "idlelib", "lib2to3"),
@@ -72,22 +77,26 @@ OUT_OF_LIBRARY = (
     *("_crypt.*", "_curses*", "_dbm.*", "_sqlite3.*", "_test*", "_tkinter*", "_xx*", "audioop.*"),
     *("nis.*", "ossaudiodev.*", "readline.*", "xx*"),
 )
-"""What is left out of Python's own library, unless something imports it."""
+"""Files omitted from Python's own library, unless something imports them."""
 
 
 class Tree:
-    """The directory that is filled. Paths are those of the system that it is filled from."""
+    """The directory to fill. Paths are those of the system that the files come from.
 
-    def __init__(self, target: Path) -> None:
+    ``beside``: a tree that will be there, too.
+    """
+
+    def __init__(self, target: Path, beside: Tree | None = None) -> None:
         self.target = target
         self.files: set[Path] = set()
+        self._there = beside.files if beside else self.files
 
     def place(self, path: Path) -> Path:
-        """Give where a path of the system is in the directory."""
+        """Return the place of a system's path in the directory."""
         return self.target / path.relative_to("/")
 
     def frame(self) -> None:
-        """Make what is mounted over or written to, and the links of a merged /usr."""
+        """Make mount points, writable directories, and the links of a merged /usr."""
         for name in ("dev", "etc", "proc", "root", "run", "sys", "usr/bin", "usr/lib", "usr/sbin"):
             (self.target / name).mkdir(parents=True)
         (self.target / "tmp").mkdir()
@@ -98,9 +107,9 @@ class Tree:
                 self.place(link.resolve()).mkdir(exist_ok=True)
 
     def add(self, path: Path) -> None:
-        """Copy a file; of a symbolic link, every step of the way."""
+        """Copy a file; of a symbolic link, all links up to its file, too."""
         path = path.parent.resolve() / path.name
-        if path in self.files:
+        if path in self.files or path in self._there:
             return
         self.files.add(path)
         self.place(path).parent.mkdir(parents=True, exist_ok=True)
@@ -109,14 +118,14 @@ class Tree:
             self.add(path.parent / path.readlink())
 
     def add_python(self, paths: Iterable[Path], imported: set[Path], out: Iterable[str]) -> None:
-        """Copy files of Python packages, but for what matches ``out`` and is not imported."""
+        """Copy files of Python packages, except those that match ``out`` and are not imported."""
         for path in paths:
             wanted = path in imported or not any(matches(path, pattern) for pattern in out)
             if wanted and not path.is_dir():
                 self.add(path)
 
     def compile(self, source: Path) -> None:
-        """Put the byte code of a module beside it: nothing can be written where it will run."""
+        """Write the byte code of a module beside it: the image is read-only when it runs."""
         if source.suffix == ".py" and source in self.files:
             py_compile.compile(
                 str(self.place(source)),
@@ -127,38 +136,38 @@ class Tree:
 
 
 def matches(path: Path, pattern: str) -> bool:
-    """Whether a path, or a directory that it is in, is what ``pattern`` names."""
+    """True if a path, or one of its parent directories, matches ``pattern``."""
     return path.match(pattern) or any(parent.match(pattern) for parent in path.parents)
 
 
-class Witness(PathFinder):
-    """Notes every file that is imported; finds none itself. (``sys.modules`` forgets.)"""
+class ImportRecorder(PathFinder):
+    """Records every file that is imported; finds none itself. (``sys.modules`` may lose some.)"""
 
     files: ClassVar[set[Path]] = set()
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
-        """Note where a module is found."""
+        """Record the file of a module."""
         spec = PathFinder.find_spec(name, path, target)
         if spec and spec.origin:
             cls.files.add(Path(spec.origin).resolve())
 
 
 def import_all() -> set[Path]:
-    """Import every module of the product; give the files of all that came with them."""
+    """Import every module of the product but the compiler; return the files of all modules."""
     import bpfsvc
 
     files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
     before = {Path(file).resolve() for file in files if file}
-    sys.meta_path.insert(0, Witness)
+    sys.meta_path.insert(0, ImportRecorder)
     for name in (*module_names(bpfsvc), *LATE):
         importlib.import_module(name)
-    talk_to_servers()
-    return before | Witness.files
+    import_connections()
+    return before | ImportRecorder.files
 
 
 def module_names(package: ModuleType) -> Iterator[str]:
-    """Give the modules below a package, but for what is not for nodes."""
+    """Yield the names of modules below a package, except those that nodes do not need."""
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if found.name.replace(".", "/") in NOT_FOR_NODES or found.name.endswith(".__main__"):
             continue
@@ -167,21 +176,21 @@ def module_names(package: ModuleType) -> Iterator[str]:
             yield from module_names(importlib.import_module(found.name))
 
 
-def talk_to_servers() -> None:
-    """Prepare to talk with an API server in each way, for what that imports."""
-    from bpfsvc.apiserver.connection import connect
-    from bpfsvc.sources import SourceUnavailable
+def import_connections() -> None:
+    """Make a connection to an API server in each way, to import what that needs."""
+    from bpfsvc.kube.connection import connect
+    from bpfsvc.kube.source import SourceUnavailable
 
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(KUBECONFIG)
         file.flush()
         connect(Path(file.name), user_agent="none")
-    with suppress(SourceUnavailable):  # this is no pod
+    with suppress(SourceUnavailable):  # not in a pod
         connect(None, user_agent="none")
 
 
 def programs(tree: Tree) -> None:
-    """Keep the programs and what the C library reads of /etc."""
+    """Copy the programs, and the files of /etc that the C library reads."""
     for name in PROGRAMS:
         found = shutil.which(name, path="/usr/sbin:/usr/bin")
         if found is None:
@@ -194,14 +203,12 @@ def programs(tree: Tree) -> None:
 
 
 def modules(tree: Tree, imported: set[Path]) -> None:
-    """Keep Python's library, bcc, and each distribution of which something is imported."""
+    """Copy Python's library, and each distribution with an imported module."""
     library = Path(sysconfig.get_path("stdlib"))
     tree.add_python(library.rglob("*"), imported, OUT_OF_LIBRARY)
     environment = Path(sys.prefix)
     for name in ("pyvenv.cfg", "bin/python3", "bin/python", "bin/bpfsvc"):
         tree.add(environment / name)
-    (bcc,) = {path.parent for path in imported if path.match("bcc/__init__.py")}
-    tree.add_python(bcc.rglob("*"), imported, OUT)
     site = Path(sysconfig.get_path("purelib"))
     for each in distributions(path=[str(site)]):
         files = [site / file for file in each.files or () if ".." not in file.parts]
@@ -210,38 +217,36 @@ def modules(tree: Tree, imported: set[Path]) -> None:
 
 
 def libraries(tree: Tree) -> None:
-    """Keep the shared libraries that programs, extensions and libraries ask for."""
-    (bcc,) = Path("/usr/lib").glob("*/libbcc.so.0")
-    tree.add(bcc)
+    """Copy the shared libraries that programs, extensions and libraries need."""
     binaries = [str(path) for path in tree.files if not path.is_symlink() and is_binary(path)]
-    told = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False)
-    for line in told.stdout.splitlines():
+    listed = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False)
+    for line in listed.stdout.splitlines():
         if "not found" in line:
             raise SystemExit(f"a shared library is missing: {line.strip()}")
-        # "name => /path (address)", "/path (address)"; "/path:" is what is asked for.
+        # "name => /path (address)", "/path (address)"; "/path:" is the examined file.
         for word in line.split():
             if word.startswith("/") and not word.endswith(":"):
                 tree.add(Path(word))
 
 
 def is_binary(path: Path) -> bool:
-    """Whether a file is one for the dynamic loader."""
+    """True if a file is one for the dynamic loader."""
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def records(tree: Tree) -> None:
-    """Keep what dpkg knows of the packages that files came from, and their licences."""
-    # dpkg knows files of a merged /usr by the names they had before.
+    """Copy dpkg's records of the files' packages, and their licences."""
+    # dpkg has files of a merged /usr under their former names.
     paths = {str(path).removeprefix(prefix) for path in tree.files for prefix in ("", "/usr")}
-    told = subprocess.run(
+    listed = subprocess.run(
         ["dpkg-query", "--search", *sorted(paths)],
         capture_output=True,
         text=True,
-        check=False,  # some are of no package
+        check=False,  # some files belong to no package
     )
     # "name[:architecture]: /path", and lines about diversions.
-    names = {line.split(":")[0] for line in told.stdout.splitlines()}
+    names = {line.split(":")[0] for line in listed.stdout.splitlines()}
     directory = tree.target / "var/lib/dpkg/status.d"
     directory.mkdir(parents=True)
     for stanza in Path("/var/lib/dpkg/status").read_text().split("\n\n"):
@@ -251,19 +256,40 @@ def records(tree: Tree) -> None:
             tree.add(Path("/usr/share/doc", name, "copyright"))
 
 
-def main(target: Path) -> None:
-    """Fill ``target``."""
+def image(target: Path) -> Tree:
+    """Fill ``target`` with what runs on nodes."""
     imported = import_all()
+    if COMPILER in sys.modules:
+        raise SystemExit(f"{COMPILER} is imported by a module that nodes need")
     tree = Tree(target)
     tree.frame()
     programs(tree)
     modules(tree, imported)
     libraries(tree)
+    for compiled in PROGRAMS_COMPILED.iterdir():
+        tree.add(compiled)
     for source in imported:
         tree.compile(source)
     records(tree)
     subprocess.run(["ldconfig", "-r", str(target)], check=True)
+    return tree
+
+
+def compiler(target: Path, beside: Tree) -> None:
+    """Fill ``target`` with bcc and LLVM. The loader finds libraries in these places by itself."""
+    importlib.import_module(COMPILER)
+    imported = ImportRecorder.files
+    (bcc,) = {path.parent for path in imported if path.match(f"{COMPILER}/__init__.py")}
+    tree = Tree(target, beside)
+    tree.add_python(bcc.rglob("*"), imported, OUT)
+    modules(tree, imported)
+    (library,) = Path("/usr/lib").glob("*/libbcc.so.0")
+    tree.add(library)
+    libraries(tree)
+    for source in imported:
+        tree.compile(source)
+    records(tree)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    compiler(Path(sys.argv[2]), image(Path(sys.argv[1])))

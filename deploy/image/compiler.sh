@@ -1,7 +1,7 @@
 #!/bin/sh
-# Link LLVM and clang anew, with what bcc calls and nothing else: a tenth of the symbols, 68 MB in place of
-# 165, and without libz3, libxml2 and ICU (56 MB), which only what is left out needs. Debian's libbcc finds
-# the result under the names it was linked with. The same archives, so the same code is generated.
+# Link LLVM and clang again, only with what bcc calls: a tenth of the symbols, 68 MB in place of
+# 165, and without libz3, libxml2 and ICU (56 MB), which only the omitted parts need. Debian's libbcc finds
+# the result under the names it was linked with. The archives are the same, so it generates the same code.
 #
 # Usage: compiler.sh DIRECTORY (gets libLLVM-14.so.1 and libclang-cpp.so.14)
 set -eu
@@ -14,8 +14,8 @@ bcc=$(ldconfig -p | awk '$1 == "libbcc.so.0" {print $NF; exit}')
 work=$(mktemp -d)
 mkdir -p "$out"
 
-# Columns of nm: [address] kind name[@version]. What is called; and what both sides have a copy of, of
-# which there must be one (inline functions with state, type descriptions).
+# Columns of nm: [address] kind name[@version]. Functions that are called, and symbols of which both
+# sides have a copy but only one may exist (inline functions with state, type descriptions).
 nm -D "$bcc" | sed 's/@.*//' >"$work/all"
 awk '$NF ~ /llvm|clang|^LLVM/ && $(NF-1) == "U" {print $NF}' "$work/all" | sort -u >"$work/called"
 awk '$NF ~ /llvm|clang/ && $(NF-1) ~ /^[WVu]$/ {print $NF}' "$work/all" | sort -u >"$work/shared"
@@ -26,7 +26,7 @@ awk '$NF ~ /llvm|clang/ && $(NF-1) ~ /^[WVu]$/ {print $NF}' "$work/all" | sort -
 } >"$work/exports"
 sed 's/^/-Wl,-u,/' "$work/called" >"$work/roots"
 
-# Of clang's archives those of tools are left alone; of the rest the linker takes what is asked for.
+# Clang's archives of tools are omitted; of the others the linker takes what is needed.
 clang=$(find "$llvm/lib" -name 'libclang[A-Z]*.a' |
 	grep -Ev 'Tidy|Daemon|RemoteIndex|Monitoring|StaticAnalyzer|Testing')
 # shellcheck disable=SC2086,SC2046  # lists of files
