@@ -1,60 +1,96 @@
-# What a person or CI runs. On a fresh Debian 12, as root, each goal first installs what it needs;
-# the next time it finds everything there and starts at once.
+# The commands for developers and CI. On a fresh Debian 12, as root, each goal first installs what it
+# needs; the next time everything is installed, and it starts at once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 
-# Where tc, nft and iptables are; "su" without "-" keeps the PATH of a user, which lacks it.
+# The directories of tc, nft and iptables; after "su" without "-" they are missing in PATH.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-# bcc belongs to the distribution's Python, so that is the one the environment is made of.
+# bcc is installed for the distribution's Python, so the environment uses that one.
 SYSTEM_PYTHON := /usr/bin/python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-TESTS := $(addprefix tests/,rows specification api deploy packets lab)
-PYTEST := $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
+# All tests but those that boot another kernel or build an image.
+TESTS := $(filter-out tests/image tests/kernels tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# Time limits of the lab are so many times longer than an idle machine of usual speed needs.
+PATIENCE := BPFSVC_LAB_PATIENCE=$${BPFSVC_LAB_PATIENCE:-6}
+PYTEST := $(PATIENCE) $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
+# "make test" runs a process per processor, each in a sandbox of its own; WORKERS=1: only this one, for
+# a debugger.
+WORKERS ?= $(shell nproc)
+WORKER := popen//python=$(PYTHON) -m bpfsvc.lab.sandbox -- $(PYTHON)
+PARALLEL_PYTEST := $(PATIENCE) $(PYTHON) -m pytest --dist worksteal --tx '$(WORKERS)*$(WORKER)'
+# What follows a long run of tests: those that failed run once more, with nothing beside them. The output
+# has both results, so a test that needed this is seen.
+OR_ONCE_MORE = || { [ $$? -eq 1 ] && echo 'make: tests failed; once more, by themselves:' && \
+	$(PYTEST) --last-failed --last-failed-no-failures none $(1); }
 
-# What the node needs, what the lab's nodes need (tc, ss and ip; a CNI's masquerade), what lint needs.
+# Packages for the node, for the lab's nodes (tc, ss and ip; a CNI's masquerade), and for lint.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
-# What the benchmark and the tests need beside: a C compiler for the load tool, the other modes' tools,
-# and another's view of what is attached and loaded.
+# Packages for the benchmark and the tests: a C compiler for the load tool, the tools of the other
+# modes, and bpftool for an independent view of attached and loaded programs.
 COMPARED := gcc libc6-dev ethtool ipvsadm bpftool
-# What another kernel needs to be tried.
+# Packages for tests on another kernel.
 EMULATOR := qemu-system-x86 kmod
-# What the image is built and run with, without any registry.
+# Packages that build and run the image, without any registry.
 CONTAINERS := buildah podman runc mmdebstrap openssl
+# Packages for the nodes and the images of the cluster of tests/cluster, beside those of the image.
+NODES := containerd containernetworking-plugins conntrack curl util-linux
 missing = $(strip $(shell for package in $(1); do \
 	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
 	done))
 
 KERNEL := build/kernels/debian-12
+# "make slow KERNEL_TESTS=" leaves out what "make kernels" runs.
+KERNEL_TESTS := tests/kernels
 
-C_SOURCES := $(wildcard bpf/*.c bpf/*.h bpfsvc/bench/load/*.c bpfsvc/bench/load/*.h)
+# The folder with the programs of a Kubernetes release (docs/cluster.md).
+KUBERNETES ?= ../shared/kubernetes
+SHADOW_TEST = tests/lab/test_shadow_kube_proxy.py
 
-.PHONY: help demo test slow kernels image image-test bench lint format clean
-.PHONY: packages compared emulator containers
+C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpfsvc/bench/load/*.c bpfsvc/bench/load/*.h \
+	tests/cluster/load/*.c tests/cluster/load/*.h)
+
+# Lines of code that a function of either language may have; comments and docstrings do not count.
+LONGEST_FUNCTION := 50
+
+.PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: lint format clean packages compared emulator containers nodes
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
 	@echo 'make test    lint, then all tests but the slow ones'
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
+	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
+	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels Linux 6.1 in an emulated machine: the demo, and tests of packets and of the lab'
 	@echo 'make image   the container image, in storage of its own'
-	@echo 'make image-test  the image, run in a lab as the DaemonSet of deploy/ says'
+	@echo 'make image-compiler  the image that has a compiler, too'
+	@echo 'make image-test  the images, run in a lab as the DaemonSet of deploy/ says'
+	@echo 'make cluster a real Kubernetes of three nodes, with bpfsvc, to look around (KUBERNETES=DIR)'
+	@echo 'make cluster-test  tests on it, Kubernetes'"'"' own among them (ARGS=--all: hours)'
+	@echo 'make cluster-down  end it'
 	@echo 'make bench   bpfsvc against kube-proxy and against nothing, measured (ARGS=--quick: 3 min)'
-	@echo 'make lint    ruff, mypy, import-linter, clang-format'
+	@echo 'make lint    ruff, mypy, import-linter, clang-format; each C header compiled by itself'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
 	@echo 'make clean   remove everything made here'
 
 demo: $(VENV)/installed-demo
-	@$(PYTHON) -m bpfsvc.demo $(ARGS)
+	@$(PATIENCE) $(PYTHON) -m bpfsvc.demo $(ARGS)
 
 test: lint | compared
-	@$(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
+	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
+		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
+		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
 slow: $(VENV)/installed-test $(KERNEL)/version | compared
-	@$(PYTEST) -m slow $(TESTS) tests/kernels $(ARGS)
+	@$(PYTEST) -m 'slow and not kubernetes' $(TESTS) $(KERNEL_TESTS) $(ARGS) \
+		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
+
+api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
+	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
 
 kernels: $(VENV)/installed-test $(KERNEL)/version
 	@$(PYTEST) tests/kernels $(ARGS)
@@ -62,8 +98,20 @@ kernels: $(VENV)/installed-test $(KERNEL)/version
 image: $(VENV)/installed-test | containers
 	PYTHON=$(PYTHON) tests/image/build.sh build/image
 
-image-test: image
+image-compiler: $(VENV)/installed-test | containers
+	PYTHON=$(PYTHON) tests/image/build.sh build/image bpfsvc-compiler
+
+image-test: image image-compiler
 	@$(PYTEST) -s tests/image $(ARGS)
+
+cluster: $(VENV)/installed-cluster | nodes
+	@$(PYTHON) -m tests.cluster up $(KUBERNETES) $(ARGS)
+
+cluster-test: $(VENV)/installed-cluster | nodes
+	@$(PYTHON) -m tests.cluster test $(KUBERNETES) $(ARGS)
+
+cluster-down: $(VENV)/installed-cluster
+	@$(PYTHON) -m tests.cluster down $(ARGS)
 
 bench: $(VENV)/installed-bench | compared
 	@$(PYTHON) -m bpfsvc bench $(ARGS)
@@ -71,9 +119,12 @@ bench: $(VENV)/installed-bench | compared
 lint: $(VENV)/installed-test
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy
-	$(VENV)/bin/lint-imports
 	clang-format --dry-run -Werror $(C_SOURCES)
+	$(PYTHON) -m lizard -w -L $(LONGEST_FUNCTION) -C 1000 -a 100 -x './bpfsvc/bpf/*' bpfsvc bpf tests
+	$(VENV)/bin/lint-imports
+	@# These two take longest, each one processor.
+	$(PYTHON) -m mypy & types=$$!; headers=0; $(PYTHON) -m tests.lint.headers || headers=$$?; \
+		wait $$types; exit $$headers
 
 format: $(VENV)/installed-test
 	$(PYTHON) -m ruff check --fix .
@@ -85,11 +136,16 @@ clean:
 		.import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Debian packages: looked for every time, for the checkout may have moved to another machine.
+# Debian packages: checked every time, because the checkout may be on another machine now.
 packages: ; @$(call install,$(call missing,$(PACKAGES)))
 compared: packages ; @$(call install,$(call missing,$(COMPARED)))
 emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
 containers: packages ; @$(call install,$(call missing,$(CONTAINERS)))
+nodes: packages ; @$(call install,$(call missing,$(CONTAINERS) $(COMPARED) $(NODES)))
+
+# Seconds to wait for another program that is installing packages. apt-get waits for dpkg's lock by itself,
+# but not for that of its lists.
+APT_PATIENCE := 600
 
 define install
 	missing='$(1)'; \
@@ -98,12 +154,19 @@ define install
 			echo "missing Debian packages: $$missing (run make as root, or install them)" >&2; exit 1; \
 		fi; \
 		export DEBIAN_FRONTEND=noninteractive; \
-		apt-get -qq update; \
-		apt-get -qq install --no-install-recommends $$missing; \
+		echo "installing $$missing"; \
+		update() { problem=$$(apt-get -qq update 2>&1 >/dev/null); }; \
+		for try in $$(seq $(APT_PATIENCE)); do \
+			update && break; \
+			[[ "$$problem" == *'Could not get lock'* ]] || { echo "$$problem" >&2; break; }; \
+			[ $$try != 1 ] || echo 'waiting for another apt to end'; \
+			sleep 1; \
+		done; \
+		apt-get -qq -o DPkg::Lock::Timeout=$(APT_PATIENCE) install --no-install-recommends $$missing; \
 	fi
 endef
 
-# Debian 12's own kernel, unpacked here; nothing of it is installed.
+# Debian 12's own kernel, unpacked in the checkout; nothing of it is installed.
 $(KERNEL)/version: tests/kernels/fetch.sh tests/kernels/init.sh | emulator
 	tests/kernels/fetch.sh $(@D)
 
