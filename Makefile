@@ -30,14 +30,14 @@ OR_ONCE_MORE = || { [ $$? -eq 1 ] && echo 'make: tests failed; once more, by the
 # Packages for the node, for the lab's nodes (tc, ss and ip; a CNI's masquerade), and for lint.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
 # Packages for the benchmark and the tests: a C compiler for the load tool, the tools of the other
-# modes, and bpftool for an independent view of attached and loaded programs.
-COMPARED := gcc libc6-dev ethtool ipvsadm bpftool
+# modes, and an independent view: bpftool of programs, conntrack of what netfilter follows.
+COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack
 # Packages for tests on another kernel.
 EMULATOR := qemu-system-x86 kmod
 # Packages that build and run the image, without any registry.
 CONTAINERS := buildah podman runc mmdebstrap openssl
 # Packages for the nodes and the images of the cluster of tests/cluster, beside those of the image.
-NODES := containerd containernetworking-plugins conntrack curl util-linux
+NODES := containerd containernetworking-plugins curl util-linux
 missing = $(strip $(shell for package in $(1); do \
 	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
 	done))
