@@ -89,6 +89,8 @@ def enter(command: Sequence[str] | None = None) -> None:
         syscalls.die_with_parent(signal.SIGKILL)
         if os.getppid() == supervisor:
             _move_in(cgroup)
+            # What a script runs in its background ignores SIGINT, and so would all that it starts.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             _execute([sys.executable, *sys.orig_argv[1:]] if command is None else command)
         os._exit(1)
     os._exit(_supervise(child, cgroup))

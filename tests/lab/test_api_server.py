@@ -139,6 +139,7 @@ def test_an_agent_that_starts_without_the_server_changes_nothing(running: Testbe
     wait(lambda: "earlier agent" not in _health(running), "nothing is noted any more")
 
 
+@pytest.mark.slow
 def test_a_node_that_boots_without_the_server_serves_the_last_good_state(running: Testbed) -> None:
     """Its kernel is empty; what was saved is served, and said to be old as long as it is."""
     lab, cluster = running.lab, running.cluster

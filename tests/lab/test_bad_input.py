@@ -209,6 +209,7 @@ def test_a_taken_health_port_is_named(served: Testbed) -> None:
         served.node.end(other)
 
 
+@pytest.mark.slow
 def test_when_the_kernel_refuses_new_programs_the_old_ones_keep_working(
     served: Testbed, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def set_up(
         shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "named"),
     [("default", ["import run"]), ("kube-proxy-nftables", ["bpfsvc\0run", "lab.apiserver"])],

@@ -205,6 +205,7 @@ def test_requests_use_source_ports_in_turn(ends: Ends) -> None:
     assert not ports & {*range(30_000, 32_768)}
 
 
+@pytest.mark.slow
 def test_connections_wait_for_source_ports_instead_of_failing(ends: Ends) -> None:
     """However fast they are: between runs, until ports in TIME_WAIT can be used again."""
     key = "net.ipv4.ip_local_port_range"

@@ -35,6 +35,7 @@ def is_served(testbed: Testbed, pod: LabPod) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--max-node-addresses", "1000")], ids=["same", "newer"])
 @pytest.mark.parametrize("attach", ["auto", "clsact"])
 def test_a_pod_that_came_meanwhile_is_served_before_the_api_server_answers(
@@ -76,6 +77,7 @@ def lost(place: Namespace) -> int:
     return counts["RetransSegs"] - counts["TCPDSACKRecv"]
 
 
+@pytest.mark.slow
 def test_no_running_connection_loses_a_packet_when_interfaces_are_attached_first() -> None:
     """Between pods of one node and of two, where there is tcx.
 

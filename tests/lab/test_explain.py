@@ -81,6 +81,7 @@ def test_names_of_services_and_pods_are_known(testbed: Testbed) -> None:
     assert direct["verdict"] == "none"
 
 
+@pytest.mark.slow
 def test_without_an_answer_of_the_agent_the_entries_are_all_that_is_known(
     testbed: Testbed,
 ) -> None:

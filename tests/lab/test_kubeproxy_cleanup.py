@@ -279,6 +279,7 @@ def test_the_way_back_ends_no_connection_and_waits_for_the_last(
     node.pin_root.mkdir(exist_ok=True)
 
 
+@pytest.mark.slow
 def test_netfilter_leaves_ports_of_ended_connections_alone_too(
     lab: Lab, cluster: LabCluster, mode: Mode
 ) -> None:

@@ -386,6 +386,19 @@ def test_sandbox_ends_what_its_command_left_running() -> None:
     assert not list(sandbox.CGROUP_ROOT.glob("bpfsvc-lab-*"))
 
 
+def test_what_a_sandbox_runs_takes_sigint_though_it_was_started_in_the_background(
+    routed: Lab,
+) -> None:
+    """A shell lets what it starts in the background ignore SIGINT, and its children inherit that.
+    But the tests of this sandbox send it."""
+    work = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+    sandboxed = [sys.executable, "-m", "bpfsvc.lab.sandbox", "--", sys.executable, "-c", work]
+    shell = ["sh", "-c", '"$@" & wait $!', "sh", *sandboxed]
+    process = routed.client.popen(shell, stdout=-1)
+    output, _ = process.communicate(timeout=10)
+    assert output.split() == [b"default_int_handler"]
+
+
 def test_mistakes_are_named(routed: Lab) -> None:
     """A wrong layout, a wrong family, a pod that exists, a command that fails."""
     with pytest.raises(LabError, match="no such network"):

@@ -79,6 +79,7 @@ def test_held_connections_are_active_at_their_backends_and_closed_ones_are_not(
     wait(lambda: not active(node), "none is active")
 
 
+@pytest.mark.slow
 def test_a_removed_backend_drains_until_its_connections_end(node: Testbed) -> None:
     with ExitStack() as stack:
         held = opened(node, stack, 1)

@@ -251,6 +251,7 @@ def test_a_service_that_would_be_refused_is_a_difference(place: Place) -> None:
         place.cluster.drop("ghost")
 
 
+@pytest.mark.slow
 @by_nftables
 def test_a_change_that_only_one_of_the_two_has_seen_is_none(place: Place) -> None:
     """The rules first, then the objects; each time the other is behind, for less than tolerated."""
@@ -271,6 +272,7 @@ def test_a_change_that_only_one_of_the_two_has_seen_is_none(place: Place) -> Non
         assert agent.end() == 0
 
 
+@pytest.mark.slow
 @by_nftables
 def test_for_ends_by_itself_and_its_exit_status_says_whether_they_differ(place: Place) -> None:
     with place.shadow("--for=1s") as agent:

@@ -88,6 +88,7 @@ def fresh(shipped: Path, tmp_path: Path) -> Iterator[Fresh]:
         yield Fresh(testbed, programs, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), ("--max-connections", "12345", "--max-direct-flows", "1000", "--max-backends", "99")],
@@ -103,6 +104,7 @@ def test_the_first_start_with_programs_of_the_image_compiles_nothing(
     assert not fresh.cache.exists()
 
 
+@pytest.mark.slow
 def test_programs_that_the_kernel_refuses_are_compiled_and_the_log_says_so(
     fresh: Fresh, shipped: Path
 ) -> None:

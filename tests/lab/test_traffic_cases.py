@@ -174,7 +174,7 @@ def test_node_without_a_local_backend_drops_external_clients(
         LOCAL.node_port,
         transport,
         count=2,
-        timeout=0.1,
+        timeout=0.05,
     )
     assert counts == {"timeout": 2}
 

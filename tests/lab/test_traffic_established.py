@@ -128,7 +128,7 @@ def test_a_connection_that_the_policy_refuses_stays_refused(
     before = fast_packets(testbed.node)
     to = target(testbed, way, 2 if backend == 2 else 0, family)
     with pytest.raises(TimeoutError):
-        connect(refused, *to, timeout=1.5)
+        connect(refused, *to, timeout=0.3)
     assert fast_packets(testbed.node) == before
 
 
@@ -160,6 +160,7 @@ def _echoes(opened: OpenConnection) -> bool:
         return False
 
 
+@pytest.mark.slow
 @WAYS
 @BACKENDS
 def test_a_connection_that_conntrack_forgets_has_to_be_accepted_again(
@@ -188,6 +189,7 @@ def test_a_connection_that_conntrack_forgets_has_to_be_accepted_again(
     assert opened._some(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["through a Service"])
 @pytest.mark.parametrize("backend", [2], ids=["other node"])
 def test_netfilter_keeps_a_silent_connection_as_long_as_any_other(
@@ -212,6 +214,7 @@ def test_netfilter_keeps_a_silent_connection_as_long_as_any_other(
     assert opened.echo(b"not forgotten")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_connections_stay_fast_while_no_agent_runs_and_with_the_next_one(
@@ -230,6 +233,7 @@ def test_connections_stay_fast_while_no_agent_runs_and_with_the_next_one(
         become_fast(another, node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "auto"])
 @pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
 def test_another_mode_and_back_cut_nothing(
@@ -252,6 +256,7 @@ def test_another_mode_and_back_cut_nothing(
     assert invalid(testbed) == before
 
 
+@pytest.mark.slow
 @WAYS
 @BACKENDS
 def test_datagrams_are_fast_once_both_sides_have_sent_some(
@@ -280,6 +285,7 @@ def test_datagrams_are_fast_once_both_sides_have_sent_some(
     )
 
 
+@pytest.mark.slow
 def test_cleanup_cuts_no_connection_between_pods(family: int) -> None:
     with established(layout="routed", cni_masquerade=True) as testbed:
         to = target(testbed, "to the pod itself", 2, family)

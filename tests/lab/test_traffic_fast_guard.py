@@ -124,6 +124,9 @@ def test_the_doctor_reports_that_the_fast_path_bypasses_nothing(routed: Testbed)
     assert "nothing was found that --fast-path would bypass" in report
 
 
+PROMPT = 15
+"""Seconds within which what is told by the kernel, or looked for often, is seen."""
+
 PROMISED = {
     "iptables": (
         ["ip6tables", "-w", "-A", "FORWARD", "-s", "fd44:9::/64", "-j", "DROP"],
@@ -209,7 +212,13 @@ def test_what_the_stack_gets_first_when_the_fast_path_is_given_up_arrives(
             assert accepted.recv(9) == b""
 
 
-@pytest.mark.parametrize("kind", PROMISED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if seconds > PROMPT else [])
+        for kind, (_, _, seconds) in PROMISED.items()
+    ],
+)
 def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
     routed: Testbed, family: int, kind: str
 ) -> None:
@@ -243,6 +252,7 @@ def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
         assert fast_packets(node) > before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", OUTSIDE)
 def test_a_download_from_outside_goes_on_when_the_fast_path_is_given_up(
     routed: Testbed, family: int, which: str

@@ -57,7 +57,7 @@ def test_a_dropped_connection_is_silent_and_does_not_leave_the_node(
 ) -> None:
     """Each would be answered by node-2, or refused there."""
     for address in (SILENT.vip(family), INGRESS[family], FREE.vip(family)):
-        found = tally(place.node, address, 80, count=1, timeout=0.5)
+        found = tally(place.node, address, 80, count=1, timeout=0.1)
         assert found == {"timeout": 1}, address
 
 

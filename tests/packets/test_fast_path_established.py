@@ -100,6 +100,7 @@ def test_each_direction_is_fast_after_netfilter_has_let_one_of_its_packets_pass(
     assert fast_packets(connection.testbed) == 6
 
 
+@pytest.mark.slow
 def test_in_each_turn_netfilter_gets_a_packet_again_and_decides_anew(
     connection: Connection,
 ) -> None:

@@ -50,6 +50,7 @@ def ship(directory: Path, *, preload: Path | None) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_programs_compiled_without_a_kernel_are_those_compiled_with_one(
     output: Path, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_connections_of_another_layout_are_copied_and_all_other_maps_are_shared(
     assert (node.count("new_connections"), node.count("connections")) == (0, 8 * len(ALL_PEERS))
 
 
+@pytest.mark.slow
 def test_connections_that_the_old_programs_stored_last_are_copied_too(
     start: Start, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_connections_that_the_old_programs_stored_last_are_copied_too(
     assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
 
 
+@pytest.mark.slow
 def test_later_copies_take_only_connections_with_packets_since_the_one_before(
     start: Start, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def compiled() -> Bytecode:
     return Bytecode.decode(compile_source(source), source.code_digest)
 
 
+@pytest.mark.slow
 def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes() -> None:
     loaded = compiled().sized(load(ODD))
     numbers = {**ODD.defines(), "LAYOUT_BYTES": sources.LAYOUT_BYTES}

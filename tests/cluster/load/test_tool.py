@@ -102,6 +102,7 @@ def test_a_held_connection_that_the_server_ends_is_cut_and_opened_again(program:
     assert held.ok >= 3 * held.cut
 
 
+@pytest.mark.slow
 def test_held_connections_end_when_they_are_let_go_and_new_ones_go_on(program: Path) -> None:
     with _server(_answer_all) as port:
         jobs = [
@@ -146,6 +147,7 @@ def test_an_answer_other_than_200_is_wrong(program: Path) -> None:
     assert new.failures == {"request wrong answer": new.failed}
 
 
+@pytest.mark.slow
 def test_each_datagram_without_an_answer_is_counted(program: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
