@@ -57,6 +57,8 @@ SHORT = {
     "node_addresses": "nodeaddr",
     "port_filters": "ports",
     "positions": "position",
+    "schedule_rounds": "rounds",
+    "schedule_tables": "schedule",
     "service_networks": "svc_nets",
     "socket_optouts": "optouts",
     "socket_overflow": "sk_more",

@@ -49,6 +49,7 @@ def service(
     namespace: str = "default",
     *,
     labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     ingress: Sequence[str | Mapping[str, Any]] = (),
     created: str = "",
     **spec: Any,
@@ -58,7 +59,7 @@ def service(
     Without ``addresses``, ``spec`` has all fields of cluster IPs. ``ingress`` are
     addresses of load balancers, or whole entries of ``status``. ``created``: its timestamp.
     """
-    metadata = _metadata(name, namespace, labels)
+    metadata = _metadata(name, namespace, labels, annotations)
     if created:
         metadata["creationTimestamp"] = created
     cluster_ips: Object = {}

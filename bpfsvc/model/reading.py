@@ -69,6 +69,7 @@ class _Kind:
 def _service(raw: wire.Service) -> Objects:
     spec = raw.spec or wire.ServiceSpec()
     labels = raw.metadata.labels or wire.NO_LABELS
+    annotations = raw.metadata.annotations or wire.NO_ANNOTATIONS
     balancer = raw.status.load_balancer if raw.status else None
     ingress = (balancer.ingress if balancer else None) or ()
     return (
@@ -94,6 +95,8 @@ def _service(raw: wire.Service) -> Objects:
             affinity_seconds=_affinity_seconds(spec),
             proxied_elsewhere=labels.proxy_name is not UNSET,
             created=_seconds(raw.metadata.creation_timestamp),
+            scheduler=annotations.scheduler,
+            weights=annotations.weights,
         ),
     )
 
@@ -164,6 +167,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
             addresses=b"".join(address for address, _ in usable),
             traits=tuple(traits for _, traits in usable),
             headless=labels.headless is not UNSET,
+            weight=_weight(raw.metadata),
         ),
     )
 
@@ -178,7 +182,12 @@ def _traits_of(point: wire.Endpoint) -> values.Traits:
         point.node_name or "",
         tuple(hint.name for hint in hints.for_zones or ()) if hints else (),
         tuple(hint.name for hint in hints.for_nodes or ()) if hints else (),
+        point.zone or "",
     )
+
+
+def _weight(metadata: wire.Metadata) -> str | None:
+    return metadata.annotations.weight if metadata.annotations else None
 
 
 _NO_CONDITIONS = wire.Conditions()
@@ -209,6 +218,7 @@ def _endpoints(raw: wire.Endpoints) -> Objects:
             addresses=b"".join(address for address, _ in found),
             traits=tuple(traits for _, traits in found),
             headless=labels.headless is not UNSET,
+            weight=_weight(raw.metadata),
         )
         for number, (of_family, subset, found) in enumerate(parts)
     )
@@ -262,7 +272,7 @@ def _service_cidr(raw: wire.ServiceCIDR) -> Objects:
 def _pod(raw: wire.Pod) -> Objects:
     spec = raw.spec or wire.PodSpec()
     status = raw.status or wire.PodStatus()
-    annotations = raw.metadata.annotations or wire.Annotations()
+    annotations = raw.metadata.annotations or wire.NO_ANNOTATIONS
     listed = () if spec.host_network else status.pod_ips or ()
     return (
         values.Pod(

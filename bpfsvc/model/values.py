@@ -54,6 +54,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
+    * ``scheduler``, ``weights``: the annotations of these names as they are written.
     """
 
     namespace: str
@@ -70,6 +71,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     affinity_seconds: int = 0
     proxied_elsewhere: bool = False
     created: int = 0
+    scheduler: str | None = None
+    weights: str | None = None
 
     @property
     def key(self) -> ObjectKey:
@@ -85,7 +88,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
 class Traits(msgspec.Struct, frozen=True, gc=False):
     """The fields of an endpoint beside its address. Equal endpoints share one value.
 
-    ``node`` is empty if the slice names none; ``zones`` and ``nodes`` are the topology hints.
+    ``node`` and ``zone`` are empty if the slice names none; ``zones`` and ``nodes`` are the
+    topology hints.
     """
 
     ready: bool
@@ -94,6 +98,7 @@ class Traits(msgspec.Struct, frozen=True, gc=False):
     node: str
     zones: tuple[str, ...]
     nodes: tuple[str, ...]
+    zone: str = ""
 
     @property
     def draining(self) -> bool:
@@ -118,6 +123,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     * ``family``: 4 or 6, 0 for kinds of addresses that are ignored (FQDN).
     * ``addresses``: 16 bytes for each endpoint, in the order of ``traits``.
     * ``headless``: the label ``service.kubernetes.io/headless`` exists.
+    * ``weight``: the annotation ``bpfsvc.io/weight`` as it is written.
     """
 
     kind: str
@@ -129,6 +135,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     addresses: bytes
     traits: tuple[Traits, ...]
     headless: bool = False
+    weight: str | None = None
 
     @property
     def key(self) -> ObjectKey:

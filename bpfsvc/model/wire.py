@@ -47,9 +47,15 @@ NO_LABELS = Labels()
 
 
 class Annotations(Wire):
-    """The annotations that bpfsvc reads."""
+    """The annotations that bpfsvc reads: of Pods, of Services, of slices."""
 
     socket_lb: str = field(default="", name="bpfsvc.io/socket-lb")
+    scheduler: str | None = field(default=None, name="bpfsvc.io/scheduler")
+    weights: str | None = field(default=None, name="bpfsvc.io/weights")
+    weight: str | None = field(default=None, name="bpfsvc.io/weight")
+
+
+NO_ANNOTATIONS = Annotations()
 
 
 class Metadata(Wire):
@@ -155,6 +161,7 @@ class Endpoint(Wire):
     addresses: list[str] | None = None
     conditions: Conditions | None = None
     node_name: str | None = None
+    zone: str | None = None
     hints: Hints | None = None
 
 
@@ -337,7 +344,7 @@ def decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:
 
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_LABEL = ".metadata.labels."
+_MAPS_OF_METADATA = ("labels", "annotations")
 
 
 def _object_error(error: msgspec.ValidationError, raw: object) -> ObjectError:
@@ -352,9 +359,10 @@ def _object_error(error: msgspec.ValidationError, raw: object) -> ObjectError:
 
 
 def _path(place: str) -> tuple[str | int, ...]:
-    """Split ``.spec.ports[0]`` into its steps; the name of a label has dots of its own."""
-    if place.startswith(_LABEL):
-        return "metadata", "labels", place.removeprefix(_LABEL)
+    """Split ``.spec.ports[0]`` into its steps; names of labels and annotations have dots."""
+    for name in _MAPS_OF_METADATA:
+        if place.startswith(f".metadata.{name}."):
+            return "metadata", name, place.removeprefix(f".metadata.{name}.")
     return tuple(int(index) if index else name for name, index in _STEP.findall(place))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfsvc.base.address import family, pack
+from bpfsvc.services.schedulers import RANDOM, Scheduler
 
 _PLACEHOLDERS = {4: pack("127.0.0.1"), 6: pack("::1")}
 """The address that kube-proxy uses for a node whose address it does not know."""
@@ -36,6 +37,7 @@ class ServiceConfig:
     * ``allow_external_ips``: answer on ``spec.externalIPs``.
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for node ports and external IPs
       as well.
+    * ``scheduler``: of Services that name none.
     """
 
     detector_v4: bool = True
@@ -43,6 +45,7 @@ class ServiceConfig:
     masquerade_all: bool = False
     allow_external_ips: bool = True
     source_ranges_for_all: bool = False
+    scheduler: Scheduler = RANDOM
 
     def has_detector(self, of_family: int) -> bool:
         """True if pods can be identified in family 4 or 6."""

@@ -21,18 +21,18 @@ from typing import NamedTuple
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
 from bpfsvc.model import Port, Service
 from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.endpoints import Eligible, PortEndpoints
+from bpfsvc.services.endpoints import PortEndpoints
 from bpfsvc.services.entries import (
-    NO_EXTRA,
-    Backend,
     Frontend,
     Policies,
     Policy,
     PortEntries,
     ServicePort,
-    extra_ranges,
+    extra_entries,
 )
 from bpfsvc.services.refused_addresses import refusal
+from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.slots import Range, Slots, place
 from bpfsvc.services.source_ranges import source_ranges
 
 # -- where the Service answers --
@@ -127,14 +127,6 @@ def is_external_local(service: Service) -> bool:
 # -- what clients meet there --
 
 
-class Slots(NamedTuple):
-    """Ranges of backend slots, (first, size): C, L, and whether anything is usable (H)."""
-
-    cluster: tuple[int, int]
-    local: tuple[int, int]
-    anything: bool
-
-
 def port_entries(
     service: Service,
     port: Port,
@@ -142,13 +134,16 @@ def port_entries(
     frontends: Iterable[ServiceFrontend],
     node: NodeContext,
     config: ServiceConfig,
+    scheduling: Scheduling = USUAL_SCHEDULING,
 ) -> PortEntries:
     """Return the entries of one service port."""
     of_family = endpoints.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
-    backends, slots = _lay_out(
-        endpoints.eligible,
+    backends, slots, tables = place(
+        endpoints,
+        scheduling,
+        config.scheduler,
         needs_cluster=outside or not service.internal_local,
         needs_local=outside_local or service.internal_local,
     )
@@ -167,21 +162,7 @@ def port_entries(
             policies = _special(policies, service.affinity_seconds, restricted)
         met[one.frontend] = policies
     in_use = any(policies.restricted for policies in met.values())
-    return PortEntries(port.number, backends, met, extra_ranges(ranges) if in_use else NO_EXTRA)
-
-
-def _lay_out(
-    eligible: Eligible, *, needs_cluster: bool, needs_local: bool
-) -> tuple[tuple[Backend, ...], Slots]:
-    """Put C into the first slots and L into the next, only where needed; equal sets share slots."""
-    cluster = eligible.cluster if needs_cluster else []
-    local = eligible.local if needs_local else []
-    shared = cluster == local
-    backends = tuple(cluster) if shared else (*cluster, *local)
-    slots = Slots(
-        (0, len(cluster)), (0 if shared else len(cluster), len(local)), bool(eligible.cluster)
-    )
-    return backends, slots
+    return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
 
 
 _REJECT = Policy(0, 0, False, True)
@@ -205,6 +186,7 @@ def _internal_policies(
         pod=_policy(slots, reachable, masquerade=masquerade_all),
         node=_policy(slots, reachable, masquerade=foreign),
         other=_policy(slots, reachable, masquerade=foreign),
+        schedule=slots.schedule,
     )
 
 
@@ -216,18 +198,19 @@ def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Polici
     """
     if not local_only:
         everyone = _policy(slots, slots.cluster, masquerade=True)
-        return Policies(everyone, everyone, everyone)
+        return Policies(everyone, everyone, everyone, schedule=slots.schedule)
     external = _policy(slots, slots.local, masquerade=False)
     return Policies(
         pod=_policy(slots, slots.cluster, masquerade=False) if detector else external,
         node=_policy(slots, slots.cluster, masquerade=True),
         other=external,
+        schedule=slots.schedule,
     )
 
 
-def _policy(slots: Slots, reachable: tuple[int, int], *, masquerade: bool) -> Policy:
+def _policy(slots: Slots, reachable: Range, *, masquerade: bool) -> Policy:
     """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops."""
-    first, size = reachable
+    first, size, table, refuses = reachable
     if size:
-        return Policy(first, size, masquerade, False)
-    return Policy(0, 0, False, reject=not slots.anything)
+        return Policy(first, size, masquerade, refuses, table)
+    return Policy(0, 0, False, reject=refuses or not slots.anything)

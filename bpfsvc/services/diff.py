@@ -3,8 +3,8 @@
 Backends are never changed in place: a service port whose backends differ gets all of them anew
 under a generation of its own, and its frontends flip to it one atomic write each. So a packet
 meets either all old or all new backends. Positions belong to a generation as its backends do, so
-a service port that gets or loses affinity is written anew as well. Where the backends stay, only
-the entries that differ are written.
+a service port that gets or loses affinity is written anew as well, and so is one whose table of a
+schedule changes. Where these stay, only the entries that differ are written.
 
 Source ranges have no generations: new ones are put before the frontends flip and old ones are
 deleted after it, and between the two a client of either is served.
@@ -16,7 +16,14 @@ from collections.abc import Mapping
 
 from bpfsvc.base.errors import MapFull
 from bpfsvc.services.applied import Applied, applied, flat, has_affinity
-from bpfsvc.services.entries import Backend, Place, PortEntries, ServiceEntries, ServicePort
+from bpfsvc.services.entries import (
+    Backend,
+    Extra,
+    Place,
+    PortEntries,
+    ServiceEntries,
+    ServicePort,
+)
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.registry import MAPS
@@ -68,13 +75,22 @@ def _applied(
     if was is None:
         return _renewed(port, ids.new_service(), {}, wanted, ids, taken)
     sticky = has_affinity(wanted.frontends.values())
-    if (was.backends(), was.has_affinity) != (wanted.backends, sticky):
+    if (was.backends(), was.has_affinity) != (wanted.backends, sticky) or (
+        _of_generation(was.extra) != _of_generation(wanted.extra)
+    ):
         return _renewed(port, was.service_id, was.counters(), wanted, ids, taken)
     if (was.frontends(), was.number, was.extra) == (wanted.frontends, wanted.number, wanted.extra):
         return was
     return was._replace(
         number=wanted.number, flat_frontends=flat(wanted.frontends), extra=wanted.extra
     )
+
+
+def _of_generation(extra: Extra) -> Extra:
+    """Return those of the entries that belong to a generation."""
+    if not extra:
+        return extra
+    return {one.name: extra[one.name] for one in MAPS if one.has_generation and one.name in extra}
 
 
 def _renewed(

@@ -5,13 +5,14 @@ The names are kube-proxy's, and so are the rules: readiness, draining as a last 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.model import EndpointSlice, Traits
 from bpfsvc.services.context import NodeContext
 from bpfsvc.services.entries import Backend, Place, ServicePort
+from bpfsvc.services.weights import NO_SLICES, USUAL, SliceName
 
 Endpoints = dict[Place, Traits]
 
@@ -23,12 +24,19 @@ class Eligible(NamedTuple):
     local: list[Backend]
 
 
+_NO_WEIGHTS: Mapping[Place, int] = {}
+
+
 class PortEndpoints(NamedTuple):
-    """One service port: ``all`` its endpoints, merged, and those that this node may use."""
+    """One service port: ``all`` its endpoints, merged, and those that this node may use.
+
+    ``weights``: those that the slices of the endpoints have.
+    """
 
     key: ServicePort
     all: Endpoints
     eligible: Eligible
+    weights: Mapping[Place, int] = _NO_WEIGHTS
 
 
 def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
@@ -40,19 +48,29 @@ def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
 
 
 def merge_port(
-    slices: Iterable[EndpointSlice], key: ServicePort, node: NodeContext
+    slices: Iterable[EndpointSlice],
+    key: ServicePort,
+    node: NodeContext,
+    of_slices: Mapping[SliceName, int] = NO_SLICES,
 ) -> PortEndpoints:
-    """Return the endpoints of one service port; ``slices`` as :func:`in_order` returns them."""
-    endpoints = _merge(slices, key)
-    return PortEndpoints(key, endpoints, _eligible(endpoints, node))
+    """Return the endpoints of one service port; ``slices`` as :func:`in_order` returns them.
+
+    ``of_slices``: the weights of those slices that have one.
+    """
+    endpoints, weights = _merge(slices, key, of_slices)
+    return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights)
 
 
-def _merge(slices: Iterable[EndpointSlice], key: ServicePort) -> Endpoints:
+def _merge(
+    slices: Iterable[EndpointSlice], key: ServicePort, of_slices: Mapping[SliceName, int]
+) -> tuple[Endpoints, Mapping[Place, int]]:
     """Unite the slices. Of two records of one endpoint, one that stays beats one that leaves."""
     endpoints: Endpoints = {}
+    weights: dict[Place, int] = {}
     for one in slices:
         if one.family != key.family:
             continue
+        weight = of_slices.get((one.kind, one.name), USUAL) if of_slices else USUAL
         for name, protocol, number in one.ports:
             if name != key.port_name or protocol != key.protocol:
                 continue
@@ -60,7 +78,9 @@ def _merge(slices: Iterable[EndpointSlice], key: ServicePort) -> Endpoints:
                 place = (address, number)
                 if not traits.terminating or place not in endpoints:
                     endpoints[place] = traits
-    return endpoints
+                    if of_slices:
+                        weights[place] = weight
+    return endpoints, weights or _NO_WEIGHTS
 
 
 def _eligible(endpoints: Endpoints, node: NodeContext) -> Eligible:

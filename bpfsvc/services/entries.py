@@ -8,7 +8,8 @@ and nothing below them knows what a NodePort is. Addresses are packed (see
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, NewType
 
 from bpfsvc.base.address import (
     ANY_NODE_ADDRESS_V4,
@@ -73,14 +74,16 @@ Place = tuple[bytes, int]
 class Policy(NamedTuple):
     """What happens to one class of clients: slots ``first .. first + size - 1`` of the backends.
 
-    With ``size`` 0 there is no backend: with ``reject`` clients get an error, else packets are
-    dropped.
+    With ``size`` 0, or where the place in the table has no slot, there is no backend: with
+    ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
+    the table of these slots; 0: none, any slot may be chosen.
     """
 
     first: int
     size: int
     masquerade: bool
     reject: bool
+    table: int = 0
 
 
 class Policies(NamedTuple):
@@ -89,6 +92,8 @@ class Policies(NamedTuple):
     * ``affinity_seconds``: how long a client stays with its backend; 0: no longer than the
       connection.
     * ``restricted``: only clients within the source ranges of the service port are served.
+    * ``schedule``: what leads to a slot, or to a place of the table
+      (:class:`bpfsvc.services.schedulers.Schedule`).
     """
 
     pod: Policy
@@ -96,6 +101,7 @@ class Policies(NamedTuple):
     other: Policy
     affinity_seconds: int = 0
     restricted: bool = False
+    schedule: int = 0
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:
@@ -108,7 +114,7 @@ CLIENTS = ("pod", "node", "other")
 
 
 Extra = Mapping[str, tuple[tuple[Any, ...], ...]]
-"""Map -> the entries that a service port has there, sorted, each without the service id.
+"""Map -> the entries that a service port has there, sorted, each without service id and generation.
 
 For maps that no more needs to be known of (:func:`bpfsvc.services.registry.extra_map`).
 """
@@ -130,9 +136,38 @@ class PortEntries(NamedTuple):
         return ranges_of(self.extra)
 
 
-def extra_ranges(ranges: tuple[Network, ...]) -> Extra:
-    """Return the entries of the map of source ranges."""
-    return {"source_ranges": tuple((one,) for one in ranges)} if ranges else NO_EXTRA
+PlaceRun = NewType("PlaceRun", bytes)
+"""Places of a table, end to end: numbers of slots in the machine's order."""
+
+PLACE_BYTES = 2
+
+ScheduleTable = tuple[int, bytes]
+"""The first slot of a policy, and all places of its table."""
+
+_CHUNK = 128 * PLACE_BYTES
+"""Bytes of places in one entry of the map (SCHEDULE_CHUNK of bpf/maps/schedule_tables.h)."""
+
+_UNUSED = b"\xff"
+
+
+def chunks_of(table: int) -> range:
+    """Return the numbers of the entries that hold a table of so many places."""
+    return range(-(-table * PLACE_BYTES // _CHUNK))
+
+
+@lru_cache(maxsize=512)
+def extra_entries(ranges: tuple[Network, ...], tables: tuple[ScheduleTable, ...] = ()) -> Extra:
+    """Return the entries of the maps of source ranges and of schedules' tables."""
+    extra: dict[str, tuple[tuple[Any, ...], ...]] = {}
+    if ranges:
+        extra["source_ranges"] = tuple((one,) for one in ranges)
+    if tables:
+        extra["schedule_tables"] = tuple(
+            (first, at // _CHUNK, table[at : at + _CHUNK].ljust(_CHUNK, _UNUSED))
+            for first, table in tables
+            for at in range(0, len(table), _CHUNK)
+        )
+    return extra or NO_EXTRA
 
 
 def ranges_of(extra: Extra) -> tuple[Network, ...]:

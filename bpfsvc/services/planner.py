@@ -27,8 +27,9 @@ from bpfsvc.services.entries import Frontend, PortEntries
 from bpfsvc.services.frontend_ownership import FrontendOwnership
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import FRONTENDS, Read
+from bpfsvc.services.registry import FRONTENDS, SCHEDULE_ROUNDS, Read
 from bpfsvc.services.restore import restore
+from bpfsvc.services.scheduling import Schedulings
 from bpfsvc.services.view import EndpointSummary, ServiceView, evaluate
 
 _SOME_V4 = ANY_NODE_ADDRESS_V4
@@ -54,6 +55,7 @@ class Planner:
         self.cache = cache
         self.applied_state = AppliedState()
         self.ownership = FrontendOwnership()
+        self.schedulings = Schedulings()
         self.refused: dict[ServiceKey, MapFull] = {}
         """Services without room in a map: the kernel holds what was applied of them before."""
         self.config = config
@@ -79,7 +81,7 @@ class Planner:
         """
         freed = self.sync({*self.cache.service_keys(), *self.applied_state.keys()}, write)
         if self._strays:
-            strays = self._keep_owned(self._strays)
+            strays = self._keep_counting(self._keep_owned(self._strays))
             write(strays)
             self._strays = Plan()
             freed |= strays.frees
@@ -143,6 +145,13 @@ class Planner:
         deleted[:] = [one for one in deleted if not self._is_applied_for_owner(one)]
         return plan
 
+    def _keep_counting(self, strays: Plan) -> Plan:
+        """Take out the deletion of counters of turns that service ports need again by now."""
+        if deleted := strays.deletes(SCHEDULE_ROUNDS):
+            needed = {key for one in self.applied_state for (key,) in SCHEDULE_ROUNDS.entries(one)}
+            deleted[:] = [one for one in deleted if one not in needed]
+        return strays
+
     def _is_applied_for_owner(self, frontend: Frontend) -> bool:
         owner = self.ownership.owner(frontend)
         return owner is not None and frontend in self.applied_state.frontends(owner)
@@ -168,7 +177,9 @@ class Planner:
 
     def view(self, key: ServiceKey) -> ServiceView:
         """Return what this node makes of a Service as it is known now."""
-        return evaluate(*self.cache.lookup(key), self.node, self.config)
+        known = self.cache.lookup(key)
+        scheduling = self.schedulings.read(key, *known)
+        return evaluate(*known, self.node, self.config, scheduling)
 
     def take_summaries(self) -> dict[ServiceKey, EndpointSummary]:
         """Return the summaries of all Services planned since the last call."""

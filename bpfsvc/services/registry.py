@@ -17,7 +17,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bpfsvc.base.networks import Network
 from bpfsvc.services.applied import Applied
-from bpfsvc.services.entries import Frontend, Policies, ServicePort
+from bpfsvc.services.entries import Frontend, PlaceRun, Policies, ServicePort
+from bpfsvc.services.schedulers import Schedule
 
 E = TypeVar("E", bound=tuple[Any, ...])
 """The type of a map's entries."""
@@ -52,6 +53,7 @@ class ServiceMap(Generic[E]):
     * ``counted``: service ports share entries, and the kernel counts by how many each is used.
     * ``by_kernel``: the programs make the entries; the agent deletes those of service ports that
       are no more. The key is the service id.
+    * ``put_once``: the programs count in the value; an entry that is there is left as it is.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ServiceMap(Generic[E]):
     restore: Restore
     counted: bool = False
     by_kernel: bool = False
+    put_once: bool = False
     key: Callable[[E], Any] = field(init=False)
     """The function from an entry to its key: a tuple, or the only field of it."""
 
@@ -140,6 +143,22 @@ class SourceRangeEntry(NamedTuple):
     network: Network
 
 
+class ScheduleTableEntry(NamedTuple):
+    """128 places of the table that belongs to the slots from ``first`` on."""
+
+    service_id: int
+    generation: int
+    first: int
+    chunk: int
+    slots: PlaceRun
+
+
+class RoundEntry(NamedTuple):
+    """A service port whose backends take turns."""
+
+    service_id: int
+
+
 class ServiceId(NamedTuple):
     """What the agent needs of an entry that the programs made."""
 
@@ -180,6 +199,11 @@ def _positions(one: Applied) -> Iterator[PositionEntry]:
     )
 
 
+def _rounds(one: Applied) -> Iterable[RoundEntry]:
+    takes_turns = any(each.schedule == Schedule.ROUND for _, each in one.frontend_items())
+    return (RoundEntry(one.service_id),) if takes_turns else ()
+
+
 def _frontends(one: Applied) -> Iterator[FrontendEntry]:
     service_id, generation = one.service_id, one.generation
     return (
@@ -193,12 +217,17 @@ def _frontends(one: Applied) -> Iterator[FrontendEntry]:
 
 def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> ServiceMap[E]:
     """Describe a map whose entries are a service id and what ``PortEntries.extra`` has under
-    the name of the map: for each entry a tuple of the other fields, sorted."""
+    the name of the map: for each entry a tuple of the other fields, sorted.
+
+    If the second field is the generation, other entries are a new generation of the service port.
+    """
 
     make: Callable[..., E] = entry
+    has_generation = entry._fields[1:2] == ("generation",)  # type: ignore[attr-defined]
 
     def entries(one: Applied) -> Iterator[E]:
-        return (make(one.service_id, *rest) for rest in one.extra.get(name, ()))
+        ids = (one.service_id, one.generation) if has_generation else (one.service_id,)
+        return (make(*ids, *rest) for rest in one.extra.get(name, ()))
 
     return ServiceMap(name, entry, key_fields, option, entries, Restore.EXTRA)
 
@@ -219,6 +248,10 @@ ENDPOINTS = ServiceMap(
 BACKENDS = ServiceMap("backends", BackendEntry, 3, "--max-backend-slots", _backends, Restore.PART)
 POSITIONS = ServiceMap("positions", PositionEntry, 4, "--max-backends", _positions, Restore.DERIVED)
 SOURCE_RANGES = extra_map("source_ranges", SourceRangeEntry, 2, "--max-source-ranges")
+SCHEDULE_TABLES = extra_map("schedule_tables", ScheduleTableEntry, 4, "--max-schedule-chunks")
+SCHEDULE_ROUNDS = ServiceMap(
+    "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
+)
 REFUSALS = kernel_map("refusals", "--max-services")
 FRONTENDS = ServiceMap("frontends", FrontendEntry, 1, "--max-frontends", _frontends, Restore.PART)
 
@@ -229,6 +262,8 @@ MAPS: tuple[ServiceMap[Any], ...] = (
     BACKENDS,
     POSITIONS,
     SOURCE_RANGES,
+    SCHEDULE_TABLES,
+    SCHEDULE_ROUNDS,
     FRONTENDS,
 )
 """In the order in which entries may be put: frontends last, as they refer to all others. Entries

@@ -2,7 +2,8 @@
 
 The earlier agent may have died anywhere in a plan, so its entries are believed only where they
 agree: a service port is restored with the newest generation its frontends refer to, if all slots of
-that generation are there, and all that follows from them (positions, where it has affinity).
+that generation are there, the tables that its frontends refer to, and all that follows from them
+(positions, where it has affinity).
 Every other entry is a stray. Strays still carry traffic, so they are not deleted here but made into
 a plan, to be executed after the first complete sync, which spares the frontends that are still
 wanted.
@@ -20,13 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, get_type_hints
 
 from bpfsvc.services.applied import Applied, applied
-from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Frontend, Policies
+from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Frontend, Policies, chunks_of
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.registry import (
     BACKENDS,
     FRONTENDS,
     MAPS,
+    SCHEDULE_TABLES,
     SERVICES,
     E,
     Read,
@@ -151,8 +153,10 @@ def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> 
         return None
     if _reach(current.values()) > len(slots):
         return None
+    extra = _extra(name.service_id, generation, found)
+    if not _has_tables(current.values(), extra):
+        return None
     pairs = [(Backend(one.address, one.port, one.hairpin), one.counters_id) for one in slots]
-    extra = _extra(name.service_id, found)
     one = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
     return one if _has_derived(one, found) else None
 
@@ -162,9 +166,15 @@ def _sharing(frontend: Frontend, shared: Mapping[bytes, bytes]) -> Frontend:
     return Frontend(shared.get(address, address), port, protocol)
 
 
-def _extra(service_id: int, found: _All) -> Extra:
+def _extra(service_id: int, generation: int, found: _All) -> Extra:
     extra = {
-        one.name: tuple(sorted(entry[1:] for entry in entries.of(service_id)))
+        one.name: tuple(
+            sorted(
+                entry[2 if one.has_generation else 1 :]
+                for entry in entries.of(service_id)
+                if getattr(entry, "generation", generation) == generation
+            )
+        )
         for one, entries in found.items()
         if one.restore is Restore.EXTRA
     }
@@ -179,6 +189,18 @@ def _has_derived(one: Applied, found: _All) -> bool:
             if expected and not expected <= set(entries.of(one.service_id)):
                 return False
     return True
+
+
+def _has_tables(policies: Iterable[Policies], extra: Extra) -> bool:
+    """True if no entry is missing of the tables that the policies have."""
+    needed = {
+        (one.first, chunk)
+        for all_of in policies
+        for one in all_of.by_class
+        if one.table
+        for chunk in chunks_of(one.table)
+    }
+    return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
 
 
 def _reach(policies: Iterable[Policies]) -> int:

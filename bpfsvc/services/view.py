@@ -18,6 +18,7 @@ from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.desired import is_external_local, port_entries, service_ports
 from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
 from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
+from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
 
 PortCounts = Mapping[tuple[str, int], int]
 """Traffic policy (``internal``, ``external``) and family -> number of service ports."""
@@ -60,6 +61,7 @@ def evaluate(
     slices: Iterable[EndpointSlice],
     node: NodeContext,
     config: ServiceConfig,
+    scheduling: Scheduling = USUAL_SCHEDULING,
 ) -> ServiceView:
     """Return the view of a Service; nothing for one that is deleted or another proxy's.
 
@@ -71,9 +73,9 @@ def evaluate(
     entries: ServiceEntries = {}
     ports: list[PortEndpoints] = []
     for key, (port, frontends) in service_ports(service, config).items():
-        endpoints = merge_port(slices, key, node)
+        endpoints = merge_port(slices, key, node, scheduling.of_slices)
         ports.append(endpoints)
-        entries[key] = port_entries(service, port, endpoints, frontends, node, config)
+        entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
     return ServiceView(entries, _summary(service, ports, node.name))
 
 

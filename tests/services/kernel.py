@@ -2,7 +2,8 @@
 
 It executes plans one operation at a time, in any order inside a phase, and after each one checks
 all that a packet may look up: every frontend has a complete set of backends of its Service, their
-positions if it has affinity, and its source ranges if it is restricted.
+positions if it has affinity, its source ranges if it is restricted, its tables and its counter of
+turns if its schedule has them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from bpfsvc.base.networks import Network
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.entries import Frontend, Place, ServicePort
+from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.registry import (
@@ -25,6 +26,8 @@ from bpfsvc.services.registry import (
     FRONTENDS,
     MAPS,
     POSITIONS,
+    SCHEDULE_ROUNDS,
+    SCHEDULE_TABLES,
     SERVICES,
     SOURCE_RANGES,
     BackendEntry,
@@ -32,10 +35,13 @@ from bpfsvc.services.registry import (
     EndpointEntry,
     FrontendEntry,
     PositionEntry,
+    RoundEntry,
+    ScheduleTableEntry,
     ServiceMap,
     ServiceName,
     SourceRangeEntry,
 )
+from bpfsvc.services.schedulers import NO_SLOT, Schedule
 from tests.services.objects import CONFIG
 
 Key = tuple[Any, ...]
@@ -53,6 +59,8 @@ class Kernel:
         self.positions: dict[Key, PositionEntry] = self.maps[POSITIONS]
         self.ranges: dict[Key, SourceRangeEntry] = self.maps[SOURCE_RANGES]
         self.frontends: dict[Frontend, FrontendEntry] = self.maps[FRONTENDS]
+        self.tables: dict[Key, ScheduleTableEntry] = self.maps[SCHEDULE_TABLES]
+        self.rounds: dict[int, RoundEntry] = self.maps[SCHEDULE_ROUNDS]
         self.vanished: set[Frontend] = set()
         self.ever: dict[ServicePort, set[Place]] = defaultdict(set)
 
@@ -89,6 +97,7 @@ class Kernel:
                     "no client is allowed at a restricted frontend"
                 )
             for policy in entry.policies.by_class:
+                self._check_table(entry, policy)
                 for slot in range(policy.first, policy.first + policy.size):
                     backend = self.backends.get((entry.service_id, entry.generation, slot))
                     assert backend, "a frontend has an empty slot"
@@ -98,6 +107,24 @@ class Kernel:
                     if entry.policies.affinity_seconds:
                         key = (entry.service_id, entry.generation, *address_port)
                         assert slot in self.positions[key].slots
+
+    def _check_table(self, entry: FrontendEntry, policy: Policy) -> None:
+        """Check the table of a policy: all places that a packet may look up lead to its slots."""
+        places = self.table(entry, policy)
+        assert len(places) == policy.table, "a table has missing places"
+        for slot in places:
+            assert slot < policy.size or (slot == NO_SLOT and policy.reject)
+        if entry.policies.schedule == Schedule.ROUND:
+            assert entry.service_id in self.rounds, "nobody counts the turns"
+
+    def table(self, entry: FrontendEntry, policy: Policy) -> list[int]:
+        """Return the places of the table of a policy."""
+        chunks = (
+            self.tables.get((entry.service_id, entry.generation, policy.first, chunk))
+            for chunk in range(-(-policy.table // 128))
+        )
+        places = [slot for one in chunks if one for slot in memoryview(one.slots).cast("H")]
+        return places[: policy.table]
 
     def ranges_of(self, service_id: int) -> list[Network]:
         """Return the source ranges of a service port, sorted."""
@@ -116,7 +143,8 @@ class Kernel:
                 if (one.service_id, one.generation) == (entry.service_id, entry.generation)
             )
             ranges = self.ranges_of(entry.service_id)
-            meaning[frontend] = (name.port, name.number, slots, entry.policies, ranges)
+            tables = [self.table(entry, one) for one in entry.policies.by_class]
+            meaning[frontend] = (name.port, name.number, slots, entry.policies, ranges, tables)
         return meaning
 
     def leftovers(self) -> set[Key]:
@@ -148,6 +176,8 @@ class Kernel:
             self.endpoints[entry] += 1
             return
         assert not (one.has_generation and key in self.maps[one]), "overwritten in place"
+        if one.put_once and key in self.maps[one]:
+            return
         self.maps[one][key] = entry
 
     def _delete(self, one: ServiceMap[Any], key: Any) -> None:

@@ -33,13 +33,22 @@ def raw_service(
     name: str = "web",
     *,
     labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     ingress: tuple[Mapping[str, str], ...] = (),
     created: str = "",
     **spec: object,
 ) -> dict[str, object]:
     """Return a raw Service; the default is one port ``http`` on 10.96.0.1:80."""
     fields: dict[str, Any] = {"clusterIP": "10.96.0.1", "ports": [HTTP]} | spec
-    return objects.service(name, (), labels=labels, ingress=ingress, created=created, **fields)
+    return objects.service(
+        name,
+        (),
+        labels=labels,
+        annotations=annotations,
+        ingress=ingress,
+        created=created,
+        **fields,
+    )
 
 
 def service(name: str = "web", **parts: object) -> Service:
@@ -54,7 +63,7 @@ def endpoint(words: str) -> dict[str, object]:
 
     After the address comes the node (``-`` for none), then in any order: ``unready``,
     ``draining`` (terminating but serving), ``dead`` (terminating), ``leaving`` (ready, though
-    terminating), zone hints ``a@``, node hints ``a#``.
+    terminating), zone hints ``a@``, node hints ``a#``, its own zone ``in:a``.
     """
     address, node, *rest = words.split()
     states = {
@@ -65,14 +74,18 @@ def endpoint(words: str) -> dict[str, object]:
     }
     conditions: dict[str, bool] = {}
     hints: dict[str, list[dict[str, str]]] = {"forZones": [], "forNodes": []}
+    zone: dict[str, str] = {}
     for word in rest:
         if word.endswith("@"):
             hints["forZones"].append({"name": word[:-1]})
         elif word.endswith("#"):
             hints["forNodes"].append({"name": word[:-1]})
+        elif word.startswith("in:"):
+            zone = {"zone": word.removeprefix("in:")}
         else:
             conditions = states[word]
-    return objects.endpoint(address, "" if node == "-" else node, **conditions) | {"hints": hints}
+    made = objects.endpoint(address, "" if node == "-" else node, **conditions)
+    return made | {"hints": hints} | zone
 
 
 def raw_slice(
@@ -81,10 +94,13 @@ def raw_slice(
     name: str = "web-1",
     ports: tuple[Mapping[str, object], ...] = ({"name": "http", "port": 8080},),
     labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return a raw slice of a Service; the first endpoint decides the family."""
     written = [endpoint(words) for words in endpoints]
-    return objects.endpoint_slice(of, written, ports, name=name, labels=labels)
+    return objects.endpoint_slice(
+        of, written, ports, name=name, labels=labels, annotations=annotations
+    )
 
 
 def endpoint_slice(*endpoints: str, **parts: object) -> EndpointSlice:

@@ -15,7 +15,7 @@ from bpfsvc.services.entries import (
     PortEntries,
     ServiceEntries,
     ServicePort,
-    extra_ranges,
+    extra_entries,
 )
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
@@ -44,7 +44,7 @@ def port_entries(
     frontends = {ADDRESS: anyone}
     if node_port:
         frontends[NODE_PORT] = anyone
-    return PortEntries(number, backends, frontends, extra_ranges(ranges))
+    return PortEntries(number, backends, frontends, extra_entries(ranges))
 
 
 NEAR, FAR = Network(bytes(16), 100), Network(bytes(16), 104)

@@ -13,7 +13,12 @@ from bpfsvc.model import ModelObject, ObjectKey, Service, read_object
 from bpfsvc.services.entries import Frontend, ServicePort
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.registry import EndpointEntry, SourceRangeEntry
+from bpfsvc.services.registry import (
+    SCHEDULE_ROUNDS,
+    SCHEDULE_TABLES,
+    EndpointEntry,
+    SourceRangeEntry,
+)
 from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import HTTP, raw_service, raw_slice
 
@@ -38,6 +43,21 @@ AFFINITY: st.SearchStrategy[dict[str, object]] = st.sampled_from(
             "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
         },
     ]
+)
+
+
+SCHEDULERS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
+    [
+        {},
+        {"bpfsvc.io/scheduler": "rr"},
+        {"bpfsvc.io/scheduler": "wrr", "bpfsvc.io/weights": "10.0.0.1=3,10.0.0.2=0"},
+        {"bpfsvc.io/scheduler": "sh", "bpfsvc.io/weights": "node/here=0"},
+        {"bpfsvc.io/scheduler": "mh", "bpfsvc.io/weights": "10.0.0.1=2"},
+        {"bpfsvc.io/weights": "node/here=0,node/there=2"},
+    ]
+)
+WEIGHT: st.SearchStrategy[dict[str, str]] = st.sampled_from(
+    [{}, {}, {"bpfsvc.io/weight": "0"}, {"bpfsvc.io/weight": "2"}]
 )
 
 
@@ -71,6 +91,7 @@ def services(draw: st.DrawFn) -> ModelObject:
             internalTrafficPolicy=draw(st.sampled_from(["Cluster", "Local"])),
             ingress=draw(st.sampled_from([(), ({"ip": "80.0.0.9"},)])),
             loadBalancerSourceRanges=draw(st.lists(RANGES, max_size=2)),
+            annotations=draw(SCHEDULERS),
             **draw(AFFINITY),  # type: ignore[arg-type]
         )
     )
@@ -86,6 +107,7 @@ def slices(draw: st.DrawFn) -> ModelObject:
             *(f"{address} {draw(node_words)}" for address in chosen),
             of=of,
             name=f"slice-{draw(st.integers(1, 3))}",
+            annotations=draw(WEIGHT),
             ports=tuple(
                 {"name": name, "port": 8080, "protocol": protocol}
                 for name, protocol in (("http", "TCP"), ("renamed", "TCP"), ("dns", "UDP"))
@@ -185,6 +207,14 @@ def test_many_steps_end_like_a_fresh_start(
         for one in planner.applied_state
         for network in one.ranges
     }
+    assert set(kernel.tables) == {
+        SCHEDULE_TABLES.key(entry)
+        for one in planner.applied_state
+        for entry in SCHEDULE_TABLES.entries(one)
+    }
+    assert set(kernel.rounds) == {
+        entry.service_id for one in planner.applied_state for entry in SCHEDULE_ROUNDS.entries(one)
+    }
     assert +kernel.endpoints == Counter(
         EndpointEntry(*place, one.port.protocol)
         for one in planner.applied_state
@@ -213,9 +243,10 @@ def test_an_agent_that_dies_anywhere_is_replaced_without_harm(
     assert kernel.meaning() == program_new_kernel(left, random).meaning()
     assert set(kernel.names) == {one.service_id for one in successor.applied_state}
     assert {entry.service_id for entry in kernel.ranges.values()} <= set(kernel.names)
-    assert {(one.service_id, one.generation) for one in kernel.positions.values()} <= {
-        (one.service_id, one.generation) for one in successor.applied_state
-    }
+    generations = {(one.service_id, one.generation) for one in successor.applied_state}
+    for entries in (kernel.positions, kernel.tables):
+        assert {key[:2] for key in entries} <= generations
+    assert set(kernel.rounds) <= set(kernel.names)
     assert not left_to_write(successor), "nothing is left to write"
 
 

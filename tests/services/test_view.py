@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.model import EndpointSlice
 from bpfsvc.services import endpoints
-from bpfsvc.services.entries import ServicePort
+from bpfsvc.services.entries import Place, ServicePort
 from bpfsvc.services.view import NOTHING, HealthCheck, evaluate
+from bpfsvc.services.weights import SliceName
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, service
 
 DNS = {"name": "dns", "port": 53, "protocol": "UDP"}
@@ -45,9 +47,11 @@ def test_the_slices_are_merged_once_per_service_port(monkeypatch: pytest.MonkeyP
     merged: list[str] = []
     merge = endpoints._merge
 
-    def counted(slices: list[EndpointSlice], key: ServicePort) -> endpoints.Endpoints:
+    def counted(
+        slices: list[EndpointSlice], key: ServicePort, weights: Mapping[SliceName, int]
+    ) -> tuple[endpoints.Endpoints, Mapping[Place, int]]:
         merged.append(key.port_name)
-        return merge(slices, key)
+        return merge(slices, key, weights)
 
     monkeypatch.setattr(endpoints, "_merge", counted)
     evaluate(LOCAL, SLICES, NODE, CONFIG)

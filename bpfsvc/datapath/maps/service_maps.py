@@ -34,7 +34,7 @@ class ServiceMaps:
     def __init__(self, pinned: Pinned) -> None:
         """Open the maps; raise :class:`KernelError` if their layout is not the one known here."""
         self._tables: dict[ServiceMap[Any], _Table[Any]] = {
-            one: (_CountedTable if one.counted else _Table)(one, pinned) for one in MAPS
+            one: _table(one, pinned) for one in MAPS
         }
         self._service_networks = pinned.map("service_networks")
         self._network = pinned.layout.maps["service_networks"].key.expect(
@@ -135,6 +135,14 @@ class _Table(Generic[E]):
         return self._codec.decode(self.map.items())
 
 
+class _OnceTable(_Table[E]):
+    """A map in whose values the programs count: what is there is never put again."""
+
+    def put(self, entries: Iterable[E], destinations: Destinations) -> None:  # noqa: ARG002
+        for key, value in map(self._codec.encode, entries):
+            self.map.update(key, value, NOEXIST)
+
+
 class _CountedTable(_Table[E]):
     """A map whose values are the numbers of uses.
 
@@ -178,6 +186,12 @@ class _CountedTable(_Table[E]):
     def _uses(self, key: bytes) -> int:
         count: int = _ID.unpack(self.map.lookup(key) or bytes(4))[0]
         return count
+
+
+def _table(one: ServiceMap[E], pinned: Pinned) -> _Table[E]:
+    if one.counted:
+        return _CountedTable(one, pinned)
+    return (_OnceTable if one.put_once else _Table)(one, pinned)
 
 
 def _set_keys(table: Map, wanted: set[bytes]) -> int:

@@ -1,0 +1,123 @@
+"""Which scheduler and weights a Service has, by its annotations and those of its slices.
+
+A value that cannot be used is reported, and the last good one stays in force: a typo must not move
+the clients of a Service that works. So the last values are remembered, of the few Services that
+have such annotations. What a former agent knew is lost: after a restart, a bad value counts as
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from bpfsvc.model import EndpointSlice, Service
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.schedulers import Scheduler, parse_scheduler
+from bpfsvc.services.weights import (
+    NO_SLICES,
+    NO_WEIGHTS,
+    USUAL,
+    SliceName,
+    Weights,
+    parse_weight,
+    parse_weights,
+)
+
+_T = TypeVar("_T")
+
+_IN_FORCE = "the last good value stays in force"
+
+
+class Scheduling(NamedTuple):
+    """How a Service chooses among its endpoints.
+
+    * ``scheduler``: None: the node's.
+    * ``weights``: what the Service says of its endpoints.
+    * ``of_slices``: the weight of each slice that has one.
+    """
+
+    scheduler: Scheduler | None = None
+    weights: Weights = NO_WEIGHTS
+    of_slices: Mapping[SliceName, int] = NO_SLICES
+
+
+USUAL_SCHEDULING = Scheduling()
+"""That of a Service without such annotations; one object for all of them."""
+
+
+class Schedulings:
+    """The values in force of all Services, and what is wrong with their annotations."""
+
+    def __init__(self) -> None:
+        self._in_force: dict[ServiceKey, Scheduling] = {}
+        self._faults: dict[ServiceKey, str] = {}
+
+    def read(
+        self, key: ServiceKey, service: Service | None, slices: Iterable[EndpointSlice]
+    ) -> Scheduling:
+        """Return what is in force for a Service as it is now; remember it for the next time."""
+        before = self._in_force.pop(key, USUAL_SCHEDULING) if self._in_force else USUAL_SCHEDULING
+        if self._faults:
+            self._faults.pop(key, None)
+        if service is None or not _has_annotations(service, slices):
+            return USUAL_SCHEDULING
+        now, faults = read_scheduling(service, slices, before)
+        self._in_force[key] = now
+        if faults:
+            self._faults[key] = "; ".join(faults)
+        return now
+
+    def fault(self, key: ServiceKey) -> str:
+        """Return what is wrong with the annotations of a Service, "" if nothing is."""
+        return self._faults.get(key, "")
+
+
+def read_scheduling(
+    service: Service, slices: Iterable[EndpointSlice], before: Scheduling = USUAL_SCHEDULING
+) -> tuple[Scheduling, list[str]]:
+    """Return what the annotations say, and a text for each that cannot be used.
+
+    ``before`` has the values that are used in place of bad ones.
+    """
+    faults: list[str] = []
+
+    def read(name: str, text: str | None, parse: Callable[[str], _T], last: _T, none: _T) -> _T:
+        if text is None:
+            return none
+        try:
+            return parse(text)
+        except ValueError as error:
+            faults.append(f"{name}: {error}; {_IN_FORCE}")
+            return last
+
+    scheduler = read(
+        "annotation bpfsvc.io/scheduler",
+        service.scheduler,
+        parse_scheduler,
+        before.scheduler,
+        None,
+    )
+    weights = read(
+        "annotation bpfsvc.io/weights", service.weights, parse_weights, before.weights, NO_WEIGHTS
+    )
+    of_slices = {
+        (one.kind, one.name): read(
+            f"annotation bpfsvc.io/weight of {one.kind} {one.name}",
+            one.weight,
+            parse_weight,
+            before.of_slices.get((one.kind, one.name), USUAL),
+            USUAL,
+        )
+        for one in slices
+        if one.weight is not None
+    }
+    return Scheduling(scheduler, weights, of_slices or NO_SLICES), faults
+
+
+def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
+    return (
+        service.scheduler is not None
+        or service.weights is not None
+        or any(one.weight is not None for one in slices)
+    )

@@ -1,0 +1,120 @@
+"""Where the endpoints of a service port stand in the kernel: ranges of backend slots, and tables.
+
+C stands in the first slots and L in the next, only where they are needed; equal sets share slots.
+A range holds the endpoints that may be chosen. Those of weight 0 stand behind all ranges: nobody
+new comes to them, but their connections go on and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import compress
+from operator import not_
+from typing import NamedTuple
+
+from bpfsvc.services.endpoints import PortEndpoints
+from bpfsvc.services.entries import PLACE_BYTES, Backend, ScheduleTable
+from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, lay_out
+from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.weights import USUAL
+
+
+class Range(NamedTuple):
+    """Backend slots ``first .. first + size - 1``, and the number of places in their table.
+
+    ``refuses``: clients for whom nothing can be chosen are refused, though there are endpoints.
+    """
+
+    first: int
+    size: int
+    table: int = 0
+    refuses: bool = False
+
+
+class Slots(NamedTuple):
+    """The ranges of C and of L, whether anything is usable (H), and what leads to a slot."""
+
+    cluster: Range
+    local: Range
+    anything: bool
+    schedule: int = Schedule.RANDOM.value
+
+
+class Placed(NamedTuple):
+    """The backends in the order of their slots, the ranges, and the table of each that has one."""
+
+    backends: tuple[Backend, ...]
+    slots: Slots
+    tables: tuple[ScheduleTable, ...] = ()
+
+
+def place(
+    endpoints: PortEndpoints,
+    scheduling: Scheduling,
+    default: Scheduler,
+    *,
+    needs_cluster: bool,
+    needs_local: bool,
+) -> Placed:
+    """Return the slots of the endpoints that the service port needs.
+
+    ``default`` is the scheduler of Services that name none.
+    """
+    eligible = endpoints.eligible
+    cluster = eligible.cluster if needs_cluster else []
+    local = eligible.local if needs_local else []
+    anything = bool(eligible.cluster)
+    if scheduling is USUAL_SCHEDULING and default == RANDOM:
+        return _unscheduled(cluster, local, anything)
+    weight = partial(_weight, endpoints, scheduling)
+    return _scheduled(cluster, local, anything, scheduling.scheduler or default, weight)
+
+
+def _unscheduled(cluster: list[Backend], local: list[Backend], anything: bool) -> Placed:
+    """Place endpoints of which any is as likely as another, as nearly all are."""
+    if cluster == local:
+        whole = Range(0, len(cluster))
+        return Placed(tuple(cluster), Slots(whole, whole, anything))
+    slots = Slots(Range(0, len(cluster)), Range(len(cluster), len(local)), anything)
+    return Placed((*cluster, *local), slots)
+
+
+def _scheduled(
+    cluster: list[Backend],
+    local: list[Backend],
+    anything: bool,
+    scheduler: Scheduler,
+    weight: Callable[[Backend], int],
+) -> Placed:
+    """Place endpoints among which a scheduler chooses by their weights."""
+    backends: list[Backend] = []
+    quiesced: dict[Backend, None] = {}
+    ranges: list[Range] = []
+    tables: list[ScheduleTable] = []
+    schedule = Schedule.RANDOM
+    for endpoints in [cluster] if cluster == local else [cluster, local]:
+        weights = list(map(weight, endpoints))
+        chosen = list(compress(endpoints, weights))
+        quiesced |= dict.fromkeys(compress(endpoints, map(not_, weights)))
+        places = [one.place for one in endpoints]
+        schedule, table = lay_out(scheduler, list(zip(places, weights, strict=True)))
+        refuses = bool(endpoints) and (not chosen or _has_gap(table))
+        ranges.append(Range(len(backends), len(chosen), len(table) // PLACE_BYTES, refuses))
+        if table:
+            tables.append((len(backends), table))
+        backends += chosen
+    slots = Slots(ranges[0], ranges[-1], anything, schedule.value)
+    return Placed((*backends, *quiesced), slots, tuple(tables))
+
+
+def _weight(endpoints: PortEndpoints, scheduling: Scheduling, one: Backend) -> int:
+    traits = endpoints.all[one.place]
+    of_slice = endpoints.weights.get(one.place, USUAL)
+    return scheduling.weights.of(one.address, traits.node, traits.zone, of_slice)
+
+
+@lru_cache(maxsize=256)
+def _has_gap(table: bytes) -> bool:
+    """True if a place of the table has no slot."""
+    return NO_SLOT in memoryview(table).cast("H")

@@ -1,0 +1,85 @@
+"""The weights of endpoints, as annotations write them.
+
+``bpfsvc.io/weights`` of a Service: ``zone/a=3, node/n2=1, 10.244.1.5=0``. ``bpfsvc.io/weight`` of
+an EndpointSlice: one number, for those of its endpoints that the Service says nothing of. Weight 0
+takes an endpoint out of service: no new connections, while those that it has go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from bpfsvc.base.address import pack
+
+_K = TypeVar("_K")
+
+MOST = 65535
+
+USUAL = 1
+"""The weight of an endpoint that no annotation says anything of."""
+
+
+class Weights(NamedTuple):
+    """What a Service says of its endpoints: by packed address, by node, by zone."""
+
+    addresses: Mapping[bytes, int]
+    nodes: Mapping[str, int]
+    zones: Mapping[str, int]
+
+    def of(self, address: bytes, node: str, zone: str, of_slice: int = USUAL) -> int:
+        """Return the weight of an endpoint: that of its address, else node, else zone, else slice.
+
+        ``node`` and ``zone`` may be empty: it is not known where the endpoint is.
+        """
+        found = self.addresses.get(address)
+        if found is None:
+            found = self.nodes.get(node)
+        if found is None:
+            found = self.zones.get(zone)
+        return of_slice if found is None else found
+
+
+NO_WEIGHTS = Weights({}, {}, {})
+
+SliceName = tuple[str, str]
+"""Kind and name of a slice."""
+
+NO_SLICES: Mapping[SliceName, int] = {}
+
+
+def parse_weights(text: str) -> Weights:
+    """Read the weights of a Service. Raises ``ValueError`` with one line."""
+    addresses: dict[bytes, int] = {}
+    named: dict[str, dict[str, int]] = {"node": {}, "zone": {}}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, number = (each.strip() for each in part.rpartition("="))
+        if not equals:
+            raise ValueError(f"{part!r} must be NAME=WEIGHT")
+        kind, slash, rest = name.partition("/")
+        if slash and rest and kind in named:
+            _add(named[kind], rest, name, number)
+        else:
+            _add(addresses, _address(name), name, number)
+    return Weights(addresses, named["node"], named["zone"])
+
+
+def parse_weight(text: str) -> int:
+    """Read one weight. Raises ``ValueError`` with one line."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > MOST:
+        raise ValueError(f"a weight must be 0 to {MOST}, not {digits!r}")
+    return int(digits)
+
+
+def _add(weights: dict[_K, int], key: _K, name: str, number: str) -> None:
+    if key in weights:
+        raise ValueError(f"{name} has two weights")
+    weights[key] = parse_weight(number)
+
+
+def _address(name: str) -> bytes:
+    try:
+        return pack(name)
+    except ValueError:
+        raise ValueError(f"{name!r} must be zone/NAME, node/NAME or an IP address") from None
