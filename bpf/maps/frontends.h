@@ -13,9 +13,21 @@
 struct policy {
 	__u32 first; /* slot */
 	__u32 size;  /* 0: no endpoint serves */
+	__u32 table; /* places in the schedule's table; 0: one for each slot, without a table */
 	__u8 masquerade;
-	__u8 reject; /* with size 0: refuse the client, else drop silently */
+	__u8 reject; /* without an endpoint: refuse the client, else drop silently */
 	__u8 zero[2];
+};
+
+/* What gives the number of a place in the schedule's table. */
+enum schedule {
+	SCHEDULE_RANDOM,
+	SCHEDULE_ROUND,	      /* a counter of the service, one more for each connection */
+	SCHEDULE_SOURCE,      /* the client's address */
+	SCHEDULE_SOURCE_PORT, /* and its port */
+	SCHEDULE_DESTINATION, /* the address that the client asked for */
+	SCHEDULE_MAGLEV,      /* as SCHEDULE_SOURCE, by the hash of Maglev */
+	SCHEDULE_MAGLEV_PORT, /* as SCHEDULE_SOURCE_PORT, by the hash of Maglev */
 };
 
 struct frontend_key {
@@ -33,7 +45,8 @@ struct frontend {
 	struct policy other;
 	__u32 affinity_seconds; /* 0: no session affinity */
 	__u8 restricted;	/* clients must be in source_ranges */
-	__u8 zero[3];
+	__u8 schedule;		/* of enum schedule */
+	__u8 zero[2];
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

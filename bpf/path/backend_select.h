@@ -13,6 +13,7 @@
 #include "maps/settings.h"
 #include "maps/source_ranges.h"
 #include "path/client.h"
+#include "path/schedule.h"
 
 enum verdict {
 	VERDICT_NONE, /* no frontend: the packet or call is left as it is */
@@ -21,6 +22,14 @@ enum verdict {
 	VERDICT_DROP,
 	VERDICT_RESET,	   /* of an unknown connection: see conn_unknown.h */
 	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
+	VERDICT_BY_TC,	   /* not chosen: tc sees the connection, with the client's port */
+};
+
+/* For whom a backend is chosen. */
+enum chooser {
+	CHOOSER_PACKET, /* or a socket of the node, which no tc program translates */
+	CHOOSER_POD_SOCKET,
+	CHOOSER_EXPLAIN, /* nothing is counted */
 };
 
 /* (By an index: the verifier would follow three branches through all that comes after.) */
@@ -69,8 +78,9 @@ static inline int guard(const struct address *address, __u32 *service)
 
 /*
  * Choose a backend of `frontend_key` for a client: its last one, if the service has session
- * affinity, else one at random, each equally likely. Return a verdict; `choice` is written for
- * VERDICT_DNAT, and `choice->service` for refusals too.
+ * affinity, else the one that the service's schedule gives, mostly one at random, each equally
+ * likely. Return a verdict; `choice` is written for VERDICT_DNAT, and `choice->service` for refusals
+ * too. `chooser` is a constant where this is called.
  *
  * The agent may replace entries meanwhile, and the kernel may reuse the memory of a removed entry
  * at once. So the frontend is read again after the backend was copied: only if it still names the
@@ -78,10 +88,16 @@ static inline int guard(const struct address *address, __u32 *service)
  * replacements do not fit between four reads that follow each other.
  */
 static inline int choose_backend(struct frontend_key *frontend_key, const struct client *client,
-				 struct choice *choice)
+				 struct choice *choice, enum chooser chooser)
 {
 	struct frontend *frontend = frontend_find(frontend_key);
+	__u64 number = bpf_get_prandom_u32();
 
+	if (chooser == CHOOSER_POD_SOCKET && frontend && frontend->schedule)
+		return VERDICT_BY_TC;
+	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
+		number = schedule_number(frontend, &frontend_key->address, client,
+					 chooser != CHOOSER_EXPLAIN);
 #pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 2; attempt++) {
 		struct backend_key key = {};
@@ -99,8 +115,9 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (frontend->restricted && !source_allowed(key.service, &client->address))
 			return VERDICT_FORBIDDEN;
 		if (policy.size) {
-			key.slot = policy.first +
-				   (__u32)(((__u64)bpf_get_prandom_u32() * policy.size) >> 32);
+			key.slot = policy.first + (__u32)((number * policy.size) >> 32);
+			if (frontend->schedule | policy.table)
+				schedule_apply(&key, &policy, number);
 			if (affinity)
 				affinity_apply(&key, &policy, &client->address, affinity);
 			backend = backends.lookup(&key);
@@ -111,10 +128,10 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (!frontend || frontend->service != key.service ||
 		    frontend->generation != key.generation)
 			continue;
-		if (!policy.size)
-			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
-		if (!backend)
+		if (!backend && policy.size && !policy.reject)
 			continue;
+		if (!backend)
+			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
 		choice->sticky = (affinity | -affinity) >> 31; /* != 0, without a branch */
 		return VERDICT_DNAT;
@@ -125,7 +142,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 /*
  * Choose once more, where the backend that choose_backend() has chosen will not do: another one for
  * each `number` in a row, as long as there are more. The choice stays as it is where the service
- * has session affinity, or where entries change at this moment.
+ * has session affinity or a schedule, or where entries change at this moment.
  */
 static inline void choose_again(struct frontend_key *frontend_key, const struct client *client,
 				struct choice *choice, __u32 number)
@@ -141,7 +158,7 @@ static inline void choose_again(struct frontend_key *frontend_key, const struct 
 	key.service = frontend->service;
 	key.generation = frontend->generation;
 	policy_for(&policy, frontend, client->class);
-	if (!policy.size)
+	if (!policy.size || policy.table || frontend->schedule)
 		return;
 	key.slot = policy.first + number % policy.size;
 	backend = backends.lookup(&key);

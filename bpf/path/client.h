@@ -16,6 +16,8 @@ enum client_class {
 struct client {
 	struct address address;
 	__u32 class;
+	__be16 port; /* 0: the kernel has not chosen it yet */
+	__u16 zero;
 };
 
 static inline __u32 client_class(const struct settings *settings, __u32 ifindex,

@@ -225,12 +225,13 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	if (!destination_may_be_frontend(&packet->flow.destination))
 		return conn_new_direct(skb, settings, packet);
 	packet->client.address = packet->flow.source;
+	packet->client.port = packet->flow.source_port;
 	packet->client.class = client_class(settings, skb->ifindex, &packet->client.address);
 	key.address = packet->flow.destination;
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	verdict = choose_backend(&key, &packet->client, &packet->choice);
+	verdict = choose_backend(&key, &packet->client, &packet->choice, CHOOSER_PACKET);
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;

@@ -32,7 +32,8 @@ static inline int explain_question(struct __sk_buff *skb)
 		question.client.class =
 			client_class(settings, skb->ifindex, &question.client.address);
 	loopback_normalize(&question.frontend.address);
-	verdict = choose_backend(&question.frontend, &question.client, &question.choice);
+	verdict = choose_backend(&question.frontend, &question.client, &question.choice,
+				 CHOOSER_EXPLAIN);
 	if (bpf_skb_store_bytes(skb, 0, &question, sizeof(question), 0))
 		return -1;
 	return verdict;

@@ -261,14 +261,15 @@ static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connec
 			     struct netns_source *pod)
 {
 	struct frontend_key key = call->asked;
-	int verdict = choose_backend(&key, &call->client, &call->choice);
+	int verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_POD_SOCKET);
 
 	if (verdict == VERDICT_NONE)
 		return socket_leave(context, known, call, connect);
-	if (verdict != VERDICT_DNAT)
+	if (verdict != VERDICT_DNAT && verdict != VERDICT_BY_TC)
 		return 1;
 	/* tc sees whether the node has a listener there, and can change the source port. */
-	if (call->choice.masquerade || cluster_ip_is_held(&call->asked.address) ||
+	if (verdict == VERDICT_BY_TC || call->choice.masquerade ||
+	    cluster_ip_is_held(&call->asked.address) ||
 	    (!connect && known && socket_shares(context, known, call))) {
 		socket_leave_to_tc(context, connect, 0);
 		return 1;
@@ -301,7 +302,7 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 	int verdict;
 
 	loopback_normalize(&key.address);
-	verdict = choose_backend(&key, &call->client, &call->choice);
+	verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_PACKET);
 	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT)

@@ -20,6 +20,7 @@ class Sizes:
     max_interfaces: int = 16384
     max_source_ranges: int = 65536
     max_affinities: int = 65536
+    max_schedule_chunks: int = 16384
 
     def defines(self) -> dict[str, int]:
         """Return the values of the macros of the C sources: ``MAX_FRONTENDS`` and so on."""

@@ -1,0 +1,24 @@
+/*
+ * Tables of schedules: which backend is whose turn, or whose hash. A place has the number of a slot,
+ * counted from the first of the policy. Like backends, the table of a generation never changes.
+ */
+#pragma once
+
+#include "lib/map.h"
+
+#define SCHEDULE_CHUNK 128   /* places in one entry */
+#define SCHEDULE_NONE 0xffff /* the number of no slot: the client is refused */
+
+struct schedule_key {
+	__u32 service;
+	__u32 generation;
+	__u32 first; /* slot of the policy */
+	__u32 chunk;
+};
+
+struct schedule_chunk {
+	__u16 slots[SCHEDULE_CHUNK];
+};
+
+MAP("hash", struct schedule_key, struct schedule_chunk, schedule_tables, MAX_SCHEDULE_CHUNKS,
+    BPF_F_NO_PREALLOC);

@@ -1,0 +1,181 @@
+/*
+ * Which place of a Service's schedule is a client's: by a random number, in turn, or by a hash. The
+ * hashes are those of ip_vs, so a node that changes over from kube-proxy's ipvs mode sends its
+ * clients where they went before.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "lib/map.h"
+#include "maps/backends.h"
+#include "maps/frontends.h"
+#include "maps/schedule_rounds.h"
+#include "maps/schedule_tables.h"
+#include "path/client.h"
+
+/*
+ * All that is calculated, in a map: the verifier does not follow values there, so the schedules do
+ * not multiply the paths through all that comes after them. What is read after AS_IN_MEMORY() is
+ * read from the map; a register would still say by which path it was calculated.
+ */
+#define AS_IN_MEMORY() asm volatile("" ::: "memory")
+
+struct schedule_work {
+	struct schedule_key key;
+	__u32 number;
+	__u32 slot;
+};
+
+MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);
+
+/* An address as one number in host order, as ip_vs folds it. */
+static inline __u32 address_folded(const struct address *address)
+{
+	__u32 before = address->words[0] ^ address->words[1] ^ address->words[2];
+
+	return bpf_ntohl(address->words[3] ^ (before & -family_offset(address)));
+}
+
+/* ip_vs_sh.c and ip_vs_dh.c, with tables of 256 places: multiplied by the golden ratio. */
+static inline __u32 multiplicative_hash(__u32 value)
+{
+	return value * 0x61c88647 >> 24;
+}
+
+static inline __u64 rotated(__u64 value, int bits)
+{
+	return value << bits | value >> (64 - bits);
+}
+
+struct siphash {
+	__u64 v0, v1, v2, v3;
+};
+
+static inline void siphash_round(struct siphash *state)
+{
+	state->v0 += state->v1;
+	state->v1 = rotated(state->v1, 13) ^ state->v0;
+	state->v0 = rotated(state->v0, 32);
+	state->v2 += state->v3;
+	state->v3 = rotated(state->v3, 16) ^ state->v2;
+	state->v0 += state->v3;
+	state->v3 = rotated(state->v3, 21) ^ state->v0;
+	state->v2 += state->v1;
+	state->v1 = rotated(state->v1, 17) ^ state->v2;
+	state->v2 = rotated(state->v2, 32);
+}
+
+#define MAGLEV_KEY 2654435761ULL /* both halves of the key; of ip_vs_mh.c */
+
+/* SipHash-1-3 of four bytes (https://www.aumasson.jp/siphash/siphash.pdf), as ip_vs_mh.c uses it. */
+static inline __u32 maglev_hash(__u32 value)
+{
+	struct siphash state = {
+		.v0 = 0x736f6d6570736575ULL ^ MAGLEV_KEY,
+		.v1 = 0x646f72616e646f6dULL ^ MAGLEV_KEY,
+		.v2 = 0x6c7967656e657261ULL ^ MAGLEV_KEY,
+		.v3 = 0x7465646279746573ULL ^ MAGLEV_KEY,
+	};
+	__u64 last = sizeof(value) * 1ULL << 56 | value;
+
+	state.v3 ^= last;
+	siphash_round(&state);
+	state.v0 ^= last;
+	state.v2 ^= 0xff;
+	siphash_round(&state);
+	siphash_round(&state);
+	siphash_round(&state);
+	return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
+}
+
+/* What a number is made of. */
+enum schedule_part {
+	PART_RANDOM = 1,
+	PART_MULTIPLIED = 2,
+	PART_MAGLEV = 4,
+	PART_PORT = 8,	       /* of the client, in a hash */
+	PART_DESTINATION = 16, /* in place of the client's address */
+};
+
+#define PARTS_OF(schedule, parts) ((__u64)(parts) << 8 * (schedule))
+
+/* The parts of each schedule, a byte for each: a branch for each would be followed to the end. */
+#define PARTS                                                                             \
+	(PARTS_OF(SCHEDULE_RANDOM, PART_RANDOM) | PARTS_OF(SCHEDULE_ROUND, PART_RANDOM) | \
+	 PARTS_OF(SCHEDULE_SOURCE, PART_MULTIPLIED) |                                     \
+	 PARTS_OF(SCHEDULE_SOURCE_PORT, PART_MULTIPLIED | PART_PORT) |                    \
+	 PARTS_OF(SCHEDULE_DESTINATION, PART_MULTIPLIED | PART_DESTINATION) |             \
+	 PARTS_OF(SCHEDULE_MAGLEV, PART_MAGLEV) |                                         \
+	 PARTS_OF(SCHEDULE_MAGLEV_PORT, PART_MAGLEV | PART_PORT))
+
+/* All bits if `parts` has `part`, else none. */
+static inline __u32 part_mask(__u32 parts, enum schedule_part part)
+{
+	return -((parts & part) / part);
+}
+
+/*
+ * Return the number that a schedule gives to a client's connection; `counted`: it takes its turn.
+ * Only services whose backends take turns have an entry in schedule_rounds.
+ */
+static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
+				    const struct client *client, bool counted)
+{
+	__u32 parts = PARTS >> (8 * (frontend->schedule & 7)) & 0xff;
+	__u32 to = part_mask(parts, PART_DESTINATION);
+	__u32 value = (address_folded(asked) & to) | (address_folded(&client->address) & ~to);
+	struct schedule_round *round;
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	work = schedule_works.lookup(&only);
+	if (!work)
+		return bpf_get_prandom_u32();
+	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
+	work->number = (bpf_get_prandom_u32() & part_mask(parts, PART_RANDOM)) |
+		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
+		       (maglev_hash(value) & part_mask(parts, PART_MAGLEV));
+	work->key.service = frontend->service;
+	round = schedule_rounds.lookup(&work->key.service);
+	if (round)
+		work->number = counted ? __sync_fetch_and_add(&round->connections, 1) :
+					 round->connections;
+	AS_IN_MEMORY();
+	return work->number;
+}
+
+/* The places that a number is for: those of the table, or the slots where there is no table. */
+static inline __u32 schedule_places(const struct policy *policy)
+{
+	__u32 table = (policy->table | -policy->table) >> 31;
+
+	return policy->table | (policy->size & (table - 1));
+}
+
+/*
+ * Set `key` to the slot that has the place of a number, or to one without a backend if the client
+ * has to be refused. `key` has service and generation, `policy` has endpoints. Only policies that
+ * have a table have entries in schedule_tables.
+ */
+static inline void schedule_apply(struct backend_key *key, const struct policy *policy,
+				  __u32 number)
+{
+	struct schedule_chunk *chunk;
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	work = schedule_works.lookup(&only);
+	if (!work)
+		return;
+	work->number = number % schedule_places(policy);
+	work->slot = work->number;
+	work->key.service = key->service;
+	work->key.generation = key->generation;
+	work->key.first = policy->first;
+	work->key.chunk = work->number / SCHEDULE_CHUNK;
+	chunk = schedule_tables.lookup(&work->key);
+	if (chunk)
+		work->slot = chunk->slots[work->number % SCHEDULE_CHUNK];
+	AS_IN_MEMORY();
+	key->slot = policy->first + work->slot;
+}
