@@ -22,8 +22,8 @@ from bpfsvc.services.entries import Frontend, Place
 _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 
-_QUESTION = struct.Struct("=16x 16sHBx 16sI")
-"""``struct question`` (``bpf/path/explain.h``) up to the choice."""
+_QUESTION = struct.Struct("=16x 16sHBx 16sI4x")
+"""``struct question`` (``bpf/path/explain.h``) up to the choice; the port of the client is 0."""
 
 _CHOICE = struct.Struct("=16sHBxI IBBxx")
 
