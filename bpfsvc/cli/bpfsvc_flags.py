@@ -39,6 +39,14 @@ BPFSVC = (
         "Apply loadBalancerSourceRanges to NodePorts and externalIPs too.",
     ),
     _option(
+        "--scheduler",
+        "scheduler",
+        text("NAME[,FLAG...]"),
+        "How Services choose a backend that name no scheduler: random, rr, wrr, sh, dh or mh, with"
+        " ip_vs's flags such as sh-port. Without it: --ipvs-scheduler if the mode is ipvs.",
+        "random",
+    ),
+    _option(
         "--service-node-port-range",
         "serviceNodePortRange",
         text("FIRST-LAST"),

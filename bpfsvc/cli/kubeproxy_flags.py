@@ -97,7 +97,8 @@ _MODE = (
         "--proxy-mode",
         "mode",
         text("|".join(get_args(ProxyMode))),
-        "kube-proxy's mode whose defaults and settings are used. Services work the same in all.",
+        "kube-proxy's mode whose defaults and settings are used. Services work the same in all,"
+        " but for --ipvs-scheduler.",
     ),
     _option(
         "--masquerade-all",
@@ -137,12 +138,17 @@ _MODE = (
         DURATION,
         "As --iptables-sync-period, for --proxy-mode ipvs.",
     ),
+    _option(
+        "--ipvs-scheduler",
+        "ipvs.scheduler",
+        text("NAME"),
+        "kube-proxy's name for --scheduler; it counts if --proxy-mode is ipvs.",
+    ),
     _ignored("--iptables-masquerade-bit", "iptables.masqueradeBit", INT),
     _ignored(
         "--iptables-min-sync-period", "iptables.minSyncPeriod nftables.minSyncPeriod", DURATION
     ),
     _ignored("--ipvs-min-sync-period", "ipvs.minSyncPeriod", DURATION),
-    _ignored("--ipvs-scheduler", "ipvs.scheduler"),
     _ignored("--ipvs-exclude-cidrs", "ipvs.excludeCIDRs", words()),
     _ignored("--ipvs-strict-arp", "ipvs.strictARP", BOOL),
     _ignored("--ipvs-tcp-timeout", "ipvs.tcpTimeout", DURATION),

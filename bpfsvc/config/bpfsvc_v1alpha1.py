@@ -19,6 +19,7 @@ from bpfsvc.base.ports import NODE_PORTS, PortRange
 from bpfsvc.config.config import FastPath, SocketLb
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Shape
+from bpfsvc.services.schedulers import parse_scheduler
 
 API_VERSION = "bpfsvc.io/v1alpha1"
 KIND = "BpfsvcConfiguration"
@@ -47,7 +48,8 @@ class BpfsvcConfiguration(Shape, frozen=True):
 
     ``cache``, ``lastGood``, ``programs``: a path or ``none``. ``cgroupRoot``: so too, or empty:
     where cgroup2 is mounted. ``manifests``: empty: the objects come from the API server.
-    ``mapSizes``: entries by the names of ``SIZES``.
+    ``mapSizes``: entries by the names of ``SIZES``. ``scheduler``: empty: as :mod:`.scheduler`
+    decides.
     """
 
     attach: AttachMode = "auto"
@@ -65,6 +67,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     )
     pin_root: str = str(DEFAULT_PIN_ROOT)
     programs: str = str(DEFAULT_PROGRAMS)
+    scheduler: str = ""
     service_node_port_range: str = str(NODE_PORTS)
     socket_lb: SocketLb = "all"
     source_ranges_for_all: bool = False
@@ -98,6 +101,11 @@ def check(given: BpfsvcConfiguration) -> Iterator[FieldError]:
             ports(getattr(given, name))
         except ValueError as error:
             yield FieldError((_camel(name),), str(error))
+    if given.scheduler:
+        try:
+            parse_scheduler(given.scheduler)
+        except ValueError as error:
+            yield FieldError(("scheduler",), str(error))
     if given.last_good_after < Duration():
         yield FieldError(("lastGoodAfter",), "must not be negative")
     if len(given.mesh_ports) > MOST_MESH_PORTS:

@@ -16,12 +16,13 @@ from bpfsvc.base.ports import PortRange
 from bpfsvc.config.local_detector import LocalDetector
 from bpfsvc.model import Node
 from bpfsvc.services.context import ServiceConfig
+from bpfsvc.services.schedulers import Scheduler
 
 MOST_CONNECTIONS = 1 << 20
 """netfilter's limit is not scaled beyond this, however many processors there are."""
 
 ProxyMode = Literal["iptables", "ipvs", "nftables"]
-"""kube-proxy's modes. Services work the same in all; the mode chooses which block counts."""
+"""kube-proxy's modes. The mode chooses which block counts; Services work the same in all."""
 
 SocketLb = Literal["off", "host", "all"]
 SOCKET_LB: tuple[SocketLb, ...] = get_args(SocketLb)
@@ -92,6 +93,7 @@ class Config:
 
     * ``mode``: kube-proxy's mode that was configured; shown at ``/proxyMode``.
     * ``detection``: how pods of this node are identified.
+    * ``scheduler``: how Services choose a backend that name no scheduler.
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
     * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
     * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone. A family without
@@ -137,6 +139,7 @@ class Config:
     mode: ProxyMode
     detection: LocalDetector
     masquerade_all: bool
+    scheduler: Scheduler
     source_ranges_for_all: bool
     allow_external_ips: bool
     nodeport_addresses: tuple[str, ...]
@@ -175,4 +178,5 @@ class Config:
             masquerade_all=self.masquerade_all,
             allow_external_ips=self.allow_external_ips,
             source_ranges_for_all=self.source_ranges_for_all,
+            scheduler=self.scheduler,
         )

@@ -16,7 +16,7 @@ import yaml
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, address_and_port, pack
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.yaml_documents import FieldPath
-from bpfsvc.config import bpfsvc_v1alpha1, documents, kubeproxy_v1alpha1, notes
+from bpfsvc.config import bpfsvc_v1alpha1, documents, kubeproxy_v1alpha1, notes, scheduler
 from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
 from bpfsvc.config.config import Config, Conntrack, Lifetimes, ProxyMode
 from bpfsvc.config.durations import Duration
@@ -111,11 +111,19 @@ def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.
             *(f"{place}: unknown field, ignored" for place in unknown),
             *(f"{place}: given twice, the last one counts" for place in file.repeated),
             *bpfsvc_v1alpha1.warnings(bpfsvc),
+            *scheduler.warnings(bpfsvc, settled, _namer(flags)(notes.SCHEDULER)),
         ),
         notes=(
             *notes.sentence(
                 "without effect here",
-                (*notes.without_effect(kubeproxy, _namer(flags)), *given.ignored),
+                (
+                    *notes.without_effect(
+                        kubeproxy,
+                        _namer(flags),
+                        schedules=scheduler.uses_ipvs(bpfsvc, settled),
+                    ),
+                    *given.ignored,
+                ),
             ),
             *notes.sentence("ignored beside --config", void),
             *notes.about_mode(is_empty=is_kube_proxys and not kubeproxy.mode),
@@ -196,6 +204,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         mode=cast(ProxyMode, kubeproxy.mode),
         detection=_detection(kubeproxy),
         masquerade_all=kubeproxy_v1alpha1.masquerade_all(kubeproxy),
+        scheduler=scheduler.effective(bpfsvc, kubeproxy),
         source_ranges_for_all=bpfsvc.source_ranges_for_all,
         allow_external_ips=kubeproxy.feature_gates.get(kubeproxy_v1alpha1.EXTERNAL_IPS, True),
         nodeport_addresses=tuple(kubeproxy.node_port_addresses),

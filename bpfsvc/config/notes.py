@@ -32,11 +32,12 @@ _OTHER_DETECTION = "give ranges of the node's own family, or another --detect-lo
 
 _NO_MARK = "packets are not marked"
 _AT_ONCE = "changes go into the kernel at once"
-_RANDOM = "a backend is chosen at random"
 _NO_IPVS = "bpfsvc does not use ipvs"
 _FEW = "the agent lists once and then watches"
 _JSON = "objects are read as JSON"
 _WINDOWS = "it is for Windows"
+
+SCHEDULER = ("ipvs", "scheduler")
 
 NO_EFFECT: Mapping[FieldPath, str] = {
     ("clientConnection", "acceptContentTypes"): _JSON,
@@ -49,7 +50,7 @@ NO_EFFECT: Mapping[FieldPath, str] = {
     ("nftables", "masqueradeBit"): _NO_MARK,
     ("nftables", "minSyncPeriod"): _AT_ONCE,
     ("ipvs", "minSyncPeriod"): _AT_ONCE,
-    ("ipvs", "scheduler"): _RANDOM,
+    SCHEDULER: "it counts in mode ipvs where no --scheduler is given",
     ("ipvs", "excludeCIDRs"): _NO_IPVS,
     ("ipvs", "strictARP"): _NO_IPVS,
     ("ipvs", "tcpTimeout"): _NO_IPVS,
@@ -72,14 +73,16 @@ _USUAL: Mapping[FieldPath, object] = {
 
 
 def without_effect(
-    given: KubeProxyConfiguration, name: Callable[[FieldPath], str]
+    given: KubeProxyConfiguration, name: Callable[[FieldPath], str], *, schedules: bool = False
 ) -> Iterator[str]:
     """Yield each field of a completed document that has no effect, with the reason.
 
-    ``name`` returns the name of a field for people.
+    ``name`` returns the name of a field for people. ``schedules``: ipvs.scheduler has an effect.
     """
     values, defaults = plain_values(given), plain_values(KubeProxyConfiguration())
     for path, reason in NO_EFFECT.items():
+        if schedules and path == SCHEDULER:
+            continue
         value, default = value_at(values, path), value_at(defaults, path)
         if value not in (default, _USUAL.get(path, default)):
             yield f"{name(path)} ({reason})"

@@ -13,6 +13,7 @@ from bpfsvc.config import documents
 from bpfsvc.config.config import Config, Conntrack, Lifetimes
 from bpfsvc.config.loading import CommandLine, Documents, load, make_config
 from bpfsvc.config.local_detector import LocalDetector
+from bpfsvc.services.schedulers import RANDOM
 
 FILE = Path("config.conf")
 
@@ -131,6 +132,7 @@ DEFAULTS = Config(
     mode="nftables",
     detection=LocalDetector(),
     masquerade_all=False,
+    scheduler=RANDOM,
     source_ranges_for_all=False,
     allow_external_ips=True,
     nodeport_addresses=("primary",),

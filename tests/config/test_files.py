@@ -285,7 +285,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 NOTES = {
     "what needs a mark": ("iptables: {masqueradeBit: 15}", "iptables.masqueradeBit (packets"),
-    "the scheduler of ipvs": ("ipvs: {scheduler: lc}", "ipvs.scheduler (a backend is chosen"),
+    "the scheduler of ipvs": ("ipvs: {scheduler: lc}", "ipvs.scheduler (it counts in mode"),
     "waiting between syncs": ("nftables: {minSyncPeriod: 2s}", "nftables.minSyncPeriod (changes"),
     "what is for Windows": ("winkernel: {enableDSR: true}", "winkernel (it is for Windows)"),
     "how to ask the API server": ("clientConnection: {qps: 50}", "clientConnection.qps (the agent"),

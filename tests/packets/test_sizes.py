@@ -31,6 +31,7 @@ ODD = Sizes(
     max_interfaces=7,
     max_source_ranges=5,
     max_affinities=9,
+    max_schedule_chunks=21,
 )
 """Every one is another number than all defaults."""
 

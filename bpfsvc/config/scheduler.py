@@ -1,0 +1,40 @@
+"""Which scheduler Services have that name none: the node's.
+
+That of bpfsvc's own document, else kube-proxy's for ipvs where it runs in that mode, else random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
+from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
+from bpfsvc.services.schedulers import RANDOM, Scheduler, parse_scheduler
+
+
+def effective(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> Scheduler:
+    """Return the node's scheduler; both documents are checked and complete."""
+    if bpfsvc.scheduler:
+        return parse_scheduler(bpfsvc.scheduler)
+    if not uses_ipvs(bpfsvc, kubeproxy):
+        return RANDOM
+    try:
+        return parse_scheduler(kubeproxy.ipvs.scheduler)
+    except ValueError:
+        return RANDOM
+
+
+def uses_ipvs(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> bool:
+    """True if the scheduler of kube-proxy's document counts."""
+    return kubeproxy.mode == "ipvs" and not bpfsvc.scheduler
+
+
+def warnings(
+    bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration, name: str
+) -> Iterator[str]:
+    """Yield a warning if kube-proxy's scheduler counts and is not there; ``name`` is its field."""
+    if uses_ipvs(bpfsvc, kubeproxy):
+        try:
+            parse_scheduler(kubeproxy.ipvs.scheduler)
+        except ValueError as error:
+            yield f"{name}: {error}; {RANDOM} is used instead"

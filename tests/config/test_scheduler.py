@@ -1,0 +1,60 @@
+"""The scheduler of Services that name none, by bpfsvc's own settings and by kube-proxy's."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.model import Node
+from bpfsvc.services.schedulers import Scheduler
+from tests.config.settings import HEAD, OWN_HEAD, config, of_fields, of_flags, of_text
+
+CASES = {
+    "nothing": ("", "random"),
+    "mode ipvs, as kubeadm writes it": ('mode: ipvs\nipvs: {scheduler: ""}', "rr"),
+    "mode ipvs alone": ("mode: ipvs", "rr"),
+    "a scheduler of mode ipvs": ("mode: ipvs\nipvs: {scheduler: sh}", "sh"),
+    "a scheduler of mode ipvs in another mode": ("mode: iptables\nipvs: {scheduler: sh}", "random"),
+    "a scheduler that counts connections": ("mode: ipvs\nipvs: {scheduler: lc}", "random"),
+}
+
+
+@pytest.mark.parametrize(("fields", "expected"), CASES.values(), ids=CASES.keys())
+def test_kube_proxys_scheduler_counts_in_mode_ipvs(fields: str, expected: str) -> None:
+    agent = config(of_fields(fields))
+    assert str(agent.scheduler) == expected
+    assert agent.services(Node("node-1")).scheduler == agent.scheduler
+
+
+def test_a_scheduler_of_our_own_comes_before_kube_proxys() -> None:
+    text = f"{HEAD}mode: ipvs\nipvs: {{scheduler: lc}}\n{OWN_HEAD}scheduler: mh,mh-port\n"
+    found = of_text(text)
+    assert config(found).scheduler == Scheduler("mh", ("mh-port",))
+    assert found.warnings == ()
+    assert any("ipvs.scheduler (it counts in mode ipvs" in note for note in found.notes)
+    assert config(of_text(text, "--scheduler=wrr")).scheduler == Scheduler("wrr")
+
+
+def test_flags_set_either_scheduler() -> None:
+    assert config(of_flags("--scheduler", "sh,sh-port")).scheduler == Scheduler("sh", ("sh-port",))
+    both = of_flags("--proxy-mode=ipvs", "--ipvs-scheduler=dh")
+    assert config(both).scheduler == Scheduler("dh")
+    assert not any("--ipvs-scheduler" in note for note in both.notes)
+
+
+def test_a_scheduler_that_is_not_there_is_one_warning_that_names_what_is_used() -> None:
+    (warning,) = of_flags("--proxy-mode=ipvs", "--ipvs-scheduler=wlc").warnings
+    assert warning.startswith("--ipvs-scheduler: scheduler 'wlc'")
+    assert warning.endswith("; random is used instead")
+    assert "\n" not in warning
+    (warning,) = of_fields("mode: ipvs\nipvs: {scheduler: lc}").warnings
+    assert warning.startswith("ipvs.scheduler: ")
+
+
+def test_our_own_scheduler_must_be_one_that_is_there() -> None:
+    for words, said in (("wlc", "--scheduler: scheduler 'wlc'"), ("rr,sh-port", "'sh-port'")):
+        with pytest.raises(UsageError) as error:
+            of_flags(f"--scheduler={words}")
+        assert said in error.value.message
+    with pytest.raises(UsageError, match=r"config\.conf:6: scheduler: scheduler 'x'"):
+        of_text(f"{HEAD}{OWN_HEAD}scheduler: x\n")
