@@ -9,9 +9,9 @@ from __future__ import annotations
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
 from bpfsvc.model.answers import encode, service_answer
-from bpfsvc.services.address_faults import losers
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import frontend_text
+from bpfsvc.services.faults import losers
 from bpfsvc.services.planner import Planner
 
 

@@ -14,8 +14,8 @@ from bpfsvc.base.errors import MapFull
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.kube.event_recorder import EventRecorder
 from bpfsvc.kube.source import ParseError
-from bpfsvc.services.address_faults import Fault
 from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.faults import Fault
 
 _AT_ONCE = 10
 """Objects that get an Event of their own, of those that one change concerns."""
@@ -24,7 +24,7 @@ _SHOWN = 3
 """Objects that an Event about the Node names."""
 
 FULL, NEARLY_FULL, UNUSABLE = "MapFull", "MapNearlyFull", "UnusableObject"
-"""Reasons of Events, beside those of addresses (:mod:`bpfsvc.services.address_faults`)."""
+"""Reasons of Events, beside those of faults (:mod:`bpfsvc.services.faults`)."""
 
 _log = logging.getLogger("bpfsvc")
 
@@ -35,10 +35,12 @@ class Reports:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
-    def address_fault(self, fault: Fault) -> None:
-        """Report an address at which a Service is not served."""
-        _log.warning("Service %s/%s: %s", *fault.service, fault.text)
-        self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
+    def faults(self, found: Sequence[Fault]) -> None:
+        """Report addresses at which Services are not served, and bad schedulers."""
+        for fault in found:
+            _log.warning("Service %s/%s: %s", *fault.service, fault.text)
+        for fault in found[:_AT_ONCE]:
+            self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
 
     def failed_check(self, service: ServiceKey, text: str) -> None:
         """Report a Service whose health check cannot be served."""

@@ -24,10 +24,10 @@ from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.http.healthz import Health
 from bpfsvc.http.service_health import ServiceHealthChecks
 from bpfsvc.metrics.observer import Observer
-from bpfsvc.services.address_faults import FaultReport
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.context import ServiceConfig
 from bpfsvc.services.drift import find_drift
+from bpfsvc.services.faults import FaultReport
 from bpfsvc.services.no_local_endpoints import NoLocalEndpoints
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
@@ -257,8 +257,8 @@ class Syncer:
         summaries = {key: planned[key] for key in {*touched, *found_room}}
         self._report(summaries)
         self._udp_cleanup.follow(summaries)
-        for fault in self._faults.update(summaries):
-            self._reports.address_fault(fault)
+        self._reports.faults(self._faults.update(summaries))
+        self._health.set_note("schedulers", self._faults.bad_schedulers())
 
     def _report_synced(self, began: float, *, full: bool) -> None:
         seconds = time.monotonic() - began

@@ -39,11 +39,11 @@ from bpfsvc.explain.programs import Decision, decide, send
 from bpfsvc.explain.question import Case, Question, from_flow
 from bpfsvc.explain.reasons import CLIENTS, clients_seen, reasons
 from bpfsvc.model import ObjectError
-from bpfsvc.services.address_faults import losers
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
 from bpfsvc.services.context import primary_address
 from bpfsvc.services.entries import Frontend, frontend_text
+from bpfsvc.services.faults import losers
 from bpfsvc.services.frontend_ownership import FrontendOwnership
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.nodeport_addresses import LOOPBACK

@@ -60,7 +60,7 @@ class Schedulings:
         before = self._in_force.pop(key, USUAL_SCHEDULING) if self._in_force else USUAL_SCHEDULING
         if self._faults:
             self._faults.pop(key, None)
-        if service is None or not _has_annotations(service, slices):
+        if service is None or not service.is_proxied or not _has_annotations(service, slices):
             return USUAL_SCHEDULING
         now, faults = read_scheduling(service, slices, before)
         self._in_force[key] = now

@@ -9,6 +9,7 @@ from bpfsvc.base.errors import MapFull
 from bpfsvc.kube.event_recorder import NullEventRecorder
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
+from bpfsvc.services.faults import BAD_SCHEDULER, Fault
 
 FULL = MapFull("map frontends is full (16 entries)", "enlarge it with --max-frontends")
 FULL_TEXT = "map frontends is full (16 entries) (enlarge it with --max-frontends)"
@@ -84,3 +85,14 @@ def test_nothing_new_is_no_event() -> None:
     reports.unusable([])
     reports.without_room({})
     assert (recorder.objects, recorder.node) == ([], [])
+
+
+def test_of_many_faults_the_first_get_events_and_all_are_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder()
+    found = [Fault(("shop", f"web-{number}"), BAD_SCHEDULER, "bad") for number in range(1000)]
+    Reports(recorder).faults(found)
+    assert recorder.objects[0] == ("Service", "shop", "web-0", "BadScheduler", "bad")
+    assert len(recorder.objects) == 10
+    assert len(caplog.messages) == 1000

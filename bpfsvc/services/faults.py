@@ -1,4 +1,5 @@
-"""What Services ask for and do not get: addresses that are refused, or that belong to others.
+"""What Services ask for and do not get: addresses that are refused, or that belong to others, and
+schedulers or weights that cannot be used.
 
 Only Services with such a fault are remembered, and only what is new or changed is returned.
 """
@@ -18,12 +19,13 @@ from bpfsvc.services.refused_addresses import refusals
 _SHOWN = 3
 """How many frontends of one Service a text names."""
 
-REFUSED, TAKEN = "AddressRefused", "AddressInUse"
-"""Reasons: the address of a Service is refused; another Service has it."""
+REFUSED, TAKEN, BAD_SCHEDULER = "AddressRefused", "AddressInUse", "BadScheduler"
+"""Reasons: the address of a Service is refused; another Service has it; the annotations that say
+how a backend is chosen cannot be used."""
 
 
 class Fault(NamedTuple):
-    """An address that a Service does not get, with the reason and a text for people."""
+    """What a Service does not get, with the reason and a text for people."""
 
     service: ServiceKey
     reason: str
@@ -35,7 +37,7 @@ class FaultReport:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._known: dict[str, dict[ServiceKey, str]] = {REFUSED: {}, TAKEN: {}}
+        self._known: dict[str, dict[ServiceKey, str]] = {REFUSED: {}, TAKEN: {}, BAD_SCHEDULER: {}}
         self._changes = 0
 
     def update(self, touched: Iterable[ServiceKey]) -> list[Fault]:
@@ -43,17 +45,22 @@ class FaultReport:
 
         ``touched``: the Services that have been planned since then.
         """
-        refused = dict(self._known[REFUSED])
+        refused, unusable = dict(self._known[REFUSED]), dict(self._known[BAD_SCHEDULER])
         for key in touched:
-            refused.pop(key, None)
-            if text := self._refused(key):
-                refused[key] = text
+            _set(refused, key, self._refused(key))
+            _set(unusable, key, self._planner.schedulings.fault(key))
         taken = self._known[TAKEN]
         ownership = self._planner.ownership
         if self._changes != ownership.changes:
             self._changes = ownership.changes
             taken = _by_loser(ownership)
-        return [*self._new(REFUSED, refused), *self._new(TAKEN, taken)]
+        now = {REFUSED: refused, TAKEN: taken, BAD_SCHEDULER: unusable}
+        return [fault for reason, texts in now.items() for fault in self._new(reason, texts)]
+
+    def bad_schedulers(self) -> str:
+        """Return which Services have schedulers or weights that cannot be used; "" for none."""
+        known = self._known[BAD_SCHEDULER]
+        return list_text([f"Service {'/'.join(key)}: {known[key]}" for key in sorted(known)], 1)
 
     def _new(self, reason: str, now: dict[ServiceKey, str]) -> Iterator[Fault]:
         before, self._known[reason] = self._known[reason], now
@@ -64,6 +71,13 @@ class FaultReport:
     def _refused(self, key: ServiceKey) -> str:
         service = self._planner.cache.lookup(key).service
         return "; ".join(refusals(service)) if service and service.is_proxied else ""
+
+
+def _set(texts: dict[ServiceKey, str], key: ServiceKey, text: str) -> None:
+    if text:
+        texts[key] = text
+    else:
+        texts.pop(key, None)
 
 
 def losers(ownership: FrontendOwnership, frontend: Frontend) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""What is reported of addresses that Services do not get: what is new, and once."""
+"""What is reported of addresses and schedulers that Services do not get: what is new, and once."""
 
 from __future__ import annotations
 
 from bpfsvc.model import ModelObject, ObjectKey
-from bpfsvc.services.address_faults import REFUSED, TAKEN, Fault, FaultReport, losers
 from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.faults import BAD_SCHEDULER, REFUSED, TAKEN, Fault, FaultReport, losers
 from bpfsvc.services.planner import Planner
 from tests.services.kernel import new_planner
-from tests.services.objects import frontend, service
+from tests.services.objects import endpoint_slice, frontend, service
 
 OLD, NEW = "2026-11-21T10:39:20Z", "2026-11-22T10:39:20Z"
 MINE, OURS = ("default", "mine"), ("default", "ours")
@@ -75,3 +75,45 @@ def test_many_conflicts_of_one_service_are_one_short_text() -> None:
     cluster.apply(service("ours", created=OLD, clusterIP="10.96.0.2", externalIPs=many))
     (fault,) = cluster.apply(service("mine", created=NEW, clusterIP="10.96.0.3", externalIPs=many))
     assert fault.text.endswith(" and 6 more")
+
+
+def scheduled(**annotations: str) -> ModelObject:
+    return service(
+        "mine", annotations={f"bpfsvc.io/{name}": annotations[name] for name in annotations}
+    )
+
+
+def test_a_scheduler_that_cannot_be_used_is_reported_until_it_is_corrected() -> None:
+    cluster = Cluster()
+    assert cluster.apply(scheduled(scheduler="wrr")) == []
+    (fault,) = cluster.apply(scheduled(scheduler="wr"))
+    assert fault[:2] == (MINE, BAD_SCHEDULER)
+    assert fault.text.startswith("annotation bpfsvc.io/scheduler: scheduler 'wr'")
+    assert fault.text.endswith("; the last good value stays in force")
+    assert cluster.apply(ours()) == []
+    assert cluster.report.bad_schedulers().startswith("Service default/mine: annotation")
+    assert cluster.apply(scheduled(scheduler="rr")) == []
+    assert cluster.report.bad_schedulers() == ""
+
+
+def test_all_that_is_wrong_with_the_annotations_of_a_service_is_one_text() -> None:
+    cluster = Cluster()
+    slices = [
+        endpoint_slice("10.0.0.1 here", of="mine", annotations={"bpfsvc.io/weight": "-1"}),
+    ]
+    (fault,) = cluster.apply(scheduled(scheduler="x", weights="node/a"), *slices)
+    for said in (
+        "bpfsvc.io/scheduler: scheduler 'x'",
+        "bpfsvc.io/weights: 'node/a' must be NAME=WEIGHT",
+        "bpfsvc.io/weight of EndpointSlice web-1: a weight must be 0 to 65535, not '-1'",
+    ):
+        assert said in fault.text
+    assert "\n" not in fault.text
+
+
+def test_a_deleted_service_has_no_fault() -> None:
+    cluster = Cluster()
+    assert len(cluster.apply(scheduled(scheduler="x"))) == 1
+    assert cluster.apply(gone=(MINE,)) == []
+    assert cluster.report.bad_schedulers() == ""
+    assert len(cluster.apply(scheduled(scheduler="x"))) == 1
