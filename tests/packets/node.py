@@ -42,7 +42,7 @@ from bpfsvc.services.entries import (
     PortEntries,
     ServiceEntries,
     ServicePort,
-    extra_ranges,
+    extra_entries,
 )
 from bpfsvc.services.ids import Ids
 
@@ -267,7 +267,7 @@ class Node:
         if guarded:
             by_frontend |= {Frontend.rest(key.address): GUARD for key in keys}
         networks = tuple(sorted(map(_network, ranges or ())))
-        self.program({port: PortEntries(80, entries, by_frontend, extra_ranges(networks))})
+        self.program({port: PortEntries(80, entries, by_frontend, extra_entries(networks))})
 
     def program(self, entries: ServiceEntries) -> None:
         """Program a Service by its entries."""
