@@ -352,6 +352,7 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		return pod ? pod_decide(context, v4, connect, known, &call, pod) : 1;
 	}
 	call.client.class = CLIENT_NODE;
+	call.client.port = bpf_htons(context->sk->src_port);
 	if (!bound)
 		call.client.address = *(&settings->node_v4 + family_offset(&call.asked.address));
 	return node_decide(context, v4, connect, known, &call);

@@ -32,11 +32,12 @@ def test_the_kernel_is_linux_6_1(machine: Machine) -> None:
     assert machine.file("kernel", LIMIT).startswith("6.1.")
 
 
-@pytest.mark.parametrize("suite", ["demo", "lab", "sockets", "packets", "shortcuts", "image"])
+@pytest.mark.parametrize("suite", ["demo", "lab", "sockets", "packets", "shortcuts", "image", "ipvs"])
 def test_a_suite_passes_there(machine: Machine, suite: str) -> None:
     """The demonstration, some tests of the lab, and some packet tests.
 
     ``image``: an agent loads what was compiled on this machine's kernel, and compiles nothing.
+    ``ipvs``: the choices of the kernel's own ip_vs are those of our tables and hashes.
     """
     status = machine.file(f"{suite}.status", LIMIT)
     print(machine.tail(suite))

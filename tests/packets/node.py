@@ -208,7 +208,7 @@ class Node:
         key = self.pinned.layout.maps["netfilter_flows"].key
         found = self.pinned.map("netfilter_flows")
         for source, destination in flows:
-            (host, port), (to, to_port) = _address_port(source), _address_port(destination)
+            (host, port), (to, to_port) = address_port(source), address_port(destination)
             entry: dict[str, int | bytes] = {
                 **{"source": host, "source_port": port, "protocol": PROTOCOLS[protocol]},
                 **{"destination": to, "destination_port": to_port},
@@ -217,7 +217,7 @@ class Node:
 
     def established_flow(self, source: str, destination: str, protocol: str) -> bytes:
         """Return the key of one direction in ``established_flows``."""
-        (host, port), (to, to_port) = _address_port(source), _address_port(destination)
+        (host, port), (to, to_port) = address_port(source), address_port(destination)
         entry: dict[str, int | bytes] = {
             **{"source": host, "source_port": port, "protocol": PROTOCOLS[protocol]},
             **{"destination": to, "destination_port": to_port},
@@ -252,13 +252,13 @@ class Node:
         * ``ranges``: only clients in these networks are served.
         * ``guarded``: the addresses of ``frontends`` are cluster IPs; their other ports refuse.
         """
-        entries = tuple(Backend(*_address_port(text), hairpin) for text in backends)
+        entries = tuple(Backend(*address_port(text), hairpin) for text in backends)
         if policies is None:
             policy = Policy(0, len(entries), masquerade, not entries)
             policies = Policies(policy._replace(masquerade=False), policy, policy)
         policies = policies._replace(affinity_seconds=affinity, restricted=ranges is not None)
         number = PROTOCOLS[protocol]
-        keys = [Frontend(*_address_port(text), number) for text in frontends]
+        keys = [Frontend(*address_port(text), number) for text in frontends]
         if node_port:
             wildcard = ANY_NODE_ADDRESS_V4 if family == 4 else ANY_NODE_ADDRESS_V6
             keys.append(Frontend(wildcard, node_port, number))
@@ -393,7 +393,8 @@ def _network(text: str) -> Network:
     return Network(address, bits_of(mask))
 
 
-def _address_port(text: str) -> tuple[bytes, int]:
+def address_port(text: str) -> tuple[bytes, int]:
+    """Return the packed address and the port of an ``address:port`` text."""
     address, _, port = text.rpartition(":")
     return pack(address.strip("[]")), int(port)
 

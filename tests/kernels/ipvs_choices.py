@@ -1,0 +1,180 @@
+"""ip_vs itself: each of its choices is the one that our tables and hashes give.
+
+Run by ``guest.sh`` on Linux 6.1, which has ip_vs. All is in one network namespace: clients are local
+addresses, and what ip_vs sends to a destination leaves by an interface that leads nowhere. What it
+has chosen stands in its table of connections.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.base.address import pack, unpack
+from bpfsvc.lab.patience import wait
+from bpfsvc.services.entries import Place
+from bpfsvc.services.schedulers import NO_SLOT, Layout, Schedule, Scheduler, lay_out
+from tests.specification import ipvs
+
+VIPS = {4: "203.0.113.1", 6: "2001:db8:f::1"}
+CLIENTS = {4: "198.51.100.{}", 6: "2001:db8:1::{}"}
+DESTINATIONS = {4: "10.9.0.{}", 6: "fd09::{}"}
+NUMBERS = range(1, 41)
+SAME, DIFFERENT = (1, 1, 1, 1), (3, 1, 4, 2)
+
+_ports = count(5000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def network() -> None:
+    """Addresses of clients and services, and a way to destinations that nobody answers on."""
+    ip("link", "set", "lo", "up")
+    ip("link", "add", "nowhere", "type", "dummy")
+    ip("link", "set", "nowhere", "up")
+    for family, bits in ((4, 32), (6, 128)):
+        for address in (VIPS[family], *(CLIENTS[family].format(number) for number in NUMBERS)):
+            ip("address", "add", f"{address}/{bits}", "dev", "lo")
+    ip("address", "add", "10.9.0.254/24", "dev", "nowhere")
+    ip("-6", "address", "add", "fd09::ffff/64", "dev", "nowhere", "nodad")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+class Virtual:
+    """A UDP service of ip_vs; each has a port of its own."""
+
+    def __init__(self, family: int, scheduler: str, flags: Sequence[str], weights: Sequence[int]):
+        self.family, self.port = family, next(_ports)
+        self._source = count(20000)
+        at = self._text(VIPS[family])
+        flag = ("-b", ",".join(flags)) if flags else ()
+        self._run("-A", "-u", at, "-s", scheduler, *flag)
+        given = [(DESTINATIONS[family].format(one + 1), weight) for one, weight in enumerate(weights)]
+        for address, weight in given:
+            self._run("-a", "-u", at, "-r", self._text(address), "-m", "-w", str(weight))
+        # A new destination is put before all others.
+        self.destinations: list[tuple[Place, int]] = [
+            ((pack(address), self.port), weight) for address, weight in reversed(given)
+        ]
+
+    def _text(self, address: str) -> str:
+        return f"[{address}]:{self.port}" if self.family == 6 else f"{address}:{self.port}"
+
+    @staticmethod
+    def _run(*words: str) -> None:
+        subprocess.run(["ipvsadm", *words], check=True)
+
+    def ask(self, client: str) -> tuple[int, int | None]:
+        """Send a datagram; return its source port, and which destination was chosen, if any."""
+        kind = socket.AF_INET6 if self.family == 6 else socket.AF_INET
+        port = next(self._source)
+        with socket.socket(kind, socket.SOCK_DGRAM) as made:
+            made.bind((client, port))
+            try:
+                made.sendto(b"?", (VIPS[self.family], self.port))
+            except OSError:  # refused: no destination
+                return port, None
+        return port, self._chosen(client, port)
+
+    def _chosen(self, client: str, port: int) -> int | None:
+        places = [place for place, _ in self.destinations]
+        found = [
+            places.index((to, to_port))
+            for source, source_port, to, to_port in connections()
+            if (source, source_port) == (pack(client), port)
+        ]
+        return found[0] if found else None
+
+
+def connections() -> Iterator[tuple[bytes, int, bytes, int]]:
+    """Yield client, its port, destination and its port of each of ip_vs' connections."""
+    for line in Path("/proc/net/ip_vs_conn").read_text().splitlines()[1:]:
+        _, source, source_port, _, _, to, to_port, *_ = line.split()
+        yield _address(source), int(source_port, 16), _address(to), int(to_port, 16)
+
+
+def _address(text: str) -> bytes:
+    """Read an address: IPv4 as eight hexadecimal digits, IPv6 as eight groups of four."""
+    digits = text.replace(":", "").strip("[]")
+    raw = bytes.fromhex(digits)
+    return pack(socket.inet_ntoa(raw)) if len(raw) == 4 else raw
+
+
+@pytest.fixture(params=[4, 6], ids=["IPv4", "IPv6"])
+def family(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def slot(layout: Layout, number: int, destinations: Sequence[tuple[Place, int]]) -> int | None:
+    """Return the destination that a number leads to, as the programs find it."""
+    usable = [at for at, (_, weight) in enumerate(destinations) if weight]
+    if not layout.table:
+        return usable[number % len(usable)]
+    table = memoryview(layout.table).cast("H")
+    found = table[number % len(table)]
+    return None if found == NO_SLOT else usable[found]
+
+
+HASHES = {
+    Schedule.SOURCE: lambda client, _: ipvs.sh_hash(client),
+    Schedule.SOURCE_PORT: ipvs.sh_hash,
+    Schedule.MAGLEV: lambda client, _: ipvs.mh_hash(client),
+    Schedule.MAGLEV_PORT: ipvs.mh_hash,
+}
+
+
+@pytest.mark.parametrize("weights", [SAME, DIFFERENT, (3, 0, 4, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("scheduler", "flags"),
+    [
+        ("sh", ()),
+        ("sh", ("sh-port",)),
+        ("sh", ("sh-fallback",)),
+        ("sh", ("sh-fallback", "sh-port")),
+        ("mh", ()),
+        ("mh", ("mh-port",)),
+    ],
+    ids=str,
+)
+def test_each_client_goes_where_its_hash_leads(
+    family: int, scheduler: str, flags: tuple[str, ...], weights: tuple[int, ...]
+) -> None:
+    virtual = Virtual(family, scheduler, flags, weights)
+    layout = lay_out(Scheduler(scheduler, flags), virtual.destinations)
+    for number in NUMBERS:
+        client = CLIENTS[family].format(number)
+        port, chosen = virtual.ask(client)
+        expected = HASHES[layout.schedule](pack(client), port)
+        assert chosen == slot(layout, expected, virtual.destinations), unpack(pack(client))
+
+
+def test_all_go_where_the_hash_of_the_address_asked_for_leads(family: int) -> None:
+    virtual = Virtual(family, "dh", (), DIFFERENT)
+    layout = lay_out(Scheduler("dh"), virtual.destinations)
+    expected = slot(layout, ipvs.dh_hash(pack(VIPS[family])), virtual.destinations)
+    chosen = {virtual.ask(CLIENTS[family].format(number))[1] for number in NUMBERS}
+    assert chosen == {expected}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "weights"),
+    [("rr", SAME), ("rr", (3, 0, 4, 2)), ("wrr", SAME), ("wrr", DIFFERENT), ("wrr", (6, 2, 4, 2))],
+    ids=str,
+)
+def test_turns_are_those_of_the_table_from_some_place_on(
+    family: int, scheduler: str, weights: tuple[int, ...]
+) -> None:
+    """Destinations come one after the other, which leaves wrr somewhere in a round."""
+    virtual = Virtual(family, scheduler, (), weights)
+    layout = lay_out(Scheduler(scheduler), virtual.destinations)
+    client = CLIENTS[family].format(1)
+    chosen = [virtual.ask(client)[1] for _ in range(3 * sum(weights))]
+    rounds = [slot(layout, number, virtual.destinations) for number in range(5 * sum(weights))]
+    assert any(chosen == rounds[at : at + len(chosen)] for at in range(sum(weights)))
