@@ -93,8 +93,6 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 	struct frontend *frontend = frontend_find(frontend_key);
 	__u64 number = bpf_get_prandom_u32();
 
-	if (chooser == CHOOSER_POD_SOCKET && frontend && frontend->schedule)
-		return VERDICT_BY_TC;
 	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
 		number = schedule_number(frontend, &frontend_key->address, client,
 					 chooser != CHOOSER_EXPLAIN);
@@ -116,8 +114,11 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 			return VERDICT_FORBIDDEN;
 		if (policy.size) {
 			key.slot = policy.first + (__u32)((number * policy.size) >> 32);
-			if (frontend->schedule | policy.table)
+			if (frontend->schedule | policy.table) {
+				if (chooser == CHOOSER_POD_SOCKET)
+					return VERDICT_BY_TC;
 				schedule_apply(&key, &policy, number);
+			}
 			if (affinity)
 				affinity_apply(&key, &policy, &client->address, affinity);
 			backend = backends.lookup(&key);
