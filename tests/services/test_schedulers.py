@@ -35,7 +35,7 @@ NAMES = ("random", "rr", "wrr", "sh", "sh,sh-fallback", "dh", "mh", "mh,mh-fallb
 
 def places(number: int) -> list[Place]:
     """Return so many places, half of them of IPv6."""
-    texts = ("10.{}.{}.{}", "fd00:{}::{}:{}")
+    texts = ("10.{}.{}.{}", "fd00:{}::{}:7:8:{}")
     parts = ((one >> 16, one >> 8 & 255, one & 255) for one in range(number))
     return [(pack(texts[one[2] % 2].format(*one)), 8080) for one in parts]
 
@@ -78,6 +78,7 @@ CLIENTS = clients_of_buckets()
 
 A_WEIGHT = st.one_of(st.integers(0, 1), st.integers(0, 9), st.integers(0, 65535))
 SETS = st.lists(A_WEIGHT, min_size=1, max_size=40).map(destinations)
+SMALL_SETS = st.lists(st.integers(0, 3), min_size=1, max_size=9).map(destinations)
 FEW = settings(max_examples=30, deadline=None, derandomize=True)
 
 
@@ -210,7 +211,9 @@ def test_wrr_is_the_kernels_round_again_and_again(there: list[Destination]) -> N
     assert list(islice(cycle(turns), len(wanted))) == wanted
 
 
-@pytest.mark.parametrize("weights", [[65535, 32768, 1], [60000] * 3 + [1], [65535, *range(1, 600)]])
+@pytest.mark.parametrize(
+    "weights", [[65535, 32768, 1], [60000] * 3 + [1], [65535, *range(1, 600)], [65535] + [1] * 500]
+)
 @pytest.mark.parametrize("text", ["random", "wrr"])
 def test_a_round_that_would_be_too_long_is_scaled_down(text: str, weights: list[int]) -> None:
     there = destinations(weights)
@@ -219,7 +222,12 @@ def test_a_round_that_would_be_too_long_is_scaled_down(text: str, weights: list[
     assert MAX_ROUND // 2 < length <= MAX_ROUND
     for position, weight in enumerate(weights):
         assert found[position] >= 1
-        assert abs(found[position] / length - weight / sum(weights)) < 0.04 * 65535 / sum(weights)
+        assert abs(found[position] / length - weight / sum(weights)) < 0.03
+
+
+@pytest.mark.parametrize("text", ["random", "wrr"])
+def test_weights_that_become_equal_when_scaled_down_need_no_table(text: str) -> None:
+    assert laid_out(text, destinations([30001, 30000, 30000])).table == b""
 
 
 @pytest.mark.parametrize("text", ["random", "wrr"])
@@ -231,8 +239,8 @@ def test_more_endpoints_than_a_round_has_places_are_equal(text: str) -> None:
 # -- sh and dh ------------------------------------------------------------------------------------
 
 
-@FEW
-@given(SETS, st.booleans())
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.one_of(SETS, SMALL_SETS), st.booleans())
 def test_sh_leads_each_bucket_to_where_ip_vs_does(there: list[Destination], fallback: bool) -> None:
     found = positions(laid_out("sh,sh-fallback" if fallback else "sh", there), there)
     buckets = ipvs.sh_buckets(there)
@@ -241,7 +249,7 @@ def test_sh_leads_each_bucket_to_where_ip_vs_does(there: list[Destination], fall
 
 
 @FEW
-@given(SETS)
+@given(st.one_of(SETS, SMALL_SETS))
 def test_dh_leads_each_bucket_to_where_ip_vs_does(there: list[Destination]) -> None:
     found = positions(laid_out("dh", there), there)
     assert list(islice(cycle(found), BUCKETS)) == [ipvs.dh(there, one) for one in CLIENTS]
@@ -255,13 +263,13 @@ def test_clients_of_a_quiesced_endpoint_are_refused(text: str) -> None:
 
 
 def test_with_sh_fallback_clients_of_a_quiesced_endpoint_are_served() -> None:
-    there = destinations([1, 0, 1, 1])
+    """Of bucket 2 is bucket 4 tried first, of 131 bucket 6 (then 7 and 8), of 127 bucket 254."""
+    there = destinations([1, 0, 0, 1, 1])
     without = positions(laid_out("sh", there), there)
     found = positions(laid_out("sh,sh-fallback", there), there)
     assert None not in found
-    assert [one for one, kept in zip(found, without, strict=True) if kept is not None] == [
-        one for one in without if one is not None
-    ]
+    assert all(now == kept for now, kept in zip(found, without, strict=True) if kept is not None)
+    assert [found[bucket] for bucket in (2, 131, 127)] == [4, 3, 4]
 
 
 def test_sh_finds_nobody_if_quiesced_endpoints_have_all_buckets() -> None:
@@ -282,7 +290,7 @@ def test_mh_has_the_kernels_table(there: list[Destination]) -> None:
 
 @pytest.mark.parametrize(("endpoints", "index"), [(40, 12), (41, 13), (150, 14), (200, 15)])
 def test_mh_has_the_kernels_table_where_it_is_built_larger(endpoints: int, index: int) -> None:
-    there = destinations([one * one % 1000 + 1 for one in range(endpoints)])
+    there = destinations([50 * (one * one % 1000 + 1) for one in range(endpoints)])
     assert positions(laid_out("mh", there), there) == ipvs.mh_table(there, index)
 
 
@@ -308,7 +316,7 @@ def test_mh_takes_its_largest_table_for_even_more_endpoints() -> None:
 def test_mh_moves_few_clients_when_an_endpoint_goes(
     endpoints: int, more: float, quiesced: bool
 ) -> None:
-    """Those of the endpoint, and a few others: more of these where the table is nearly too small."""
+    """Those of the endpoint, and a few others: more of them with 100 places for each endpoint."""
     there = destinations([1] * endpoints)
     gone = endpoints // 2
     if quiesced:
