@@ -59,6 +59,7 @@ SHORT = {
     "positions": "position",
     "schedule_rounds": "rounds",
     "schedule_tables": "schedule",
+    "schedule_works": "sched_wk",
     "service_networks": "svc_nets",
     "socket_optouts": "optouts",
     "socket_overflow": "sk_more",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bpfsvc.base.errors import UsageError
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.registry import Role, map_info
-from bpfsvc.inspect import clients, connections, namespaces, node, services
+from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services
 from bpfsvc.inspect.fields import lacks
 from bpfsvc.inspect.generic import generic
 from bpfsvc.inspect.reader import Reader
@@ -66,6 +66,11 @@ _VIEWS = {
     ),
     "positions": _View(
         clients.positions, {**_NAMES, "positions": (clients.POSITION, ("slots",))}, keys=2
+    ),
+    "schedule_tables": _View(
+        schedulers.schedule_tables,
+        {**_NAMES, "schedule_tables": (schedulers.TABLE, schedulers.PLACES)},
+        keys=len(schedulers.TABLE),
     ),
     "connections": _View(
         lambda reader: connections.connections(reader, time.monotonic_ns()),

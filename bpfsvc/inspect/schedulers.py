@@ -1,19 +1,124 @@
-"""How a frontend chooses among its backends, in ip_vs's words."""
+"""How a frontend chooses among its backends, in ip_vs's words, as far as the maps know it.
+
+The maps have the kind of number that leads to a place, and tables of places; not the name of the
+scheduler and not the weights. Both follow from these, but for what makes no difference: ``wrr``
+with equal weights is ``rr``.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from math import gcd
+from typing import NamedTuple
 
-from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.layout import Layout, Record
+from bpfsvc.inspect.fields import chooser, lacks
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.services.entries import CLIENTS
+from bpfsvc.services.schedulers import NO_SLOT
+from bpfsvc.services.scheduling import scheduler_text
 
-RANDOM = "random"
-"""Each backend is as likely as any other."""
+SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
+"""Fields of a frontend; builds that have none choose at random."""
+
+TABLE = ("service", "generation", "first", "chunk")
+PLACES = ("slots",)
+
+_EXACT = ("random", "round")
+"""Kinds of which the tables have the very weights; other tables have a fixed number of places."""
+
+_MOST, _TOLERANCE = 10, 0.03
+"""Up to which smallest weight others are tried for such a table, and how far off they may be."""
 
 
-def scheduler_reader(layout: Layout) -> Callable[[bytes], str]:  # noqa: ARG001  see below
-    """Return a function from a value of map ``frontends`` to the name of its scheduler.
+class FrontendSchedule(NamedTuple):
+    """``kind``: the number that leads to a place; ``tables``: the places of each class's table."""
 
-    The programs of every build so far choose at random, so nothing has to be read. A build whose
-    frontends name a scheduler is told apart here, by its layout, and nowhere else.
+    kind: str = "random"
+    tables: tuple[int, ...] = (0,) * len(CLIENTS)
+
+    @property
+    def scheduler(self) -> str:
+        """The name of the scheduler."""
+        return scheduler_text(self.kind, weighted=any(self.tables))
+
+
+_NO_SCHEDULE = FrontendSchedule()
+
+
+def schedule_reader(layout: Layout) -> Callable[[bytes], FrontendSchedule]:
+    """Return a function from a value of map ``frontends`` to how it chooses."""
+    record = layout.maps["frontends"].value
+    if lacks(record, SCHEDULING):
+        return lambda _value: _NO_SCHEDULE
+    choose, names = chooser(record, SCHEDULING), layout.constants_named("SCHEDULE_")
+
+    def read(value: bytes) -> FrontendSchedule:
+        *tables, number = choose(value)
+        if not number and not any(tables):
+            return _NO_SCHEDULE
+        return FrontendSchedule(names.get(number, str(number)), tuple(tables))
+
+    return read
+
+
+def weights(
+    reader: Reader, service: int, generation: int, slots: tuple[int, int], kind: str, table: int
+) -> tuple[int, ...]:
+    """Return the weight of each of the ``slots`` (first and number) of a policy.
+
+    ``kind``, ``table``: of its :class:`FrontendSchedule`. Without a table all have weight 1.
     """
-    return lambda _value: RANDOM
+    first, size = slots
+    layout = reader.layout.maps.get("schedule_tables")
+    if not table or layout is None or lacks(layout.key, TABLE) or lacks(layout.value, PLACES):
+        return (1,) * size
+    places, chunk = Counter[int](), 0
+    while places.total() < table:
+        key = {"service": service, "generation": generation, "first": first, "chunk": chunk}
+        raw = reader.value("schedule_tables", layout.key.pack(key))
+        if raw is None:
+            return (1,) * size  # removed meanwhile
+        places.update(places_of(raw, layout.value)[: table - places.total()])
+        chunk += 1
+    counts = [places[slot] for slot in range(size)]
+    return _exact(counts) if kind in _EXACT else _close(counts)
+
+
+def places_of(raw: bytes, record: Record) -> list[int]:
+    """Return the numbers of slots in a value of map ``schedule_tables``."""
+    (slots,) = chooser(record, PLACES)(raw)
+    return memoryview(slots).cast("H").tolist()
+
+
+def schedule_tables(reader: Reader) -> Records:
+    """Return the places of the tables: numbers of slots, counted from ``first``; ``-`` is none."""
+    layout = reader.layout.maps["schedule_tables"]
+    key, names = chooser(layout.key, TABLE), ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("schedule_tables"):
+        service, generation, first, chunk = key(raw_key)
+        places = places_of(raw, layout.value)
+        while places and places[-1] == NO_SLOT:
+            places.pop()
+        shown = tuple("-" if slot == NO_SLOT else str(slot) for slot in places)
+        rows.append((names[service], generation, first, chunk, shown))
+    return Records("schedule_tables", (*TABLE, "places"), sorted(rows))
+
+
+def _exact(counts: list[int]) -> tuple[int, ...]:
+    common = gcd(*counts) or 1
+    return tuple(count // common for count in counts)
+
+
+def _close(counts: list[int]) -> tuple[int, ...]:
+    """Return the smallest weights that the numbers of places are nearly in proportion to."""
+    least = min((count for count in counts if count), default=1)
+    for unit in range(1, _MOST):
+        found = [count * unit / least for count in counts]
+        if all(abs(one - round(one)) <= _TOLERANCE * max(one, 1) for one in found):
+            break
+    return tuple(map(round, found))

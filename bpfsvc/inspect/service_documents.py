@@ -9,7 +9,7 @@ from typing import Any
 
 from bpfsvc.base.address import unpack
 from bpfsvc.inspect.documents import yaml_list
-from bpfsvc.inspect.service_ports import WEIGHTS, BackendFacts, FrontendFacts, ServicePortFacts
+from bpfsvc.inspect.service_ports import BackendFacts, FrontendFacts, ServicePortFacts
 from bpfsvc.inspect.service_view import View
 
 _AT_ONCE = 100
@@ -81,7 +81,7 @@ def _backend(view: View, port: ServicePortFacts, one: BackendFacts) -> dict[str,
         "address": unpack(one.place[0]),
         "port": one.place[1],
         "state": one.state,
-        "weight": WEIGHTS[one.state],
+        "weight": one.weight,
         "local": one.local,
         "clients": list(one.clients),
         "active": one.active,

@@ -3,6 +3,7 @@
 A backend is
 
 * ``ready`` if new connections of some clients may be sent to it: the frontends lead there;
+* ``quiesced`` if its weight is 0: its connections go on, and no new ones are sent to it;
 * ``draining`` if it has connections of the service port and no new ones are sent to it;
 * ``unused`` if it is written and no frontend leads to it, as where another Service has the
   frontends.
@@ -12,35 +13,40 @@ The maps say no more: not whether an endpoint is terminating, nor the name of it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from bpfsvc.base.errors import KernelError
-from bpfsvc.base.networks import Network, network_text
 from bpfsvc.datapath.maps.layout import Layout
-from bpfsvc.inspect import clients, connection_counts
+from bpfsvc.inspect import connection_counts
 from bpfsvc.inspect.connection_counts import Counts, Place
-from bpfsvc.inspect.fields import chooser, lacks, place_text, protocol_text, text
+from bpfsvc.inspect.fields import lacks, place_text
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.inspect.schedulers import scheduler_reader
+from bpfsvc.inspect.service_entries import (
+    FrontendEntry,
+    PortName,
+    Slot,
+    SlotRange,
+    Slots,
+    frontend_entries,
+    port_names,
+    ranges_by_service,
+)
 from bpfsvc.inspect.services import (
     ADDRESS_KEY,
     BACKEND,
     CLIENTS,
     FRONTEND,
     NAME,
-    POLICY,
     SLOT,
     TRAFFIC,
     action_text,
     frontend_text,
 )
 
-READY, DRAINING, UNUSED = "ready", "draining", "unused"
-WEIGHTS = {READY: 1, DRAINING: 0, UNUSED: 0}
-"""State -> weight, in ip_vs's sense: 0 takes no new connections."""
+READY, QUIESCED, DRAINING, UNUSED = "ready", "quiesced", "draining", "unused"
 
 _NEEDED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "services": (("value",), NAME),
@@ -87,11 +93,13 @@ class FrontendFacts:
 class BackendFacts:
     """One backend; ``counters`` is the index of its counters, 0 if it has none any more.
 
-    ``clients``: the classes that it is chosen for, at any frontend.
+    ``clients``: the classes that it is chosen for, at any frontend. ``weight`` is meant as in
+    ip_vs: 0 takes no new connections.
     """
 
     place: Place
     state: str
+    weight: int
     local: bool | None
     clients: tuple[str, ...]
     active: int
@@ -148,13 +156,13 @@ def collect(reader: Reader) -> list[ServicePortFacts]:
     # In this order, a backend that is removed meanwhile is one that drains, and a connection to one
     # that is new is not seen without it.
     counts = connection_counts.connection_counts(reader)
-    slots = _Slots(reader)
-    frontends = _frontends(reader)
-    ranges = _source_ranges(reader)
-    names = _names(reader)
+    slots = Slots(reader)
+    frontends = frontend_entries(reader)
+    ranges = ranges_by_service(reader)
+    names = port_names(reader)
     found = [
         _service_port(
-            names.get(service) or _Name(service),
+            names.get(service) or PortName(service),
             frontends.get(service, []),
             slots,
             counts.get(service, {}),
@@ -175,162 +183,24 @@ def _require(layout: Layout) -> None:
             )
 
 
-# -- what is read --
-
-_Slot = tuple[bytes, int, int, int]
-"""Address, port, whether it is on this node, index of its counters."""
-
-_Range = tuple[int, ...]
-"""Generation, first slot, size."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Frontend:
-    key: tuple[bytes, int, int]
-    generation: int
-    policies: tuple[tuple[int, ...], ...]
-    affinity: int
-    restricted: bool
-    scheduler: str
-
-
-class _Slots:
-    """The backends by service id, generation and slot."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        layout = reader.layout.maps["backends"]
-        self._key, self._value = layout.key, chooser(layout.value, BACKEND)
-        key = chooser(layout.key, SLOT)
-        self._found: dict[int, dict[int, dict[int, _Slot]]] = {}
-        for raw_key, raw in reader.entries("backends"):
-            service, generation, slot = key(raw_key)
-            of = self._found.setdefault(service, {}).setdefault(generation, {})
-            of[slot] = self._slot(raw)
-
-    def _slot(self, raw: bytes) -> _Slot:
-        address, port, hairpin, counters = self._value(raw)
-        return address, port, hairpin, counters
-
-    def chosen(self, service: int, generation: int, policy: tuple[int, ...]) -> Iterator[_Slot]:
-        """Yield the backends that a policy chooses from.
-
-        A generation that was written after the others were read is looked up.
-        """
-        first, size, *_ = policy
-        known = self._found.get(service, {}).get(generation, {})
-        for number in range(first, first + size):
-            if slot := known.get(number) or self._look_up(service, generation, number):
-                yield slot
-
-    def _look_up(self, service: int, generation: int, number: int) -> _Slot | None:
-        key = {"service": service, "generation": generation, "slot": number}
-        raw = self._reader.value("backends", self._key.pack(key))
-        return self._slot(raw) if raw else None
-
-    def latest(self, service: int, after: int) -> Iterable[_Slot]:
-        """Return the backends of the newest generation, if that is not older than another."""
-        generations = self._found.get(service, {})
-        newest = max(generations, default=-1)
-        return generations[newest].values() if newest >= after and generations else ()
-
-
-class _Name(NamedTuple):
-    service: int
-    namespace: str = ""
-    name: str = ""
-    port_name: str = ""
-    number: int = 0
-    protocol: str = ""
-    family: str = ""
-
-
-def _names(reader: Reader) -> dict[int, _Name]:
-    layout = reader.layout.maps["services"]
-    key, value = chooser(layout.key, ("value",)), chooser(layout.value, NAME)
-    found: dict[int, _Name] = {}
-    for raw_key, raw in reader.entries("services"):
-        namespace, name, port_name, number, protocol, family = value(raw)
-        service = key(raw_key)[0]
-        found[service] = _Name(
-            service,
-            *(text(namespace), text(name), text(port_name), number),
-            *(protocol_text(protocol), f"IPv{family}"),
-        )
-    return found
-
-
-def _frontends(reader: Reader) -> dict[int, list[_Frontend]]:
-    """Return service id -> frontends, without what guards the other ports of an address."""
-    layout = reader.layout.maps["frontends"]
-    key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    scheduler = scheduler_reader(reader.layout)
-    found: dict[int, list[_Frontend]] = {}
-    for raw_key, raw in reader.entries("frontends"):
-        address, port, protocol = key(raw_key)
-        if not port and not protocol:
-            continue
-        service, generation, *flat, affinity, restricted = value(raw)
-        policies = tuple(
-            tuple(flat[at : at + len(POLICY)]) for at in range(0, len(flat), len(POLICY))
-        )
-        found.setdefault(service, []).append(
-            _Frontend(
-                (address, port, protocol),
-                generation,
-                policies,
-                affinity,
-                bool(restricted),
-                scheduler(raw),
-            )
-        )
-    return found
-
-
-def _source_ranges(reader: Reader) -> dict[int, list[str]]:
-    layout = reader.layout.maps.get("source_ranges")
-    if layout is None or lacks(layout.key, clients.RANGE):
-        return {}
-    key = chooser(layout.key, clients.RANGE)
-    found: dict[int, list[str]] = {}
-    for bits, service, network in sorted(key(raw) for raw, _ in reader.entries("source_ranges")):
-        shown = network_text(Network(network, bits - clients.SERVICE_BITS))
-        found.setdefault(service, []).append(shown)
-    return found
-
-
 # -- what it is put together to --
 
 
 def _service_port(
-    name: _Name,
-    frontends: list[_Frontend],
-    slots: _Slots,
+    name: PortName,
+    frontends: list[FrontendEntry],
+    slots: Slots,
     counts: Mapping[Place, Counts],
     ranges: tuple[str, ...],
 ) -> ServicePortFacts:
-    service = name.service
-    chosen: dict[_Range, tuple[_Slot, ...]] = {}
-    reached: dict[_Slot, set[str]] = {}
-    for one in frontends:
-        for who, policy in zip(CLIENTS, one.policies, strict=True):
-            where = (one.generation, *policy[:2])
-            if where not in chosen:
-                chosen[where] = tuple(slots.chosen(service, one.generation, policy))
-            for slot in chosen[where]:
-                reached.setdefault(slot, set()).add(who)
-    everywhere = not all(local for _, _, local, _ in reached)
-    here = {
-        where
-        for where, among in chosen.items()
-        if everywhere and among and all(local for _, _, local, _ in among)
-    }
-    newest = max((one.generation for one in frontends), default=0)
-    for slot in slots.latest(service, newest):
-        reached.setdefault(slot, set())
+    reached = _Reached(name.service, frontends, slots)
+    schedules = [one.schedule for one in frontends]
+    # Of two frontends, one may have endpoints of one weight only, and so no table.
+    schedule = max(schedules, key=lambda one: any(one.tables), default=None)
+    here = reached.local_ranges()
     return ServicePortFacts(
         **name._asdict(),
-        scheduler=frontends[0].scheduler if frontends else "",
+        scheduler=schedule.scheduler if schedule else "",
         affinity_seconds=max((one.affinity for one in frontends), default=0),
         source_ranges=ranges,
         frontends=tuple(
@@ -340,7 +210,65 @@ def _service_port(
     )
 
 
-def _frontend_facts(one: _Frontend, here: Collection[_Range]) -> FrontendFacts:
+class _Reached:
+    """Which backends the frontends of a service port lead to.
+
+    * ``chosen``: those of each range of slots.
+    * ``clients``: the classes that each backend is chosen for; none for others that are written.
+    * ``quiesced``: backends behind all ranges, where those of weight 0 stand.
+    """
+
+    def __init__(self, service: int, frontends: list[FrontendEntry], slots: Slots) -> None:
+        self.chosen: dict[SlotRange, tuple[Slot, ...]] = {}
+        self.clients: dict[Slot, set[str]] = {}
+        self._weights: dict[Slot, tuple[int, int]] = {}
+        self._service, self._slots = service, slots
+        for one in frontends:
+            self._follow(one)
+        newest = max((one.generation for one in frontends), default=0)
+        current = [each for one in frontends if one.generation == newest for each in one.policies]
+        reach = max((first + size for first, size, *_ in current), default=None)
+        behind = slots.behind(service, newest, reach) if reach is not None else ()
+        self.quiesced = {slot for slot in behind if slot not in self.clients}
+        self._latest = [one for one in slots.latest(service, newest) if one not in self.clients]
+
+    def _follow(self, one: FrontendEntry) -> None:
+        tables = one.schedule.tables
+        for who, policy, table in zip(CLIENTS, one.policies, tables, strict=True):
+            first, size, *_ = policy
+            where = (one.generation, first, size)
+            if where not in self.chosen:
+                among = tuple(self._slots.chosen(self._service, one.generation, policy))
+                self.chosen[where] = among
+                if table and len(among) == size:
+                    found = self._slots.weights(self._service, where, one.schedule.kind, table)
+                    for slot, weight in zip(among, found, strict=True):
+                        # The larger set has the weights of more endpoints to compare with.
+                        self._weights[slot] = max(self._weights.get(slot, (0, 0)), (size, weight))
+            for slot in self.chosen[where]:
+                self.clients.setdefault(slot, set()).add(who)
+
+    def local_ranges(self) -> set[SlotRange]:
+        """Return the ranges whose backends are all on this node, if there are others."""
+        if all(local for _, _, local, _ in self.clients):
+            return set()
+        return {
+            where
+            for where, among in self.chosen.items()
+            if among and all(local for _, _, local, _ in among)
+        }
+
+    def weight(self, slot: Slot) -> int:
+        """Return the weight of a backend that is chosen."""
+        return self._weights[slot][1] if slot in self._weights else 1
+
+    def all(self) -> list[tuple[Slot, set[str]]]:
+        """Return all backends with their classes of clients, sorted."""
+        others = ((slot, set[str]()) for slot in {*self._latest, *self.quiesced})
+        return sorted([*self.clients.items(), *others], key=lambda each: each[0])
+
+
+def _frontend_facts(one: FrontendEntry, here: Collection[SlotRange]) -> FrontendFacts:
     """``here``: the ranges of slots whose backends are all on this node, unlike others."""
     address, port, protocol = one.key
     local = tuple((one.generation, *policy[:2]) in here for policy in one.policies)
@@ -360,20 +288,24 @@ def _meetings(policies: tuple[tuple[int, ...], ...], local: tuple[bool, ...]) ->
     )
 
 
-def _backends(
-    reached: Mapping[_Slot, set[str]], counts: Mapping[Place, Counts]
-) -> Iterator[BackendFacts]:
+def _backends(reached: _Reached, counts: Mapping[Place, Counts]) -> Iterator[BackendFacts]:
     """Yield the backends, those that only have connections left last."""
     known = set()
-    for (address, port, local, counters), who in sorted(reached.items(), key=lambda each: each[0]):
+    for slot, who in reached.all():
+        address, port, local, counters = slot
         place = address, port
         if place in known:
             continue  # with other counters: its frontends are on their way to a newer generation
         known.add(place)
         active, inactive = counts.get(place, (0, 0))
-        state = READY if who else DRAINING if active + inactive else UNUSED
+        if who:
+            state, weight = READY, reached.weight(slot)
+        elif slot in reached.quiesced:
+            state, weight = QUIESCED, 0
+        else:
+            state, weight = DRAINING if active + inactive else UNUSED, 0
         classes = tuple(each for each in CLIENTS if each in who)
-        yield BackendFacts(place, state, bool(local), classes, active, inactive, counters)
+        yield BackendFacts(place, state, weight, bool(local), classes, active, inactive, counters)
     for place, (active, inactive) in sorted(counts.items()):
         if place not in known:
-            yield BackendFacts(place, DRAINING, None, (), active, inactive, 0)
+            yield BackendFacts(place, DRAINING, 0, None, (), active, inactive, 0)

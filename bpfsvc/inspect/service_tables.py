@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from bpfsvc.inspect.service_ports import WEIGHTS, BackendFacts, ServicePortFacts
+from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
 from bpfsvc.inspect.service_traffic import Amounts, Traffic
 from bpfsvc.inspect.service_view import View, title, words
 
@@ -129,7 +129,7 @@ def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
 
 
 def _connections(one: BackendFacts, *, wide: bool) -> tuple[str, ...]:
-    found = (one.state, str(WEIGHTS[one.state]), str(one.active), str(one.inactive))
+    found = (one.state, str(one.weight), str(one.active), str(one.inactive))
     if not wide:
         return found
     local = _EMPTY if one.local is None else "yes" if one.local else "no"

@@ -13,7 +13,6 @@ from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_choice import NodeAddresses, Wanted, choose
 from bpfsvc.inspect.service_ports import (
-    WEIGHTS,
     FrontendFacts,
     Meetings,
     ServicePortFacts,
@@ -141,7 +140,7 @@ def view_records(view: View) -> Iterator[Records]:
             amounts: Row = ()
             if view.traffic:
                 amounts = view.traffic.of_backend(port, one) or ("",) * len(_AMOUNTS)
-            numbers = (WEIGHTS[one.state], one.active, one.inactive)
+            numbers = (one.weight, one.active, one.inactive)
             backends.append((*name, one.text, one.state, *numbers, *amounts))
     yield Records(
         "services",

@@ -46,6 +46,23 @@ USUAL_SCHEDULING = Scheduling()
 """That of a Service without such annotations; one object for all of them."""
 
 
+_TEXTS = {
+    "random": "random",
+    "round": "rr",
+    "source": "sh",
+    "source_port": "sh,sh-port",
+    "destination": "dh",
+    "maglev": "mh",
+    "maglev_port": "mh,mh-port",
+}
+"""Names of :class:`Schedule`, in lower case, in ip_vs's words."""
+
+
+def scheduler_text(kind: str, *, weighted: bool) -> str:
+    """Return the scheduler that a kind of number stands for; with a table, turns are ``wrr``."""
+    return "wrr" if kind == "round" and weighted else _TEXTS.get(kind, kind)
+
+
 class Schedulings:
     """The values in force of all Services, and what is wrong with their annotations."""
 

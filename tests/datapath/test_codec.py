@@ -13,13 +13,14 @@ from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import MapLayout, Record
 from bpfsvc.services import registry
-from bpfsvc.services.entries import Frontend, Policies, Policy, ServicePort
+from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort
 from bpfsvc.services.registry import ServiceMap
 from tests.inspect.pinned import FIELDS
 
 ADDRESS = pack("10.0.0.1")
 POLICIES = Policies(
-    Policy(0, 3, False, False), Policy(1, 2, True, False), Policy(0, 0, False, True), 60, True
+    *(Policy(0, 3, False, False, 256), Policy(1, 2, True, False), Policy(0, 0, False, True)),
+    *(60, True, 2),
 )
 ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),
@@ -29,6 +30,11 @@ ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SOURCE_RANGES, registry.SourceRangeEntry(7, Network(ADDRESS, 104))),
     (registry.FRONTENDS, registry.FrontendEntry(Frontend(ADDRESS, 80, 6), 7, 8, POLICIES)),
     (registry.REFUSALS, registry.ServiceId(7)),
+    (
+        registry.SCHEDULE_TABLES,
+        registry.ScheduleTableEntry(7, 8, 3, 1, PlaceRun(bytes(range(256)))),
+    ),
+    (registry.SCHEDULE_ROUNDS, registry.RoundEntry(7)),
 ]
 
 
@@ -66,6 +72,10 @@ def test_the_bits_of_a_network_are_counted_from_the_prefix_on() -> None:
     key, value = codec(registry.SOURCE_RANGES).encode(ENTRIES[4][1])
     assert key == struct.pack("=II", 32 + 104, 7) + ADDRESS
     assert value == struct.pack("=I", 1), "the value of a range is always 1"
+
+
+def test_a_counter_of_the_programs_begins_at_zero() -> None:
+    assert codec(registry.SCHEDULE_ROUNDS).encode(registry.RoundEntry(7))[1] == bytes(8)
 
 
 def test_equal_policies_become_one_object() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
+from bpfsvc.services.schedulers import Schedule
 
 _PLACE = (("address", "16s"), ("port", "H"), ("protocol", "B"), ("zero", "B"))
 _NUMBER = (("value", "I"),)
@@ -28,7 +29,10 @@ _CONNECTION = (
     *((name, "B") for name in ("fin_sent", "fin_received", "reset")),
     *((name, "B") for name in ("masquerade", "masquerade_pending")),
 )
-_POLICY = (("first", "I"), ("size", "I"), ("masquerade", "B"), ("reject", "B"), ("zero", "2s"))
+_POLICY = (
+    *((name, "I") for name in ("first", "size", "table")),
+    *(("masquerade", "B"), ("reject", "B"), ("zero", "2s")),
+)
 _REFUSALS = ("rejected__no_endpoints", "dropped__no_endpoints", "dropped__source_range")
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 
@@ -42,9 +46,15 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             ("service", "I"),
             ("generation", "I"),
             *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
-            *(("affinity_seconds", "I"), ("restricted", "B"), ("zero", "3s")),
+            *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("zero", "2s")),
         ),
     ),
+    "schedule_tables": (
+        "hash",
+        tuple((name, "I") for name in ("service", "generation", "first", "chunk")),
+        (("slots", "256s"),),
+    ),
+    "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"),)),
     "backends": (
         "hash",
         (("service", "I"), ("generation", "I"), ("slot", "I")),
@@ -133,6 +143,7 @@ CONSTANTS = {
     **{"CLIENT_POD": 0, "CLIENT_NODE": 1, "CLIENT_OTHER": 2},
     **{"SOURCE_UNKNOWN": 0, "SOURCE_LEARNED": 1, "SOURCE_TRIED": 2, "SOURCE_PROVEN": 3},
     "SOURCE_UNSURE": 4,
+    **{f"SCHEDULE_{one.name}": one.value for one in Schedule},
 }
 
 

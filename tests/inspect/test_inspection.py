@@ -180,6 +180,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "service_networks",
         "affinities",
         "positions",
+        "schedule_tables",
         "connections",
         "node_addresses",
         "interfaces",
@@ -187,6 +188,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "counters",
         "sizes",
         "refusals",
+        "schedule_rounds",
     ]
     parts = ["new_connections", "connections", "backend_counters"]
     assert [found.name for found in dump(Maps(), parts)] == ["connections", "backends"]

@@ -23,7 +23,7 @@ def test_a_frontend_shows_each_class_of_clients_its_backends() -> None:
     }
     maps.put("frontends", frontend(VIP), value)
     common: dict[str, Value] = {"frontend": "10.96.0.10:80/TCP", "service": "default/web:http"}
-    common |= {"affinity": 60, "restricted": True}
+    common |= {"affinity": 60, "restricted": True, "scheduler": "random"}
     assert shown(maps, "frontends") == [
         {
             **common,

@@ -72,6 +72,7 @@ MAPS: dict[str, MapInfo] = {
     "layout": _PER_BUILD,
     "steps": _PER_BUILD,
     "packets": _PER_BUILD,
+    "schedule_works": _PER_BUILD,
     "cached_routes": _PER_BUILD,
     "fast_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "established_flows": _INTERNAL,

@@ -1,0 +1,154 @@
+"""What the maps say of schedulers and weights."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from bpfsvc.base.address import pack
+from bpfsvc.inspect.service_ports import ServicePortFacts, collect
+from bpfsvc.services.schedulers import NO_SLOT, Schedule, Scheduler, lay_out
+from tests.inspect.busy import OPEN, connection, slots
+from tests.inspect.inspected import frontend, policy, shown
+from tests.inspect.pinned import FIELDS, Maps
+
+VIP, NODE_PORT = "10.96.0.10:80", "0.0.0.0:30080"
+PODS = [f"10.244.1.{number}:8080" for number in range(1, 5)]
+CLIENTS = ("pod", "node", "other")
+
+_KIND, _KEY, _VALUE = FIELDS["frontends"]
+_OLD = tuple((name, kind) for name, kind in _VALUE if name.rpartition(".")[2] != "table")
+EARLIER_BUILD = {
+    "frontends": (_KIND, _KEY, tuple(each for each in _OLD if each[0] != "schedule")),
+    "schedule_tables": ("hash", (("value", "I"),), (("value", "I"),)),
+}
+
+
+def scheduled(
+    backends: Sequence[str], size: int, schedule: Schedule, places: Sequence[int] = ()
+) -> Maps:
+    """Return a node with one Service whose first ``size`` slots are chosen."""
+    maps = Maps()
+    maps.service(1, "web", "http")
+    slots(maps, 1, 9, backends)
+    lead(maps, VIP, 0, size, schedule, len(places))
+    write_table(maps, places)
+    return maps
+
+
+def lead(maps: Maps, to: str, first: int, size: int, schedule: Schedule, table: int = 0) -> None:
+    """Write a frontend that leads to slots."""
+    value = {"service": 1, "generation": 9, "schedule": schedule.value}
+    for who in CLIENTS:
+        value |= {**policy(who, first, size, reject=int(not size)), f"{who}.table": table}
+    maps.put("frontends", frontend(to), value)
+
+
+def write_table(maps: Maps, places: Sequence[int], first: int = 0) -> None:
+    for chunk in range(-(-len(places) // 128)):
+        part = array("H", places[128 * chunk : 128 * chunk + 128])
+        part.extend([NO_SLOT] * (128 - len(part)))
+        key = {"service": 1, "generation": 9, "first": first, "chunk": chunk}
+        maps.put("schedule_tables", key, {"slots": part.tobytes()})
+
+
+def only(maps: Maps) -> ServicePortFacts:
+    (port,) = collect(maps)
+    return port
+
+
+def weights(port: ServicePortFacts) -> list[int]:
+    return [one.weight for one in port.backends]
+
+
+NAMES = {
+    "random": (Schedule.RANDOM, (), "random"),
+    "random by weight": (Schedule.RANDOM, (0, 0, 1), "random"),
+    "turns": (Schedule.ROUND, (), "rr"),
+    "turns by weight": (Schedule.ROUND, (0, 0, 1), "wrr"),
+    "a hash of the client": (Schedule.SOURCE, (), "sh"),
+    "and its port": (Schedule.SOURCE_PORT, (), "sh,sh-port"),
+    "a hash of the address asked for": (Schedule.DESTINATION, (), "dh"),
+    "Maglev": (Schedule.MAGLEV, (0, 1), "mh"),
+    "Maglev with ports": (Schedule.MAGLEV_PORT, (0, 1), "mh,mh-port"),
+}
+
+
+@pytest.mark.parametrize(("schedule", "places", "name"), NAMES.values(), ids=NAMES.keys())
+def test_a_scheduler_has_its_name_of_ip_vs(
+    schedule: Schedule, places: tuple[int, ...], name: str
+) -> None:
+    maps = scheduled(PODS[:2], 2, schedule, places)
+    assert only(maps).scheduler == name
+    (row,) = shown(maps, "frontends")
+    assert row["scheduler"] == name
+    assert not any("table" in column for column in row)
+
+
+def test_a_build_without_schedules_is_random() -> None:
+    maps = Maps(EARLIER_BUILD)
+    maps.service(1, "web", "http")
+    slots(maps, 1, 9, PODS[:2])
+    value = {"service": 1, "generation": 9, **policy("pod", 0, 2)}
+    maps.put("frontends", frontend(VIP), value)
+    assert (only(maps).scheduler, weights(only(maps))) == ("random", [1, 1])
+    assert shown(maps, "frontends")[0]["scheduler"] == "random"
+
+
+def test_weights_are_read_out_of_the_table() -> None:
+    port = only(scheduled(PODS[:3], 3, Schedule.ROUND, (0, 0, 2, 0, 1, 2)))
+    assert weights(port) == [3, 1, 2]
+    assert weights(only(scheduled(PODS[:2], 2, Schedule.ROUND))) == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["sh", "mh", "random", "wrr"])
+@pytest.mark.parametrize("given", [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 1, 1)])
+def test_weights_of_every_scheduler_are_those_that_were_given(
+    name: str, given: tuple[int, ...]
+) -> None:
+    places = [(pack(f"10.244.1.{number}"), 8080) for number in range(1, 4)]
+    layout = lay_out(Scheduler(name), list(zip(places, given, strict=True)))
+    table = memoryview(layout.table).cast("H").tolist()
+    assert weights(only(scheduled(PODS[:3], 3, layout.schedule, table))) == list(given)
+
+
+def test_a_backend_behind_all_ranges_is_quiesced_with_or_without_connections() -> None:
+    maps = scheduled(PODS[:3], 2, Schedule.ROUND)
+    connection(maps, 1000, PODS[2], OPEN)
+    found = {one.text: (one.state, one.weight, one.active) for one in only(maps).backends}
+    assert found == {
+        PODS[0]: ("ready", 1, 0),
+        PODS[1]: ("ready", 1, 0),
+        PODS[2]: ("quiesced", 0, 1),
+    }
+
+
+def test_all_backends_of_a_service_may_be_quiesced() -> None:
+    found = only(scheduled(PODS[:2], 0, Schedule.ROUND)).backends
+    assert [(one.state, one.weight) for one in found] == [("quiesced", 0)] * 2
+
+
+def test_of_two_sets_the_larger_one_has_the_weights() -> None:
+    """The pods of this node alone have equal weights."""
+    backends = [*PODS[:3], *PODS[:2]]
+    maps = scheduled(backends, 3, Schedule.ROUND, (0, 0, 1, 1, 2))
+    lead(maps, NODE_PORT, 3, 2, Schedule.ROUND)
+    port = only(maps)
+    assert (port.scheduler, weights(port)) == ("wrr", [2, 2, 1])
+
+
+def test_tables_and_counts_are_dumped() -> None:
+    maps = scheduled(PODS[:2], 2, Schedule.SOURCE, (0, NO_SLOT, 1))
+    maps.put("schedule_rounds", {"value": 1}, {"connections": 7})
+    assert shown(maps, "schedule_tables") == [
+        {
+            "service": "default/web:http",
+            "generation": 9,
+            "first": 0,
+            "chunk": 0,
+            "places": ("0", "-", "1"),
+        }
+    ]
+    assert shown(maps, "schedule_rounds") == [{"service": "default/web:http", "connections": 7}]
