@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from bpfsvc import __version__
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.config.config import Config
+from bpfsvc.services.schedulers import RANDOM
 
 _log = logging.getLogger("bpfsvc")
 
@@ -46,6 +47,8 @@ def start_lines(config: Config) -> Iterator[str]:
         f"XDP on {','.join(config.xdp)}" if config.xdp else "no XDP",
         f"masquerade ports {ports.first}-{ports.last}",
     ]
+    if config.scheduler != RANDOM:
+        on.append(f"scheduler {config.scheduler}")
     yield f"settings: {', '.join(on)}"
 
 

@@ -11,6 +11,9 @@ from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
 from bpfsvc.services.schedulers import RANDOM, Scheduler, parse_scheduler
 
+_MH, _KUBE_PROXYS_MH = Scheduler("mh"), Scheduler("mh", ("mh-port",))
+"""kube-proxy has ip_vs hash the port of the client, too (FlagSourceHash)."""
+
 
 def effective(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> Scheduler:
     """Return the node's scheduler; both documents are checked and complete."""
@@ -19,9 +22,10 @@ def effective(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) ->
     if not uses_ipvs(bpfsvc, kubeproxy):
         return RANDOM
     try:
-        return parse_scheduler(kubeproxy.ipvs.scheduler)
+        found = parse_scheduler(kubeproxy.ipvs.scheduler)
     except ValueError:
         return RANDOM
+    return _KUBE_PROXYS_MH if found == _MH else found
 
 
 def uses_ipvs(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> bool:

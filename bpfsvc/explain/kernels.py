@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import tempfile
@@ -38,6 +39,7 @@ from bpfsvc.explain.context import (
 from bpfsvc.explain.programs import Decision, decide, send
 from bpfsvc.explain.question import Case, Question, from_flow
 from bpfsvc.explain.reasons import CLIENTS, clients_seen, reasons
+from bpfsvc.explain.schedule import schedule_reasons
 from bpfsvc.model import ObjectError
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
@@ -112,6 +114,9 @@ def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:
         are = "is" if policy.size == 1 else "are"
         yield f"{count_text(policy.size, 'endpoint')} {are} eligible for such clients"
         yield from clients_seen(outcome, "such clients are masqueraded")
+        yield from schedule_reasons(outcome)
+    elif policy.reject and outcome.owner.size:
+        yield "all endpoints for such clients have weight 0"
     else:
         where = "anywhere" if policy.reject else "for such clients"
         yield f"no endpoint is usable {where}"
@@ -178,10 +183,11 @@ class PrivateKernel:
         """
         self._write_interface(question.interface)
         own = frozenset(self._context.addresses)
-        decision = decide(self._pinned, question, self._interface)
+        port = random.randrange(1024, 65536)
+        decision = decide(self._pinned, question, self._interface, port)
         verdict, backend, source = decision.verdict, decision.backend, b""
         if not question.is_of_node:
-            result = send(self._pinned, question, self._interface, own)
+            result = send(self._pinned, question, self._interface, own, port)
             self._forget_traffic()
             if result.verdict != verdict:
                 raise KernelError(

@@ -6,7 +6,6 @@ running agent. :func:`send` needs maps of this process. Nothing is attached, no 
 
 from __future__ import annotations
 
-import random
 import socket
 import struct
 from collections.abc import Collection
@@ -22,8 +21,8 @@ from bpfsvc.services.entries import Frontend, Place
 _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 
-_QUESTION = struct.Struct("=16x 16sHBx 16sI4x")
-"""``struct question`` (``bpf/path/explain.h``) up to the choice; the port of the client is 0."""
+_QUESTION = struct.Struct("=16x 16sHBx 16sIH2x")
+"""``struct question`` (``bpf/path/explain.h``) up to the choice."""
 
 _CHOICE = struct.Struct("=16sHBxI IBBxx")
 
@@ -62,8 +61,11 @@ class PacketResult:
     destination: Place = (b"", 0)
 
 
-def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
-    """Return the decision alone. Nothing is written or counted, so any node's maps can be used."""
+def decide(pinned: Pinned, question: Question, interface: int, port: int = 0) -> Decision:
+    """Return the decision alone. Nothing is written or counted, so any node's maps can be used.
+
+    ``port``: the client's; 0: not chosen yet.
+    """
     layout = pinned.layout
     client = layout.constant("CLIENT_NODE" if question.is_of_node else "CLIENT_UNKNOWN")
     asked = _QUESTION.pack(
@@ -72,30 +74,32 @@ def decide(pinned: Pinned, question: Question, interface: int) -> Decision:
         question.protocol,
         question.source,
         client,
+        socket.htons(port),
     )
     number, data = _run(pinned, "explain", asked + bytes(_CHOICE.size), interface)
     verdict = layout.constants_named("VERDICT_").get(number)
     if verdict is None:
         raise KernelError(f"the program explain failed ({number})")
-    address, port, protocol, _, client = _QUESTION.unpack_from(data)
+    address, asked_port, protocol, _, client, _ = _QUESTION.unpack_from(data)
     backend, backend_port, *_ = _CHOICE.unpack_from(data, _QUESTION.size)
     return Decision(
         "drop" if verdict == _FORBIDDEN else verdict,
         verdict == _FORBIDDEN,
-        Frontend(address, socket.ntohs(port), protocol),
+        Frontend(address, socket.ntohs(asked_port), protocol),
         layout.constants_named("CLIENT_")[client],
         (backend, socket.ntohs(backend_port)),
     )
 
 
 def send(
-    pinned: Pinned, question: Question, interface: int, own: Collection[bytes]
+    pinned: Pinned, question: Question, interface: int, own: Collection[bytes], port: int
 ) -> PacketResult:
     """Run the packet through ingress and egress. This writes connections into the maps.
 
     ``own``: the node's addresses, packed; what is for them afterwards does not leave the node.
+    ``port``: the client's.
     """
-    frame = _frame(question, random.randrange(1024, 65536))
+    frame = _frame(question, port)
     verdict, routed = _run(pinned, "ingress", frame, interface)
     if verdict in _VERDICT_OF:
         return PacketResult(_VERDICT_OF[verdict])

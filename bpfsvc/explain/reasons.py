@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import contains, network_text
 from bpfsvc.explain.answer import Outcome
+from bpfsvc.explain.schedule import quiesced, schedule_reasons
 from bpfsvc.model import Port, Service, Traits
 from bpfsvc.services.cache import Known
 from bpfsvc.services.context import NodeContext
@@ -54,18 +55,21 @@ def reasons(
     is_external = kind != "the cluster IP"
     yield _external_policy(service, outcome) if is_external else _internal_policy(service)
     yield from clients_seen(outcome, _why_masqueraded(service, outcome, is_external=is_external))
-    if not outcome.policy.size:
-        yield (
-            "no endpoint is usable anywhere: rejected"
-            if outcome.policy.reject
-            else "no endpoint on this node is usable, but others are: dropped"
-        )
     local_only = (
         is_external_local(service) and outcome.client == "other"
         if is_external
         else service.internal_local
     )
-    yield from _excluded(merge_port(in_order(known.slices), owner, node), node, local_only)
+    endpoints = merge_port(in_order(known.slices), owner, node)
+    eligible = endpoints.eligible.local if local_only else endpoints.eligible.cluster
+    if not outcome.policy.size:
+        yield _why_none(outcome, has_eligible=bool(eligible))
+    yield from schedule_reasons(outcome)
+    left_out = quiesced(outcome)
+    for backend in eligible:
+        if backend.place in left_out:
+            yield f"{endpoint_text(*backend.place)} is not chosen: its weight is 0"
+    yield from _excluded(endpoints, node, local_only)
     if outcome.policies.affinity_seconds:
         yield (
             "sessionAffinity ClientIP: a client that returns within"
@@ -141,6 +145,14 @@ def clients_seen(outcome: Outcome, rule: str) -> Iterator[str]:
             f"{endpoint_text(*one.place)} is this node: the packet does not leave it, so this"
             " endpoint sees the address of the client"
         )
+
+
+def _why_none(outcome: Outcome, *, has_eligible: bool) -> str:
+    if not outcome.policy.reject:
+        return "no endpoint on this node is usable, but others are: dropped"
+    if has_eligible:
+        return "all endpoints for such clients have weight 0: rejected"
+    return "no endpoint is usable anywhere: rejected"
 
 
 def _excluded(port: PortEndpoints, node: NodeContext, local_only: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 from bpfsvc import __version__
 from bpfsvc.agent.start_log import ready_line, start_lines
 from bpfsvc.config.config import Config
+from bpfsvc.services.schedulers import Scheduler
 from tests.config.settings import DEFAULTS
 
 KERNEL = os.uname().release
@@ -82,6 +83,12 @@ def test_the_source_of_objects_is_named(config: Config, source: str) -> None:
             "settings: socket LB for the node, fast path auto, XDP on eth0,eth1,"
             " masquerade ports 10000-29999",
             id="some",
+        ),
+        pytest.param(
+            replace(DEFAULTS, node_name="n", scheduler=Scheduler("sh", ("sh-port",))),
+            "settings: no socket LB, fast path auto, no XDP, masquerade ports 10000-29999,"
+            " scheduler sh,sh-port",
+            id="a scheduler",
         ),
     ],
 )

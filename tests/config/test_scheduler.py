@@ -14,6 +14,7 @@ CASES = {
     "mode ipvs, as kubeadm writes it": ('mode: ipvs\nipvs: {scheduler: ""}', "rr"),
     "mode ipvs alone": ("mode: ipvs", "rr"),
     "a scheduler of mode ipvs": ("mode: ipvs\nipvs: {scheduler: sh}", "sh"),
+    "mh, which kube-proxy has look at ports": ("mode: ipvs\nipvs: {scheduler: mh}", "mh,mh-port"),
     "a scheduler of mode ipvs in another mode": ("mode: iptables\nipvs: {scheduler: sh}", "random"),
     "a scheduler that counts connections": ("mode: ipvs\nipvs: {scheduler: lc}", "random"),
 }

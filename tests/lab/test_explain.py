@@ -48,6 +48,7 @@ def test_explain_answers_for_a_pod_of_a_running_agent(testbed: Testbed) -> None:
         "internalTrafficPolicy Cluster: every endpoint",
         f"{client.address(4)}:8080 is the client itself: masqueraded (hairpin)",
         "all others see the address of the client",
+        f"scheduler random: one of {len(backends)} endpoints at random",
     ]
 
 
