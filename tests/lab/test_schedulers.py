@@ -1,0 +1,172 @@
+"""Schedulers and weights with real sockets: who is chosen, and what a change leaves alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bpfsvc.lab.dial import ask, connect, tally
+from bpfsvc.lab.objects import Object
+from bpfsvc.lab.patience import wait
+from bpfsvc.lab.pod import LabPod
+from tests.lab.test_events import await_warning
+from tests.lab.testbed import Named, Testbed, built_testbed, objects
+
+SPREAD = Named("spread", 71)
+ALL_OTHERS = ("rr", "wrr", "random", "sh", "mh,mh-port", "dh")
+WHERE = ("pod", "node", "client")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Testbed]:
+    """A lab with an API server; the first pod is a client, the others are backends."""
+    with built_testbed(served=True, layout="routed") as testbed:
+        for network in ("10.96.0.0/16", "fd96::/64"):
+            testbed.lab.client.route(network, via=testbed.node)
+        testbed.cluster.put("spread", *of_pods(testbed))
+        testbed.cluster.start()
+        yield testbed
+
+
+def of_pods(testbed: Testbed, scheduler: str = "", weights: str = "") -> list[Object]:
+    """Return the Service with annotations, and its slices."""
+    texts = {"bpfsvc.io/scheduler": scheduler, "bpfsvc.io/weights": weights}
+    annotations = {name: text for name, text in texts.items() if text}
+    return objects(SPREAD, backends(testbed), annotations=annotations)
+
+
+def backends(testbed: Testbed) -> list[LabPod]:
+    return testbed.lab.pods[1:]
+
+
+def apply(testbed: Testbed, scheduler: str = "", weights: str = "") -> None:
+    testbed.cluster.apply("spread", *of_pods(testbed, scheduler, weights))
+
+
+def asked(testbed: Testbed, where: str, family: int, count: int) -> Counter[str]:
+    return tally(getattr(testbed, where), SPREAD.vip(family), 80, count=count)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_backends_take_turns_exactly(running: Testbed, where: str, family: int) -> None:
+    apply(running, "rr")
+    each = 10
+    pods = backends(running)
+    assert asked(running, where, family, each * len(pods)) == {pod.name: each for pod in pods}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_backends_take_turns_by_their_weights(running: Testbed, where: str, family: int) -> None:
+    heavy, *others = backends(running)
+    apply(running, "wrr", f"{heavy.address(family)}=3")
+    found = asked(running, where, family, 5 * (3 + len(others)))
+    assert found == {heavy.name: 15, **{pod.name: 5 for pod in others}}
+
+
+def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -> None:
+    for scheduler in ("sh", "mh"):
+        apply(running, scheduler)
+        assert len(asked(running, "pod", family, 12)) == 1
+    apply(running, "mh,mh-port")
+    assert len(asked(running, "pod", family, 60)) > 1
+
+
+def test_weight_0_drains_while_an_old_connection_goes_on(running: Testbed, family: int) -> None:
+    apply(running, "rr")
+    with connect(running.pod, SPREAD.vip(family), 80) as old:
+        name = old.who().pod
+        leaving = next(pod for pod in backends(running) if pod.name == name)
+        apply(running, "rr", f"{leaving.address(4)}=0,{leaving.address(6)}=0")
+        assert old.echo(b"still here")
+        assert name not in asked(running, "pod", family, 20)
+        states = {one["address"]: one for one in shown(running, family)["backends"]}
+        state = states[leaving.address(family)]
+        assert (state["state"], state["weight"], state["active"]) == ("quiesced", 0, 1)
+        assert old.echo(b"and still")
+
+
+def test_where_all_have_weight_0_clients_are_refused(running: Testbed, family: int) -> None:
+    nodes = ",".join(f"node/{node.name}=0" for node in running.lab.nodes)
+    apply(running, "rr", nodes)
+    for where in WHERE:
+        with pytest.raises(ConnectionRefusedError):
+            ask(getattr(running, where), SPREAD.vip(family), 80)
+
+
+def test_a_change_of_scheduler_keeps_connections(running: Testbed, family: int) -> None:
+    apply(running, "rr")
+    for where in WHERE:
+        with connect(getattr(running, where), SPREAD.vip(family), 80) as old:
+            name = old.who().pod
+            for scheduler in ALL_OTHERS:
+                apply(running, scheduler, f"{backends(running)[0].address(family)}=2")
+                assert old.echo(scheduler.encode()), f"{name} is lost by {scheduler}"
+
+
+def test_the_scheduler_and_weights_are_shown(running: Testbed) -> None:
+    heavy = backends(running)[0]
+    apply(running, "wrr", f"{heavy.address(4)}=4")
+    found = shown(running, 4)
+    assert found["scheduler"] == "wrr"
+    weights = {one["address"]: one["weight"] for one in found["backends"]}
+    assert weights.pop(heavy.address(4)) == 4
+    assert set(weights.values()) == {1}
+    answer = running.cluster.command(
+        running.node,
+        "explain",
+        "--from",
+        "pod",
+        running.pod.address(4),
+        "TCP",
+        f"{SPREAD.vip(4)}:80",
+    )
+    assert "scheduler wrr: " in answer.stdout
+
+
+def shown(testbed: Testbed, family: int) -> dict[str, Any]:
+    """Return what ``bpfsvc services`` shows of the TCP port."""
+    done = testbed.cluster.command(testbed.node, "services", "-o", "json", f"{SPREAD.name}:web")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["services"]
+    port: dict[str, Any] = next(one for one in found if one["family"] == f"IPv{family}")
+    return port
+
+
+def test_a_restart_goes_on_with_the_count_of_turns(running: Testbed) -> None:
+    apply(running, "rr")
+    pods = backends(running)
+    asked(running, "pod", 4, len(pods) + 1)
+    before = rounds(running)
+    running.cluster.kill(running.node)
+    running.cluster.start(running.node)
+    assert rounds(running) == before
+    assert asked(running, "pod", 4, 2 * len(pods)) == {pod.name: 2 for pod in pods}
+
+
+def rounds(testbed: Testbed) -> str:
+    """Return the counts of turns."""
+    done = testbed.cluster.command(testbed.node, "maps", "dump", "-o", "json", "schedule_rounds")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_typo_is_an_event_and_a_note_and_changes_nothing(running: Testbed) -> None:
+    apply(running, "rr")
+    apply(running, "r r", "node/x=many")
+    note = await_warning(running, "BadScheduler", "Service", SPREAD.name)
+    assert "annotation bpfsvc.io/scheduler: scheduler 'r r'" in note
+    assert "annotation bpfsvc.io/weights: a weight must be 0 to 65535, not 'many'" in note
+    pods = backends(running)
+    assert asked(running, "pod", 4, 2 * len(pods)) == {pod.name: 2 for pod in pods}
+    done = running.cluster.command(running.node, "status")
+    assert f"Service default/{SPREAD.name}: annotation bpfsvc.io/scheduler" in done.stdout
+    assert done.returncode == 0, done.stdout
+    apply(running, "rr")
+    wait(
+        lambda: "bpfsvc.io" not in running.cluster.command(running.node, "status").stdout,
+        "the note is gone",
+    )
