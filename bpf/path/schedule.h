@@ -1,7 +1,6 @@
 /*
  * Which place of a Service's schedule is a client's: by a random number, in turn, or by a hash. The
- * hashes are those of ip_vs, so a node that changes over from kube-proxy's ipvs mode sends its
- * clients where they went before.
+ * hashes are those of ip_vs.
  */
 #pragma once
 
