@@ -133,6 +133,7 @@ def test_an_endpoint_that_is_the_node_itself_sees_the_client() -> None:
         "  because external traffic is masqueraded, so that its answers pass this node",
         "  because 192.168.50.11:8080 is this node: the packet does not leave it, so this endpoint"
         " sees the address of the client",
+        "  because scheduler random: one of 2 endpoints at random",
     ]
 
 
@@ -147,6 +148,7 @@ def test_an_endpoint_that_is_the_client_is_the_only_masqueraded_one() -> None:
         "  because 10.244.1.5:8080 is the client itself: masqueraded (hairpin)",
         "  because 192.168.50.11:8080 is this node: the packet does not leave it, so this endpoint"
         " sees the address of the client",
+        "  because scheduler random: one of 2 endpoints at random",
     ]
 
 
