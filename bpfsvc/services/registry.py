@@ -199,9 +199,14 @@ def _positions(one: Applied) -> Iterator[PositionEntry]:
     )
 
 
+_ROUND = Schedule.ROUND.value
+
+
 def _rounds(one: Applied) -> Iterable[RoundEntry]:
-    takes_turns = any(each.schedule == Schedule.ROUND for _, each in one.frontend_items())
-    return (RoundEntry(one.service_id),) if takes_turns else ()
+    for policies in one.flat_frontends[1::2]:
+        if policies.schedule == _ROUND:  # type: ignore[union-attr]
+            return (RoundEntry(one.service_id),)
+    return ()
 
 
 def _frontends(one: Applied) -> Iterator[FrontendEntry]:
@@ -225,9 +230,12 @@ def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> Servic
     make: Callable[..., E] = entry
     has_generation = entry._fields[1:2] == ("generation",)  # type: ignore[attr-defined]
 
-    def entries(one: Applied) -> Iterator[E]:
+    def entries(one: Applied) -> Iterable[E]:
+        found = one.extra.get(name)
+        if not found:
+            return ()
         ids = (one.service_id, one.generation) if has_generation else (one.service_id,)
-        return (make(*ids, *rest) for rest in one.extra.get(name, ()))
+        return (make(*ids, *rest) for rest in found)
 
     return ServiceMap(name, entry, key_fields, option, entries, Restore.EXTRA)
 

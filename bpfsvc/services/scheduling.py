@@ -133,8 +133,6 @@ def read_scheduling(
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
-    return (
-        service.scheduler is not None
-        or service.weights is not None
-        or any(one.weight is not None for one in slices)
-    )
+    if service.scheduler is not None or service.weights is not None:
+        return True
+    return any(one.weight is not None for one in slices)

@@ -74,10 +74,14 @@ def place(
 def _unscheduled(cluster: list[Backend], local: list[Backend], anything: bool) -> Placed:
     """Place endpoints of which any is as likely as another, as nearly all are."""
     if cluster == local:
-        whole = Range(0, len(cluster))
-        return Placed(tuple(cluster), Slots(whole, whole, anything))
-    slots = Slots(Range(0, len(cluster)), Range(len(cluster), len(local)), anything)
-    return Placed((*cluster, *local), slots)
+        return Placed(tuple(cluster), _slots(len(cluster), 0, len(local), anything))
+    return Placed((*cluster, *local), _slots(len(cluster), len(cluster), len(local), anything))
+
+
+@lru_cache(maxsize=1024)
+def _slots(of_cluster: int, first_local: int, of_local: int, anything: bool) -> Slots:
+    """Return slots without tables; ten thousand Services share a few of these."""
+    return Slots(Range(0, of_cluster), Range(first_local, of_local), anything)
 
 
 def _scheduled(
