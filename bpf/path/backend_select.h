@@ -63,6 +63,22 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 }
 
 /*
+ * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
+ * not know the port of the client yet, and the verifier has less to follow.
+ */
+static inline bool slot_choose(struct backend_key *key, const struct frontend *frontend,
+			       const struct policy *policy, __u64 number, enum chooser chooser)
+{
+	key->slot = policy->first + (__u32)((number * policy->size) >> 32);
+	if (!(frontend->schedule | policy->table))
+		return true;
+	if (chooser == CHOOSER_POD_SOCKET)
+		return false;
+	schedule_apply(key, policy, number);
+	return true;
+}
+
+/*
  * The verdict on what is no frontend: refuse undefined ports of Services, drop free cluster IPs.
  * `service`: the service port that owns the address; 0 without one.
  */
@@ -113,12 +129,8 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (frontend->restricted && !source_allowed(key.service, &client->address))
 			return VERDICT_FORBIDDEN;
 		if (policy.size) {
-			key.slot = policy.first + (__u32)((number * policy.size) >> 32);
-			if (frontend->schedule | policy.table) {
-				if (chooser == CHOOSER_POD_SOCKET)
-					return VERDICT_BY_TC;
-				schedule_apply(&key, &policy, number);
-			}
+			if (!slot_choose(&key, frontend, &policy, number, chooser))
+				return VERDICT_BY_TC;
 			if (affinity)
 				affinity_apply(&key, &policy, &client->address, affinity);
 			backend = backends.lookup(&key);

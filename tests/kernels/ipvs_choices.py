@@ -1,8 +1,8 @@
 """ip_vs itself: each of its choices is the one that our tables and hashes give.
 
-Run by ``guest.sh`` on Linux 6.1, which has ip_vs. All is in one network namespace: clients are local
-addresses, and what ip_vs sends to a destination leaves by an interface that leads nowhere. What it
-has chosen stands in its table of connections.
+Run by ``guest.sh`` on Linux 6.1, which has ip_vs. All is in one network namespace: clients are
+local addresses, and what ip_vs sends to a destination leaves by an interface that leads nowhere.
+What it has chosen stands in its table of connections.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.base.address import pack, unpack
-from bpfsvc.lab.patience import wait
+from bpfsvc.base.address import pack
 from bpfsvc.services.entries import Place
 from bpfsvc.services.schedulers import NO_SLOT, Layout, Schedule, Scheduler, lay_out
 from tests.specification import ipvs
@@ -53,12 +52,12 @@ class Virtual:
     def __init__(self, family: int, scheduler: str, flags: Sequence[str], weights: Sequence[int]):
         self.family, self.port = family, next(_ports)
         self._source = count(20000)
-        at = self._text(VIPS[family])
+        virtual = self._text(VIPS[family])
         flag = ("-b", ",".join(flags)) if flags else ()
-        self._run("-A", "-u", at, "-s", scheduler, *flag)
-        given = [(DESTINATIONS[family].format(one + 1), weight) for one, weight in enumerate(weights)]
+        self._run("-A", "-u", virtual, "-s", scheduler, *flag)
+        given = [(DESTINATIONS[family].format(at), weight) for at, weight in enumerate(weights, 1)]
         for address, weight in given:
-            self._run("-a", "-u", at, "-r", self._text(address), "-m", "-w", str(weight))
+            self._run("-a", "-u", virtual, "-r", self._text(address), "-m", "-w", str(weight))
         # A new destination is put before all others.
         self.destinations: list[tuple[Place, int]] = [
             ((pack(address), self.port), weight) for address, weight in reversed(given)
@@ -122,12 +121,13 @@ def slot(layout: Layout, number: int, destinations: Sequence[tuple[Place, int]])
     return None if found == NO_SLOT else usable[found]
 
 
-HASHES = {
-    Schedule.SOURCE: lambda client, _: ipvs.sh_hash(client),
-    Schedule.SOURCE_PORT: ipvs.sh_hash,
-    Schedule.MAGLEV: lambda client, _: ipvs.mh_hash(client),
-    Schedule.MAGLEV_PORT: ipvs.mh_hash,
-}
+def hashed(schedule: Schedule, client: bytes, port: int) -> int:
+    """Return the number that a schedule gives to a client."""
+    if schedule in (Schedule.SOURCE, Schedule.MAGLEV):
+        port = 0
+    if schedule in (Schedule.SOURCE, Schedule.SOURCE_PORT):
+        return ipvs.sh_hash(client, port)
+    return ipvs.mh_hash(client, port)
 
 
 @pytest.mark.parametrize("weights", [SAME, DIFFERENT, (3, 0, 4, 2)], ids=str)
@@ -151,8 +151,8 @@ def test_each_client_goes_where_its_hash_leads(
     for number in NUMBERS:
         client = CLIENTS[family].format(number)
         port, chosen = virtual.ask(client)
-        expected = HASHES[layout.schedule](pack(client), port)
-        assert chosen == slot(layout, expected, virtual.destinations), unpack(pack(client))
+        expected = hashed(layout.schedule, pack(client), port)
+        assert chosen == slot(layout, expected, virtual.destinations), client
 
 
 def test_all_go_where_the_hash_of_the_address_asked_for_leads(family: int) -> None:

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.slow
 LIMIT = 65 * 60.0
 """Seconds from the start to the end of the last suite; each suite has a shorter limit."""
 
+SUITES = ("demo", "lab", "sockets", "packets", "shortcuts", "image", "ipvs")
+
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
@@ -32,7 +34,7 @@ def test_the_kernel_is_linux_6_1(machine: Machine) -> None:
     assert machine.file("kernel", LIMIT).startswith("6.1.")
 
 
-@pytest.mark.parametrize("suite", ["demo", "lab", "sockets", "packets", "shortcuts", "image", "ipvs"])
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_passes_there(machine: Machine, suite: str) -> None:
     """The demonstration, some tests of the lab, and some packet tests.
 
