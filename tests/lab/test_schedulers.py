@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import ask, connect, tally
+from bpfsvc.lab.dial import Protocol, ask, connect, tally
 from bpfsvc.lab.objects import Object
 from bpfsvc.lab.patience import wait
 from bpfsvc.lab.pod import LabPod
 from tests.lab.test_events import await_warning
-from tests.lab.testbed import Named, Testbed, built_testbed, objects
+from tests.lab.testbed import Named, Testbed, at, built_testbed, objects
 
 SPREAD = Named("spread", 71)
 ALL_OTHERS = ("rr", "wrr", "random", "sh", "mh,mh-port", "dh")
@@ -47,16 +47,22 @@ def apply(testbed: Testbed, scheduler: str = "", weights: str = "") -> None:
     testbed.cluster.apply("spread", *of_pods(testbed, scheduler, weights))
 
 
-def asked(testbed: Testbed, where: str, family: int, count: int) -> Counter[str]:
-    return tally(getattr(testbed, where), SPREAD.vip(family), 80, count=count)
+def asked(
+    testbed: Testbed, where: str, family: int, count: int, transport: Protocol = "tcp"
+) -> Counter[str]:
+    """Return how many of some connections each backend has answered."""
+    return tally(getattr(testbed, where), SPREAD.vip(family), 80, transport, count=count)
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_backends_take_turns_exactly(running: Testbed, where: str, family: int) -> None:
+def test_backends_take_turns_exactly(
+    running: Testbed, where: str, family: int, transport: Protocol
+) -> None:
     apply(running, "rr")
     each = 10
     pods = backends(running)
-    assert asked(running, where, family, each * len(pods)) == {pod.name: each for pod in pods}
+    found = asked(running, where, family, each * len(pods), transport)
+    assert found == {pod.name: each for pod in pods}
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -70,7 +76,10 @@ def test_backends_take_turns_by_their_weights(running: Testbed, where: str, fami
 def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -> None:
     for scheduler in ("sh", "mh"):
         apply(running, scheduler)
-        assert len(asked(running, "pod", family, 12)) == 1
+        (name,) = asked(running, "pod", family, 12)
+        pod = next(pod for pod in backends(running) if pod.name == name)
+        place = at(pod.address(family), 8080)
+        assert f"that is {place} for this client" in explained(running, family)
     apply(running, "mh,mh-port")
     assert len(asked(running, "pod", family, 60)) > 1
 
@@ -115,16 +124,13 @@ def test_the_scheduler_and_weights_are_shown(running: Testbed) -> None:
     weights = {one["address"]: one["weight"] for one in found["backends"]}
     assert weights.pop(heavy.address(4)) == 4
     assert set(weights.values()) == {1}
-    answer = running.cluster.command(
-        running.node,
-        "explain",
-        "--from",
-        "pod",
-        running.pod.address(4),
-        "TCP",
-        f"{SPREAD.vip(4)}:80",
-    )
-    assert "scheduler wrr: " in answer.stdout
+    assert "scheduler wrr: " in explained(running, 4)
+
+
+def explained(testbed: Testbed, family: int) -> str:
+    """Return what ``bpfsvc explain`` says of a connection of the client pod."""
+    asking = ("--from", "pod", testbed.pod.address(family), "TCP", at(SPREAD.vip(family), 80))
+    return testbed.cluster.command(testbed.node, "explain", *asking).stdout
 
 
 def shown(testbed: Testbed, family: int) -> dict[str, Any]:

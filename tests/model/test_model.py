@@ -183,6 +183,27 @@ def test_a_pod_opts_out_by_an_annotation(value: str, opted_out: bool) -> None:
     assert _pod(metadata={"name": "x", "annotations": notes}).opted_out is opted_out
 
 
+def test_annotations_of_schedulers_and_weights_are_kept_as_they_are_written() -> None:
+    texts = {"bpfsvc.io/scheduler": " sh ", "bpfsvc.io/weights": "x"}
+    assert (made := service(annotations=texts)).scheduler == " sh "
+    assert made.weights == "x"
+    assert (service().scheduler, service().weights) == (None, None)
+    weight = {"bpfsvc.io/weight": "none"}
+    for raw in (
+        raw_slice("10.0.0.1 here", annotations=weight),
+        ENDPOINTS | {"metadata": {"name": "svc-a", "annotations": weight}},
+    ):
+        for one in read_object(raw):
+            assert isinstance(one, EndpointSlice)
+            assert one.weight == "none"
+
+
+def test_an_endpoint_has_the_zone_that_the_slice_names() -> None:
+    (made,) = read_object(raw_slice("10.0.0.1 here in:zone-b zone-a@", "10.0.0.2 here"))
+    assert isinstance(made, EndpointSlice)
+    assert [(one.zone, one.zones) for one in made.traits] == [("zone-b", ("zone-a",)), ("", ())]
+
+
 def test_a_manifest_without_namespace_is_in_default() -> None:
     (made,) = read_object({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}})
     assert made.key == ObjectKey("Service", "default", "web")
@@ -228,6 +249,11 @@ def test_a_manifest_without_namespace_is_in_default() -> None:
             raw_service(labels={"service.kubernetes.io/service-proxy-name": 7}),  # type: ignore[dict-item]
             "metadata.labels.service.kubernetes.io/service-proxy-name: expected str, got int",
             id="a label that is a number",
+        ),
+        pytest.param(
+            raw_slice("10.0.0.1 here", annotations={"bpfsvc.io/weight": 3}),  # type: ignore[dict-item]
+            "metadata.annotations.bpfsvc.io/weight: expected str | null, got int",
+            id="an annotation that is a number",
         ),
         pytest.param(
             raw_slice("10.0.0.1 here") | {"addressType": "IPv6"},
