@@ -85,18 +85,19 @@ class Virtual:
     def _chosen(self, client: str, port: int) -> int | None:
         places = [place for place, _ in self.destinations]
         found = [
-            places.index((to, to_port))
-            for source, source_port, to, to_port in connections()
-            if (source, source_port) == (pack(client), port)
+            places.index(destination)
+            for source, asked, destination in connections()
+            if (source, asked[1]) == ((pack(client), port), self.port)
         ]
         return found[0] if found else None
 
 
-def connections() -> Iterator[tuple[bytes, int, bytes, int]]:
-    """Yield client, its port, destination and its port of each of ip_vs' connections."""
+def connections() -> Iterator[tuple[Place, Place, Place]]:
+    """Yield the client, the service and the destination of each of ip_vs' connections."""
     for line in Path("/proc/net/ip_vs_conn").read_text().splitlines()[1:]:
-        _, source, source_port, _, _, to, to_port, *_ = line.split()
-        yield _address(source), int(source_port, 16), _address(to), int(to_port, 16)
+        _, *ends = line.split()[:7]
+        places = [(_address(ends[at]), int(ends[at + 1], 16)) for at in (0, 2, 4)]
+        yield places[0], places[1], places[2]
 
 
 def _address(text: str) -> bytes:
