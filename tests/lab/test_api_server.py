@@ -169,6 +169,7 @@ def test_without_server_and_snapshot_nothing_is_served_and_the_log_says_so(
     running: Testbed, tmp_path: Path
 ) -> None:
     cluster = running.cluster
+    _point(running, running.lab.pods[1])
     cluster.stop(running.node)
     cluster.command(running.node, "cleanup")
     cluster.api.go_away()
