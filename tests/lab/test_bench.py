@@ -116,6 +116,7 @@ def test_traffic_of_pods_takes_every_mode_in_turn() -> None:
                     assert sum(count for _, count in cell.histogram) > 0
 
 
+@pytest.mark.slow
 def test_testbeds_report_how_long_they_took_and_their_memory() -> None:
     results = measured("pods", scale=replace(TINY, kinds=("request",)))
     (tool,) = one(results, suite="start", mode="nftables").values[:1]

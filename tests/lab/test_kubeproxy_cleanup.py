@@ -129,6 +129,7 @@ def test_a_release_that_would_end_connections_is_asked_about(
         assert kept_active(kubeproxy.rules(node)) == set()
 
 
+@pytest.mark.slow
 def test_starting_beside_kube_proxys_rules_breaks_no_connection(
     lab: Lab, cluster: LabCluster, mode: Mode
 ) -> None:
@@ -245,6 +246,7 @@ def test_rules_that_cannot_be_removed_are_reported(lab: Lab, cluster: LabCluster
     assert [line for line in left if "KUBE" in line] == [rule]
 
 
+@pytest.mark.slow
 def test_the_way_back_ends_no_connection_and_waits_for_the_last(
     lab: Lab, cluster: LabCluster, mode: Mode
 ) -> None:

@@ -141,6 +141,7 @@ def connect_everywhere(place: Place) -> int:
     return 3 * 17
 
 
+@pytest.mark.slow
 @by_all_modes
 def test_right_rules_do_not_differ_and_nothing_on_the_node_is_changed(place: Place) -> None:
     """Beside kube-proxy's servers, whose ports are in use."""

@@ -202,6 +202,7 @@ def test_limits_of_icmp_errors_are_those_of_the_kernel() -> None:
 ESTABLISHED = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [["--kubeconfig", "/no/such/kubeconfig"], ["--manifests", "/no/such/manifests"]],

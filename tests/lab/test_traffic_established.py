@@ -96,6 +96,7 @@ def _states(testbed: Testbed, node: LabNode, family: int, port: int) -> set[str]
     return {line.split()[3] for line in entries if f"sport={port} " in line}
 
 
+@pytest.mark.slow
 @WAYS
 @BACKENDS
 def test_large_data_arrives_whole_and_the_connection_ends(
@@ -132,6 +133,7 @@ def test_a_connection_that_the_policy_refuses_stays_refused(
     assert fast_packets(testbed.node) == before
 
 
+@pytest.mark.slow
 @WAYS
 @BACKENDS
 def test_a_rule_that_drops_a_fast_connection_stops_it(

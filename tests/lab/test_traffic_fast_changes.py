@@ -93,6 +93,7 @@ def replace_pod(testbed: Testbed, family: int, transport: Protocol, of: int, to:
         second.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", [0, 1], ids=["on this node", "on another node"])
 def test_an_address_that_another_pod_of_the_node_has_now_is_reached_there_at_once(
     changing: Testbed, family: int, transport: Protocol, node: int

@@ -85,6 +85,7 @@ def test_a_queueing_limit_on_a_pods_interface_is_kept(routed: Testbed, family: i
     assert ask(routed.pod, ONE[1].vip(family), 80).pod == pod.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     [

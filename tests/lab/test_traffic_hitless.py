@@ -203,6 +203,7 @@ def _is_loaded(program: int) -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "way"), [("routed", "auto"), ("bridge", "clsact")])
 def test_cleanup_removes_every_trace(layout: str, way: str) -> None:
     """Afterwards everything is as it was, what others own included, and programs are unloaded."""

@@ -75,6 +75,7 @@ def recorded() -> Iterator[RecordedCluster]:
 STEPS = list(steps(RECORDINGS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=[step.name for step in STEPS])
 def test_after_each_step_connections_reach_the_right_endpoints(
     recorded: RecordedCluster, number: int

@@ -93,6 +93,7 @@ def loaded(cache: Path) -> Iterator[Node]:
     node.root.remove()
 
 
+@pytest.mark.slow
 def test_programs_from_a_file_translate_a_connection_both_ways(node: Node, peers: Peers) -> None:
     peers.service(node, [peers.backend])
     peers.connect(node, peers.client, peers.vip, peers.backend)

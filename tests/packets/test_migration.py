@@ -178,6 +178,7 @@ def test_later_copies_take_only_connections_with_packets_since_the_one_before(
     assert node.count("connections") == 4
 
 
+@pytest.mark.slow
 def test_connections_of_a_build_with_another_filter_are_still_found(
     start: Start, tmp_path: Path
 ) -> None:

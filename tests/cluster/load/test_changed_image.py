@@ -77,6 +77,7 @@ def test_a_header_that_has_changed_since_is_an_error(tmp_path: Path) -> None:
         make_changed_image(first, "bpfsvc:2", tmp_path / "second.tar", first)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_that_of_the_changed_header(tmp_path: Path) -> None:
     """So an agent of that image finds it, and finds the field."""
     sources = tmp_path / "made" / "bpf"
