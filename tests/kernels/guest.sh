@@ -38,7 +38,7 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 # bridged ones by the stack.
 {
 	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards}.py \
-		tests/packets/test_{fragments,sctp}.py -k 'not TCP/IPv6 and not UDP/IPv4'
+		tests/packets/test_{fragments,sctp,schedules}.py -k 'not TCP/IPv6 and not UDP/IPv4'
 	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct}.py \
 		-k TCP/IPv4
 } &

@@ -22,7 +22,12 @@ from tests.specification.cases import expected, read_cases
 Raw = dict[str, Any]
 
 CASES = sorted(read_cases(), key=AgentSetup.of)
-FLOWS = [pytest.param(case, flow, id=flow["id"]) for case in CASES for flow in case["flows"]]
+FLOWS = [
+    pytest.param(case, flow, id=flow["id"], marks=[pytest.mark.slow] if number else [])
+    for case in CASES
+    for number, flow in enumerate(case["flows"])
+]
+"""The flows of all cases in order: the first of each for "make test", the others slow."""
 
 
 class Running(NamedTuple):
