@@ -24,6 +24,7 @@ from bpfsvc.lab.supply import kubeconfig
 
 _HEALTH_PORT, _METRICS_PORT = 10256, 10249
 _SYNCED = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
+_QUEUED = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"
 _POLL = 0.02
 _PATIENCE = 2.0  # seconds for its end
 
@@ -97,6 +98,12 @@ class RealKubeProxy:
             time.sleep(_POLL)
         return time.monotonic() - self.started
 
+    def has_caught_up(self) -> bool:
+        """Return True if its rules have all changes that it knows of, in both families."""
+        metrics = http_request(self._node, "127.0.0.1", _METRICS_PORT, "/metrics")[1].decode()
+        queued, done = by_family(metrics, _QUEUED), by_family(metrics, _SYNCED)
+        return all(done.get(family, 0) >= when for family, when in queued.items())
+
     def stop(self) -> None:
         """End it; its rules stay."""
         self._process.terminate()
@@ -160,8 +167,12 @@ def version(binary: Path) -> str:
 
 def synced(metrics: str) -> bool:
     """Return True if kube-proxy's metrics show a first sync of the IPv4 rules."""
-    for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.startswith(_SYNCED) and "IPv6" not in name:
-            return float(value) > 0
-    return False
+    return any(
+        when > 0 for family, when in by_family(metrics, _SYNCED).items() if "IPv6" not in family
+    )
+
+
+def by_family(metrics: str, name: str) -> dict[str, float]:
+    """Return the labels of a metric -> its value; kube-proxy's have the family."""
+    found = (line.rpartition(" ") for line in metrics.splitlines() if line.startswith(name))
+    return {labels.removeprefix(name): float(value) for labels, _, value in found}

@@ -132,6 +132,8 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
                 put_endpoints(testbed, random.choice(NAMES), any_state)
                 for _ in range(5):
                     connect(testbed)
+                # Its rules follow in a second or in five, as the machine is fast.
+                wait(proxy.has_caught_up, "kube-proxy has the last change", 30)
             put_endpoints(testbed, "web", lambda: {"ready": True})
 
             def report() -> dict[str, Any]:
