@@ -100,7 +100,7 @@ class RealKubeProxy:
 
     def has_caught_up(self) -> bool:
         """Return True if its rules have all changes that it knows of, in both families."""
-        metrics = http_request(self._node, "127.0.0.1", _METRICS_PORT, "/metrics")[1].decode()
+        metrics = self._metrics()
         queued, done = by_family(metrics, _QUEUED), by_family(metrics, _SYNCED)
         return all(done.get(family, 0) >= when for family, when in queued.items())
 
@@ -117,10 +117,12 @@ class RealKubeProxy:
         try:
             if http_request(self._node, "127.0.0.1", _HEALTH_PORT, "/healthz")[0] != 200:
                 return False
-            metrics = http_request(self._node, "127.0.0.1", _METRICS_PORT, "/metrics")[1]
+            return synced(self._metrics())
         except (OSError, HTTPException):
             return False
-        return synced(metrics.decode())
+
+    def _metrics(self) -> str:
+        return http_request(self._node, "127.0.0.1", _METRICS_PORT, "/metrics")[1].decode()
 
 
 def legacy_iptables(directory: Path) -> Path | None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import options
+from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.inspect.changes import CHANGE_WRITERS, Changes
 from bpfsvc.inspect.documents import write_json, write_yaml
 from bpfsvc.inspect.dump import choose
 from bpfsvc.inspect.dump import dump as read_records
 from bpfsvc.inspect.of_service import OneService
-from bpfsvc.inspect.reader import PinnedReader, Reader, open_pinned
+from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.records import Records
 from bpfsvc.inspect.tables import write_tables
 
@@ -27,10 +24,6 @@ WRITERS: dict[str, Callable[[Iterable[Records]], Iterator[str]]] = {
     "json": write_json,
     "yaml": write_yaml,
 }
-
-
-_WATCH_SECONDS = 1.0
-"""Between two looks of --watch."""
 
 
 @click.group(no_args_is_help=False)
@@ -63,8 +56,13 @@ def dump(
     """
     wanted = OneService(service) if service else None
     read = wanted.dump if wanted else read_records
+
+    def take() -> Iterator[Records]:
+        with open_pinned(PinRoot(pin_root)) as pinned:
+            yield from read(PinnedReader(pinned), names)
+
     if watch:
-        _watch(PinRoot(pin_root), lambda reader: read(reader, names), output)
+        print_changes(take, output)
         return
     with open_pinned(PinRoot(pin_root)) as pinned:
         choose(pinned.layout, names)
@@ -73,19 +71,3 @@ def dump(
             wanted.require(reader)
         sys.stdout.writelines(WRITERS[output](read(reader, names)))
         sys.stdout.flush()
-
-
-def _watch(root: PinRoot, read: Callable[[Reader], Iterator[Records]], output: str) -> None:
-    """Print changes until Ctrl-C. The pins are opened each time: a newer build has its own."""
-    if output not in CHANGE_WRITERS:
-        raise UsageError(
-            f"--watch does not write {output}", f"use -o {' or -o '.join(CHANGE_WRITERS)}"
-        )
-    changes = Changes()
-    with suppress(KeyboardInterrupt):
-        while True:
-            with open_pinned(root) as pinned:
-                found = changes.update(read(PinnedReader(pinned)))
-                sys.stdout.writelines(CHANGE_WRITERS[output](found))
-            sys.stdout.flush()
-            time.sleep(_WATCH_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import options
+from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.inspect.changes import CHANGE_WRITERS, Changes
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.service_choice import Wanted
 from bpfsvc.inspect.service_documents import write_view_json, write_view_yaml
@@ -29,11 +28,6 @@ WRITERS: dict[str, Callable[[View], Iterator[str]]] = {
 }
 
 _FOR_PEOPLE = ("table", "wide")
-
-_WATCH_SECONDS = 1.0
-"""Between two looks of --watch."""
-
-_Look = Callable[[], View]
 
 
 @click.command()
@@ -90,7 +84,7 @@ def services(
             )
 
     if watch:
-        _watch(take, output)
+        print_changes(lambda: view_records(take()), output)
         return
     view = take()
     if rate:
@@ -101,18 +95,3 @@ def services(
         return
     sys.stdout.writelines(WRITERS[output](view))
     sys.stdout.flush()
-
-
-def _watch(take: _Look, output: str) -> None:
-    """Print changes until Ctrl-C."""
-    if output not in CHANGE_WRITERS:
-        raise UsageError(
-            f"--watch does not write {output}", f"use -o {' or -o '.join(CHANGE_WRITERS)}"
-        )
-    changes = Changes()
-    with suppress(KeyboardInterrupt):
-        while True:
-            found = changes.update(view_records(take()))
-            sys.stdout.writelines(CHANGE_WRITERS[output](found))
-            sys.stdout.flush()
-            time.sleep(_WATCH_SECONDS)
