@@ -6,8 +6,7 @@
 
 #include "lib/map.h"
 
-#define SCHEDULE_CHUNK 128   /* places in one entry */
-#define SCHEDULE_NONE 0xffff /* the number of no slot: the client is refused */
+#define SCHEDULE_CHUNK 128 /* places in one entry */
 
 struct schedule_key {
 	__u32 service;
@@ -17,7 +16,7 @@ struct schedule_key {
 };
 
 struct schedule_chunk {
-	__u16 slots[SCHEDULE_CHUNK];
+	__u16 slots[SCHEDULE_CHUNK]; /* 0xffff: none, the client is refused */
 };
 
 MAP("hash", struct schedule_key, struct schedule_chunk, schedule_tables, MAX_SCHEDULE_CHUNKS,

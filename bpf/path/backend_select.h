@@ -110,7 +110,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 	__u64 number = bpf_get_prandom_u32();
 
 	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
-		number = schedule_number(frontend, &frontend_key->address, client,
+		number = schedule_number(frontend, &frontend_key->address, client, number,
 					 chooser != CHOOSER_EXPLAIN);
 #pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 2; attempt++) {

@@ -114,11 +114,12 @@ static inline __u32 part_mask(__u32 parts, enum schedule_part part)
 }
 
 /*
- * Return the number that a schedule gives to a client's connection; `counted`: it takes its turn.
- * Only services whose backends take turns have an entry in schedule_rounds.
+ * Return the number that a schedule gives to a client's connection. `random` is the one that a
+ * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
+ * take turns have an entry in schedule_rounds.
  */
 static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
-				    const struct client *client, bool counted)
+				    const struct client *client, __u32 random, bool counted)
 {
 	__u32 parts = PARTS >> (8 * (frontend->schedule & 7)) & 0xff;
 	__u32 to = part_mask(parts, PART_DESTINATION);
@@ -129,9 +130,9 @@ static inline __u32 schedule_number(const struct frontend *frontend, const struc
 
 	work = schedule_works.lookup(&only);
 	if (!work)
-		return bpf_get_prandom_u32();
+		return random;
 	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
-	work->number = (bpf_get_prandom_u32() & part_mask(parts, PART_RANDOM)) |
+	work->number = (random & part_mask(parts, PART_RANDOM)) |
 		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
 		       (maglev_hash(value) & part_mask(parts, PART_MAGLEV));
 	work->key.service = frontend->service;
