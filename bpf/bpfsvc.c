@@ -67,14 +67,18 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	} else {
 		if (tcp_ends(packet->tcp_flags))
 			direct_flow_end(&packet->flow, packet->tcp_flags);
-		if (hook == HOOK_INGRESS && inlined)
+		if (hook == HOOK_INGRESS && (inlined || settings->fast_outside))
 			leaving = fast_path_reply_of(skb, settings, packet);
-		if (!leaving)
+		if (!leaving || (!inlined && !leaving->outside))
 			return conn_new_possible(skb, settings, packet, hook) ?
 				       tail_call_unknown(skb, packet, STEP_FIRST) :
 			       inlined ? fast_path_direct(skb, settings, packet) :
 					 TC_ACT_UNSPEC;
-		via = BY_FAST_PATH_TWICE | (settings->established ? BY_FAST_PATH_BACK : 0);
+		via = fast_path_reply_via(settings, leaving);
+		if (!inlined) {
+			packet->via = via;
+			return tail_call(skb, STEP_REWRITE);
+		}
 	}
 	return leave(skb, packet, via, leaving);
 }

@@ -205,13 +205,13 @@ static inline int parse_ports(struct __sk_buff *skb, const struct settings *sett
 	__u8 hook = packet->flow.hook;
 	bool established = packet->l3 == ETH_HLEN && settings->established;
 	bool fast = packet->l3 == ETH_HLEN && hook == HOOK_INGRESS &&
-		    (settings->fast_path || established);
+		    (settings->fast_path || established || settings->fast_outside);
 
 	if ((fast || established) && !parse_flow(skb, packet, protocol, ports, tcp))
 		return PARSED_NOTHING;
 	if (established && hook == HOOK_EGRESS)
 		established_passed(skb, settings, packet);
-	if (fast && !established && protocol == PROTO_TCP &&
+	if (fast && settings->fast_path && protocol == PROTO_TCP &&
 	    fast_flow_goes_on(&packet->flow, tcp->flags))
 		return PARSED_FAST;
 	if (tcp_ends(tcp->flags) ||

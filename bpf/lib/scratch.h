@@ -22,13 +22,16 @@ enum forwarding {
 	BY_FAST_PATH,
 	BY_FAST_PATH_TWICE,    /* what egress would do is done, too */
 	BY_FAST_PATH_BACK = 4, /* with one of those: only if answers leave where the packet came */
+	BY_FAST_PATH_ALL = 8,  /* with one of those: fragments and packets with options, too */
 };
 
 /* Ports in use are often adjacent, so tries are strides apart. An odd stride reaches all of 2^n. */
 struct port_search {
 	__u32 number;
 	__u32 stride;
+	__u32 first; /* number */
 	__u32 round;
+	__u32 claim; /* of enum port_claim */
 };
 
 enum fragment {
@@ -54,6 +57,10 @@ struct packet {
 	__u8 via;	    /* of enum forwarding; between steps */
 	__u8 passes_egress; /* egress may have to translate it: it is of no direct flow */
 	__u8 to_peer;	    /* on the fast path: to the other end of a veth, in a pod */
+	__u8 to_pod;	    /* to a pod of this node, by that way or by its interface */
+	__u8 egress_done;   /* nothing is left to do at egress */
+	__u8 redirected;    /* it is rewritten by a step, and takes the fast path then */
+	__u8 outside;	    /* of a first packet: its connection is one from outside to a pod */
 	__be16 tcp_window;
 	__be32 tcp_acknowledged;
 	struct fast_path_ends ends; /* of a first packet */

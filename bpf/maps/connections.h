@@ -57,6 +57,10 @@ struct connection {
 	__be16 window;
 	__u8 window_shift; /* of its window, plus one; 0: not known */
 	__u8 zero;
+	/* One end is no pod, and packets take the fast path; see path/fast_path.h. */
+	__u8 outside;
+	__u8 closed_first; /* the sender of this direction has sent its FIN before the other did */
+	__u8 zeros[6];
 };
 
 /* Whether a connection has been reset. */
@@ -73,6 +77,8 @@ MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECT
 enum {
 	UNANSWERED_SECONDS = 5, /* if it is not established */
 	LINGER_SECONDS = 2,	/* if both sides have closed it */
+	/* Or if the backend does not remember it: long enough for a lost FIN to be sent again. */
+	LINGER_MS = 500,
 	/*
 	 * For so long a Linux peer that has closed first remembers a connection, and may refuse
 	 * another one from the same port (RFC 7323: if its timestamps look older). The client's
@@ -94,12 +100,18 @@ static inline bool connection_around_wire(const struct flow *flow,
 	return (flow->hook == HOOK_EGRESS) != connection->reply;
 }
 
-/* True if the backend may remember a closed connection by a port that was chosen here. */
+/* True if the backend may remember a closed connection, as it closed first (RFC 9293, 3.6). */
+static inline bool connection_is_remembered(const struct connection *connection)
+{
+	return connection->fin_sent && connection->fin_received && !connection->reset &&
+	       connection->reply == connection->closed_first;
+}
+
+/* The same of one by a port that was chosen here. */
 static inline bool connection_in_time_wait(const struct flow *flow,
 					   const struct connection *connection)
 {
-	return connection->fin_sent && connection->fin_received && !connection->reset &&
-	       connection_around_wire(flow, connection);
+	return connection_is_remembered(connection) && connection_around_wire(flow, connection);
 }
 
 /*

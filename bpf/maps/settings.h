@@ -5,6 +5,7 @@
 #include "lib/map.h"
 
 #define NS_PER_SECOND 1000000000LL
+#define NS_PER_MS 1000000LL
 
 /* Longer than the agent is away for another version of it. */
 #define FAST_PATH_GUARD_SECONDS 60
@@ -40,6 +41,7 @@ struct settings {
 	__u32 socket_lb;	 /* of enum socket_lb */
 	__u32 fast_path;	 /* connections between pods may skip the stack as a whole */
 	__u32 established;	 /* or in their middle, once netfilter has them established */
+	__u32 fast_outside; /* connections from outside to pods may skip the stack as a whole */
 	__u16 mesh_ports
 		[4]; /* host order; 0: none. A listener there handles the calls of its pod */
 	/* ms from one ICMP error to the next to one address, as icmp_ratelimit */
@@ -47,6 +49,7 @@ struct settings {
 	__u32 icmp_interval_v6;
 	__u32 icmp_per_second; /* to all addresses, as icmp_msgs_per_sec */
 	__u32 icmp_burst;
+	__u32 port_secret;	/* so that masquerade ports cannot be told beforehand */
 	__u32 fast_path_second; /* when the agent last wrote that the fast path is allowed */
 	struct address node_v4; /* source of the node's own sockets, unless they are bound */
 	struct address node_v6;

@@ -67,15 +67,20 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 	return true;
 }
 
-/* Return the route by which the fast path sends a packet of `flow`; NULL: it takes the stack. */
-static inline struct cached_route *
-cached_route_find(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+/*
+ * Return the route by which the fast path sends a packet of `flow`; NULL: it takes the stack.
+ * `any_header`: also if more follows its IP header than its transport.
+ */
+static inline struct cached_route *cached_route_find(struct __sk_buff *skb,
+						     const struct packet *packet,
+						     const struct flow *flow, bool any_header)
 {
 	struct cached_route *cached;
 	__u32 traffic_class;
 	__u16 length;
 
-	if (!routable(skb, packet, &traffic_class, &length))
+	if (!(any_header || packet_is_plain(packet)) ||
+	    !routable(skb, packet, &traffic_class, &length))
 		return NULL;
 	cached = cached_route_place(&flow->source, &flow->destination, skb->ifindex);
 	if (!cached)

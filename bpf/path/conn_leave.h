@@ -14,6 +14,7 @@
 #include "maps/counters.h"
 #include "maps/fragments.h"
 #include "maps/half_open.h"
+#include "maps/masquerade_turns.h"
 #include "maps/settings.h"
 #include "path/fast_path.h"
 #include "path/masquerade_address.h"
@@ -34,9 +35,9 @@ static inline bool masquerade_request(const struct flow *after, const struct con
 		return true;
 	pending.counters = 0;
 	pending.replied = pending.established = 0;
-	pending.fin_sent = pending.fin_received = pending.reset = 0;
+	pending.fin_sent = pending.fin_received = pending.reset = pending.closed_first = 0;
 	pending.masquerade_pending = 1;
-	pending.tick = bpf_get_prandom_u32();
+	pending.tick = masquerade_turn_next();
 	pending.held = half_open_take();
 	error = connection_take(&routed, &pending);
 	if (!error)
@@ -75,9 +76,10 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.reply = 1;
 	entry.held = pending->held;
 	entry.shortcut = pending->shortcut ? skb->ifindex : 0;
+	entry.outside = pending->outside;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!packet->search.round)
-		packet->search = port_search_begin(pending->tick);
+		packet->search = masquerade_search_begin(settings, &wire, pending->tick);
 	error = masquerade_port_take(skb, settings, &packet->search, &wire, &entry);
 	if (error)
 		return error;
@@ -93,11 +95,17 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 static inline int leave(struct __sk_buff *skb, struct packet *packet, enum forwarding via,
 			struct connection *leaving)
 {
-	if (packet->fragment || packet->flow.protocol == PROTO_SCTP)
+	if (packet->fragment || packet->flow.protocol == PROTO_SCTP ||
+	    (via & BY_FAST_PATH_ALL && !packet_is_plain(packet))) {
+		packet->via = via;
 		return tail_call(skb, STEP_REWRITE);
-	if (via != BY_STACK && (packet->hop || fast_path_find(skb, packet, via)) &&
-	    via & BY_FAST_PATH_TWICE)
-		translate_for_egress(skb, packet, leaving);
+	}
+	if (via != BY_STACK && (packet->hop || fast_path_find(skb, packet, via))) {
+		if (via & BY_FAST_PATH_TWICE)
+			translate_for_egress(skb, packet, leaving);
+		else
+			packet->egress_done = 1;
+	}
 	if (rewrite(skb, packet))
 		return rewritten(-1);
 	return via != BY_STACK && packet->hop ? fast_path_leave(skb, packet) : TC_ACT_UNSPEC;
@@ -130,14 +138,20 @@ static inline int masquerade_first(struct __sk_buff *skb, struct packet *packet)
 	}
 }
 
-/* Rewrite fragments and SCTP, which leave() passes to a step. */
+/*
+ * Rewrite what leave() passes to a step. By the fast path it goes only where the stack must not see
+ * it, and then to the interface, so that egress does its part.
+ */
 static inline int rewrite_rare(struct __sk_buff *skb, struct packet *packet)
 {
 	int verdict;
 
+	packet->redirected = packet->via & BY_FAST_PATH_ALL &&
+			     fast_path_find(skb, packet, packet->via);
+	packet->hop = packet->to_peer = 0;
 	if (packet->fragment == FRAGMENT_LATER)
-		return rewritten(rewrite_addresses(skb, packet));
-	if (packet->flow.protocol == PROTO_SCTP)
+		verdict = rewritten(rewrite_addresses(skb, packet));
+	else if (packet->flow.protocol == PROTO_SCTP)
 		verdict = rewritten(rewrite_sctp(skb, packet));
 	else
 		verdict = rewritten(rewrite(skb, packet));
@@ -145,5 +159,7 @@ static inline int rewrite_rare(struct __sk_buff *skb, struct packet *packet)
 		fragment_passed(packet);
 	else if (packet->fragment == FRAGMENT_FIRST)
 		fragment_note(packet, FRAGMENT_TRANSLATED);
-	return verdict;
+	if (verdict != TC_ACT_UNSPEC || !packet->redirected)
+		return verdict;
+	return decrement_hops(skb, packet) ? rewritten(-1) : fast_path_leave(skb, packet);
 }

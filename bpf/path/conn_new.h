@@ -69,8 +69,9 @@ static inline void conn_new_plan(struct __sk_buff *skb, const struct settings *s
 	if (choice->backend.hairpin &&
 	    address_equal(&packet->flow.source, &choice->backend.address))
 		choice->masquerade = 1;
+	packet->outside = 0;
 	if (!fast_path_decide(skb, settings, packet))
-		packet->ends.client = packet->ends.backend = packet->hop = 0;
+		packet->ends.client = packet->ends.backend = packet->hop = packet->outside = 0;
 }
 
 /* Remove what conn_new_open() has written, but for the entry of the client's packets. */
@@ -104,6 +105,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.counters = choice->backend.counters;
 	entry.reply = 1;
 	entry.shortcut = packet->ends.backend;
+	entry.outside = packet->outside;
 	entry.held = half_open_take();
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!routed_flow_take(settings, after, &entry)) {

@@ -27,8 +27,9 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 
 	other = partner_find(&partner, flow, connection);
 	connection->fin_sent = connection->fin_received = connection->reset = 0;
+	connection->closed_first = 0;
 	if (other)
-		other->fin_sent = other->fin_received = other->reset = 0;
+		other->fin_sent = other->fin_received = other->reset = other->closed_first = 0;
 }
 
 #define TCP_LONGEST_SEGMENT 65536 /* as offloads put them together */
@@ -137,6 +138,8 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	if (!(tcp_flags & TCP_FIN) || !fin_counts(skb, packet, connection, other))
 		return;
 	connection->fin_sent = 1;
+	if (!connection->fin_received)
+		connection->closed_first = 1;
 	if (other)
 		other->fin_received = 1;
 }

@@ -26,6 +26,7 @@
 #include "maps/settings.h"
 #include "path/cached_route.h"
 #include "path/conn_state.h"
+#include "path/passes.h"
 #include "path/route.h"
 
 #define MAC_BYTES 12 /* both addresses of an Ethernet header, the destination first */
@@ -53,12 +54,16 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 {
 	struct connection *leaving;
 
-	if (!(settings->fast_path || settings->established) || settings->settling)
+	if (!(settings->fast_path || settings->established || settings->fast_outside))
 		return NULL;
 	flow->hook = HOOK_EGRESS;
 	leaving = connection_find(flow);
 	*passes_egress = leaving != NULL;
 	if (!leaving || !leaving->reply)
+		return NULL;
+	if (leaving->outside)
+		return settings->fast_outside ? leaving : NULL;
+	if (settings->settling)
 		return NULL;
 	return settings->established || comes_by(skb, leaving->shortcut) ? leaving : NULL;
 }
@@ -71,6 +76,14 @@ static inline bool between_pods(const struct settings *settings, const struct fl
 	       in_pod_range(settings, &flow->source, v4);
 }
 
+/* True if the connection that a packet opens is one from outside to a pod. */
+static inline bool from_outside(const struct settings *settings, const struct packet *packet)
+{
+	return settings->fast_path && settings->fast_outside && packet->flow.hook == HOOK_INGRESS &&
+	       in_pod_range(settings, &packet->after.destination, packet->v4) &&
+	       !in_pod_range(settings, &packet->after.source, packet->v4);
+}
+
 /*
  * Return the route of a packet, and keep what sending it takes with the packet. NULL if the packet
  * takes the stack.
@@ -78,12 +91,15 @@ static inline bool between_pods(const struct settings *settings, const struct fl
 static inline struct cached_route *fast_path_find(struct __sk_buff *skb, struct packet *packet,
 						  enum forwarding via)
 {
-	struct cached_route *cached = cached_route_find(skb, packet, &packet->after);
+	struct cached_route *cached =
+		cached_route_find(skb, packet, &packet->after, via & BY_FAST_PATH_ALL);
 
 	if (!cached || (via & BY_FAST_PATH_BACK && !cached->both_ways))
 		return NULL;
 	__builtin_memcpy(packet->route, cached->route, sizeof(packet->route));
 	packet->to_peer = cached->peer;
+	packet->to_pod = cached->pod;
+	packet->egress_done = 0;
 	packet->hop = 1;
 	return cached;
 }
@@ -95,6 +111,9 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 	enum forwarding via = connection->reply || connection->masquerade ? BY_FAST_PATH_TWICE :
 									    BY_FAST_PATH;
 
+	if (connection->outside)
+		return settings->fast_outside ? via | BY_FAST_PATH_BACK | BY_FAST_PATH_ALL :
+						BY_STACK;
 	if (settings->settling)
 		return BY_STACK;
 	if (settings->established)
@@ -121,6 +140,15 @@ fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struc
 	return leaving;
 }
 
+/* How a packet goes on whose connection has an entry at egress only. */
+static inline enum forwarding fast_path_reply_via(const struct settings *settings,
+						  const struct connection *leaving)
+{
+	if (leaving->outside)
+		return BY_FAST_PATH_TWICE | BY_FAST_PATH_BACK | BY_FAST_PATH_ALL;
+	return BY_FAST_PATH_TWICE | (settings->established ? BY_FAST_PATH_BACK : 0);
+}
+
 /*
  * True if the connection that `packet` opens, and that is routed as `packet->after`, takes the fast
  * path; its interfaces are noted. CNIs masquerade in the stack what leaves the pod range. If
@@ -134,8 +162,13 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 	struct cached_route *cached;
 
 	if (settings->established || packet->fragment || packet->flow.protocol == PROTO_SCTP ||
-	    !between_pods(settings, &packet->after, packet->v4) || !fast_path_guarded(settings))
+	    !fast_path_guarded(settings))
 		return false;
+	if (!between_pods(settings, &packet->after, packet->v4)) {
+		if (!from_outside(settings, packet))
+			return false;
+		packet->outside = 1;
+	}
 	cached = fast_path_find(skb, packet, BY_FAST_PATH_BACK);
 	if (!cached)
 		return false;
@@ -146,13 +179,14 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 
 /*
  * Do what egress would do: a packet that is redirected to the other end of a veth does not pass
- * it. A packet that needs more than an update goes by the pod's interface instead, and passes
- * egress there. `leaving` is its entry at egress, if that is known already.
+ * it, and one that leaves the node need not be looked at twice. A packet that needs more than an
+ * update passes egress, of the pod's interface if it goes to a pod. `leaving` is its entry at
+ * egress, if that is known already.
  */
 static inline void translate_for_egress(struct __sk_buff *skb, struct packet *packet,
 					struct connection *leaving)
 {
-	if (!packet->to_peer)
+	if (packet->to_pod && !packet->to_peer)
 		return;
 	packet->after.hook = HOOK_EGRESS;
 	if (!leaving)
@@ -165,6 +199,7 @@ static inline void translate_for_egress(struct __sk_buff *skb, struct packet *pa
 		count_packet(leaving->counters, leaving->reply, skb->len);
 	connection_track(skb, packet, &packet->after, leaving);
 	packet->after = leaving->after;
+	packet->egress_done = 1;
 }
 
 /* bcc declares this helper without the size. */
@@ -193,7 +228,12 @@ static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_l
 
 static inline int fast_path_leave(struct __sk_buff *skb, struct packet *packet)
 {
+	struct settings *settings = settings_get();
+
 	COUNT(fast_forwarded);
-	return packet->to_peer ? redirect_to_peer(skb, route_of(packet)) :
-				 redirect_to_neighbour(route_of(packet));
+	if (packet->to_peer)
+		return redirect_to_peer(skb, route_of(packet));
+	if (packet->egress_done && !packet->to_pod && settings)
+		egress_done_note(skb, settings);
+	return redirect_to_neighbour(route_of(packet));
 }

@@ -93,7 +93,7 @@ static inline int fast_path_forward(struct __sk_buff *skb, const struct settings
 static inline int fast_path_go_on(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)
 {
-	struct cached_route *cached = cached_route_find(skb, packet, &packet->flow);
+	struct cached_route *cached = cached_route_find(skb, packet, &packet->flow, false);
 
 	if (tcp_ends(packet->tcp_flags))
 		direct_flow_end(&packet->flow, packet->tcp_flags);
@@ -117,7 +117,7 @@ static inline int fast_path_direct(struct __sk_buff *skb, const struct settings 
 		return TC_ACT_UNSPEC;
 	if (settings->established && !established_goes_on(&packet->flow, packet->tcp_flags))
 		return TC_ACT_UNSPEC;
-	cached = cached_route_find(skb, packet, &packet->flow);
+	cached = cached_route_find(skb, packet, &packet->flow, false);
 	return cached && cached->both_ways &&
 			       (settings->established || direct_flow_is_fast(settings, packet)) ?
 		       fast_path_forward(skb, settings, packet, cached) :

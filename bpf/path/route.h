@@ -61,20 +61,28 @@ static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib
 	return leaves_by && leaves_by->shortcut ? leaves_by : NULL;
 }
 
+/* True if the transport follows the IP header at once. */
+static inline bool packet_is_plain(const struct packet *packet)
+{
+	return packet->l4 - packet->l3 == (packet->v4 ? IPV4_HEADER_LENGTH : IPV6_HEADER_LENGTH);
+}
+
 /* Find what a route depends on besides the flow. False if the packet must take the stack. */
 static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 			    __u32 *traffic_class, __u16 *length)
 {
+	__u32 l3 = packet->l3;
 	__u8 hops;
 
 	/* A tag would stay on the packet. */
-	if (skb->vlan_present || packet->l3 > ETH_HLEN)
+	if (skb->vlan_present || l3 > ETH_HLEN)
 		return false;
+	/* The compiler would drop the bound of read_bytes(), which the verifier needs. */
+	asm volatile("" : "+r"(l3));
 	if (packet->v4) {
 		struct ipv4_start ip;
 
-		if (packet->l4 - packet->l3 != IPV4_HEADER_LENGTH ||
-		    !read_bytes(skb, packet->l3, &ip, sizeof(ip)))
+		if (!read_bytes(skb, l3, &ip, sizeof(ip)))
 			return false;
 		*traffic_class = ip.tos & IPV4_DSCP;
 		*length = bpf_ntohs(ip.total_length);
@@ -82,8 +90,7 @@ static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 	} else {
 		struct ipv6_start ip;
 
-		if (packet->l4 - packet->l3 != IPV6_HEADER_LENGTH ||
-		    !read_bytes(skb, packet->l3, &ip, sizeof(ip)))
+		if (!read_bytes(skb, l3, &ip, sizeof(ip)))
 			return false;
 		*traffic_class = ip.version_and_flow & bpf_htonl(IPV6_FLOW_INFO);
 		*length = IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length);

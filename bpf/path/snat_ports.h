@@ -25,6 +25,15 @@
 #define SOURCE_PORT_URGENT 8 /* from this one on: ports of flows that have just ended */
 #define MASQUERADE_PORT_TRIES 4
 #define MASQUERADE_ROUNDS 8 /* of so many tries */
+#define CLOSED_FROM_ROUND 2
+#define URGENT_FROM_ROUND 6
+
+/* Which ports a connection may have, besides those that none has. */
+enum port_claim {
+	CLAIM_FORGOTTEN, /* of connections that both ends have forgotten */
+	CLAIM_CLOSED,	 /* and of those that were closed, or not answered, a while ago */
+	CLAIM_URGENT,	 /* and of those that have just been closed */
+};
 
 /* Begin a search for a port. The same random `seed` leads to the same ports. */
 static inline struct port_search port_search_begin(__u32 seed)
@@ -44,12 +53,33 @@ static inline __be16 port_search_next(struct port_search *search, const struct s
 }
 
 /*
+ * Begin the search for a port to masquerade to. Ports come in turn, so the first one that is tried
+ * is the one that was not used for longest; for each backend the turn begins elsewhere, so it does
+ * not show which ports others get (RFC 6056, 3.3.3). The next ones are strides apart: those of
+ * connections that began together are adjacent. The same `turn` leads to the same ports.
+ */
+static inline struct port_search masquerade_search_begin(const struct settings *settings,
+							 const struct flow *wire, __u16 turn)
+{
+	__u32 place = wire->destination.words[3] ^ wire->destination.words[2] ^
+		      wire->destination.words[1] ^ wire->destination_port ^ settings->port_secret;
+	struct port_search search = port_search_begin(turn);
+
+	place *= 0x9e3779b1;
+	place ^= place >> 15;
+	place *= 0x85ebca77;
+	search.first = (place >> 1) + turn;
+	search.number = search.first - search.stride;
+	return search;
+}
+
+/*
  * True if a connection is over, by the entry of its replies. Its last acknowledgement may come
  * after both sides have closed, so its port is free after a while, or at once if the matter is
- * `urgent`; and one that is never answered lives while its client sends.
+ * urgent; and one that is never answered lives while its client sends.
  */
 static inline bool reply_abandoned(const struct flow *key, const struct connection *reply,
-				   bool urgent)
+				   enum port_claim claim)
 {
 	__s64 limit =
 		(connection_closed(reply) ? LINGER_SECONDS : UNANSWERED_SECONDS) * NS_PER_SECOND;
@@ -57,7 +87,10 @@ static inline bool reply_abandoned(const struct flow *key, const struct connecti
 	struct connection *forward;
 	struct flow partner;
 
-	if (urgent && connection_closed(reply))
+	if (claim == CLAIM_FORGOTTEN)
+		return connection_closed(reply) && !connection_is_remembered(reply) &&
+		       connection_idle(reply, now) > LINGER_MS * NS_PER_MS;
+	if (claim == CLAIM_URGENT && connection_closed(reply))
 		return true;
 	if (connection_idle(reply, now) <= limit)
 		return false;
@@ -69,12 +102,10 @@ static inline bool reply_abandoned(const struct flow *key, const struct connecti
 	return !forward || connection_idle(forward, now) > limit;
 }
 
-/* True if another packet of the same connection has taken `key`, at the same time. */
-static inline bool reply_is_twin(struct flow *key, const struct connection *reply)
+/* True if an entry is what another packet of the same connection has written at the same time. */
+static inline bool reply_is_twin(const struct connection *existing, const struct connection *reply)
 {
-	struct connection *existing = connection_find(key);
-
-	return existing && existing->created == reply->created && existing->reply &&
+	return existing->created == reply->created && existing->reply &&
 	       existing->after.source_port == reply->after.source_port &&
 	       existing->after.destination_port == reply->after.destination_port &&
 	       address_equal(&existing->after.source, &reply->after.source) &&
@@ -82,16 +113,15 @@ static inline bool reply_is_twin(struct flow *key, const struct connection *repl
 }
 
 /*
- * Take `key` for `reply` unless a live connection has it. `reopen` also takes it from a closed one,
- * whose peer may still be in TIME_WAIT, and from one that was never established; `urgent`: without
- * waiting. Else -EEXIST, or another error when there is no room for it.
+ * Take `key` for `reply` unless a live connection has it, or one that `claim` does not reach. Else
+ * -EEXIST, or another error when there is no room for it.
  */
-static inline int reply_take(struct flow *key, struct connection *reply, bool reopen, bool urgent)
+static inline int reply_take(struct flow *key, struct connection *reply, enum port_claim claim)
 {
 	struct connection *existing = connection_find(key);
 
 	if (existing) {
-		if (!reopen || !reply_abandoned(key, existing, urgent))
+		if (!reply_abandoned(key, existing, claim))
 			return -EEXIST;
 		connection_remove(key, existing);
 	}
@@ -119,7 +149,7 @@ static inline bool routed_flow_take(const struct settings *settings, struct flow
 			routed->source_port = own_port;
 		flow_reverse(&key, routed, HOOK_EGRESS);
 		if (!direct_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
-			error = reply_take(&key, reply, true, urgent);
+			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_CLOSED);
 		if (!error) {
 			if (routed->source_port != own_port)
 				COUNT(source_ports_changed);
@@ -147,9 +177,33 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
 }
 
 /*
+ * Take a port: `key` is that of its replies. -EEXIST if it is in use, or of a connection that the
+ * search does not claim yet.
+ */
+static inline int masquerade_port_try(struct __sk_buff *skb, const struct flow *wire,
+				      struct flow *key, struct connection *reply,
+				      const struct port_search *search)
+{
+	struct connection *existing = connection_find(key);
+	int error;
+
+	if (existing && !reply_abandoned(key, existing, search->claim))
+		return reply_is_twin(existing, reply) ? 0 : -EEXIST;
+	if (netfilter_flow_exists(wire) || socket_expects(skb, key))
+		return -EEXIST;
+	if (existing)
+		connection_remove(key, existing);
+	error = connection_take(key, reply);
+	if (error != -EEXIST)
+		return error;
+	existing = connection_find(key);
+	return existing && reply_is_twin(existing, reply) ? 0 : -EEXIST;
+}
+
+/*
  * Choose a source port for `wire` (node -> backend) that is unique for its addresses, and take the
- * key of its replies. Ports of closed connections are used in later rounds only, and those of
- * connections that have just closed in the last. -EAGAIN: none was free in this round.
+ * key of its replies. The further the search goes, the more it claims, and then begins again with
+ * the port that was not used for longest. -EAGAIN: none was free in this round.
  */
 static inline int masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
 				       struct port_search *search, struct flow *wire,
@@ -163,19 +217,18 @@ static inline int masquerade_port_take(struct __sk_buff *skb, const struct setti
 
 		wire->source_port = port_search_next(search, settings);
 		flow_reverse(&key, wire, HOOK_INGRESS);
-		if (socket_expects(skb, &key) || netfilter_flow_exists(wire))
-			continue;
-		error = reply_take(&key, reply, search->round >= MASQUERADE_ROUNDS / 2,
-				   search->round >= MASQUERADE_ROUNDS * 3 / 4);
-		if (error == -EEXIST && reply_is_twin(&key, reply))
-			return 0;
-		if (error != -EEXIST) {
-			if (error)
-				COUNT(dropped__connections_full);
+		error = masquerade_port_try(skb, wire, &key, reply, search);
+		if (error && error != -EEXIST)
+			COUNT(dropped__connections_full);
+		if (error != -EEXIST)
 			return error;
-		}
 	}
-	if (++search->round < MASQUERADE_ROUNDS)
+	search->round++;
+	if (search->round == CLOSED_FROM_ROUND || search->round == URGENT_FROM_ROUND) {
+		search->number = search->first - search->stride;
+		search->claim++;
+	}
+	if (search->round < MASQUERADE_ROUNDS)
 		return -EAGAIN;
 	COUNT(dropped__masquerade_ports_exhausted);
 	return -EEXIST;

@@ -51,6 +51,7 @@ SHORT = {
     "icmp_total": "icmp_all",
     "interfaces": "ifaces",
     "masquerade_choices": "masq_src",
+    "masquerade_turns": "masqturn",
     "namespaces": "netns",
     "new_connections": "newconns",
     "netfilter_flows": "nf_flows",

@@ -99,8 +99,22 @@ class Peers:
         node.forward(self.data(source, frontend))
         return seen
 
-    def close(self, node: Node, source: str, frontend: str, backend: str, seen: str) -> None:
+    def close(
+        self,
+        node: Node,
+        source: str,
+        frontend: str,
+        backend: str,
+        seen: str,
+        *,
+        backend_first: bool = False,
+    ) -> None:
         """End an established TCP connection, by FIN both ways."""
+        if backend_first:
+            node.forward(tcp(backend, seen, "FA"))
+            node.forward(tcp(source, frontend, "FA"))
+            node.forward(tcp(backend, seen, "A"))
+            return
         node.forward(tcp(source, frontend, "FA"))
         node.forward(tcp(backend, seen, "FA"))
         node.forward(tcp(source, frontend, "A"))

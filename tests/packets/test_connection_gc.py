@@ -80,6 +80,15 @@ def test_of_a_closed_connection_only_its_masquerade_port_is_kept(
     assert node.count("connections") == 0
 
 
+def test_of_a_connection_that_its_client_closed_first_nothing_is_kept(
+    node: Node, tcp_peers: Peers, sweep: Callable[[], int]
+) -> None:
+    closed_masquerade(node, tcp_peers, backend_first=False)
+    node.age(8)
+    assert sweep() == 2
+    assert node.count("connections") == 0
+
+
 def test_the_sweep_corrects_the_count_of_half_open_pairs(
     node: Node, peers: Peers, sweep: Callable[[], int]
 ) -> None:

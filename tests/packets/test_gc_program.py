@@ -101,12 +101,15 @@ def test_a_closed_connection_is_removed_early_when_the_map_is_crowded(
     assert node.collect(flow, crowded=True) == 1
 
 
-def closed_masquerade(node: Node, peers: Peers) -> tuple[bytes, bytes]:
+def closed_masquerade(
+    node: Node, peers: Peers, *, backend_first: bool = True
+) -> tuple[bytes, bytes]:
     """Masquerade a connection that both sides then close; return the flows of its two pairs."""
     node.settings(**LIFETIMES)
     peers.service(node, [peers.backend], masquerade=True)
     seen = peers.connect(node, peers.external, peers.vip, peers.backend)
-    peers.close(node, peers.external, peers.vip, peers.backend, seen)
+    ends = peers.external, peers.vip, peers.backend, seen
+    peers.close(node, *ends, backend_first=backend_first)
     routed = node.flow("ingress", peers.opening(peers.external, peers.vip))
     return routed, node.flow("egress", peers.opening(peers.external, peers.backend))
 
@@ -127,6 +130,16 @@ def test_a_masquerade_port_is_kept_until_the_backend_has_forgotten_it(
     assert node.collect(around_the_wire) == 0
     node.age(61)
     assert node.collect(around_the_wire) == 1
+    assert node.count("connections") == 0
+
+
+def test_a_masquerade_port_is_not_kept_if_the_client_closed_first(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The backend has forgotten the connection with the client's last acknowledgement."""
+    routed, around_the_wire = closed_masquerade(node, tcp_peers, backend_first=False)
+    node.age(8)
+    assert node.collect(routed, around_the_wire) == 2
     assert node.count("connections") == 0
 
 

@@ -114,6 +114,53 @@ def test_the_port_of_a_connection_that_has_just_closed_waits_while_another_is_fr
     assert tcp_peers.connect(node, later, vip, backend) != seen
 
 
+def test_ports_are_used_in_turn(node: Node, peers: Peers) -> None:
+    """So that one that was just given back is not used again before all others."""
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(first=20000, ports=16)
+    got = [
+        node.forward(peers.opening(peers.with_port(peers.external, port), peers.vip)).payload.sport
+        for port in range(5000, 5016)
+    ]
+    begin = got[0] - 20000
+    assert got == [20000 + (begin + number) % 16 for number in range(16)]
+
+
+def test_each_backend_has_a_turn_of_its_own(node: Node, peers: Peers) -> None:
+    """Who sees the ports that one backend's connections get does not know those of others."""
+    node.settings(port_secret=12345)
+    firsts = set()
+    for number in range(8):
+        backend = peers.with_port(peers.backend, 8000 + number)
+        peers.service(node, [backend], name=f"web{number}", masquerade=True)
+        client = peers.with_port(peers.external, 5000 + number)
+        firsts.add(node.forward(peers.opening(client, peers.vip)).payload.sport - number)
+    assert len(firsts) > 4
+
+
+def closed_by(node: Node, peers: Peers, *, backend_first: bool) -> str:
+    """Let all but one of four ports be in use, and the fourth be just closed; return the client's
+    end of that, as the backend has seen it.
+    """
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    client, seen = next(iter(exhaust(node, peers).items()))
+    node.forward(tcp(peers.backend, seen, "SA"))
+    node.forward(tcp(client, peers.vip, "A"))
+    peers.close(node, client, peers.vip, peers.backend, seen, backend_first=backend_first)
+    return seen
+
+
+@pytest.mark.parametrize("backend_first", [False, True])
+def test_the_port_of_a_closed_connection_is_used_again_by_the_next_when_no_other_is_free(
+    node: Node, tcp_peers: Peers, backend_first: bool
+) -> None:
+    seen = closed_by(node, tcp_peers, backend_first=backend_first)
+    node.age(3)
+    later = tcp_peers.with_port(tcp_peers.external, 5004)
+    assert same(node.forward(tcp(later, tcp_peers.vip)), tcp(seen, tcp_peers.backend))
+
+
 def half_open(node: Node, peers: Peers) -> dict[str, str]:
     """Take all four ports by connections that are not established."""
     peers.service(node, [peers.backend], masquerade=True)

@@ -51,6 +51,7 @@ MAPS: dict[str, MapInfo] = {
     "netfilter_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "affinities": MapInfo("--max-affinities"),
     "half_open": _INTERNAL,
+    "masquerade_turns": _INTERNAL,
     "fragments": _INTERNAL,
     "fragment_budgets": _INTERNAL,
     "icmp_targets": _INTERNAL,

@@ -1,0 +1,14 @@
+/* How many masquerade ports were asked for on this node: they are used in turn. */
+#pragma once
+
+#include "lib/map.h"
+
+MAP("array", __u32, __u64, masquerade_turns, 1, 0);
+
+static inline __u16 masquerade_turn_next(void)
+{
+	__u32 only = 0;
+	__u64 *turns = masquerade_turns.lookup(&only);
+
+	return turns ? __sync_fetch_and_add(turns, 1) : 0;
+}
