@@ -51,7 +51,14 @@ class ConnectionGc:
         self._protocol = layout.key.pick("protocol")
         self._origin = layout.key.pick("source", "source_port", "protocol")
         self._state = layout.value.pick(
-            "seen", "reply", "established", "fin_sent", "fin_received", "reset", "held"
+            "seen",
+            "reply",
+            "established",
+            "fin_sent",
+            "fin_received",
+            "reset",
+            "held",
+            "closed_first",
         )
         self._becomes = layout.value.pick("after.source", "after.source_port", "reply")
         self._half_open = pinned.map("half_open")
@@ -171,9 +178,16 @@ class ConnectionGc:
         young = now - shortest * _NS
         found, held_pairs = [], 0
         # Some hundred thousand times a sweep: what most entries need is done in place.
-        for at, (seen, reply, established, sent, received, reset, held) in enumerate(
-            self._state.iter_unpack(block.values)
-        ):
+        for at, (
+            seen,
+            reply,
+            established,
+            sent,
+            received,
+            reset,
+            held,
+            closed_first,
+        ) in enumerate(self._state.iter_unpack(block.values)):
             if held and not reply:
                 held_pairs += 1
             if seen > young:
@@ -191,6 +205,7 @@ class ConnectionGc:
                 not (sent and received)
                 or early_ports
                 or reset
+                or bool(reply) != bool(closed_first)  # the backend closed second
                 or self._forgotten(key, reply, now - seen)
             ):
                 found.append(key)

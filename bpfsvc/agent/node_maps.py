@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 import time
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ class NodeMaps:
         self._destinations = Destinations(pinned)
         self._network = Interfaces((), 0, 0)
         self._fast_path = False
+        self._fast_outside: bool | None = None
+        self._port_secret = 0
         self._reserved = ""
         self._written = False
         self._renewed = 0.0
@@ -107,6 +110,19 @@ class NodeMaps:
         """Use the fast path, in the mode that is configured, as soon as settings are written."""
         self._fast_path = used
 
+    @property
+    def leaves_outside_fast(self) -> bool:
+        """True if only connections from outside that are fast already still are."""
+        return bool(self._fast_outside) and not self._is_auto()
+
+    def end_fast_outside(self) -> None:
+        """Leave connections from outside to the stack, which must know them by now."""
+        self._fast_outside = False
+        self.rewrite_settings()
+
+    def _is_auto(self) -> bool:
+        return self._fast_path and self._config.fast_path == "auto"
+
     def renew_fast_path(self) -> None:
         """Tell the programs every few seconds that the agent still guards the fast path."""
         if self._fast_path and time.monotonic() - self._renewed >= _RENEW_SECONDS:
@@ -121,11 +137,17 @@ class NodeMaps:
         self._written = True
         self._renewed = time.monotonic()
         record = self._pinned.layout.maps["settings"].value
+        before = self._settings.lookup(_ONLY_KEY) or bytes(record.size)
+        former = record.unpack(before)
+        if self._fast_outside is None:  # an agent before this one may have left some
+            self._fast_outside = bool(former["fast_outside"])
+            self._port_secret = int(former["port_secret"]) or secrets.randbits(32)
+        self._fast_outside |= self._is_auto()
         values = self._settings_values()
-        entry, before = record.pack(values), self._settings.lookup(_ONLY_KEY)
+        entry = record.pack(values)
         if before == entry:
             return
-        if values["established"] and not (before and record.unpack(before)["established"]):
+        if values["established"] and not former["established"]:
             established_flows.forget_all(self._pinned)
         self._settings.update(_ONLY_KEY, entry)
 
@@ -146,8 +168,10 @@ class NodeMaps:
             "reserved_ports": self._reserved.encode(),
             "settling": self._settling,
             "socket_lb": constant(f"SOCKET_LB_{self._config.socket_lb.upper()}"),
-            "fast_path": self._fast_path and self._config.fast_path == "auto",
+            "fast_path": self._is_auto(),
             "established": self._fast_path and self._config.fast_path == "established",
+            "fast_outside": bool(self._fast_outside),
+            "port_secret": self._port_secret,
             "fast_path_second": int(time.monotonic()) if self._fast_path else 0,
             "mesh_ports": struct.pack("=4H", *mesh_ports, *[0] * (4 - len(mesh_ports))),
             "detect_interfaces": self._config.detection.by_interface,

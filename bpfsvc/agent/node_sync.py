@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from bpfsvc.agent.attachments import SocketAttachments, TcAttachments
 from bpfsvc.agent.node_maps import NodeMaps
+from bpfsvc.agent.outside_flows import hand_over
 from bpfsvc.agent.pin_keeper import PinKeeper
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.xdp import XdpAttachments
@@ -100,6 +101,7 @@ class NodeSync:
         self._sockets.attach()
         installation.complete()
         self._pins = PinKeeper(installation.root, installation.pinned)
+        self._end_fast_outside()
         self._report_attachments()
 
     def follow(self, network: Interfaces) -> None:
@@ -215,6 +217,8 @@ class NodeSync:
         self._maps.set_fast_path(used=not reason)
         self.check_shared_devices()
         self._maps.rewrite_settings()
+        if self.is_following:
+            self._end_fast_outside()
 
     def check_shared_devices(self) -> None:
         """Take devices out of the fast path that other programs were attached to since."""
@@ -223,7 +227,14 @@ class NodeSync:
         shared = self._are_shared(self._sending())
         if shared != self._shared:
             self._shared = shared
+            hand_over(self._installation.pinned)
             self._write_interfaces()
+
+    def _end_fast_outside(self) -> None:
+        """Leave connections from outside to the stack, if the fast path is not used any more."""
+        if self._maps.leaves_outside_fast:
+            hand_over(self._installation.pinned)
+            self._maps.end_fast_outside()
 
     def _sending(self) -> tuple[Device, ...]:
         """Return the interfaces that the fast path may send by: ours, and the bridges of ports."""

@@ -10,6 +10,7 @@ import pytest
 
 from bpfsvc.lab.dial import Protocol, ask, connect
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.patience import wait
 from tests.lab.fast_path import OUTSIDE, Counts, fast
 from tests.lab.testbed import API, LOCAL, ONE, Testbed
 
@@ -148,17 +149,57 @@ def test_a_pod_that_asks_a_node_port_is_masqueraded_on_the_fast_path(
 
 @pytest.mark.parametrize("which", OUTSIDE)
 @pytest.mark.parametrize("layout", ["routed", "bridged"])
-def test_a_client_outside_is_served_by_the_stack(
+def test_a_client_outside_is_served_by_the_fast_path(
     request: pytest.FixtureRequest, layout: str, family: int, transport: Protocol, which: str
 ) -> None:
-    """Netfilter sees all of its connection, so that the CNI masquerades no answer."""
+    """On the node that it asks: netfilter sees nothing there that a CNI could masquerade."""
     testbed: Testbed = request.getfixturevalue(layout)
     counts = Counts(testbed.node, family)
     ask(testbed.client, testbed.node.address(family), OUTSIDE[which].node_port, transport)
-    fast, forwarded, invalid = counts.since()
-    assert (fast, invalid) == (0, 0)
-    # (Only packets of this node's pods are counted.)
-    assert bool(forwarded) == (which != "masqueraded to another node")
+    counts.all_fast()
+
+
+@pytest.mark.parametrize("which", OUTSIDE)
+def test_a_connection_from_outside_survives_a_restart_of_the_agent(
+    routed: Testbed, family: int, which: str
+) -> None:
+    """It stays on the fast path, though the new agent has still to find out whether it may be."""
+    cluster, node = routed.cluster, routed.node
+    counts = Counts(node, family)
+    with connect(routed.client, node.address(family), OUTSIDE[which].node_port) as conversation:
+        conversation.who()
+        for end in (cluster.stop, cluster.kill):
+            end(node)
+            assert conversation.echo(b"no agent runs")
+            cluster.start(node)
+            assert conversation.echo(b"an agent runs again")
+    counts.all_fast(least=8)
+
+
+@pytest.mark.parametrize("which", OUTSIDE)
+@pytest.mark.parametrize("option", ["--fast-path=off", "--fast-path=established"])
+def test_a_connection_from_outside_goes_on_when_the_agent_is_started_without_the_fast_path(
+    routed: Testbed, family: int, which: str, option: str
+) -> None:
+    """Netfilter is told of it first, or the CNI would masquerade the next answer."""
+    cluster, node, size = routed.cluster, routed.node, 8 << 20
+    with connect(routed.client, node.address(family), OUTSIDE[which].node_port) as opened:
+        opened.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        opened.socket.sendall(b"send %d\n" % size)
+        received = len(opened.socket.recv(1 << 12))
+        try:
+            cluster.stop(node)
+            cluster.start(node, options=[option])
+            counts = Counts(node, family)
+            if which != "masqueraded to another node":  # only packets of this node's pods count
+                wait(lambda: counts.since()[1] > 0, "the server asks whether there is room again")
+            while received < size and (more := opened.socket.recv(1 << 16)):
+                received += len(more)
+            fast, _, invalid = counts.since()
+            assert (received, fast, invalid) == (size, 0, 0)
+        finally:
+            cluster.stop(node)
+            cluster.start(node)
 
 
 def test_a_long_connection_survives_a_restart_of_the_agent(routed: Testbed, family: int) -> None:
