@@ -137,6 +137,23 @@ def test_a_ping_of_the_node_itself_has_no_answer_without_an_endpoint(
         probe(place.node, EMPTY.vip(family), family)
 
 
+def test_a_socket_for_pings_alone_may_be_connected(place: Testbed, family: int) -> None:
+    """As unprivileged programs have it: the kernel writes identifier and checksum."""
+    place.node.sysctl("net.ipv4.ping_group_range", "0 0")
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    with place.node.socket(kind, socket.SOCK_DGRAM, PROTOCOLS[family]) as made:
+        made.connect((WEB.vip(family), 0))
+        made.send(struct.pack("!BBHHH", REQUEST[family], 0, 0, 0, 7) + b"abcdefgh")
+        assert readable(made, stretched(2))
+        answer = made.recv(100)
+        assert (answer[0], answer[6:]) == (REPLY[family], b"\0\7abcdefgh")
+    with (
+        place.node.socket(kind, socket.SOCK_DGRAM, PROTOCOLS[family]) as made,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        made.connect((EMPTY.vip(family), 0))
+
+
 def test_an_undefined_port_is_refused_as_before(place: Testbed, family: int) -> None:
     for transport in ("tcp", "udp"):
         found = tally(place.node, WEB.vip(family), OPEN_PORT, transport, count=1)
