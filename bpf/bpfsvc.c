@@ -20,6 +20,7 @@
 #include "path/conn_leave.h"
 #include "path/conn_new.h"
 #include "path/conn_state.h"
+#include "path/echo.h"
 #include "path/explain.h"
 #include "path/fast_path.h"
 #include "path/fast_path_direct.h"
@@ -224,6 +225,14 @@ int step_reject(struct __sk_buff *skb)
 	struct packet *packet = packet_get();
 
 	return packet ? reject(skb, packet) : TC_ACT_SHOT;
+}
+
+/* An echo request to an address of a Service that is served. */
+int step_echo(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? answer_echo(skb, packet) : TC_ACT_SHOT;
 }
 
 /* XDP: a packet from outside for a backend elsewhere, before the kernel has made an skb of it. */

@@ -130,7 +130,7 @@ enum parsed {
 	PARSED_EARLY,  /* a fragment that overtook the first of its datagram */
 };
 
-/* True for an ICMP error, and at ingress for an echo request. */
+/* True for an ICMP error, and for an echo request that arrives or that this node sends. */
 static inline bool parse_icmp(struct __sk_buff *skb, __u32 l4, __u8 hook, bool v4, __u8 protocol,
 			      __u8 *icmp_error, __u8 *echo)
 {
@@ -140,7 +140,7 @@ static inline bool parse_icmp(struct __sk_buff *skb, __u32 l4, __u8 hook, bool v
 	    !read_bytes(skb, l4, &type, sizeof(type)))
 		return false;
 	*icmp_error = v4 ? icmp_is_error(type) : icmpv6_is_error(type);
-	*echo = hook == HOOK_INGRESS && is_echo_request(v4, type);
+	*echo = (hook == HOOK_INGRESS || !skb->ingress_ifindex) && is_echo_request(v4, type);
 	return *icmp_error || *echo;
 }
 

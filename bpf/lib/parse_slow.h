@@ -126,7 +126,8 @@ static inline int parse_slow(struct __sk_buff *skb, struct packet *packet)
 	if (packet->fragment == FRAGMENT_LATER) {
 		__u8 first = fragment_recall(packet);
 
-		if (first == FRAGMENT_TRANSLATED)
+		packet->echo = first == FRAGMENT_ANSWERED;
+		if (first == FRAGMENT_TRANSLATED || packet->echo)
 			return PARSED;
 		/* Only at ingress: fragments that are in order there are so at egress. */
 		return first != FRAGMENT_PASSED && packet->flow.hook == HOOK_INGRESS ?

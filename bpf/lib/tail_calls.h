@@ -19,6 +19,7 @@ enum step {
 	STEP_REJECT,	  /* a first packet that is refused */
 	STEP_MASQUERADE,  /* the first packet of a masqueraded connection leaves */
 	STEP_FAST_PATH,	  /* a packet of other steps takes the fast path */
+	STEP_ECHO,	  /* an echo request that is answered */
 	STEPS,
 };
 

@@ -100,8 +100,10 @@ struct icmp_header {
 
 #define ICMP_CHECKSUM_OFFSET 2
 
+#define ICMP_ECHO_REPLY 0
 #define ICMP_ECHO_REQUEST 8
 #define ICMPV6_ECHO_REQUEST 128
+#define ICMPV6_ECHO_REPLY 129
 
 #define ICMP_REDIRECT 5
 #define ICMPV6_REDIRECT 137

@@ -27,6 +27,7 @@ struct counters {
 	__u64 connections_raced; /* two first packets at once, of which one used the other's entry */
 	__u64 direct_flows_noticed;
 	__u64 icmp_errors_translated;
+	__u64 echo_requests_answered;
 	__u64 fast_forwarded; /* packets that took the fast path */
 	__u64 edge_forwarded;
 	__u64 edge_passed__turn;

@@ -34,6 +34,7 @@ enum fragment_state {
 	FRAGMENT_TRANSLATED = 1, /* its first fragment was translated */
 	FRAGMENT_PASSED = 2,	 /* its first fragment passed as it was */
 	FRAGMENT_AWAITED = 3,	 /* its first fragment has not come */
+	FRAGMENT_ANSWERED = 4,	 /* its first fragment was an echo request, and was answered */
 };
 
 #define MAX_FRAGMENTS 8192 /* datagrams at a time */

@@ -46,7 +46,8 @@ struct frontend {
 	__u32 affinity_seconds; /* 0: no session affinity */
 	__u8 restricted;	/* clients must be in source_ranges */
 	__u8 schedule;		/* of enum schedule */
-	__u8 zero[2];
+	__u8 echo;		/* its address is in echo_addresses for it */
+	__u8 zero;
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

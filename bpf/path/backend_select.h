@@ -23,6 +23,7 @@ enum verdict {
 	VERDICT_RESET,	   /* of an unknown connection: see conn_unknown.h */
 	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
 	VERDICT_BY_TC,	   /* not chosen: tc sees the connection, with the client's port */
+	VERDICT_ECHO,	   /* an echo request that is answered: see echo.h */
 };
 
 /* For whom a backend is chosen. */

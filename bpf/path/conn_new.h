@@ -29,6 +29,7 @@
 #include "path/client.h"
 #include "path/conn_leave.h"
 #include "path/conn_unknown.h"
+#include "path/echo.h"
 #include "path/fast_path.h"
 #include "path/fast_path_direct.h"
 #include "path/local_listener.h"
@@ -209,11 +210,8 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	struct frontend_key key = {};
 	int verdict;
 
-	if (packet->echo) {
-		verdict = guard(&packet->flow.destination, &packet->choice.service);
-		choice_refused(&packet->choice, verdict);
-		return verdict;
-	}
+	if (packet->echo)
+		return echo_verdict(skb, packet);
 	if (packet->flow.hook == HOOK_EGRESS && !settings->settling && !unknown_marked(skb))
 		return opened_here(skb, packet->tcp_flags) ?
 			       local_opening_verdict(settings, packet) :
@@ -291,6 +289,8 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	if (verdict == VERDICT_NONE && packet->flow.hook == HOOK_EGRESS && !packet->echo &&
 	    !packet->reuse && netfilter_port_collides(skb, settings, packet))
 		return netfilter_port_change(skb, packet);
+	if (verdict == VERDICT_ECHO)
+		return tail_call(skb, STEP_ECHO);
 	if (verdict != VERDICT_DNAT)
 		fragment_passed(packet);
 	if (verdict == VERDICT_NONE)

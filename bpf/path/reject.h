@@ -100,12 +100,11 @@ static inline int swap_link_addresses(struct __sk_buff *skb)
  * True unless the source is an address that must not be answered, or the frame was to more machines
  * than this one (RFC 1122, 3.2.2).
  */
-static inline bool may_be_answered(struct __sk_buff *skb, const struct packet *packet)
+static inline bool sender_may_be_answered(struct __sk_buff *skb, const struct packet *packet)
 {
 	const struct address *source = &packet->flow.source;
 
-	if (packet->fragment == FRAGMENT_LATER ||
-	    (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST))
+	if (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST)
 		return false;
 	if (packet->v4)
 		return (source->words[3] & bpf_htonl(0xff000000)) &&
@@ -113,6 +112,12 @@ static inline bool may_be_answered(struct __sk_buff *skb, const struct packet *p
 		       (source->words[3] & bpf_htonl(0xe0000000)) != bpf_htonl(0xe0000000);
 	return (source->words[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
 	       (source->words[0] | source->words[1] | source->words[2]);
+}
+
+/* True if a packet may be answered by an error: of a datagram, only its first fragment is. */
+static inline bool may_be_answered(struct __sk_buff *skb, const struct packet *packet)
+{
+	return packet->fragment != FRAGMENT_LATER && sender_may_be_answered(skb, packet);
 }
 
 /*

@@ -25,7 +25,7 @@ struct tcp_start {
 	__be16 urgent;
 };
 
-#define REJECT_TTL 64 /* of every kind of refusal */
+#define REJECT_TTL 64 /* of every packet that begins here */
 
 /* Write the reset that answers a packet with `size` bytes of TCP (RFC 9293, 3.10.7.1). */
 static inline void answer_by_reset(struct tcp_start *reset, const struct tcp_start *packet,
@@ -61,22 +61,28 @@ static inline __u64 reset_difference(const struct packet *packet, const struct t
 	return sum + (__u32)bpf_csum_diff(0, 0, (__be32 *)reset, sizeof(*reset), 0);
 }
 
+/* Set the time to live of `ip`, the header at `l3`, to that of a packet which begins here. */
+static inline int restart_ttl(struct __sk_buff *skb, __u32 l3, const struct ipv4_start *ip)
+{
+	__be16 was = bpf_htons(ip->ttl << 8 | ip->protocol);
+	__be16 hops = bpf_htons(REJECT_TTL << 8 | ip->protocol);
+
+	return bpf_l3_csum_replace(skb, l3 + IPV4_CHECKSUM_OFFSET, was, hops, 2) ||
+	       bpf_skb_store_bytes(skb, l3 + IPV4_TTL_OFFSET, &hops, sizeof(hops), 0);
+}
+
 /* Make the IP header that of a packet with a bare TCP header. Nonzero if that fails. */
 static inline int shorten_ipv4(struct __sk_buff *skb, __u32 l3, __u32 header)
 {
 	__u32 checksum = l3 + IPV4_CHECKSUM_OFFSET;
 	__be16 length = bpf_htons(header + TCP_HEADER_LENGTH);
 	struct ipv4_start ip;
-	__be16 hops, was;
 
 	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
 		return -1;
-	was = bpf_htons(ip.ttl << 8 | ip.protocol);
-	hops = bpf_htons(REJECT_TTL << 8 | ip.protocol);
 	return bpf_l3_csum_replace(skb, checksum, ip.total_length, length, 2) ||
-	       bpf_l3_csum_replace(skb, checksum, was, hops, 2) ||
 	       bpf_skb_store_bytes(skb, l3 + IPV4_LENGTH_OFFSET, &length, sizeof(length), 0) ||
-	       bpf_skb_store_bytes(skb, l3 + IPV4_TTL_OFFSET, &hops, sizeof(hops), 0);
+	       restart_ttl(skb, l3, &ip);
 }
 
 static inline int shorten_ipv6(struct __sk_buff *skb, __u32 l3, __u32 header)

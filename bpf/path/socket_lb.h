@@ -9,6 +9,7 @@
 #include "lib/wire.h"
 #include "maps/backends.h"
 #include "maps/bound_sockets.h"
+#include "maps/echo_addresses.h"
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/settings.h"
@@ -25,6 +26,7 @@
 #define EHOSTUNREACH 113
 
 #define DRAWS 4 /* of a backend for a socket that is bound to a port */
+#define PING_PORT 1025
 
 /* bcc does not know this helper. On kernels without it the loader puts NULL in its place. */
 static void *(*skc_to_mptcp_sock)(void *socket) = (void *)196;
@@ -175,9 +177,23 @@ static inline bool call_is_dropped_by_tc(const struct socket_call *call, bool co
 	       !node_addresses.lookup(&to);
 }
 
+/*
+ * True for a connect() by which a ping prepares to send echo requests to an address that answers
+ * them: iputils' ping connects to UDP port 1025, to learn its own address.
+ */
+static inline bool call_is_of_ping(const struct socket_call *call, bool connect)
+{
+	if (!connect || call->asked.protocol == PROTO_TCP || call->asked.protocol == PROTO_SCTP ||
+	    (call->asked.protocol == PROTO_UDP && call->asked.port != bpf_htons(PING_PORT)))
+		return false;
+	return echo_address_has(&call->asked.address);
+}
+
 /* Refuse a call of the node, or let it go on to where silence is the answer. */
 static inline int socket_refuse(const struct socket_call *call, int verdict, bool connect)
 {
+	if (verdict == VERDICT_REJECT && call_is_of_ping(call, connect))
+		return 1;
 	if (verdict != VERDICT_REJECT && call_is_dropped_by_tc(call, connect))
 		return 1;
 	choice_refused(&call->choice, verdict);

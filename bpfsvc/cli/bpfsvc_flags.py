@@ -7,7 +7,7 @@ import click
 from bpfsvc.base.attachment import ATTACH_MODES
 from bpfsvc.cli.flags import BOOL, DURATION, PORTS, Table, text, words
 from bpfsvc.config.bpfsvc_v1alpha1 import MOST_ENTRIES, SIZES, BpfsvcConfiguration, complete
-from bpfsvc.config.config import FAST_PATH, SOCKET_LB
+from bpfsvc.config.config import FAST_PATH, SOCKET_LB, VIP_ECHO
 from bpfsvc.config.fields import plain_values
 
 _option = Table(plain_values(complete(BpfsvcConfiguration())), of_kubeproxy=False).option
@@ -45,6 +45,13 @@ BPFSVC = (
         "How Services choose a backend that name no scheduler: random, rr, wrr, sh, dh or mh, with"
         " ip_vs's flags such as sh-port. Without it: --ipvs-scheduler if the mode is ipvs.",
         "random",
+    ),
+    _option(
+        "--vip-echo",
+        "vipEcho",
+        click.Choice(VIP_ECHO),
+        "Answer echo requests (ping) to cluster IPs, external IPs and addresses of load balancers"
+        " of Services that have endpoints; auto: if the mode is ipvs, as kube-proxy does.",
     ),
     _option(
         "--service-node-port-range",

@@ -42,6 +42,7 @@ _NODE_FLAGS = flags.pick(
     "--pod-interface-name-prefix",
     "--masquerade-all",
     "--source-ranges-for-all",
+    "--vip-echo",
     "--nodeport-addresses",
     "--localhost-nodeports",
 )

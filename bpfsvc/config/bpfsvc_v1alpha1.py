@@ -16,7 +16,7 @@ from msgspec import Meta, field, structs
 from bpfsvc.base.attachment import PRIORITY, AttachMode
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import NODE_PORTS, PortRange
-from bpfsvc.config.config import FastPath, SocketLb
+from bpfsvc.config.config import FastPath, SocketLb, VipEcho
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Shape
 from bpfsvc.services.schedulers import parse_scheduler
@@ -49,7 +49,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     ``cache``, ``lastGood``, ``programs``: a path or ``none``. ``cgroupRoot``: so too, or empty:
     where cgroup2 is mounted. ``manifests``: empty: the objects come from the API server.
     ``mapSizes``: entries by the names of ``SIZES``. ``scheduler``: empty: as :mod:`.scheduler`
-    decides.
+    decides. ``vipEcho``: YAML reads ``on`` and ``off`` without quotes as true and false.
     """
 
     attach: AttachMode = "auto"
@@ -72,6 +72,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     socket_lb: SocketLb = "all"
     source_ranges_for_all: bool = False
     tc_priority: Annotated[int, Meta(ge=1, le=0xBFFF)] = PRIORITY
+    vip_echo: VipEcho | bool = "auto"
     xdp: list[str] = field(default_factory=list)
 
     def sizes(self) -> Sizes:

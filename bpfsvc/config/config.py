@@ -30,6 +30,9 @@ SOCKET_LB: tuple[SocketLb, ...] = get_args(SocketLb)
 FastPath = Literal["auto", "established", "off"]
 FAST_PATH: tuple[FastPath, ...] = get_args(FastPath)
 
+VipEcho = Literal["auto", "on", "off"]
+VIP_ECHO: tuple[VipEcho, ...] = get_args(VipEcho)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
@@ -96,6 +99,7 @@ class Config:
     * ``scheduler``: how Services choose a backend that name no scheduler.
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
     * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
+    * ``vip_echo``: echo requests to the addresses of Services that have endpoints are answered.
     * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone. A family without
       a CIDR answers on all its addresses.
     * ``localhost_nodeports``: on IPv4 loopback as well, unless the list excludes it.
@@ -142,6 +146,7 @@ class Config:
     scheduler: Scheduler
     source_ranges_for_all: bool
     allow_external_ips: bool
+    vip_echo: bool
     nodeport_addresses: tuple[str, ...]
     localhost_nodeports: bool
     node_ports: PortRange
@@ -179,4 +184,5 @@ class Config:
             allow_external_ips=self.allow_external_ips,
             source_ranges_for_all=self.source_ranges_for_all,
             scheduler=self.scheduler,
+            vip_echo=self.vip_echo,
         )

@@ -207,6 +207,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         scheduler=scheduler.effective(bpfsvc, kubeproxy),
         source_ranges_for_all=bpfsvc.source_ranges_for_all,
         allow_external_ips=kubeproxy.feature_gates.get(kubeproxy_v1alpha1.EXTERNAL_IPS, True),
+        vip_echo=_vip_echo(bpfsvc, kubeproxy),
         nodeport_addresses=tuple(kubeproxy.node_port_addresses),
         localhost_nodeports=kubeproxy.iptables.localhost_node_ports,
         node_ports=bpfsvc_v1alpha1.ports(bpfsvc.service_node_port_range),
@@ -243,6 +244,13 @@ def _detection(kubeproxy: KubeProxyConfiguration) -> LocalDetector:
         bridge=kubeproxy.detect_local.bridge_interface,
         prefix=kubeproxy.detect_local.interface_name_prefix,
     )
+
+
+def _vip_echo(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> bool:
+    """Return whether pings are answered; by default as kube-proxy's mode does it."""
+    if bpfsvc.vip_echo == "auto":
+        return kubeproxy.mode == "ipvs"
+    return bpfsvc.vip_echo in ("on", True)
 
 
 def _path(text: str) -> Path | None:

@@ -30,6 +30,7 @@ SHORT = {
     "step_reject": "reject",
     "step_masquerade": "masq",
     "step_fast_path": "fast",
+    "step_echo": "echo",
     # maps
     "affinities": "affinity",
     "backend_counters": "be_count",
@@ -39,6 +40,7 @@ SHORT = {
     "crc32c_steps": "crc32c",
     "destinations": "dests",
     "direct_flows": "direct",
+    "echo_addresses": "echo_ips",
     "endpoints": "endpoint",
     "established_flows": "est_flow",
     "fast_flows": "fastflow",

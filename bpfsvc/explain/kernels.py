@@ -38,7 +38,7 @@ from bpfsvc.explain.context import (
 )
 from bpfsvc.explain.programs import Decision, decide, send
 from bpfsvc.explain.question import Case, Question, from_flow
-from bpfsvc.explain.reasons import CLIENTS, clients_seen, reasons
+from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
 from bpfsvc.explain.schedule import schedule_reasons
 from bpfsvc.model import ObjectError
 from bpfsvc.services.applied import Applied
@@ -122,6 +122,7 @@ def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:
         yield f"no endpoint is usable {where}"
     if outcome.policies.affinity_seconds:
         yield f"session affinity lasts {outcome.policies.affinity_seconds} s"
+    yield from echo_reasons(outcome)
 
 
 def _index(name: str) -> int:

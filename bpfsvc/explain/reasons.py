@@ -75,6 +75,13 @@ def reasons(
             "sessionAffinity ClientIP: a client that returns within"
             f" {outcome.policies.affinity_seconds} s gets the same endpoint, if it is eligible"
         )
+    yield from echo_reasons(outcome)
+
+
+def echo_reasons(outcome: Outcome) -> Iterator[str]:
+    """Yield what happens to a ping of the frontend's address, if that is answered."""
+    if outcome.policies.echo:
+        yield f"a ping of {unpack(outcome.frontend.address)} is answered by this node (vipEcho)"
 
 
 def _port(service: Service | None, owner: ServicePort) -> Port | None:

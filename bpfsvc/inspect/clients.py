@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.base.address import unpack
 from bpfsvc.base.networks import Network, network_text
-from bpfsvc.inspect.fields import chooser, place_text
+from bpfsvc.inspect.fields import address_text, chooser, place_text
 from bpfsvc.inspect.generic import extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
@@ -12,6 +12,7 @@ from bpfsvc.inspect.service_names import ServiceNames
 
 RANGE = ("prefix", "service", "network")
 NETWORK = ("prefix", "network")
+WHOLE_ADDRESS = ("prefix", "address")
 CLIENT = ("service", "client")
 AFFINITY = ("backend", "port", "seen")
 POSITION = ("service", "generation", "address", "port")
@@ -38,6 +39,15 @@ def service_networks(reader: Reader) -> Records:
     found = (key(raw_key)[::-1] for raw_key, _ in reader.entries("service_networks"))
     rows: list[Row] = [(network_text(Network(*network)),) for network in sorted(found)]
     return Records("service_networks", ("network",), rows)
+
+
+def echo_addresses(reader: Reader) -> Records:
+    """Return the addresses that answer pings, and how many service ports ask for that."""
+    layout = reader.layout.maps["echo_addresses"]
+    key, value = chooser(layout.key, WHOLE_ADDRESS), chooser(layout.value, ("value",))
+    found = ((key(raw_key)[1], value(raw)[0]) for raw_key, raw in reader.entries("echo_addresses"))
+    rows: list[Row] = [(address_text(address), count) for address, count in sorted(found)]
+    return Records("echo_addresses", ("address", "service_ports"), rows)
 
 
 def affinities(reader: Reader, now: int) -> Records:

@@ -59,6 +59,9 @@ _VIEWS = {
     "service_networks": _View(
         clients.service_networks, {"service_networks": (clients.NETWORK, _NUMBER)}
     ),
+    "echo_addresses": _View(
+        clients.echo_addresses, {"echo_addresses": (clients.WHOLE_ADDRESS, _NUMBER)}
+    ),
     "affinities": _View(
         lambda reader: clients.affinities(reader, time.monotonic_ns()),
         {**_NAMES, "affinities": (clients.CLIENT, clients.AFFINITY)},

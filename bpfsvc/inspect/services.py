@@ -18,6 +18,8 @@ NAME = ("namespace", "name", "port_name", "number", "protocol", "family")
 CLIENTS = ("pod", "node", "other")
 POLICY = ("first", "size", "masquerade", "reject")
 SPECIAL = ("affinity_seconds", "restricted")
+ECHO = "echo"
+"""Not shown here: echo_addresses has a view of its own."""
 FRONTEND = (
     "service",
     "generation",
@@ -72,7 +74,7 @@ def frontends(reader: Reader) -> Records:
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING))
+    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, ECHO))
     schedule = schedule_reader(reader.layout)
     service_names = ServiceNames(reader)
     places = _backend_places(reader)

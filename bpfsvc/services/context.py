@@ -38,6 +38,7 @@ class ServiceConfig:
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for node ports and external IPs
       as well.
     * ``scheduler``: of Services that name none.
+    * ``vip_echo``: echo requests to the addresses of Services with endpoints are answered.
     """
 
     detector_v4: bool = True
@@ -46,6 +47,7 @@ class ServiceConfig:
     allow_external_ips: bool = True
     source_ranges_for_all: bool = False
     scheduler: Scheduler = RANDOM
+    vip_echo: bool = False
 
     def has_detector(self, of_family: int) -> bool:
         """True if pods can be identified in family 4 or 6."""

@@ -158,8 +158,9 @@ def port_entries(
             continue
         policies = outer if one.outside else inner
         restricted = one.restricted and bool(ranges)
-        if restricted or service.affinity_seconds:
-            policies = _special(policies, service.affinity_seconds, restricted)
+        echo = config.vip_echo and _answers_echo(one.frontend, policies)
+        if restricted or service.affinity_seconds or echo:
+            policies = _special(policies, service.affinity_seconds, restricted, echo)
         met[one.frontend] = policies
     in_use = any(policies.restricted for policies in met.values())
     return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
@@ -171,8 +172,18 @@ GUARD = Policies(_REJECT, _REJECT, _REJECT)
 
 
 @lru_cache(maxsize=1024)
-def _special(policies: Policies, affinity_seconds: int, restricted: bool) -> Policies:
-    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted)
+def _special(policies: Policies, affinity_seconds: int, restricted: bool, echo: bool) -> Policies:
+    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted, echo=echo)
+
+
+def _answers_echo(frontend: Frontend, policies: Policies) -> bool:
+    """True if a ping to the address is answered: some clients get an endpoint there.
+
+    The node's own addresses, where node ports are, are left to the kernel.
+    """
+    if frontend.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
+        return False
+    return any(policy.size for policy in policies.by_class)
 
 
 @lru_cache(maxsize=1024)

@@ -94,6 +94,7 @@ class Policies(NamedTuple):
     * ``restricted``: only clients within the source ranges of the service port are served.
     * ``schedule``: what leads to a slot, or to a place of the table
       (:class:`bpfsvc.services.schedulers.Schedule`).
+    * ``echo``: echo requests (ping) to the address of the frontend are answered.
     """
 
     pod: Policy
@@ -102,6 +103,7 @@ class Policies(NamedTuple):
     affinity_seconds: int = 0
     restricted: bool = False
     schedule: int = 0
+    echo: bool = False
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:

@@ -15,7 +15,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from bpfsvc.base.networks import Network
+from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.entries import Frontend, PlaceRun, Policies, ServicePort
 from bpfsvc.services.schedulers import Schedule
@@ -165,6 +165,12 @@ class ServiceId(NamedTuple):
     service_id: int
 
 
+class EchoEntry(NamedTuple):
+    """An address, as a network of its own, at which echo requests are answered."""
+
+    address: Network
+
+
 class FrontendEntry(NamedTuple):
     """What each class of clients meets at a frontend."""
 
@@ -207,6 +213,13 @@ def _rounds(one: Applied) -> Iterable[RoundEntry]:
         if policies.schedule == _ROUND:  # type: ignore[union-attr]
             return (RoundEntry(one.service_id),)
     return ()
+
+
+def _echo_addresses(one: Applied) -> list[EchoEntry]:
+    addresses = {
+        frontend.address: None for frontend, policies in one.frontend_items() if policies.echo
+    }
+    return [EchoEntry(Network(address, ALL_BITS)) for address in addresses]
 
 
 def _frontends(one: Applied) -> Iterator[FrontendEntry]:
@@ -260,6 +273,15 @@ SCHEDULE_TABLES = extra_map("schedule_tables", ScheduleTableEntry, 4, "--max-sch
 SCHEDULE_ROUNDS = ServiceMap(
     "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
 )
+ECHO_ADDRESSES = ServiceMap(
+    "echo_addresses",
+    EchoEntry,
+    1,
+    "--max-frontends",
+    _echo_addresses,
+    Restore.LATER,
+    counted=True,
+)
 REFUSALS = kernel_map("refusals", "--max-services")
 FRONTENDS = ServiceMap("frontends", FrontendEntry, 1, "--max-frontends", _frontends, Restore.PART)
 
@@ -272,6 +294,7 @@ MAPS: tuple[ServiceMap[Any], ...] = (
     SOURCE_RANGES,
     SCHEDULE_TABLES,
     SCHEDULE_ROUNDS,
+    ECHO_ADDRESSES,
     FRONTENDS,
 )
 """In the order in which entries may be put: frontends last, as they refer to all others. Entries

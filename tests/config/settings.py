@@ -135,6 +135,7 @@ DEFAULTS = Config(
     scheduler=RANDOM,
     source_ranges_for_all=False,
     allow_external_ips=True,
+    vip_echo=False,
     nodeport_addresses=("primary",),
     localhost_nodeports=True,
     node_ports=PortRange(30000, 32767),

@@ -46,7 +46,8 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             ("service", "I"),
             ("generation", "I"),
             *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
-            *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("zero", "2s")),
+            *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
+            ("zero", "B"),
         ),
     ),
     "schedule_tables": (
@@ -54,6 +55,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
         tuple((name, "I") for name in ("service", "generation", "first", "chunk")),
         (("slots", "256s"),),
     ),
+    "echo_addresses": ("lpm_trie", (("prefix", "I"), ("address", "16s")), _NUMBER),
     "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"),)),
     "backends": (
         "hash",

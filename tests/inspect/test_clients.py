@@ -39,6 +39,16 @@ def test_service_networks_are_networks() -> None:
     ]
 
 
+def test_an_address_that_answers_pings_shows_how_many_service_ports_ask_for_it() -> None:
+    maps = Maps()
+    for address, count in (("10.96.0.10", 3), ("fd96::10", 1)):
+        maps.put("echo_addresses", {"prefix": 128, "address": pack(address)}, {"value": count})
+    assert shown(maps, "echo_addresses") == [
+        {"address": "10.96.0.10", "service_ports": 3},
+        {"address": "fd96::10", "service_ports": 1},
+    ]
+
+
 def test_an_affinity_shows_client_backend_and_age() -> None:
     maps = Maps()
     maps.service(1, "web", "http")

@@ -178,6 +178,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "endpoints",
         "source_ranges",
         "service_networks",
+        "echo_addresses",
         "affinities",
         "positions",
         "schedule_tables",

@@ -37,7 +37,7 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 # behave differently, each transport by one family; lab tests of routed pods by the fast path and of
 # bridged ones by the stack.
 {
-	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards}.py \
+	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards,echo}.py \
 		tests/packets/test_{fragments,sctp,schedules}.py -k 'not TCP/IPv6 and not UDP/IPv4'
 	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct}.py \
 		-k TCP/IPv4

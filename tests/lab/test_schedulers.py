@@ -84,6 +84,26 @@ def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -
     assert len(asked(running, "pod", family, 60)) > 1
 
 
+def test_every_node_leads_a_client_to_the_same_backend(running: Testbed, family: int) -> None:
+    """By the ports of the client, through a node that has just begun and one that has not."""
+    cluster, (here, there) = running.cluster, running.lab.nodes
+    apply(running, "wrr", f"{backends(running)[0].address(family)}=3")
+    apply(running, "mh,mh-port")
+    cluster.stop(there)
+    assert cluster.command(there, "cleanup").returncode == 0
+    cluster.start(there)
+    network = "10.96.0.0/16" if family == 4 else "fd96::/64"
+    found: dict[str, list[str]] = {}
+    for node in (there, here):
+        running.lab.client.route(network, via=node)
+        found[node.name] = [
+            ask(running.client, SPREAD.vip(family), 80, "udp", source=("", port)).pod
+            for port in range(41000, 41060)
+        ]
+    assert found[here.name] == found[there.name]
+    assert set(found[here.name]) == {pod.name for pod in backends(running)}
+
+
 def test_weight_0_drains_while_an_old_connection_goes_on(running: Testbed, family: int) -> None:
     apply(running, "rr")
     with connect(running.pod, SPREAD.vip(family), 80) as old:

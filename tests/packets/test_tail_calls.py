@@ -19,6 +19,7 @@ from tests.packets.icmp_errors import error
 from tests.packets.node import SHOT, UNSPEC, Node, ip, same
 from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
+from tests.packets.test_echo import ECHO, ping
 from tests.packets.test_fragments import cut
 
 TCP4, TCP6 = TCP_PEERS
@@ -100,6 +101,11 @@ def reject(node: Node, peers: Peers) -> tuple[str, Packet]:
     return "ingress", peers.opening(peers.client, peers.vip)
 
 
+def echo(node: Node, peers: Peers) -> tuple[str, Packet]:
+    peers.service(node, [peers.backend], policies=ECHO)
+    return "ingress", ping(peers.client, peers.vip)
+
+
 NEEDS = {
     "step_first": (first, TCP4),
     "step_open": (first, TCP4),
@@ -110,6 +116,7 @@ NEEDS = {
     "step_reject": (reject, TCP4),
     "step_masquerade": (masquerade, TCP4),
     "step_fast_path": (shortcut, TCP4),
+    "step_echo": (echo, TCP4),
 }
 
 

@@ -3,25 +3,27 @@
 It executes plans one operation at a time, in any order inside a phase, and after each one checks
 all that a packet may look up: every frontend has a complete set of backends of its Service, their
 positions if it has affinity, its source ranges if it is restricted, its tables and its counter of
-turns if its schedule has them.
+turns if its schedule has them, and its address among those that answer pings if it wants that.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
 
-from bpfsvc.base.networks import Network
+from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.cache import Cache, ServiceKey
 from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.registry import (
     BACKENDS,
+    ECHO_ADDRESSES,
     ENDPOINTS,
     FRONTENDS,
     MAPS,
@@ -32,6 +34,7 @@ from bpfsvc.services.registry import (
     SOURCE_RANGES,
     BackendEntry,
     E,
+    EchoEntry,
     EndpointEntry,
     FrontendEntry,
     PositionEntry,
@@ -54,7 +57,12 @@ class Kernel:
         self.maps: dict[ServiceMap[Any], dict[Any, Any]] = {one: {} for one in MAPS}
         self.names: dict[int, ServiceName] = self.maps[SERVICES]
         self.endpoints: Counter[EndpointEntry] = Counter()
-        self.maps[ENDPOINTS] = self.endpoints
+        self.echoes: Counter[EchoEntry] = Counter()
+        self._counts: dict[ServiceMap[Any], Counter[Any]] = {
+            ENDPOINTS: self.endpoints,
+            ECHO_ADDRESSES: self.echoes,
+        }
+        self.maps |= self._counts
         self.backends: dict[Key, BackendEntry] = self.maps[BACKENDS]
         self.positions: dict[Key, PositionEntry] = self.maps[POSITIONS]
         self.ranges: dict[Key, SourceRangeEntry] = self.maps[SOURCE_RANGES]
@@ -82,6 +90,7 @@ class Kernel:
         else:
             planner.sync(touched, write)
         assert not self.vanished & set(self.frontends), "a frontend was missing for a moment"
+        assert set(+self.echoes) == set(map(_echo_of, self._answering())), "pings are not in step"
 
     def check(self) -> None:
         """Check all entries that a packet may look up."""
@@ -96,6 +105,8 @@ class Kernel:
                 assert self.ranges_of(entry.service_id), (
                     "no client is allowed at a restricted frontend"
                 )
+            if entry.policies.echo and entry.generation == newest[entry.service_id]:
+                assert self.echoes[_echo_of(entry)] > 0, "its address does not answer pings"
             for policy in entry.policies.by_class:
                 self._check_table(entry, policy)
                 for slot in range(policy.first, policy.first + policy.size):
@@ -107,6 +118,9 @@ class Kernel:
                     if entry.policies.affinity_seconds:
                         key = (entry.service_id, entry.generation, *address_port)
                         assert slot in self.positions[key].slots
+
+    def _answering(self) -> Iterator[FrontendEntry]:
+        return (entry for entry in self.frontends.values() if entry.policies.echo)
 
     def _check_table(self, entry: FrontendEntry, policy: Policy) -> None:
         """Check the table of a policy: all places that a packet may look up lead to its slots."""
@@ -152,12 +166,15 @@ class Kernel:
         current = {(entry.service_id, entry.generation) for entry in self.frontends.values()}
         return {key for key in self.backends if key[:2] not in current}
 
-    def recount_endpoints(self, planner: Planner) -> None:
+    def recount(self, planner: Planner) -> None:
         """Count what is applied, and keep what strays may still lead to."""
         held = Counter(entry for one in planner.applied_state for entry in ENDPOINTS.entries(one))
         held += Counter({entry: 1 for entry in self.endpoints if self.endpoints[entry]})
         self.endpoints.clear()
         self.endpoints.update(held)
+        self.echoes.clear()
+        for one in planner.applied_state:
+            self.echoes.update(ECHO_ADDRESSES.entries(one))
 
     def _operations(self, plan: Plan, random: Random) -> Iterator[Callable[[], object]]:
         for phases, operate in (
@@ -173,7 +190,7 @@ class Kernel:
     def _put(self, one: ServiceMap[Any], entry: Any) -> None:
         key = one.key(entry)
         if one.counted:
-            self.endpoints[entry] += 1
+            self._counts[one][entry] += 1
             return
         assert not (one.has_generation and key in self.maps[one]), "overwritten in place"
         if one.put_once and key in self.maps[one]:
@@ -182,8 +199,9 @@ class Kernel:
 
     def _delete(self, one: ServiceMap[Any], key: Any) -> None:
         if one.counted:
-            assert self.endpoints[EndpointEntry(*key)] > 0
-            self.endpoints[EndpointEntry(*key)] -= 1
+            entry = EndpointEntry(*key) if one is ENDPOINTS else EchoEntry(key)
+            assert self._counts[one][entry] > 0
+            self._counts[one][entry] -= 1
             return
         if not one.by_kernel:
             del self.maps[one][key]
@@ -195,14 +213,19 @@ class Kernel:
         return list(self.maps[one].values())
 
 
+def _echo_of(entry: FrontendEntry) -> EchoEntry:
+    return EchoEntry(Network(entry.frontend.address, ALL_BITS))
+
+
 def new_planner(
     node_name: str = "here", *, max_backends: int = 1000, at_once: int = 500
 ) -> Planner:
     """Return the planner of an agent that has just started."""
-    return Planner(Cache(node_name), CONFIG, max_backends=max_backends, at_once=at_once)
+    config = replace(CONFIG, vip_echo=True)
+    return Planner(Cache(node_name), config, max_backends=max_backends, at_once=at_once)
 
 
 def restore_from(kernel: Kernel, planner: Planner) -> None:
     """Restore what the kernel holds."""
     planner.restore(kernel.read)
-    kernel.recount_endpoints(planner)
+    kernel.recount(planner)

@@ -149,11 +149,16 @@ class _CountedTable(_Table[E]):
     The map itself holds the counts; memory for a second copy would be most of the agent's.
     """
 
+    def __init__(self, one: ServiceMap[E], pinned: Pinned) -> None:
+        super().__init__(one, pinned)
+        # Before Linux 6.13 a trie replaces what is there in spite of NOEXIST.
+        self._is_trie = pinned.layout.maps[one.name].type == "lpm_trie"
+
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:
         uses = Counter(key for key, _ in map(self._codec.encode, entries))
         destinations.add_keys(self.map.name, uses)
         for key, times in uses.items():
-            if not self.map.update(key, _ID.pack(times), NOEXIST):
+            if self._is_trie or not self.map.update(key, _ID.pack(times), NOEXIST):
                 self.map.update(key, _ID.pack(self._uses(key) + times))
 
     def delete(self, keys: Iterable[Any]) -> None:
