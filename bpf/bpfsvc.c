@@ -65,6 +65,9 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 					     BY_STACK;
 		if (!conn_established_advance(skb, settings, packet, connection))
 			return TC_ACT_SHOT;
+		if (via == BY_STACK && hook == HOOK_INGRESS &&
+		    leaves_as_routed(settings, packet, connection))
+			egress_done_note(skb, settings);
 	} else {
 		if (tcp_ends(packet->tcp_flags))
 			direct_flow_end(&packet->flow, packet->tcp_flags);

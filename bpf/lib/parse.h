@@ -218,10 +218,16 @@ static inline int parse_ports(struct __sk_buff *skb, const struct settings *sett
 	    (hook == HOOK_EGRESS ?
 		     unknown_marked(skb) ||
 			     opens_at_egress(skb, settings, ports->source, tcp->flags) :
-		     protocol != PROTO_TCP || tcp_opens(tcp->flags)) ||
-	    port_filter_find(hook, protocol, ports->source, ports->destination) ||
-	    (fast && port_filter_find(HOOK_EGRESS, protocol, ports->source, ports->destination)))
+		     protocol != PROTO_TCP || tcp_opens(tcp->flags)))
 		return PARSED;
+	if (port_filter_find(hook, protocol, ports->source, ports->destination) ||
+	    (fast && port_filter_find(HOOK_EGRESS, protocol, ports->source, ports->destination))) {
+		if (protocol != PROTO_TCP || tcp->flags & TCP_SYN ||
+		    !(fast || established || parse_flow(skb, packet, protocol, ports, tcp)))
+			return PARSED;
+		if (!fast_flow_is_plain(&packet->flow))
+			return PARSED;
+	}
 	return fast ? PARSED_DIRECT : PARSED_NOTHING;
 }
 

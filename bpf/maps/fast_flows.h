@@ -28,6 +28,8 @@ enum fast_flow_state {
 	FAST_FROM_SECOND = 2,
 	FAST_BOTH = 3,	/* so the flow is fast */
 	FAST_ENDED = 4, /* a FIN or RST was seen; what follows it is fast, too */
+	/* It is not fast, but it is known not to be translated, so no connection is looked for. */
+	FAST_NOT_TRANSLATED = 8,
 };
 
 struct fast_flow {
@@ -142,6 +144,28 @@ static inline bool fast_flow_tcp(const struct settings *settings, const struct f
 		place->state = 0;
 	}
 	return place->state & FAST_BOTH;
+}
+
+/* Note that a TCP flow between pods begins, by the stack, and is not translated. */
+static inline void fast_flow_note_slow(const struct flow *flow)
+{
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+
+	if (!place)
+		return;
+	place->fingerprint = fingerprint;
+	place->state = FAST_NOT_TRANSLATED;
+	place->passed = 0;
+}
+
+/* True if a flow, of either direction, is known not to be translated. */
+static inline bool fast_flow_is_plain(const struct flow *flow)
+{
+	const struct fast_flow *place = fast_flow_find(flow);
+
+	return place && place->state & FAST_NOT_TRANSLATED;
 }
 
 /* True if a datagram is fast. `to_server`: it goes to an endpoint, so it is no answer. */

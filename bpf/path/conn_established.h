@@ -34,6 +34,17 @@ static inline bool conn_established_advance(struct __sk_buff *skb, const struct 
 }
 
 /*
+ * True if egress has nothing to do for a packet that the stack routes. It looks at first packets,
+ * whose port netfilter may have changed, and where it counts those that netfilter lets pass.
+ */
+static inline bool leaves_as_routed(const struct settings *settings, const struct packet *packet,
+				    const struct connection *connection)
+{
+	return packet->flow.protocol == PROTO_TCP && !(packet->tcp_flags & TCP_SYN) &&
+	       !connection->reply && !connection->masquerade && !settings->established;
+}
+
+/*
  * True if conn_established_rare() must handle the packet: a port has to be chosen, a pair of
  * entries moved, options read, or, after a pause, the entry of the masquerade may have been
  * collected.

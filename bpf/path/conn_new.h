@@ -293,8 +293,14 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		return tail_call(skb, STEP_ECHO);
 	if (verdict != VERDICT_DNAT)
 		fragment_passed(packet);
-	if (verdict == VERDICT_NONE)
+	if (verdict == VERDICT_NONE) {
+		if (!settings->fast_path && packet->flow.hook == HOOK_INGRESS &&
+		    !packet->passes_egress && tcp_opens(packet->tcp_flags) &&
+		    in_pod_range(settings, &packet->flow.destination, packet->v4) &&
+		    in_pod_range(settings, &packet->flow.source, packet->v4))
+			fast_flow_note_slow(&packet->flow);
 		return fast_path_direct(skb, settings, packet);
+	}
 	if (verdict == VERDICT_REJECT || verdict == VERDICT_RESET)
 		return tail_call(skb, STEP_REJECT);
 	if (verdict != VERDICT_DNAT)

@@ -226,8 +226,9 @@ class NodeSync:
             return
         shared = self._are_shared(self._sending())
         if shared != self._shared:
+            if any(shared[index] and not self._shared.get(index) for index in shared):
+                hand_over(self._installation.pinned)
             self._shared = shared
-            hand_over(self._installation.pinned)
             self._write_interfaces()
 
     def _end_fast_outside(self) -> None:

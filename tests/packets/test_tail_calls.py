@@ -142,6 +142,7 @@ def test_a_packet_of_an_established_connection_needs_no_tail_call(
     seen = masqueraded(node, TCP4)
     for name in NEEDS:
         without(name)
+    node.age(0)  # a pause of a second would need one
     node.forward(TCP4.data(TCP4.external, TCP4.vip))
     node.forward(TCP4.data(TCP4.backend, seen))
     assert node.counter("dropped__step_missing") == 0
