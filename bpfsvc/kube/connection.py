@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from bpfsvc.base.lean_import import deferred, imported_on_call, lean, without
-from bpfsvc.kube import decoding
+from bpfsvc.kube import chunks, decoding
 from bpfsvc.kube.errors import UNAUTHORIZED, ApiError, Silence, Unreachable, one_line
 from bpfsvc.kube.source import SourceUnavailable
 
@@ -111,14 +112,26 @@ class Response:
 
         Raises :class:`Unreachable` when it breaks off, :class:`Silence` when nothing comes.
         """
-        read = self._response.read1
         try:
-            while piece := read(_PIECE):
-                yield piece
+            yield from self._chunks() if self._has_plain_chunks else self._reads(self._response)
         except (NoAnswer, TimeoutError) as error:
             raise Silence(_reason(error)) from error
         except _FAILURES as error:
             raise Unreachable(_reason(error)) from error
+
+    @property
+    def _has_plain_chunks(self) -> bool:
+        return bool(self._response._fp.chunked) and not self.header("Content-Encoding")
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Return the data of chunks, past urllib3 and http.client, which return one at a time."""
+        raw = self._response._fp
+        yield from chunks.joined(self._reads(raw.fp))
+        raw.close()  # it was read to its end: the connection may be used again
+
+    @staticmethod
+    def _reads(stream: Any) -> Iterator[bytes]:
+        return iter(partial(stream.read1, _PIECE), b"")
 
     def body(self) -> bytes:
         """Return the body, cut at a length that no sensible error message has."""
@@ -401,7 +414,7 @@ def _reason(error: BaseException) -> str:
             return one_line(place + seen.strerror)
         reason = getattr(seen, "reason", None)
         seen = reason if isinstance(reason, BaseException) else seen.__cause__ or seen.__context__
-    if isinstance(error, NoAnswer):
+    if isinstance(error, NoAnswer | TimeoutError):
         return "no answer in time"
     if isinstance(error, ProtocolError):
         return "the connection broke off"
