@@ -156,10 +156,12 @@ class AppliedState:
         """Note what a plan has written: the new state of a service port, None where it is gone."""
         for port, now in changes.items():
             key = (port.namespace, port.name)
-            rest = [one for one in self._of_service.get(key, ()) if one.port != port]
-            if now is not None:
-                rest.append(now)
+            rest = self._of_service.get(key, ())
             if rest:
-                self._of_service[key] = tuple(rest)
+                rest = tuple(one for one in rest if one.port != port)
+            if now is not None:
+                rest = (*rest, now)
+            if rest:
+                self._of_service[key] = rest
             else:
                 self._of_service.pop(key, None)

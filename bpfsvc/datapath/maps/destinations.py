@@ -63,8 +63,10 @@ class Destinations:
         Ports of frontends are noted, too. Return the keys that are certainly not in the map yet, as
         their bit was not set.
         """
-        keys = list(keys)
         new: list[bytes] = []
+        if not any(name in names for names in self._parts):
+            return new
+        keys = list(keys)
         for names, (start, size) in self._parts.items():
             if name in names:
                 new = self._set(start, keys, size)
