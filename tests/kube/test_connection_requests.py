@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from bpfsvc.kube.connection import connect
@@ -54,7 +56,8 @@ def test_long_answers_are_compressed_where_wanted(api: ApiServer) -> None:
     """Lists take gzip; what is read is the same."""
     put_cluster(api, services=1500)
     made = connect(None, api.url(), user_agent="test")
-    plain = b"".join(made.get("/api/v1/services").pieces())
-    answer = made.get("/api/v1/services", compressed=True)
-    assert answer.header("Content-Encoding") == "gzip"
-    assert b"".join(answer.pieces()) == plain
+    with closing(made.get("/api/v1/services")) as answer:
+        plain = b"".join(answer.pieces())
+    with closing(made.get("/api/v1/services", compressed=True)) as answer:
+        assert answer.header("Content-Encoding") == "gzip"
+        assert b"".join(answer.pieces()) == plain
