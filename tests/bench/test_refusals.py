@@ -11,6 +11,7 @@ import pytest
 from bpfsvc.bench.modes import DIRECT, ESTABLISHED
 from bpfsvc.bench.results import Results
 from bpfsvc.bench.suites import traffic
+from bpfsvc.bench.suites.turns import Task
 from bpfsvc.bench.testbeds.agents import last_refusal
 
 READY = "INFO ready: 1 Service in the kernel after 0.50 s\n"
@@ -65,7 +66,7 @@ def test_refusals_are_asked_after_each_measurement_and_noted_once(
         testbeds[1].reasons = next(during)
 
     monkeypatch.setattr(traffic, "measure", measure)
-    task = traffic.Task("pods", "connect", "pod", 1)
+    task = Task("pods", "connect", "pod", 1)
     size._measure(task, lambda _: None)
     assert results.notes == []
     size._measure(task, lambda _: None)
