@@ -21,6 +21,7 @@ from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ModelObject
 
 _PROBLEMS_PER_FILE = 10
+_PIECE = 4096  # bytes
 
 
 class Unusable(Exception):
@@ -116,7 +117,8 @@ def load(directory: Path, name: str) -> tuple[bytes, os.stat_result]:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise _unusable(name, "is not a regular file")
-            return b"".join(iter(partial(os.read, descriptor, status.st_size + 1), b"")), status
+            size = max(status.st_size + 1, _PIECE)  # some file systems do not know it
+            return b"".join(iter(partial(os.read, descriptor, size), b"")), status
         finally:
             os.close(descriptor)
     except FileNotFoundError:
