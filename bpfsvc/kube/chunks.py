@@ -7,10 +7,13 @@ of a list that it streams: for ten thousand Services, these calls would take as 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPException
+from typing import Any
 
 _LINE_END = b"\r\n"
 _LONGEST_LINE = 65536
+_PIECE = 65536  # bytes
 
 
 class BrokenOff(HTTPException):
@@ -18,6 +21,20 @@ class BrokenOff(HTTPException):
 
     def __init__(self) -> None:
         super().__init__("the connection broke off")
+
+
+def body(response: Any) -> Iterator[bytes]:
+    """Return the body of a response of urllib3 as it arrives, past urllib3 if it is in chunks."""
+    raw = response._fp
+    if not raw.chunked or response.headers.get("Content-Encoding"):
+        yield from _reads(response)
+        return
+    yield from joined(_reads(raw.fp))
+    raw.close()  # it was read to its end: the connection may be used again
+
+
+def _reads(stream: Any) -> Iterator[bytes]:
+    return iter(partial(stream.read1, _PIECE), b"")
 
 
 def joined(reads: Iterator[bytes]) -> Iterator[bytes]:

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +48,6 @@ _INSECURE = (
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 
-_PIECE = 65536  # bytes
 _LONGEST_REFUSAL = 65536  # bytes
 _KEEPALIVE = {"idle": 30, "interval": 10, "count": 3}
 """A peer that is gone is noticed after a minute."""
@@ -113,25 +111,11 @@ class Response:
         Raises :class:`Unreachable` when it breaks off, :class:`Silence` when nothing comes.
         """
         try:
-            yield from self._chunks() if self._has_plain_chunks else self._reads(self._response)
+            yield from chunks.body(self._response)
         except (NoAnswer, TimeoutError) as error:
             raise Silence(_reason(error)) from error
         except _FAILURES as error:
             raise Unreachable(_reason(error)) from error
-
-    @property
-    def _has_plain_chunks(self) -> bool:
-        return bool(self._response._fp.chunked) and not self.header("Content-Encoding")
-
-    def _chunks(self) -> Iterator[bytes]:
-        """Return the data of chunks, past urllib3 and http.client, which return one at a time."""
-        raw = self._response._fp
-        yield from chunks.joined(self._reads(raw.fp))
-        raw.close()  # it was read to its end: the connection may be used again
-
-    @staticmethod
-    def _reads(stream: Any) -> Iterator[bytes]:
-        return iter(partial(stream.read1, _PIECE), b"")
 
     def body(self) -> bytes:
         """Return the body, cut at a length that no sensible error message has."""
