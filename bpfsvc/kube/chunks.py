@@ -30,7 +30,9 @@ def body(response: Any) -> Iterator[bytes]:
         yield from _reads(response)
         return
     yield from joined(_reads(raw.fp))
-    raw.close()  # it was read to its end: the connection may be used again
+    # It was read to its end: the connection may be used again.
+    raw.close()
+    response.release_conn()
 
 
 def _reads(stream: Any) -> Iterator[bytes]:
