@@ -86,6 +86,7 @@ class Agent:
         """Work until :meth:`stop`; what is in the kernel stays there afterwards."""
         began = time.monotonic()
         memory.use_one_heap()
+        memory.collect_rarely()
         root = PinRoot(self._config.pin_root)
         root.create()
         with ExitStack() as ending, suppress(Stopped):

@@ -15,6 +15,12 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE = 128 * 1024
 """Bytes from which on a block is mapped by itself."""
 
+_USUAL = gc.get_threshold()
+
+_MANY = 50_000
+"""New objects before the next look for garbage; while an API server does not answer, the agent
+makes a few with each attempt, and must not keep them forever."""
+
 
 def use_one_heap() -> None:
     """Make all threads allocate from one heap, and give large blocks back when they are freed.
@@ -29,8 +35,18 @@ def use_one_heap() -> None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
+def collect_rarely() -> None:
+    """Look for garbage rarely, until :func:`release_startup_memory`.
+
+    What a start makes stays: to look through it again and again takes a tenth of its time.
+    """
+    gc.freeze()
+    gc.set_threshold(_MANY)
+
+
 def release_startup_memory() -> None:
     """Return to the system what only the start needed; exempt the rest from garbage collection."""
+    gc.set_threshold(*_USUAL)
     gc.collect()
     gc.freeze()
     trim_heap()

@@ -53,6 +53,9 @@ class _Change(NamedTuple):
     ports: frozenset[ServicePort]
 
 
+_SAME = _Change(_NOTHING, _NOTHING, frozenset())
+
+
 class UdpCleanup:
     """Follows which endpoints serve UDP; belongs to the agent's thread."""
 
@@ -145,7 +148,10 @@ class UdpCleanup:
             if key in changes:
                 continue
             summary = summaries.get(key) or self._planner.view(key).summary
-            changes[key] = change = self._update_service(key, summary)
+            change = self._update_service(key, summary)
+            if change is _SAME:
+                continue
+            changes[key] = change
             lost = change.before.places - change.now.places
             queue += [owner for place in lost if (owner := self._owner(place))]
         return changes
@@ -154,6 +160,8 @@ class UdpCleanup:
         self._not_seen.discard(key)
         before = self._states.pop(key, _NOTHING)
         changes = self._serving.update(key, summary.udp_serving)
+        if before is _NOTHING and not summary.udp_serving:
+            return _SAME  # it has no UDP, as nearly all
         now = self._find_state(key, before)
         if now.frontends:
             self._states[key] = now

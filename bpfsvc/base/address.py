@@ -15,14 +15,20 @@ V4_PREFIX = bytes(10) + b"\xff\xff"
 
 def pack(text: str) -> bytes:
     """Return ``"10.0.0.1"`` or ``"fd00::1"`` as 16 bytes. Raises ``ValueError`` otherwise."""
-    try:
-        return V4_PREFIX + socket.inet_pton(socket.AF_INET, text)
-    except OSError:
-        pass
+    if of_v4 := pack_v4(text):
+        return of_v4
     try:
         return socket.inet_pton(socket.AF_INET6, text)
     except OSError:
         raise ValueError(f"{text!r} is not an IP address") from None
+
+
+def pack_v4(text: str) -> bytes | None:
+    """Return ``"10.0.0.1"`` as 16 bytes, None for anything else."""
+    try:
+        return V4_PREFIX + socket.inet_pton(socket.AF_INET, text)
+    except OSError:
+        return None
 
 
 def unpack(address: bytes) -> str:

@@ -249,16 +249,14 @@ class Map:
 
     def update_many(self, entries: Iterable[tuple[bytes, bytes]], flags: int = ANY) -> None:
         """Write entries in order. On an error those before the failing one are written."""
-        keys, values = [], []
-        for key, value in entries:
-            keys.append(key)
-            values.append(value)
-        if len(keys) < 4:
-            for key, value in zip(keys, values, strict=True):
+        entries = list(entries)
+        if len(entries) < 4:
+            for key, value in entries:
                 self.update(key, value, flags)
             return
-        key_buffer, value_buffer = _buffer(b"".join(keys)), _buffer(b"".join(values))
-        attributes = self._batch(key_buffer, value_buffer, len(keys), flags)
+        keys = _buffer(b"".join([key for key, _ in entries]))
+        values = _buffer(b"".join([value for _, value in entries]))
+        attributes = self._batch(keys, values, len(entries), flags)
         try:
             call(MAP_UPDATE_BATCH, attributes)
         except OSError as error:

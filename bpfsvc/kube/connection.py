@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from bpfsvc.base.lean_import import deferred, imported_on_call, lean, without
-from bpfsvc.kube import decoding
+from bpfsvc.kube import chunks, decoding
 from bpfsvc.kube.errors import UNAUTHORIZED, ApiError, Silence, Unreachable, one_line
 from bpfsvc.kube.source import SourceUnavailable
 
@@ -48,7 +48,6 @@ _INSECURE = (
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 
-_PIECE = 65536  # bytes
 _LONGEST_REFUSAL = 65536  # bytes
 _KEEPALIVE = {"idle": 30, "interval": 10, "count": 3}
 """A peer that is gone is noticed after a minute."""
@@ -111,10 +110,8 @@ class Response:
 
         Raises :class:`Unreachable` when it breaks off, :class:`Silence` when nothing comes.
         """
-        read = self._response.read1
         try:
-            while piece := read(_PIECE):
-                yield piece
+            yield from chunks.body(self._response)
         except (NoAnswer, TimeoutError) as error:
             raise Silence(_reason(error)) from error
         except _FAILURES as error:
@@ -401,7 +398,7 @@ def _reason(error: BaseException) -> str:
             return one_line(place + seen.strerror)
         reason = getattr(seen, "reason", None)
         seen = reason if isinstance(reason, BaseException) else seen.__cause__ or seen.__context__
-    if isinstance(error, NoAnswer):
+    if isinstance(error, NoAnswer | TimeoutError):
         return "no answer in time"
     if isinstance(error, ProtocolError):
         return "the connection broke off"

@@ -129,7 +129,7 @@ def event(line: bytes) -> Event:
         metadata.name,
         metadata.resource_version,
         notes is not None and notes.initial_end == "true",
-        _seconds(notes.trigger) if notes is not None else 0.0,
+        _seconds(notes.trigger) if notes is not None and notes.trigger else 0.0,
     )
 
 

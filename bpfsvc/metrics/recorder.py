@@ -18,6 +18,7 @@ from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilie
 from bpfsvc.metrics.kernel import KernelFamilies, private
 from bpfsvc.metrics.observer import BOTH, ApiContact, Observer
 from bpfsvc.metrics.traffic import ServiceTraffic
+from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.applied import AppliedState
 from bpfsvc.services.plan import Plan
 
@@ -265,8 +266,12 @@ class _ApiFamilies:
 
 def _count(batch: Batch) -> tuple[int, int]:
     """Return the changes of Services, counted as kube-proxy does, and those of slices."""
-    kinds = [item.key.kind for item in batch.puts] + [key.kind for key in batch.gone]
-    return _PROXIERS * kinds.count("Service"), sum(map(kinds.count, _SLICE_KINDS))
+    kinds = [key.kind for key in batch.gone]
+    services, slices = kinds.count("Service"), sum(map(kinds.count, _SLICE_KINDS))
+    for item in batch.puts:
+        services += isinstance(item, Service)
+        slices += isinstance(item, EndpointSlice)
+    return _PROXIERS * services, slices
 
 
 def _names(families: Iterable[int]) -> list[str]:

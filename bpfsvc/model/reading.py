@@ -9,7 +9,7 @@ the field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from bpfsvc.base.address import family
+from bpfsvc.base.address import family, pack_v4
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import values, wire
 from bpfsvc.model.answers import PodPlace
@@ -49,8 +49,10 @@ def read_object(raw: Mapping[str, object]) -> Objects:
 
 def read_json(data: bytes) -> Objects:
     """Return the values of one API object in JSON, otherwise as :func:`read_object`."""
-    identity = _identity(data)
-    kind = _KINDS.get((identity.api_version, identity.kind))
+    kind = _HEADS.get(data[: data.find(_METADATA)])
+    if kind is None:
+        identity = _identity(data)
+        kind = _KINDS.get((identity.api_version, identity.kind))
     return kind.read(kind.decode(data)) if kind else ()
 
 
@@ -86,7 +88,7 @@ def _service(raw: wire.Service) -> Objects:
             ),
             external_ips=_usable(pack_lenient, spec.external_ips or ()),
             load_balancer_ips=_usable(
-                pack_lenient, (each.ip for each in ingress if each.ip and each.ip_mode != "Proxy")
+                pack_lenient, [each.ip for each in ingress if each.ip and each.ip_mode != "Proxy"]
             ),
             source_ranges=_usable(pack_network_lenient, spec.load_balancer_source_ranges or ()),
             internal_local=spec.internal_traffic_policy == "Local",
@@ -143,10 +145,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
     labels = raw.metadata.labels or wire.NO_LABELS
     of_family = _FAMILIES.get(raw.address_type, 0)
     usable = [
-        (
-            _address(point.addresses[0], ("endpoints", index, "addresses", 0), of_family),
-            _traits_of(point),
-        )
+        (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point))
         for index, point in enumerate(raw.endpoints or ())
         if point.addresses and of_family
     ]
@@ -164,12 +163,19 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
                     if port.name is not None and port.port
                 )
             ),
-            addresses=b"".join(address for address, _ in usable),
-            traits=tuple(traits for _, traits in usable),
+            addresses=b"".join([address for address, _ in usable]),
+            traits=tuple([traits for _, traits in usable]),
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
         ),
     )
+
+
+def _endpoint_address(text: str, index: int, of_family: int) -> bytes:
+    """Return the packed address of an endpoint; nearly all are IPv4 in its usual form."""
+    if of_family == 4 and (usual := pack_v4(text)):
+        return usual
+    return _address(text, ("endpoints", index, "addresses", 0), of_family)
 
 
 def _traits_of(point: wire.Endpoint) -> values.Traits:
@@ -251,12 +257,12 @@ def _node(raw: wire.Node) -> Objects:
             zone=labels.zone,
             addresses=_usable(
                 pack_lenient,
-                (
+                [
                     entry.address
                     for wanted in ("InternalIP", "ExternalIP")
                     for entry in listed
                     if entry.type == wanted
-                ),
+                ],
             ),
             pod_cidrs=_usable(pack_network_lenient, spec.pod_cidrs or ()),
             leaving=tainted or raw.metadata.deletion_timestamp is not None,
@@ -279,7 +285,7 @@ def _pod(raw: wire.Pod) -> Objects:
             namespace=_namespace(raw.metadata),
             name=raw.metadata.name,
             node=intern(spec.node_name or ""),
-            addresses=_usable(pack_lenient, (each.ip for each in listed if each.ip)),
+            addresses=_usable(pack_lenient, [each.ip for each in listed if each.ip]),
             opted_out=annotations.socket_lb == "off",
         ),
     )
@@ -296,7 +302,7 @@ _pod_list = wire.decoder(wire.PodList)
 def _pod_place(raw: wire.Pod) -> PodPlace:
     spec = raw.spec or wire.PodSpec()
     listed = (raw.status.pod_ips if raw.status else None) or ()
-    addresses = _usable(pack_lenient, (each.ip for each in listed if each.ip))
+    addresses = _usable(pack_lenient, [each.ip for each in listed if each.ip])
     return PodPlace(spec.node_name or "", addresses, bool(spec.host_network))
 
 
@@ -309,6 +315,13 @@ _KINDS = {
     ("networking.k8s.io/v1", "ServiceCIDR"): _Kind(wire.ServiceCIDR, _service_cidr),
     ("networking.k8s.io/v1beta1", "ServiceCIDR"): _Kind(wire.ServiceCIDR, _service_cidr),
 }
+
+_METADATA = b'"metadata":'
+_HEADS = {
+    f'{{"kind":"{kind}","apiVersion":"{version}",'.encode(): found
+    for (version, kind), found in _KINDS.items()
+}
+"""Kinds by how their objects begin if an API server wrote them: nothing has to be decoded."""
 
 
 def _namespace(metadata: wire.Metadata) -> str:
@@ -326,8 +339,10 @@ def _address(text: str, path: Path, of_family: int = 0) -> bytes:
     return address
 
 
-def _usable(pack_one: Callable[[str], _Packed], texts: Iterable[str]) -> tuple[_Packed, ...]:
+def _usable(pack_one: Callable[[str], _Packed], texts: Collection[str]) -> tuple[_Packed, ...]:
     """Return the packed form of the valid texts; the others are skipped, as kube-proxy does."""
+    if not texts:
+        return ()
     usable = []
     for text in texts:
         with suppress(ValueError):

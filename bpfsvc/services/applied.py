@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from bpfsvc.base.networks import Network
@@ -114,7 +115,7 @@ def applied(
         number,
         service_id,
         generation,
-        b"".join(_SLOT.pack(*one.place, counter, one.hairpin) for one, counter in slots),
+        b"".join([_SLOT.pack(address, at, id_, hairpin) for (address, at, hairpin), id_ in slots]),
         flat(frontends),
         extra,
     )
@@ -122,7 +123,7 @@ def applied(
 
 def flat(frontends: Mapping[Frontend, Policies]) -> tuple[Frontend | Policies, ...]:
     """Return frontends and policies in turn."""
-    return tuple(part for pair in frontends.items() for part in pair)
+    return tuple(chain.from_iterable(frontends.items()))
 
 
 class AppliedState:
@@ -155,10 +156,12 @@ class AppliedState:
         """Note what a plan has written: the new state of a service port, None where it is gone."""
         for port, now in changes.items():
             key = (port.namespace, port.name)
-            rest = [one for one in self._of_service.get(key, ()) if one.port != port]
-            if now is not None:
-                rest.append(now)
+            rest = self._of_service.get(key, ())
             if rest:
-                self._of_service[key] = tuple(rest)
+                rest = tuple(one for one in rest if one.port != port)
+            if now is not None:
+                rest = (*rest, now)
+            if rest:
+                self._of_service[key] = rest
             else:
                 self._of_service.pop(key, None)

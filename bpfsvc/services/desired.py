@@ -14,7 +14,7 @@ topology), those on this node, and whether anything is usable anywhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -84,30 +84,32 @@ def frontends(service: Service | None, config: ServiceConfig) -> tuple[Frontend,
     """Return the frontends of a Service, which do not depend on its endpoints."""
     if service is None or not service.is_proxied:
         return ()
-    return tuple(one.frontend for _, own in service_ports(service, config).values() for one in own)
+    ports = service_ports(service, config).values()
+    return tuple([one.frontend for _, own in ports for one in own])
 
 
 def _frontends(
     service: Service, port: Port, cluster_ip: bytes, config: ServiceConfig
-) -> Iterator[ServiceFrontend]:
-    """Yield the frontends of a service port.
+) -> list[ServiceFrontend]:
+    """Return the frontends of a service port.
 
     An address of a load balancer is restricted, even if it is the cluster IP or an external IP too.
     """
     of_family = family(cluster_ip)
     vips = service.load_balancer_ips
-    yield ServiceFrontend(
-        Frontend(cluster_ip, port.number, port.protocol), False, cluster_ip in vips
-    )
+    own = Frontend(cluster_ip, port.number, port.protocol)
+    found = [ServiceFrontend(own, False, cluster_ip in vips)]
     for address in (service.external_ips if config.allow_external_ips else ()) + vips:
         if family(address) == of_family and not refusal(address):
             restricted = config.source_ranges_for_all or address in vips
-            yield ServiceFrontend(Frontend(address, port.number, port.protocol), True, restricted)
+            outside = Frontend(address, port.number, port.protocol)
+            found.append(ServiceFrontend(outside, True, restricted))
     if port.node_port:
         wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
         everywhere = Frontend(wildcard, port.node_port, port.protocol)
-        yield ServiceFrontend(everywhere, True, config.source_ranges_for_all)
-    yield ServiceFrontend(Frontend.rest(cluster_ip), False, False, guard=True)
+        found.append(ServiceFrontend(everywhere, True, config.source_ranges_for_all))
+    found.append(ServiceFrontend(Frontend.rest(cluster_ip), False, False, guard=True))
+    return found
 
 
 def _is_external(service: Service, port: Port, of_family: int) -> bool:
@@ -162,7 +164,7 @@ def port_entries(
         if restricted or service.affinity_seconds or echo:
             policies = _special(policies, service.affinity_seconds, restricted, echo)
         met[one.frontend] = policies
-    in_use = any(policies.restricted for policies in met.values())
+    in_use = bool(ranges) and any(policies.restricted for policies in met.values())
     return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
 
 

@@ -106,14 +106,13 @@ def _renewed(
     counters: dict[Place, int] = {}
     slots: list[tuple[Backend, int]] = []
     for backend in wanted.backends:
-        place = backend.place
-        if place not in counters:
-            known = old_counters.get(place)
-            if known is None:
-                known = ids.take_counter()
-                taken.append(known)
-            counters[place] = known
-        slots.append((backend, counters[place]))
+        place = backend[:2]
+        known = counters.get(place) or old_counters.get(place)
+        if known is None:
+            known = ids.take_counter()
+            taken.append(known)
+        counters[place] = known
+        slots.append((backend, known))
     return applied(
         port, wanted.number, service_id, generation, slots, wanted.frontends, wanted.extra
     )
@@ -121,11 +120,13 @@ def _renewed(
 
 def _change(whole: Plan, port: ServicePort, was: Applied | None, new: Applied | None) -> None:
     """Plan what differs between two states of a service port; None: it is not there."""
+    if was is None:
+        if new is not None:
+            _add(whole, new)
+        whole.applied[port] = new
+        return
     for one in MAPS:
-        if was is None:
-            if new is not None and not one.by_kernel:
-                whole.puts(one).extend(one.entries(new))
-        elif new is None:
+        if new is None:
             whole.deletes(one).extend(map(one.key, one.entries(was)))
         elif one.has_generation and was.generation != new.generation:
             # No key can be in both, and there may be a thousand.
@@ -137,7 +138,13 @@ def _change(whole: Plan, port: ServicePort, was: Applied | None, new: Applied | 
             if old != now:
                 whole.puts(one).extend(entry for key, entry in now.items() if old.get(key) != entry)
                 whole.deletes(one).extend(key for key in old if key not in now)
-    if was is not None:
-        kept = new.counter_ids if new else set()
-        whole.counters_freed += (one for one in was.counters().values() if one not in kept)
+    kept = new.counter_ids if new else set()
+    whole.counters_freed += (one for one in was.counters().values() if one not in kept)
     whole.applied[port] = new
+
+
+def _add(whole: Plan, new: Applied) -> None:
+    """Plan all entries of a service port that was not there."""
+    for one in MAPS:
+        if not one.by_kernel and (entries := one.entries(new)):
+            whole.puts(one).extend(entries)

@@ -44,7 +44,10 @@ def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
 
     Slices may contradict each other; in order of name they do so alike on every node.
     """
-    return sorted((one for one in slices if one.is_proxied), key=lambda one: (one.name, one.kind))
+    found = [one for one in slices if one.is_proxied]
+    if len(found) > 1:
+        found.sort(key=lambda one: (one.name, one.kind))
+    return found
 
 
 def merge_port(
@@ -122,4 +125,5 @@ def _sorted(endpoints: Endpoints) -> _Found:
 
 def _backends(found: _Found, node: NodeContext) -> list[Backend]:
     """Make backends. One on this node is masqueraded when it is its own client."""
-    return [Backend(*place, traits.node == node.name) for place, traits in found]
+    name = node.name
+    return [Backend(address, port, traits.node == name) for (address, port), traits in found]

@@ -70,7 +70,9 @@ class FaultReport:
 
     def _refused(self, key: ServiceKey) -> str:
         service = self._planner.cache.lookup(key).service
-        return "; ".join(refusals(service)) if service and service.is_proxied else ""
+        if service is None or not (service.external_ips or service.load_balancer_ips):
+            return ""
+        return "; ".join(refusals(service)) if service.is_proxied else ""
 
 
 def _set(texts: dict[ServiceKey, str], key: ServiceKey, text: str) -> None:

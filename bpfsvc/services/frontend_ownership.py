@@ -19,7 +19,7 @@ from math import inf
 from typing import TypeVar
 
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.entries import Frontend, ServiceEntries
+from bpfsvc.services.entries import Frontend, PortEntries, ServiceEntries
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -58,8 +58,8 @@ class FrontendOwnership:
         are kept of its frontends elsewhere, to keep no copies. ``created``: in Unix seconds.
         """
         before = self._claimed.get(key, ())
-        after = tuple(held.get(one, one) for one in wanted)
-        foreign = tuple(one for one in after if one.address not in cluster_ips)
+        after = tuple([held.get(one, one) for one in wanted])
+        foreign = tuple([one for one in after if one.address not in cluster_ips])
         created = created if foreign else _UNKNOWN
         if (before, self._foreign.get(key, ()), self._created.get(key, _UNKNOWN)) == (
             after,
@@ -83,12 +83,15 @@ class FrontendOwnership:
         """
         ours = {one: one for one in self._claimed.get(key, ())}
         return {
-            port: entries._replace(
-                frontends={
+            port: PortEntries(
+                entries.number,
+                entries.backends,
+                {
                     ours.get(one, one): policies
                     for one, policies in entries.frontends.items()
                     if self._owner.get(one) == key
-                }
+                },
+                entries.extra,
             )
             for port, entries in wanted.items()
         }
@@ -120,8 +123,14 @@ class FrontendOwnership:
         )
 
     def _settle(self, frontend: Frontend, key: ServiceKey, *, claims: bool) -> set[ServiceKey]:
-        """Decide anew, now that a Service names a frontend or not; return old and new owner."""
+        """Decide anew, now that a Service names a frontend or not; return old and new owner.
+
+        Nothing is returned where nobody else names it.
+        """
         before = self._owner.get(frontend)
+        if frontend not in self._waiting and before in (None, key):
+            _keep(self._owner, frontend, key if claims else None)
+            return set()
         claimants = {*self._waiting.get(frontend, ())}
         if before:
             claimants.add(before)

@@ -17,7 +17,8 @@ class NoLocalEndpoints:
 
     def update(self, key: ServiceKey, now: PortCounts) -> None:
         """Replace what one Service adds to the sum."""
-        self._total.subtract(self._of.pop(key, {}))
+        if before := self._of.pop(key, None):
+            self._total.subtract(before)
         if now:
             self._of[key] = now
             self._total.update(now)

@@ -131,11 +131,10 @@ class Planner:
         while left and len(taken) < at_once:
             together = [left.pop()]
             for key in together:
-                new_owners = left & set(
-                    map(self.ownership.owner, self.applied_state.frontends(key))
-                )
-                left -= new_owners
-                together += new_owners
+                if held := self.applied_state.frontends(key):
+                    new_owners = left & set(map(self.ownership.owner, held))
+                    left -= new_owners
+                    together += new_owners
             taken += together
         return taken
 

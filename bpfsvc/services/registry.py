@@ -9,7 +9,7 @@ here, and the function that fills it (see :func:`extra_map`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
@@ -184,25 +184,25 @@ def _names(one: Applied) -> Iterable[ServiceName]:
     return (ServiceName(one.service_id, one.port, one.number),)
 
 
-def _endpoints(one: Applied) -> Iterator[EndpointEntry]:
+def _endpoints(one: Applied) -> Iterable[EndpointEntry]:
     protocol = one.port.protocol
-    return (EndpointEntry(*place, protocol) for place in one.counters())
+    return [EndpointEntry(address, port, protocol) for address, port in one.counters()]
 
 
-def _backends(one: Applied) -> Iterator[BackendEntry]:
+def _backends(one: Applied) -> Iterable[BackendEntry]:
     service_id, generation = one.service_id, one.generation
-    return (
+    return [
         BackendEntry(service_id, generation, slot, address, port, counters_id, bool(hairpin))
         for slot, (address, port, counters_id, hairpin) in enumerate(one.records())
-    )
+    ]
 
 
-def _positions(one: Applied) -> Iterator[PositionEntry]:
+def _positions(one: Applied) -> Iterable[PositionEntry]:
     service_id, generation = one.service_id, one.generation
-    return (
+    return [
         PositionEntry(service_id, generation, *place, slots)
         for place, slots in one.positions().items()
-    )
+    ]
 
 
 _ROUND = Schedule.ROUND.value
@@ -222,12 +222,12 @@ def _echo_addresses(one: Applied) -> list[EchoEntry]:
     return [EchoEntry(Network(address, ALL_BITS)) for address in addresses]
 
 
-def _frontends(one: Applied) -> Iterator[FrontendEntry]:
+def _frontends(one: Applied) -> Iterable[FrontendEntry]:
     service_id, generation = one.service_id, one.generation
-    return (
+    return [
         FrontendEntry(frontend, service_id, generation, policies)
         for frontend, policies in one.frontend_items()
-    )
+    ]
 
 
 # -- the registry --

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from bpfsvc.kube.connection import connect
@@ -50,11 +52,24 @@ def test_connections_are_used_again_and_kept_alive(api: ApiServer) -> None:
     assert api.connections == 1
 
 
+def test_the_connection_of_a_watch_that_ended_as_planned_is_used_again(api: ApiServer) -> None:
+    """Its body comes in chunks, and the last one was read."""
+    put_cluster(api, services=3)
+    made = connect(None, api.url(), user_agent="test")
+    query = (("watch", "1"), ("timeoutSeconds", "1"), ("resourceVersion", "0"))
+    for _ in range(2):
+        with closing(made.get("/api/v1/services", query)) as answer:
+            lines = b"".join(answer.pieces()).splitlines()
+        assert len(lines) == len(api.store.all("services"))
+    assert api.connections == 1
+
+
 def test_long_answers_are_compressed_where_wanted(api: ApiServer) -> None:
     """Lists take gzip; what is read is the same."""
     put_cluster(api, services=1500)
     made = connect(None, api.url(), user_agent="test")
-    plain = b"".join(made.get("/api/v1/services").pieces())
-    answer = made.get("/api/v1/services", compressed=True)
-    assert answer.header("Content-Encoding") == "gzip"
-    assert b"".join(answer.pieces()) == plain
+    with closing(made.get("/api/v1/services")) as answer:
+        plain = b"".join(answer.pieces())
+    with closing(made.get("/api/v1/services", compressed=True)) as answer:
+        assert answer.header("Content-Encoding") == "gzip"
+        assert b"".join(answer.pieces()) == plain

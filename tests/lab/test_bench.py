@@ -271,7 +271,14 @@ def test_every_mode_of_bpfsvc_translates(mode: str) -> None:
         assert outcome.operations > 0
         assert _connections(testbed) >= outcome.operations
         # Only where the fast path may be used can there be a reason why it is not.
-        assert not (testbed.notes and "stack" in mode)
+        assert not (testbed.refusals() and "stack" in mode)
+
+
+@pytest.mark.slow
+def test_a_reason_of_the_start_that_is_gone_is_no_reason_any_more() -> None:
+    """Netfilter begins to track connections after the first look of the first agent."""
+    with set_up("established") as testbed:
+        wait(lambda: testbed.refusals() == [], "both agents use the fast path", 20)
 
 
 def _connections(testbed: TrafficTestbed) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.datapath.maps.destinations import Destinations
+from bpfsvc.datapath.syscall import ANY, Map
+from bpfsvc.services.plan import Plan
 from bpfsvc.services.registry import ENDPOINTS, EndpointEntry
 from tests.packets.node import Node
 
@@ -39,3 +42,51 @@ def test_endpoints_become_what_they_should_be(
     assert node.tables.set_counts(ENDPOINTS, lambda: [ONE, TWO, TWO]) == differences
     entries = dict(node.pinned.map("endpoints").items())
     assert sorted((key[15], uses[0]) for key, uses in entries.items()) == [(1, 1), (2, 2)]
+
+
+def endpoints_of(node: Node) -> dict[int, int]:
+    """Return by how many service ports each endpoint is used, by the number of its address."""
+    items = node.pinned.map("endpoints").items()
+    return {int.from_bytes(key[:16], "big"): int.from_bytes(uses, "little") for key, uses in items}
+
+
+def put(node: Node, *numbers: int) -> None:
+    plan = Plan()
+    entries = [EndpointEntry(number.to_bytes(16, "big"), 80, 6) for number in numbers]
+    plan.puts(ENDPOINTS).extend(entries)
+    node.tables.execute(plan)
+
+
+def test_new_endpoints_are_written_together_and_uses_of_known_ones_are_added(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A use of an endpoint that is written in the same plan, or was before, counts as well."""
+    single = []
+    update = Map.update
+
+    def noted(self: Map, key: bytes, value: bytes, flags: int = ANY) -> bool:
+        if self.name == "endpoints":
+            single.append(key)
+        return update(self, key, value, flags)
+
+    node.tables.clear()
+    first = range(70_000, 70_100)
+    monkeypatch.setattr(Map, "update", noted)
+    put(node, *first, first[0])
+    # Two of a hundred may have the same bit.
+    assert len(single) <= 4
+    put(node, *first[:5], 80_000)
+    assert endpoints_of(node) == (
+        {first[0]: 3} | dict.fromkeys(first[1:5], 2) | dict.fromkeys([*first[5:], 80_000], 1)
+    )
+
+
+def test_endpoints_with_the_same_bit_lose_no_uses(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.tables.clear()
+    monkeypatch.setattr(Destinations, "index_of", lambda *_: 7)
+    put(node, *range(90_000, 90_010), 90_003)
+    put(node, 90_003, 90_011)
+    expected = dict.fromkeys([*range(90_000, 90_010), 90_011], 1) | {90_003: 3}
+    assert endpoints_of(node) == expected

@@ -110,8 +110,7 @@ class _Size:
                 self.stack.callback(shutil.rmtree, cluster.directory)
             testbed = TrafficTestbed(mode, cluster, self.tools)
             self.testbeds.append(self.stack.enter_context(testbed))
-            name = services_text(self.services)
-            self.context.results.notes += [f"{name}, {mode}: {note}" for note in testbed.notes]
+            self._note(testbed, testbed.notes)
 
     def _set_offloads(self, _report: Report) -> None:
         for testbed in self.testbeds:
@@ -122,6 +121,14 @@ class _Size:
         if not any(each.mode == DIRECT for each in taking):
             raise BpfsvcError("nothing to compare with: direct was not set up")
         measure(task, taking, self.context.scale, self.context.results)
+        for testbed in taking:
+            # Not when it is set up: an agent may find out later that it may use the fast path.
+            self._note(testbed, testbed.refusals())
+
+    def _note(self, testbed: TrafficTestbed, texts: Sequence[str]) -> None:
+        """Note what is not as the mode of a testbed means it; each text once."""
+        about, notes = f"{services_text(self.services)}, {testbed.mode}", self.context.results.notes
+        notes += [note for text in texts if (note := f"{about}: {text}") not in notes]
 
     def _end(self, _report: Report) -> None:
         try:

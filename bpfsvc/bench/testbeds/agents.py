@@ -20,6 +20,7 @@ from bpfsvc.lab import sandbox
 from bpfsvc.lab.cluster import LabAgent
 from bpfsvc.lab.namespace import LabError
 from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.patience import wait
 from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
 
 PODS = IPv4Network(CLUSTER_CIDRS[4])
@@ -29,6 +30,7 @@ CACHE = sandbox.ROOT / "cache"
 """Of compiled programs, wherever the start of an agent is not what is measured."""
 
 _PATIENCE = 120.0
+_READY = "ready: "  # how the agent's line about the end of its start begins
 _FAST, _NOT_FAST = "the fast path is used", "the fast path is not used: "
 _CODE = "from bpfsvc.cli.run import run; run()"
 
@@ -84,8 +86,13 @@ class BenchAgent(LabAgent):
         self.process.wait()
 
     def healthy(self) -> float:
-        """Wait until ``/healthz`` answers 200; return the seconds since the start."""
+        """Wait until ``/healthz`` answers 200; return the seconds since the start.
+
+        It is not asked before the log says that the agent is ready: with hundreds of requests, the
+        agent would be busy with answers while it starts.
+        """
         try:
+            wait(self._is_ready_or_over, f"the agent of {self.node.name} is ready", _PATIENCE)
             self.ready(_PATIENCE)
         except (LabError, TimeoutError) as error:
             lines = self.log.strip().splitlines()
@@ -94,15 +101,13 @@ class BenchAgent(LabAgent):
             raise AgentFailed(f"the agent of {self.node.name} {what}: {last}") from error
         return time.monotonic() - self.started
 
-    @property
-    def uses_fast_path(self) -> bool:
-        """True if it says so."""
-        return _FAST in self.log
+    def _is_ready_or_over(self) -> bool:
+        return _READY in self.log or self.process.poll() is not None
 
     @property
     def refusal(self) -> str:
-        """Why it does not use the fast path though it may; empty if it does, or must not."""
-        return self.log.rpartition(_NOT_FAST)[2].partition("\n")[0] if _NOT_FAST in self.log else ""
+        """Why it does not use the fast path now though it may; empty if it does, or must not."""
+        return last_refusal(self.log)
 
     def memory(self) -> Memory:
         """Return its memory now."""
@@ -119,6 +124,12 @@ class BenchAgent(LabAgent):
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         # utime, stime, cutime, cstime of proc_pid_stat(5), counted from behind the name.
         return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def last_refusal(log: str) -> str:
+    """Return why an agent does not use the fast path at the end of its log."""
+    _, found, rest = log.rpartition(_NOT_FAST)
+    return rest.partition("\n")[0] if found and _FAST not in rest else ""
 
 
 class CompilerPeak:

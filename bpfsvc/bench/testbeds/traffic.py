@@ -119,6 +119,14 @@ class TrafficTestbed(Environment):
             outcome = replace(outcome, operations=read // BLOCK, bytes=read)
         return outcome, cpu
 
+    def refusals(self) -> list[str]:
+        """Return for each agent that does not use the fast path now, though it may, why."""
+        return [
+            f"{agent.node.name} does not use the fast path: {agent.refusal}"
+            for agent in self._agents
+            if agent.refusal
+        ]
+
     @property
     def near(self) -> LabNode:
         """The node of the client's pod, where packets are rewritten on their way there."""
@@ -203,8 +211,6 @@ class TrafficTestbed(Environment):
             keep_off(agent.pid, self._core)
             if self.mode == XDP and not has_xdp(node):
                 raise BpfsvcError(f"the agent of {node.name} has attached no XDP program")
-            if agent.refusal:
-                self.notes.append(f"{node.name} does not use the fast path: {agent.refusal}")
         tables = [node.pin_root / "current/maps/connections" for node in self._lab.nodes]
         self._keep(lambda: _united(thread_seconds(agent.pid) for agent in self._agents), tables)
 

@@ -57,25 +57,34 @@ class Destinations:
         """Set the bits of packed addresses, whose entries are written next."""
         self._set(self._parts[_SERVED][0], addresses)
 
-    def add_keys(self, name: str, keys: Iterable[bytes]) -> None:
+    def add_keys(self, name: str, keys: Iterable[bytes]) -> list[bytes]:
         """Set the bits for keys that come next into a map; of most maps there are none.
 
-        Ports of frontends are noted, too.
+        Ports of frontends are noted, too. Return the keys that are certainly not in the map yet, as
+        their bit was not set.
         """
+        new: list[bytes] = []
+        if not any(name in names for names in self._parts):
+            return new
         keys = list(keys)
         for names, (start, size) in self._parts.items():
             if name in names:
-                self._set(start, (key[:size] for key in keys))
+                new = self._set(start, keys, size)
         if name == _FRONTENDS:
             self._ports.note(keys)
+        return new
 
-    def _set(self, start: int, destinations: Iterable[bytes]) -> None:
-        memory = self._memory
-        for destination in destinations:
-            index = self.index_of(destination)
+    def _set(self, start: int, keys: Iterable[bytes], size: int = _ADDRESS) -> list[bytes]:
+        """Set the bits of keys, of which ``size`` bytes count; return those that had none."""
+        memory, index_of = self._memory, self.index_of
+        new = []
+        for key in keys:
+            index = index_of(key[:size])
             at, bit = start + (index >> 3), 1 << (index & 7)
             if not memory[at] & bit:
                 memory[at] |= bit
+                new.append(key)
+        return new
 
     def refill(self) -> None:
         """Set the bits of all entries, and clear those of other frontends and addresses.

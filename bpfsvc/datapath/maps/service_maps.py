@@ -156,7 +156,9 @@ class _CountedTable(_Table[E]):
 
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:
         uses = Counter(key for key, _ in map(self._codec.encode, entries))
-        destinations.add_keys(self.map.name, uses)
+        # At the start nearly all are new. They are written together; the others one by one.
+        new = destinations.add_keys(self.map.name, uses)
+        self.map.update_many((key, _ID.pack(uses.pop(key))) for key in new)
         for key, times in uses.items():
             if self._is_trie or not self.map.update(key, _ID.pack(times), NOEXIST):
                 self.map.update(key, _ID.pack(self._uses(key) + times))

@@ -11,6 +11,7 @@ import stat
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ModelObject
 
 _PROBLEMS_PER_FILE = 10
+_PIECE = 4096  # bytes
 
 
 class Unusable(Exception):
@@ -107,24 +109,24 @@ def load(directory: Path, name: str) -> tuple[bytes, os.stat_result]:
 
     Raises ``FileNotFoundError`` if there is no such name, :class:`Unusable` if it cannot be read.
     """
-    path = directory / name
+    path = f"{directory}/{name}"
     try:
-        with open(path, "rb", buffering=0, opener=_without_blocking) as file:
-            status = os.fstat(file.fileno())
+        # A pipe must not block the agent. No file object: there may be twenty thousand files.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise _unusable(name, "is not a regular file")
-            return file.read(), status
+            size = max(status.st_size + 1, _PIECE)  # some file systems do not know it
+            return b"".join(iter(partial(os.read, descriptor, size), b"")), status
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
-        if path.is_symlink():
+        if os.path.islink(path):  # noqa: PTH114
             raise _unusable(name, "is a link to a file that does not exist") from None
         raise
     except OSError as error:
         raise _unusable(name, f"cannot be read: {error.strerror}") from error
-
-
-def _without_blocking(path: str, flags: int) -> int:
-    """Open a file; a pipe must not block the agent."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unusable(name: str, reason: str) -> Unusable:

@@ -77,7 +77,7 @@ class Watch:
                         raise status.too_large(asked, self._store.version)
                     for record in self._store.at(resource, self._store.version):
                         if self._selection.selects(record):
-                            self._append(event_chunk("ADDED", record.single()))
+                            self._queue_chunk(event_chunk("ADDED", record.single()))
                     if options.bookmarks:
                         self._append(self._bookmark(initial=True), event=False)
                 else:
@@ -134,9 +134,13 @@ class Watch:
                 self._append(change.chunk(kind))
 
     def _append(self, chunk: bytes, *, event: bool = True) -> None:
+        self._queue_chunk(chunk, event=event)
+        self.wake()
+
+    def _queue_chunk(self, chunk: bytes, *, event: bool = True) -> None:
+        """Queue a chunk without waking the watch's thread; so it must not be waiting yet."""
         now = time.monotonic()
         self._queue.append(_Line(now + self._faults.delay, now, chunk, event))
-        self.wake()
 
     def wake(self) -> None:
         """Wake the watch's thread, which then reads the queue and the faults."""
