@@ -30,6 +30,16 @@ enum schedule {
 	SCHEDULE_MAGLEV_PORT, /* as SCHEDULE_SOURCE_PORT, by the hash of Maglev */
 };
 
+/*
+ * What becomes of TCP connections to an endpoint that leaves; the agent sees to it. Unless they are
+ * kept, calls of pods' sockets are left to tc, where each connection has an entry.
+ */
+enum removal {
+	REMOVAL_KEEP,
+	REMOVAL_DRAIN,
+	REMOVAL_RESET,
+};
+
 struct frontend_key {
 	struct address address;
 	__be16 port;
@@ -46,7 +56,8 @@ struct frontend {
 	__u32 affinity_seconds; /* 0: no session affinity */
 	__u8 restricted;	/* clients must be in source_ranges */
 	__u8 schedule;		/* of enum schedule */
-	__u8 zero[2];
+	__u8 removal;		/* of enum removal */
+	__u8 zero;
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

@@ -2,7 +2,8 @@
 
 The planner makes plans, and each is written here. When a map is full, what the kernel holds is
 repaired first, so that the planner knows what it counts on. After the entries come those who depend
-on them: UDP clients of endpoints that stopped serving, and load balancers that ask for health.
+on them: UDP clients of endpoints that stopped serving, TCP connections to endpoints that left, and
+load balancers that ask for health.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from bpfsvc.agent.change_log import log_changes
 from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.udp_cleanup import UdpCleanup
@@ -65,6 +67,7 @@ class Syncer:
         self._udp_cleanup = UdpCleanup(
             planner, pinned, collector, health, metrics, with_sockets=with_sockets
         )
+        self._removal = EndpointRemoval(planner, pinned, metrics, with_sockets=with_sockets)
         self._no_local = NoLocalEndpoints()
         self._faults = FaultReport(planner)
         self._reports = reports
@@ -142,6 +145,10 @@ class Syncer:
     def forget_closed_sockets(self) -> None:
         """Make room for UDP sockets to come."""
         self._udp_cleanup.forget_closed()
+
+    def end_drains(self) -> None:
+        """Reset the connections whose time is over, to endpoints that left."""
+        self._removal.carry_out()
 
     def sync_service_networks(self) -> None:
         """Write the networks of cluster IPs; the entries of Services come first."""
@@ -257,6 +264,7 @@ class Syncer:
         summaries = {key: planned[key] for key in {*touched, *found_room}}
         self._report(summaries)
         self._udp_cleanup.follow(summaries)
+        self._removal.follow(summaries)
         self._reports.faults(self._faults.update(summaries))
         self._health.set_note("schedulers", self._faults.bad_schedulers())
 

@@ -97,6 +97,8 @@ def _service(raw: wire.Service) -> Objects:
             created=_seconds(raw.metadata.creation_timestamp),
             scheduler=annotations.scheduler,
             weights=annotations.weights,
+            on_removal=annotations.on_removal,
+            drain_seconds=annotations.drain_seconds,
         ),
     )
 

@@ -54,7 +54,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
-    * ``scheduler``, ``weights``: the annotations of these names as they are written.
+    * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``: the annotations of these names
+      as they are written.
     """
 
     namespace: str
@@ -73,6 +74,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     created: int = 0
     scheduler: str | None = None
     weights: str | None = None
+    on_removal: str | None = None
+    drain_seconds: str | None = None
 
     @property
     def key(self) -> ObjectKey:

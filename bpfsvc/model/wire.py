@@ -53,6 +53,8 @@ class Annotations(Wire):
     scheduler: str | None = field(default=None, name="bpfsvc.io/scheduler")
     weights: str | None = field(default=None, name="bpfsvc.io/weights")
     weight: str | None = field(default=None, name="bpfsvc.io/weight")
+    on_removal: str | None = field(default=None, name="bpfsvc.io/on-removal")
+    drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
 
 
 NO_ANNOTATIONS = Annotations()

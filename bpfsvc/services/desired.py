@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from socket import IPPROTO_TCP
 from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
@@ -151,6 +152,7 @@ def port_entries(
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
     outer = _external_policies(slots, outside_local, detector) if outside else inner
     ranges = source_ranges(service, of_family, node)
+    removal = scheduling.removal.kind.value if port.protocol == IPPROTO_TCP else 0
     met: dict[Frontend, Policies] = {}
     for one in frontends:
         if one.guard:
@@ -158,8 +160,8 @@ def port_entries(
             continue
         policies = outer if one.outside else inner
         restricted = one.restricted and bool(ranges)
-        if restricted or service.affinity_seconds:
-            policies = _special(policies, service.affinity_seconds, restricted)
+        if restricted or service.affinity_seconds or removal:
+            policies = _special(policies, service.affinity_seconds, restricted, removal)
         met[one.frontend] = policies
     in_use = any(policies.restricted for policies in met.values())
     return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
@@ -171,8 +173,10 @@ GUARD = Policies(_REJECT, _REJECT, _REJECT)
 
 
 @lru_cache(maxsize=1024)
-def _special(policies: Policies, affinity_seconds: int, restricted: bool) -> Policies:
-    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted)
+def _special(policies: Policies, affinity_seconds: int, restricted: bool, removal: int) -> Policies:
+    return policies._replace(
+        affinity_seconds=affinity_seconds, restricted=restricted, removal=removal
+    )
 
 
 @lru_cache(maxsize=1024)

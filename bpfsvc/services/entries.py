@@ -94,6 +94,8 @@ class Policies(NamedTuple):
     * ``restricted``: only clients within the source ranges of the service port are served.
     * ``schedule``: what leads to a slot, or to a place of the table
       (:class:`bpfsvc.services.schedulers.Schedule`).
+    * ``removal``: what becomes of connections to an endpoint that leaves
+      (:class:`bpfsvc.services.removal.OnRemoval`).
     """
 
     pod: Policy
@@ -102,6 +104,7 @@ class Policies(NamedTuple):
     affinity_seconds: int = 0
     restricted: bool = False
     schedule: int = 0
+    removal: int = 0
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:

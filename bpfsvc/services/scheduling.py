@@ -1,4 +1,4 @@
-"""Which scheduler and weights a Service has, by its annotations and those of its slices.
+"""How a Service chooses and leaves endpoints, by its annotations and those of its slices.
 
 A value that cannot be used is reported, and the last good one stays in force: a typo must not move
 the clients of a Service that works. So the last values are remembered, of the few Services that
@@ -13,6 +13,14 @@ from typing import NamedTuple, TypeVar
 
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.removal import (
+    DRAIN_SECONDS,
+    USUAL_REMOVAL,
+    OnRemoval,
+    Removal,
+    parse_on_removal,
+    parse_seconds,
+)
 from bpfsvc.services.schedulers import Scheduler, parse_scheduler
 from bpfsvc.services.weights import (
     NO_SLICES,
@@ -30,16 +38,18 @@ _IN_FORCE = "the last good value stays in force"
 
 
 class Scheduling(NamedTuple):
-    """How a Service chooses among its endpoints.
+    """How a Service chooses among its endpoints, and what it does about those that leave.
 
     * ``scheduler``: None: the node's.
     * ``weights``: what the Service says of its endpoints.
     * ``of_slices``: the weight of each slice that has one.
+    * ``removal``: what becomes of connections to an endpoint that leaves.
     """
 
     scheduler: Scheduler | None = None
     weights: Weights = NO_WEIGHTS
     of_slices: Mapping[SliceName, int] = NO_SLICES
+    removal: Removal = USUAL_REMOVAL
 
 
 USUAL_SCHEDULING = Scheduling()
@@ -129,10 +139,28 @@ def read_scheduling(
         for one in slices
         if one.weight is not None
     }
-    return Scheduling(scheduler, weights, of_slices or NO_SLICES), faults
+    removal = Removal(
+        read(
+            "annotation bpfsvc.io/on-removal",
+            service.on_removal,
+            parse_on_removal,
+            before.removal.kind,
+            OnRemoval.KEEP,
+        ),
+        read(
+            "annotation bpfsvc.io/drain-seconds",
+            service.drain_seconds,
+            parse_seconds,
+            before.removal.drain_seconds,
+            DRAIN_SECONDS,
+        ),
+    )
+    return Scheduling(scheduler, weights, of_slices or NO_SLICES, removal), faults
+
+
+_NONE = (None,) * 4
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
-    if service.scheduler is not None or service.weights is not None:
-        return True
-    return any(one.weight is not None for one in slices)
+    of_service = (service.scheduler, service.weights, service.on_removal, service.drain_seconds)
+    return of_service != _NONE or any(one.weight is not None for one in slices)

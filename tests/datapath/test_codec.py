@@ -20,7 +20,10 @@ from tests.inspect.pinned import FIELDS
 ADDRESS = pack("10.0.0.1")
 POLICIES = Policies(
     *(Policy(0, 3, False, False, 256), Policy(1, 2, True, False), Policy(0, 0, False, True)),
-    *(60, True, 2),
+    affinity_seconds=60,
+    restricted=True,
+    schedule=2,
+    removal=1,
 )
 ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),
