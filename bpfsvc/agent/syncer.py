@@ -121,7 +121,7 @@ class Syncer:
             self._sync_all()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
-        began = time.monotonic()
+        began = self._planner.schedulings.now = time.monotonic()
         found_room = self._finish(self._planner.sync(touched, self._execute))
         self._follow_up(touched, found_room)
         if self._udp_cleanup.is_new:
@@ -130,7 +130,7 @@ class Syncer:
 
     def _sync_all(self) -> None:
         """Make the kernel hold all Services known, and nothing else."""
-        began = time.monotonic()
+        began = self._planner.schedulings.now = time.monotonic()
         found_room = self._finish(self._planner.sync_all(self._execute))
         self._follow_up(self._planner.cache.service_keys(), found_room)
         self._udp_cleanup.settle()
@@ -139,12 +139,19 @@ class Syncer:
     def retry_refused(self) -> None:
         """Try again to write the Services that found no room."""
         if self._planner.refused:
+            self._planner.schedulings.now = time.monotonic()
             refused = set(self._planner.refused)
             self._follow_up((), self._finish(self._planner.sync(refused, self._execute)))
 
     def forget_closed_sockets(self) -> None:
         """Make room for UDP sockets to come."""
         self._udp_cleanup.forget_closed()
+
+    def grow_shares(self) -> None:
+        """Write the Services in which the share of a new endpoint grows now."""
+        self._planner.schedulings.now = time.monotonic()
+        if growing := self._planner.schedulings.growing():
+            self._sync(growing)
 
     def end_drains(self) -> None:
         """Reset the connections whose time is over, to endpoints that left."""

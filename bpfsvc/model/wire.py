@@ -55,6 +55,7 @@ class Annotations(Wire):
     weight: str | None = field(default=None, name="bpfsvc.io/weight")
     on_removal: str | None = field(default=None, name="bpfsvc.io/on-removal")
     drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
+    slow_start_seconds: str | None = field(default=None, name="bpfsvc.io/slow-start-seconds")
 
 
 NO_ANNOTATIONS = Annotations()
@@ -157,6 +158,12 @@ class Conditions(Wire):
     terminating: bool | None = None
 
 
+class TargetRef(Wire):
+    """``targetRef`` of an endpoint."""
+
+    uid: str | None = None
+
+
 class Endpoint(Wire):
     """``endpoints[]`` of a slice."""
 
@@ -165,6 +172,7 @@ class Endpoint(Wire):
     node_name: str | None = None
     zone: str | None = None
     hints: Hints | None = None
+    target_ref: TargetRef | None = None
 
 
 class SlicePort(Wire):

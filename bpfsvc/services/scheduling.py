@@ -22,6 +22,7 @@ from bpfsvc.services.removal import (
     parse_seconds,
 )
 from bpfsvc.services.schedulers import Scheduler, parse_scheduler
+from bpfsvc.services.slow_start import NO_SHARES, Shares, SlowStarts
 from bpfsvc.services.weights import (
     NO_SLICES,
     NO_WEIGHTS,
@@ -44,12 +45,16 @@ class Scheduling(NamedTuple):
     * ``weights``: what the Service says of its endpoints.
     * ``of_slices``: the weight of each slice that has one.
     * ``removal``: what becomes of connections to an endpoint that leaves.
+    * ``slow_start``: the seconds until a new endpoint has its whole share; 0: at once.
+    * ``shares``: those of the endpoints that are new now.
     """
 
     scheduler: Scheduler | None = None
     weights: Weights = NO_WEIGHTS
     of_slices: Mapping[SliceName, int] = NO_SLICES
     removal: Removal = USUAL_REMOVAL
+    slow_start: int = 0
+    shares: Shares = NO_SHARES
 
 
 USUAL_SCHEDULING = Scheduling()
@@ -74,11 +79,16 @@ def scheduler_text(kind: str, *, weighted: bool) -> str:
 
 
 class Schedulings:
-    """The values in force of all Services, and what is wrong with their annotations."""
+    """The values in force of all Services, and what is wrong with their annotations.
+
+    ``now`` is the time, which the owner sets before Services are read.
+    """
 
     def __init__(self) -> None:
         self._in_force: dict[ServiceKey, Scheduling] = {}
         self._faults: dict[ServiceKey, str] = {}
+        self._slow_starts = SlowStarts()
+        self.now = 0.0
 
     def read(
         self, key: ServiceKey, service: Service | None, slices: Iterable[EndpointSlice]
@@ -88,12 +98,20 @@ class Schedulings:
         if self._faults:
             self._faults.pop(key, None)
         if service is None or not service.is_proxied or not _has_annotations(service, slices):
+            self._slow_starts.forget(key)
             return USUAL_SCHEDULING
         now, faults = read_scheduling(service, slices, before)
         self._in_force[key] = now
         if faults:
             self._faults[key] = "; ".join(faults)
-        return now
+        if not now.slow_start:
+            self._slow_starts.forget(key)
+            return now
+        return now._replace(shares=self._slow_starts.read(key, now.slow_start, slices, self.now))
+
+    def growing(self) -> set[ServiceKey]:
+        """Return the Services to be planned again now, as an endpoint's share grows."""
+        return self._slow_starts.due(self.now)
 
     def fault(self, key: ServiceKey) -> str:
         """Return what is wrong with the annotations of a Service, "" if nothing is."""
@@ -107,30 +125,13 @@ def read_scheduling(
 
     ``before`` has the values that are used in place of bad ones.
     """
-    faults: list[str] = []
-
-    def read(name: str, text: str | None, parse: Callable[[str], _T], last: _T, none: _T) -> _T:
-        if text is None:
-            return none
-        try:
-            return parse(text)
-        except ValueError as error:
-            faults.append(f"{name}: {error}; {_IN_FORCE}")
-            return last
-
-    scheduler = read(
-        "annotation bpfsvc.io/scheduler",
-        service.scheduler,
-        parse_scheduler,
-        before.scheduler,
-        None,
-    )
-    weights = read(
-        "annotation bpfsvc.io/weights", service.weights, parse_weights, before.weights, NO_WEIGHTS
-    )
+    reader = _Reader()
+    read = reader.read
+    scheduler = read("scheduler", service.scheduler, parse_scheduler, before.scheduler, None)
+    weights = read("weights", service.weights, parse_weights, before.weights, NO_WEIGHTS)
     of_slices = {
         (one.kind, one.name): read(
-            f"annotation bpfsvc.io/weight of {one.kind} {one.name}",
+            f"weight of {one.kind} {one.name}",
             one.weight,
             parse_weight,
             before.of_slices.get((one.kind, one.name), USUAL),
@@ -139,28 +140,43 @@ def read_scheduling(
         for one in slices
         if one.weight is not None
     }
+    kind, seconds = before.removal
     removal = Removal(
-        read(
-            "annotation bpfsvc.io/on-removal",
-            service.on_removal,
-            parse_on_removal,
-            before.removal.kind,
-            OnRemoval.KEEP,
-        ),
-        read(
-            "annotation bpfsvc.io/drain-seconds",
-            service.drain_seconds,
-            parse_seconds,
-            before.removal.drain_seconds,
-            DRAIN_SECONDS,
-        ),
+        read("on-removal", service.on_removal, parse_on_removal, kind, OnRemoval.KEEP),
+        read("drain-seconds", service.drain_seconds, parse_seconds, seconds, DRAIN_SECONDS),
     )
-    return Scheduling(scheduler, weights, of_slices or NO_SLICES, removal), faults
+    slow_start = read(
+        "slow-start-seconds", service.slow_start_seconds, parse_seconds, before.slow_start, 0
+    )
+    found = Scheduling(scheduler, weights, of_slices or NO_SLICES, removal, slow_start)
+    return found, reader.faults
 
 
-_NONE = (None,) * 4
+class _Reader:
+    """Reads annotations, and notes what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def read(
+        self, name: str, text: str | None, parse: Callable[[str], _T], last: _T, none: _T
+    ) -> _T:
+        """Return what an annotation says: ``last`` if it cannot be used, ``none`` without it."""
+        if text is None:
+            return none
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.faults.append(f"annotation bpfsvc.io/{name}: {error}; {_IN_FORCE}")
+            return last
+
+
+_NONE = (None,) * 5
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
-    of_service = (service.scheduler, service.weights, service.on_removal, service.drain_seconds)
+    of_service = (
+        *(service.scheduler, service.weights, service.slow_start_seconds),
+        *(service.on_removal, service.drain_seconds),
+    )
     return of_service != _NONE or any(one.weight is not None for one in slices)
