@@ -198,6 +198,34 @@ def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
         change.join()
 
 
+@pytest.mark.parametrize("raw", [True, False], ids=["with CAP_NET_RAW", "without"])
+def test_the_rights_of_the_pod_are_enough_and_without_net_raw_the_next_packet_is_answered(
+    running: Testbed, raw: bool
+) -> None:
+    """The capabilities are those of deploy/base/daemonset.yaml."""
+    gone, stays = backends(running)
+    rights = "-all,+bpf,+net_admin,+perfmon,+sys_ptrace" + ",+net_raw" * raw
+    running.cluster.stop(running.node)
+    before = ["setpriv", f"--bounding-set={rights}", "--inh-caps=-all", "--"]
+    running.cluster.start(running.node, before=before)
+    apply(running, [gone, stays], RESET)
+    with ExitStack() as stack:
+        pod, node, client = (Clients(running, where, 4, stack) for where in WHERE)
+        apply(running, [stays], RESET)
+        await_reset(node.by_pod[gone.name])
+        by_packets = [*pod.by_pod[gone.name], *client.by_pod[gone.name]]
+        if raw:
+            await_reset(by_packets)
+        else:
+            running.cluster.agents[running.node.name].expect("the agent needs CAP_NET_RAW")
+            assert not any(map(is_over, by_packets))
+            for one in by_packets:
+                with pytest.raises(ConnectionError):
+                    one.echo(b"still here?")
+    running.cluster.stop(running.node)
+    running.cluster.start(running.node)
+
+
 def test_what_is_in_force_and_what_was_reset_is_shown(running: Testbed) -> None:
     gone, stays = backends(running)
     apply(running, [gone, stays], RESET)
