@@ -63,6 +63,8 @@ class EndpointRemoval:
         for key, summary in summaries.items():
             if key in self._planner.refused:
                 continue
+            if summary.members is None and not self._departures.follows(key):
+                continue  # as nearly all
             ids = {
                 port: one.service_id
                 for port, one in self._planner.applied_state.of(key).items()

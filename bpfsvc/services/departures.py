@@ -31,6 +31,10 @@ class Departures:
         self._ends: dict[Departed, float] = {}
         self._again: dict[Departed, float] = {}
 
+    def follows(self, key: ServiceKey) -> bool:
+        """True if the Service did not keep connections at the last update."""
+        return key in self._members
+
     def update(
         self,
         key: ServiceKey,
