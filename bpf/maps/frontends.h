@@ -30,6 +30,16 @@ enum schedule {
 	SCHEDULE_MAGLEV_PORT, /* as SCHEDULE_SOURCE_PORT, by the hash of Maglev */
 };
 
+/*
+ * What becomes of TCP connections to an endpoint that leaves; the agent sees to it. Unless they are
+ * kept, calls of pods' sockets are left to tc, where each connection has an entry.
+ */
+enum removal {
+	REMOVAL_KEEP,
+	REMOVAL_DRAIN,
+	REMOVAL_RESET,
+};
+
 struct frontend_key {
 	struct address address;
 	__be16 port;
@@ -47,7 +57,7 @@ struct frontend {
 	__u8 restricted;	/* clients must be in source_ranges */
 	__u8 schedule;		/* of enum schedule */
 	__u8 echo;		/* its address is in echo_addresses for it */
-	__u8 zero;
+	__u8 removal;		/* of enum removal */
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

@@ -65,17 +65,17 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 
 /*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
- * not know the port of the client yet, and the verifier has less to follow.
+ * not know the port of the client yet, and the verifier has less to follow; and tc has an entry of
+ * each connection, by which it can be reset when its backend leaves.
  */
 static inline bool slot_choose(struct backend_key *key, const struct frontend *frontend,
 			       const struct policy *policy, __u64 number, enum chooser chooser)
 {
 	key->slot = policy->first + (__u32)((number * policy->size) >> 32);
-	if (!(frontend->schedule | policy->table))
-		return true;
 	if (chooser == CHOOSER_POD_SOCKET)
-		return false;
-	schedule_apply(key, policy, number);
+		return !(frontend->schedule | policy->table | frontend->removal);
+	if (frontend->schedule | policy->table)
+		schedule_apply(key, policy, number);
 	return true;
 }
 

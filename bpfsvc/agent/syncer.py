@@ -2,7 +2,8 @@
 
 The planner makes plans, and each is written here. When a map is full, what the kernel holds is
 repaired first, so that the planner knows what it counts on. After the entries come those who depend
-on them: UDP clients of endpoints that stopped serving, and load balancers that ask for health.
+on them: UDP clients of endpoints that stopped serving, TCP connections to endpoints that left, and
+load balancers that ask for health.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from bpfsvc.agent.change_log import log_changes
 from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.udp_cleanup import UdpCleanup
@@ -65,6 +67,7 @@ class Syncer:
         self._udp_cleanup = UdpCleanup(
             planner, pinned, collector, health, metrics, with_sockets=with_sockets
         )
+        self._removal = EndpointRemoval(planner, pinned, metrics, with_sockets=with_sockets)
         self._no_local = NoLocalEndpoints()
         self._faults = FaultReport(planner)
         self._reports = reports
@@ -118,7 +121,7 @@ class Syncer:
             self._sync_all()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
-        began = time.monotonic()
+        began = self._planner.schedulings.now = time.monotonic()
         found_room = self._finish(self._planner.sync(touched, self._execute))
         self._follow_up(touched, found_room)
         if self._udp_cleanup.is_new:
@@ -127,7 +130,7 @@ class Syncer:
 
     def _sync_all(self) -> None:
         """Make the kernel hold all Services known, and nothing else."""
-        began = time.monotonic()
+        began = self._planner.schedulings.now = time.monotonic()
         found_room = self._finish(self._planner.sync_all(self._execute))
         self._follow_up(self._planner.cache.service_keys(), found_room)
         self._udp_cleanup.settle()
@@ -136,12 +139,23 @@ class Syncer:
     def retry_refused(self) -> None:
         """Try again to write the Services that found no room."""
         if self._planner.refused:
+            self._planner.schedulings.now = time.monotonic()
             refused = set(self._planner.refused)
             self._follow_up((), self._finish(self._planner.sync(refused, self._execute)))
 
     def forget_closed_sockets(self) -> None:
         """Make room for UDP sockets to come."""
         self._udp_cleanup.forget_closed()
+
+    def grow_shares(self) -> None:
+        """Write the Services in which the share of a new endpoint grows now."""
+        self._planner.schedulings.now = time.monotonic()
+        if growing := self._planner.schedulings.growing():
+            self._sync(growing)
+
+    def end_drains(self) -> None:
+        """Reset the connections whose time is over, to endpoints that left."""
+        self._removal.carry_out()
 
     def sync_service_networks(self) -> None:
         """Write the networks of cluster IPs; the entries of Services come first."""
@@ -257,6 +271,7 @@ class Syncer:
         summaries = {key: planned[key] for key in {*touched, *found_room}}
         self._report(summaries)
         self._udp_cleanup.follow(summaries)
+        self._removal.follow(summaries)
         self._reports.faults(self._faults.update(summaries))
         self._health.set_note("schedulers", self._faults.bad_schedulers())
 

@@ -19,7 +19,7 @@ from bpfsvc.base.errors import KernelError, MapFull
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
 
-MAP_LOOKUP, MAP_UPDATE, MAP_DELETE = 1, 2, 3
+MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_LOOKUP_AND_DELETE = 1, 2, 3, 21
 OBJ_PIN, OBJ_GET = 6, 7
 PROG_TEST_RUN = 10
 OBJ_GET_INFO = 15
@@ -41,8 +41,7 @@ TYPE_NAMES = {
     24: "sk_storage",
 }
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_syscall = _libc.syscall
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
 _number = SYS_BPF.get(os.uname().machine, -1)
 
 
@@ -218,9 +217,15 @@ class Map:
 
     def lookup(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is no such entry."""
-        attributes = _element(self.fd, _buffer(key), self._value, 0)
+        return self._read(MAP_LOOKUP, key)
+
+    def take(self, key: bytes) -> bytes | None:
+        """Delete an entry of a hash map, and return its last value; None if there is none."""
+        return self._read(MAP_LOOKUP_AND_DELETE, key)
+
+    def _read(self, command: int, key: bytes) -> bytes | None:
         try:
-            call(MAP_LOOKUP, attributes)
+            call(command, _element(self.fd, _buffer(key), self._value, 0))
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None

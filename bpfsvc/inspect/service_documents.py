@@ -55,6 +55,7 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "family": port.family,
             "id": port.service,
             "scheduler": port.scheduler,
+            "on_removal": port.removal,
             "affinity_seconds": port.affinity_seconds,
             "source_ranges": list(port.source_ranges),
             "active": port.active,

@@ -10,6 +10,7 @@ from bpfsvc.base.networks import Network, network_text
 from bpfsvc.inspect import clients
 from bpfsvc.inspect.fields import chooser, lacks, protocol_text, text
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.removal import removal_reader
 from bpfsvc.inspect.schedulers import FrontendSchedule, schedule_reader, weights
 from bpfsvc.inspect.services import ADDRESS_KEY, BACKEND, FRONTEND, NAME, POLICY, SLOT
 
@@ -30,6 +31,7 @@ class FrontendEntry:
     affinity: int
     restricted: bool
     schedule: FrontendSchedule
+    removal: str
 
 
 class Slots:
@@ -115,7 +117,7 @@ def frontend_entries(reader: Reader) -> dict[int, list[FrontendEntry]]:
     """Return service id -> frontends, without what guards the other ports of an address."""
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    schedule = schedule_reader(reader.layout)
+    schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
     found: dict[int, list[FrontendEntry]] = {}
     for raw_key, raw in reader.entries("frontends"):
         address, port, protocol = key(raw_key)
@@ -133,6 +135,7 @@ def frontend_entries(reader: Reader) -> dict[int, list[FrontendEntry]]:
                 affinity,
                 bool(restricted),
                 schedule(raw),
+                removal(raw),
             )
         )
     return found

@@ -24,6 +24,7 @@ from bpfsvc.inspect import connection_counts
 from bpfsvc.inspect.connection_counts import Counts, Place
 from bpfsvc.inspect.fields import lacks, place_text
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.removal import KEEP
 from bpfsvc.inspect.service_entries import (
     FrontendEntry,
     PortName,
@@ -124,6 +125,7 @@ class ServicePortFacts:
     protocol: str
     family: str
     scheduler: str
+    removal: str
     affinity_seconds: int
     source_ranges: tuple[str, ...]
     frontends: tuple[FrontendFacts, ...]
@@ -201,6 +203,7 @@ def _service_port(
     return ServicePortFacts(
         **name._asdict(),
         scheduler=schedule.scheduler if schedule else "",
+        removal=frontends[0].removal if frontends else KEEP,
         affinity_seconds=max((one.affinity for one in frontends), default=0),
         source_ranges=ranges,
         frontends=tuple(

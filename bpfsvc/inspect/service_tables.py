@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from bpfsvc.inspect.removal import KEEP
 from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
 from bpfsvc.inspect.service_traffic import Amounts, Traffic
 from bpfsvc.inspect.service_view import View, title, words
@@ -119,6 +120,8 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
 def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
     if port.affinity_seconds:
         yield f"affinity={port.affinity_seconds}s"
+    if port.removal != KEEP:
+        yield f"on-removal={port.removal}"
     if wide and port.source_ranges:
         yield f"source-ranges={','.join(port.source_ranges)}"
 

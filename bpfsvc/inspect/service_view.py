@@ -134,8 +134,8 @@ def view_records(view: View) -> Iterator[Records]:
         name = (port.text, port.protocol, port.family)
         shown = tuple(" ".join((one.text, *words(one))) for one in port.frontends)
         refused = view.traffic.refused_of(port) if view.traffic else ()
-        row: Row = (port.scheduler, port.affinity_seconds, port.source_ranges, shown, *refused)
-        services.append((*name, *row))
+        row: Row = (port.affinity_seconds, port.source_ranges, shown, *refused)
+        services.append((*name, port.scheduler, port.removal, *row))
         for one in port.backends:
             amounts: Row = ()
             if view.traffic:
@@ -146,7 +146,7 @@ def view_records(view: View) -> Iterator[Records]:
         "services",
         (
             *_COLUMNS,
-            *("scheduler", "affinity", "source_ranges", "frontends"),
+            *("scheduler", "on_removal", "affinity", "source_ranges", "frontends"),
             *(_REFUSED if counted else ()),
         ),
         services,

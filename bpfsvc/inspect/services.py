@@ -7,6 +7,7 @@ from bpfsvc.inspect.fields import chooser, place_text, protocol_text, text, tota
 from bpfsvc.inspect.generic import extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row, Value
+from bpfsvc.inspect.removal import REMOVAL, removal_reader
 from bpfsvc.inspect.schedulers import SCHEDULING, schedule_reader
 from bpfsvc.inspect.service_names import ServiceNames
 
@@ -70,12 +71,13 @@ def frontends(reader: Reader) -> Records:
     Classes that are treated alike share a row. ``action`` is forward, masquerade (forward with the
     node's address as source), reject or drop. ``affinity`` is how long a client stays with its
     backend, in seconds; a ``restricted`` frontend is for clients out of its ``source_ranges`` only.
-    ``scheduler`` is how one of several backends is chosen.
+    ``scheduler`` is how one of several backends is chosen, ``on_removal`` what becomes of TCP
+    connections to one that leaves.
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, ECHO))
-    schedule = schedule_reader(reader.layout)
+    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, ECHO))
+    schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
     service_names = ServiceNames(reader)
     places = _backend_places(reader)
     found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.entries("frontends"))
@@ -97,11 +99,12 @@ def frontends(reader: Reader) -> Records:
                 affinity,
                 bool(restricted),
                 schedule(raw).scheduler,
+                removal(raw),
             )
             rows.append(row + more.values(raw_key, raw))
     columns = (
         *("frontend", "service", "clients", "action", "backends"),
-        *("affinity", "restricted", "scheduler"),
+        *("affinity", "restricted", "scheduler", "on_removal"),
     )
     return Records("frontends", columns + more.columns, rows)
 

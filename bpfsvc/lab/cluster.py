@@ -208,12 +208,27 @@ class LabCluster:
         for node in chosen:
             self.agents[node.name].ready()
 
-    def launch(self, node: LabNode, *, options: Sequence[str] = (), **process: Any) -> LabAgent:
-        """Start an agent without waiting for it."""
+    def launch(
+        self,
+        node: LabNode,
+        *,
+        options: Sequence[str] = (),
+        before: Sequence[str] = (),
+        **process: Any,
+    ) -> LabAgent:
+        """Start an agent without waiting for it; ``before``: the beginning of its command."""
         self._runs += 1
         agent = LabAgent(
             node,
-            [*COMMAND, "run", *self.flags(node), "--pin-root", str(node.pin_root), *options],
+            [
+                *before,
+                *COMMAND,
+                "run",
+                *self.flags(node),
+                "--pin-root",
+                str(node.pin_root),
+                *options,
+            ],
             self.place / f"{node.name}-{self._runs}.log",
             **process,
         )

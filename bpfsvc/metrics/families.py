@@ -158,6 +158,11 @@ class BpfsvcFamilies:
         self.refused = make.gauge(
             "services_refused", "Services that are not up to date because a map is full"
         )
+        self.removal_resets = make.counter(
+            "removal_resets_total",
+            "TCP connections reset because their endpoint left a Service that asks for it",
+            ("path",),
+        )
         self.unreadable = make.gauge(
             "objects_unreadable",
             "Objects or files that cannot be read; their last state stays in force",

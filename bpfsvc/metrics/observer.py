@@ -121,6 +121,9 @@ class Observer:
         ``removed``: how many were removed, for each family that was searched.
         """
 
+    def removal_resets(self, connections: int, sockets: int) -> None:
+        """Connections whose endpoint left were reset: those of packets, and the node's sockets."""
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """So many interfaces have programs, and so many socket programs are attached."""
 

@@ -197,6 +197,11 @@ class Metrics(Observer):
             self._serving.stale_udp_seconds.labels(f"IPv{family}").observe(seconds)
             self._serving.stale_udp_removed.labels(f"IPv{family}").inc(count)
 
+    def removal_resets(self, connections: int, sockets: int) -> None:
+        """Count connections that were reset because their endpoint left."""
+        self._own.removal_resets.labels("packets").inc(connections)
+        self._own.removal_resets.labels("sockets").inc(sockets)
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """Set the number of interfaces with programs, and of socket programs."""
         self._own.interfaces.set(interfaces)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import blake2b
 from sys import intern
 from typing import Any, TypeVar
 
@@ -99,6 +100,9 @@ def _service(raw: wire.Service) -> Objects:
             created=_seconds(raw.metadata.creation_timestamp),
             scheduler=annotations.scheduler,
             weights=annotations.weights,
+            on_removal=annotations.on_removal,
+            drain_seconds=annotations.drain_seconds,
+            slow_start_seconds=annotations.slow_start_seconds,
         ),
     )
 
@@ -145,7 +149,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
     labels = raw.metadata.labels or wire.NO_LABELS
     of_family = _FAMILIES.get(raw.address_type, 0)
     usable = [
-        (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point))
+        (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point), _uid(point))
         for index, point in enumerate(raw.endpoints or ())
         if point.addresses and of_family
     ]
@@ -163,10 +167,11 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
                     if port.name is not None and port.port
                 )
             ),
-            addresses=b"".join([address for address, _ in usable]),
-            traits=tuple([traits for _, traits in usable]),
+            addresses=b"".join([address for address, _, _ in usable]),
+            traits=tuple([traits for _, traits, _ in usable]),
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
+            uids=_uids([uid for _, _, uid in usable]),
         ),
     )
 
@@ -176,6 +181,25 @@ def _endpoint_address(text: str, index: int, of_family: int) -> bytes:
     if of_family == 4 and (usual := pack_v4(text)):
         return usual
     return _address(text, ("endpoints", index, "addresses", 0), of_family)
+
+
+_NO_UID = bytes(16)
+
+
+def _uid(point: wire.Endpoint) -> bytes:
+    """Return the UID of an endpoint's pod; one that is none by RFC 9562 as a hash of it."""
+    text = point.target_ref.uid if point.target_ref else None
+    if not text:
+        return _NO_UID
+    with suppress(ValueError):
+        uid = bytes.fromhex(text.replace("-", ""))
+        if len(uid) == len(_NO_UID):
+            return uid
+    return blake2b(text.encode(), digest_size=len(_NO_UID)).digest()
+
+
+def _uids(found: list[bytes]) -> bytes:
+    return b"".join(found) if any(uid is not _NO_UID for uid in found) else b""
 
 
 def _traits_of(point: wire.Endpoint) -> values.Traits:

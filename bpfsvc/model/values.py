@@ -54,7 +54,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
-    * ``scheduler``, ``weights``: the annotations of these names as they are written.
+    * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``, ``slow_start_seconds``: the
+      annotations of these names as they are written.
     """
 
     namespace: str
@@ -73,6 +74,9 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     created: int = 0
     scheduler: str | None = None
     weights: str | None = None
+    on_removal: str | None = None
+    drain_seconds: str | None = None
+    slow_start_seconds: str | None = None
 
     @property
     def key(self) -> ObjectKey:
@@ -124,6 +128,8 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     * ``addresses``: 16 bytes for each endpoint, in the order of ``traits``.
     * ``headless``: the label ``service.kubernetes.io/headless`` exists.
     * ``weight``: the annotation ``bpfsvc.io/weight`` as it is written.
+    * ``uids``: 16 bytes for each endpoint, the UID of its pod; zeros without one, and empty if none
+      has one.
     """
 
     kind: str
@@ -136,6 +142,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     traits: tuple[Traits, ...]
     headless: bool = False
     weight: str | None = None
+    uids: bytes = b""
 
     @property
     def key(self) -> ObjectKey:
@@ -152,6 +159,12 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
         addresses = self.addresses
         for index, traits in enumerate(self.traits):
             yield addresses[16 * index : 16 * index + 16], traits
+
+    def identities(self) -> Iterator[tuple[bytes, Traits, bytes]]:
+        """Return the endpoints: address, traits, and the UID of the pod, else the address again."""
+        for index, (address, traits) in enumerate(self.endpoints()):
+            uid = self.uids[16 * index : 16 * index + 16]
+            yield address, traits, uid if any(uid) else address
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -53,6 +53,9 @@ class Annotations(Wire):
     scheduler: str | None = field(default=None, name="bpfsvc.io/scheduler")
     weights: str | None = field(default=None, name="bpfsvc.io/weights")
     weight: str | None = field(default=None, name="bpfsvc.io/weight")
+    on_removal: str | None = field(default=None, name="bpfsvc.io/on-removal")
+    drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
+    slow_start_seconds: str | None = field(default=None, name="bpfsvc.io/slow-start-seconds")
 
 
 NO_ANNOTATIONS = Annotations()
@@ -155,6 +158,12 @@ class Conditions(Wire):
     terminating: bool | None = None
 
 
+class TargetRef(Wire):
+    """``targetRef`` of an endpoint."""
+
+    uid: str | None = None
+
+
 class Endpoint(Wire):
     """``endpoints[]`` of a slice."""
 
@@ -163,6 +172,7 @@ class Endpoint(Wire):
     node_name: str | None = None
     zone: str | None = None
     hints: Hints | None = None
+    target_ref: TargetRef | None = None
 
 
 class SlicePort(Wire):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from socket import IPPROTO_TCP
 from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
@@ -153,6 +154,7 @@ def port_entries(
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
     outer = _external_policies(slots, outside_local, detector) if outside else inner
     ranges = source_ranges(service, of_family, node)
+    removal = scheduling.removal.kind.value if port.protocol == IPPROTO_TCP else 0
     met: dict[Frontend, Policies] = {}
     for one in frontends:
         if one.guard:
@@ -161,8 +163,8 @@ def port_entries(
         policies = outer if one.outside else inner
         restricted = one.restricted and bool(ranges)
         echo = config.vip_echo and _answers_echo(one.frontend, policies)
-        if restricted or service.affinity_seconds or echo:
-            policies = _special(policies, service.affinity_seconds, restricted, echo)
+        if restricted or service.affinity_seconds or echo or removal:
+            policies = _special(policies, service.affinity_seconds, restricted, echo, removal)
         met[one.frontend] = policies
     in_use = bool(ranges) and any(policies.restricted for policies in met.values())
     return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
@@ -174,8 +176,12 @@ GUARD = Policies(_REJECT, _REJECT, _REJECT)
 
 
 @lru_cache(maxsize=1024)
-def _special(policies: Policies, affinity_seconds: int, restricted: bool, echo: bool) -> Policies:
-    return policies._replace(affinity_seconds=affinity_seconds, restricted=restricted, echo=echo)
+def _special(
+    policies: Policies, affinity_seconds: int, restricted: bool, echo: bool, removal: int
+) -> Policies:
+    return policies._replace(
+        affinity_seconds=affinity_seconds, restricted=restricted, echo=echo, removal=removal
+    )
 
 
 def _answers_echo(frontend: Frontend, policies: Policies) -> bool:

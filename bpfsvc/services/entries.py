@@ -95,6 +95,8 @@ class Policies(NamedTuple):
     * ``schedule``: what leads to a slot, or to a place of the table
       (:class:`bpfsvc.services.schedulers.Schedule`).
     * ``echo``: echo requests (ping) to the address of the frontend are answered.
+    * ``removal``: what becomes of connections to an endpoint that leaves
+      (:class:`bpfsvc.services.removal.OnRemoval`).
     """
 
     pod: Policy
@@ -104,6 +106,7 @@ class Policies(NamedTuple):
     restricted: bool = False
     schedule: int = 0
     echo: bool = False
+    removal: int = 0
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:

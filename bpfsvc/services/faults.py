@@ -1,5 +1,5 @@
 """What Services ask for and do not get: addresses that are refused, or that belong to others, and
-schedulers or weights that cannot be used.
+annotations about endpoints that cannot be used.
 
 Only Services with such a fault are remembered, and only what is new or changed is returned.
 """
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 REFUSED, TAKEN, BAD_SCHEDULER = "AddressRefused", "AddressInUse", "BadScheduler"
 """Reasons: the address of a Service is refused; another Service has it; the annotations that say
-how a backend is chosen cannot be used."""
+how a backend is chosen and left cannot be used."""
 
 
 class Fault(NamedTuple):

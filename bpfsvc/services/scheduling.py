@@ -1,4 +1,4 @@
-"""Which scheduler and weights a Service has, by its annotations and those of its slices.
+"""How a Service chooses and leaves endpoints, by its annotations and those of its slices.
 
 A value that cannot be used is reported, and the last good one stays in force: a typo must not move
 the clients of a Service that works. So the last values are remembered, of the few Services that
@@ -13,7 +13,16 @@ from typing import NamedTuple, TypeVar
 
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.removal import (
+    DRAIN_SECONDS,
+    USUAL_REMOVAL,
+    OnRemoval,
+    Removal,
+    parse_on_removal,
+    parse_seconds,
+)
 from bpfsvc.services.schedulers import Scheduler, parse_scheduler
+from bpfsvc.services.slow_start import NO_SHARES, Shares, SlowStarts
 from bpfsvc.services.weights import (
     NO_SLICES,
     NO_WEIGHTS,
@@ -30,16 +39,22 @@ _IN_FORCE = "the last good value stays in force"
 
 
 class Scheduling(NamedTuple):
-    """How a Service chooses among its endpoints.
+    """How a Service chooses among its endpoints, and what it does about those that leave.
 
     * ``scheduler``: None: the node's.
     * ``weights``: what the Service says of its endpoints.
     * ``of_slices``: the weight of each slice that has one.
+    * ``removal``: what becomes of connections to an endpoint that leaves.
+    * ``slow_start``: the seconds until a new endpoint has its whole share; 0: at once.
+    * ``shares``: those of the endpoints that are new now.
     """
 
     scheduler: Scheduler | None = None
     weights: Weights = NO_WEIGHTS
     of_slices: Mapping[SliceName, int] = NO_SLICES
+    removal: Removal = USUAL_REMOVAL
+    slow_start: int = 0
+    shares: Shares = NO_SHARES
 
 
 USUAL_SCHEDULING = Scheduling()
@@ -64,11 +79,16 @@ def scheduler_text(kind: str, *, weighted: bool) -> str:
 
 
 class Schedulings:
-    """The values in force of all Services, and what is wrong with their annotations."""
+    """The values in force of all Services, and what is wrong with their annotations.
+
+    ``now`` is the time, which the owner sets before Services are read.
+    """
 
     def __init__(self) -> None:
         self._in_force: dict[ServiceKey, Scheduling] = {}
         self._faults: dict[ServiceKey, str] = {}
+        self._slow_starts = SlowStarts()
+        self.now = 0.0
 
     def read(
         self, key: ServiceKey, service: Service | None, slices: Iterable[EndpointSlice]
@@ -78,12 +98,20 @@ class Schedulings:
         if self._faults:
             self._faults.pop(key, None)
         if service is None or not service.is_proxied or not _has_annotations(service, slices):
+            self._slow_starts.forget(key)
             return USUAL_SCHEDULING
         now, faults = read_scheduling(service, slices, before)
         self._in_force[key] = now
         if faults:
             self._faults[key] = "; ".join(faults)
-        return now
+        if not now.slow_start:
+            self._slow_starts.forget(key)
+            return now
+        return now._replace(shares=self._slow_starts.read(key, now.slow_start, slices, self.now))
+
+    def growing(self) -> set[ServiceKey]:
+        """Return the Services to be planned again now, as an endpoint's share grows."""
+        return self._slow_starts.due(self.now)
 
     def fault(self, key: ServiceKey) -> str:
         """Return what is wrong with the annotations of a Service, "" if nothing is."""
@@ -97,30 +125,13 @@ def read_scheduling(
 
     ``before`` has the values that are used in place of bad ones.
     """
-    faults: list[str] = []
-
-    def read(name: str, text: str | None, parse: Callable[[str], _T], last: _T, none: _T) -> _T:
-        if text is None:
-            return none
-        try:
-            return parse(text)
-        except ValueError as error:
-            faults.append(f"{name}: {error}; {_IN_FORCE}")
-            return last
-
-    scheduler = read(
-        "annotation bpfsvc.io/scheduler",
-        service.scheduler,
-        parse_scheduler,
-        before.scheduler,
-        None,
-    )
-    weights = read(
-        "annotation bpfsvc.io/weights", service.weights, parse_weights, before.weights, NO_WEIGHTS
-    )
+    reader = _Reader()
+    read = reader.read
+    scheduler = read("scheduler", service.scheduler, parse_scheduler, before.scheduler, None)
+    weights = read("weights", service.weights, parse_weights, before.weights, NO_WEIGHTS)
     of_slices = {
         (one.kind, one.name): read(
-            f"annotation bpfsvc.io/weight of {one.kind} {one.name}",
+            f"weight of {one.kind} {one.name}",
             one.weight,
             parse_weight,
             before.of_slices.get((one.kind, one.name), USUAL),
@@ -129,10 +140,43 @@ def read_scheduling(
         for one in slices
         if one.weight is not None
     }
-    return Scheduling(scheduler, weights, of_slices or NO_SLICES), faults
+    kind, seconds = before.removal
+    removal = Removal(
+        read("on-removal", service.on_removal, parse_on_removal, kind, OnRemoval.KEEP),
+        read("drain-seconds", service.drain_seconds, parse_seconds, seconds, DRAIN_SECONDS),
+    )
+    slow_start = read(
+        "slow-start-seconds", service.slow_start_seconds, parse_seconds, before.slow_start, 0
+    )
+    found = Scheduling(scheduler, weights, of_slices or NO_SLICES, removal, slow_start)
+    return found, reader.faults
+
+
+class _Reader:
+    """Reads annotations, and notes what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def read(
+        self, name: str, text: str | None, parse: Callable[[str], _T], last: _T, none: _T
+    ) -> _T:
+        """Return what an annotation says: ``last`` if it cannot be used, ``none`` without it."""
+        if text is None:
+            return none
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.faults.append(f"annotation bpfsvc.io/{name}: {error}; {_IN_FORCE}")
+            return last
+
+
+_NONE = (None,) * 5
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
-    if service.scheduler is not None or service.weights is not None:
-        return True
-    return any(one.weight is not None for one in slices)
+    of_service = (
+        *(service.scheduler, service.weights, service.slow_start_seconds),
+        *(service.on_removal, service.drain_seconds),
+    )
+    return of_service != _NONE or any(one.weight is not None for one in slices)

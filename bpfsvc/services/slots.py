@@ -17,6 +17,7 @@ from bpfsvc.services.endpoints import PortEndpoints
 from bpfsvc.services.entries import PLACE_BYTES, Backend, ScheduleTable
 from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, lay_out
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.slow_start import Shares, gradual
 from bpfsvc.services.weights import USUAL
 
 
@@ -68,7 +69,9 @@ def place(
     if scheduling is USUAL_SCHEDULING and default == RANDOM:
         return _unscheduled(cluster, local, anything)
     weight = partial(_weight, endpoints, scheduling)
-    return _scheduled(cluster, local, anything, scheduling.scheduler or default, weight)
+    return _scheduled(
+        cluster, local, anything, scheduling.scheduler or default, weight, scheduling.shares
+    )
 
 
 def _unscheduled(cluster: list[Backend], local: list[Backend], anything: bool) -> Placed:
@@ -90,6 +93,7 @@ def _scheduled(
     anything: bool,
     scheduler: Scheduler,
     weight: Callable[[Backend], int],
+    shares: Shares,
 ) -> Placed:
     """Place endpoints among which a scheduler chooses by their weights."""
     backends: list[Backend] = []
@@ -98,11 +102,11 @@ def _scheduled(
     tables: list[ScheduleTable] = []
     schedule = Schedule.RANDOM
     for endpoints in [cluster] if cluster == local else [cluster, local]:
-        weights = list(map(weight, endpoints))
+        by, weights = gradual(scheduler, shares, ((one, weight(one)) for one in endpoints))
         chosen = list(compress(endpoints, weights))
         quiesced |= dict.fromkeys(compress(endpoints, map(not_, weights)))
         places = [one.place for one in endpoints]
-        schedule, table = lay_out(scheduler, list(zip(places, weights, strict=True)))
+        schedule, table = lay_out(by, list(zip(places, weights, strict=True)))
         refuses = bool(endpoints) and (not chosen or _has_gap(table))
         ranges.append(Range(len(backends), len(chosen), len(table) // PLACE_BYTES, refuses))
         if table:

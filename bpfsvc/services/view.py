@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from socket import IPPROTO_UDP
+from socket import IPPROTO_TCP, IPPROTO_UDP
 from typing import NamedTuple
 
 from bpfsvc.base.address import family
@@ -18,6 +18,7 @@ from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.desired import is_external_local, port_entries, service_ports
 from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
 from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
+from bpfsvc.services.removal import Members, OnRemoval, Removal
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
 
 PortCounts = Mapping[tuple[str, int], int]
@@ -38,11 +39,13 @@ class EndpointSummary(NamedTuple):
     * ``without_local``: service ports that keep to local endpoints and have none, by policy and
       family, though others exist.
     * ``udp_serving``: the endpoints of each UDP service port that serve, ready or not.
+    * ``members``: all endpoints, if connections to those that leave are not kept.
     """
 
     health_checks: Mapping[int, HealthCheck]
     without_local: PortCounts
     udp_serving: Mapping[ServicePort, frozenset[Place]]
+    members: Members | None = None
 
 
 class ServiceView(NamedTuple):
@@ -76,10 +79,12 @@ def evaluate(
         endpoints = merge_port(slices, key, node, scheduling.of_slices)
         ports.append(endpoints)
         entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
-    return ServiceView(entries, _summary(service, ports, node.name))
+    return ServiceView(entries, _summary(service, ports, node.name, scheduling.removal))
 
 
-def _summary(service: Service, ports: list[PortEndpoints], node_name: str) -> EndpointSummary:
+def _summary(
+    service: Service, ports: list[PortEndpoints], node_name: str, removal: Removal
+) -> EndpointSummary:
     health_checks = _health_checks(service, ports, node_name)
     without_local = _without_local(service, ports)
     udp_serving = {
@@ -87,9 +92,17 @@ def _summary(service: Service, ports: list[PortEndpoints], node_name: str) -> En
         for one in ports
         if one.key.protocol == IPPROTO_UDP
     }
-    if health_checks or without_local or udp_serving:
-        return EndpointSummary(health_checks, without_local, udp_serving)
+    members = _members(ports, removal)
+    if health_checks or without_local or udp_serving or members:
+        return EndpointSummary(health_checks, without_local, udp_serving, members)
     return NOTHING
+
+
+def _members(ports: list[PortEndpoints], removal: Removal) -> Members | None:
+    if removal.kind == OnRemoval.KEEP:
+        return None
+    found = {one.key: frozenset(one.all) for one in ports if one.key.protocol == IPPROTO_TCP}
+    return Members(removal.seconds, found)
 
 
 def _health_checks(

@@ -24,6 +24,7 @@ POLICIES = Policies(
     restricted=True,
     schedule=2,
     echo=True,
+    removal=1,
 )
 ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),

@@ -132,7 +132,10 @@ def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> Non
     assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
 
 
-NUMBERS = {"NET_ADMIN": 12, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+NUMBERS = {
+    **{"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21},
+    **{"PERFMON": 38, "BPF": 39},
+}
 """Of linux/capability.h."""
 
 
@@ -145,7 +148,7 @@ def test_the_capabilities_are_enough_and_none_is_missing(
     assert context["capabilities"]["drop"] == ["ALL"]
     assert "privileged" not in context
     names = context["capabilities"]["add"]
-    assert names == ["BPF", "NET_ADMIN", "PERFMON", "SYS_PTRACE"]
+    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE"]
 
     def effective(of: list[str]) -> int:
         return sum(1 << NUMBERS[name] for name in of)

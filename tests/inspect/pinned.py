@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
+from bpfsvc.services.removal import OnRemoval
 from bpfsvc.services.schedulers import Schedule
 
 _PLACE = (("address", "16s"), ("port", "H"), ("protocol", "B"), ("zero", "B"))
@@ -47,7 +48,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             ("generation", "I"),
             *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
             *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
-            ("zero", "B"),
+            ("removal", "B"),
         ),
     ),
     "schedule_tables": (
@@ -146,6 +147,7 @@ CONSTANTS = {
     **{"SOURCE_UNKNOWN": 0, "SOURCE_LEARNED": 1, "SOURCE_TRIED": 2, "SOURCE_PROVEN": 3},
     "SOURCE_UNSURE": 4,
     **{f"SCHEDULE_{one.name}": one.value for one in Schedule},
+    **{f"REMOVAL_{one.name}": one.value for one in OnRemoval},
 }
 
 

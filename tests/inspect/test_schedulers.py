@@ -21,7 +21,11 @@ CLIENTS = ("pod", "node", "other")
 _KIND, _KEY, _VALUE = FIELDS["frontends"]
 _OLD = tuple((name, kind) for name, kind in _VALUE if name.rpartition(".")[2] != "table")
 EARLIER_BUILD = {
-    "frontends": (_KIND, _KEY, tuple(each for each in _OLD if each[0] != "schedule")),
+    "frontends": (
+        _KIND,
+        _KEY,
+        tuple(each for each in _OLD if each[0] not in ("schedule", "removal")),
+    ),
     "schedule_tables": ("hash", (("value", "I"),), (("value", "I"),)),
 }
 

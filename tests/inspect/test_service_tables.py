@@ -156,7 +156,7 @@ def test_changes_are_compared_by_service_port_and_backend() -> None:
             "services",
             3,
             (
-                *("default/web:http", "TCP", "IPv4", "random", 60, ("10.0.0.0/8",)),
+                *("default/web:http", "TCP", "IPv4", "random", "keep", 60, ("10.0.0.0/8",)),
                 (
                     "nodeport:30080/TCP restricted masquerade=node local=other",
                     "10.96.0.10:80/TCP masquerade=node",

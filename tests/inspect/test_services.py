@@ -17,13 +17,14 @@ def test_a_frontend_shows_each_class_of_clients_its_backends() -> None:
         "generation": 9,
         "affinity_seconds": 60,
         "restricted": 1,
+        "removal": 2,
         **policy("pod", 0, 2),
         **policy("node", 0, 2),
         **policy("other", 1, 1, masquerade=1),
     }
     maps.put("frontends", frontend(VIP), value)
     common: dict[str, Value] = {"frontend": "10.96.0.10:80/TCP", "service": "default/web:http"}
-    common |= {"affinity": 60, "restricted": True, "scheduler": "random"}
+    common |= {"affinity": 60, "restricted": True, "scheduler": "random", "on_removal": "reset"}
     assert shown(maps, "frontends") == [
         {
             **common,

@@ -180,6 +180,32 @@ def rounds(testbed: Testbed) -> str:
     return done.stdout
 
 
+def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
+    """How much at which time is in tests/services/test_slow_start.py."""
+    old, new = backends(running)[:2]
+    annotations = {"bpfsvc.io/slow-start-seconds": "3600", "bpfsvc.io/scheduler": "rr"}
+    running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
+    running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
+    found = asked(running, "pod", 4, 42)
+    assert found == {old.name: 40, new.name: 2}
+    running.cluster.kill(running.node)
+    running.cluster.start(running.node)
+    assert asked(running, "pod", 4, 40) == {old.name: 20, new.name: 20}
+
+
+def test_the_share_of_a_new_endpoint_is_whole_after_its_time(running: Testbed) -> None:
+    old, new = backends(running)[:2]
+    annotations = {"bpfsvc.io/slow-start-seconds": "3"}
+    running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
+    running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
+
+    def weights() -> set[int]:
+        return {one["weight"] for one in shown(running, 4)["backends"]}
+
+    assert len(weights()) == 2
+    wait(lambda: weights() == {1}, "both have the same weight")
+
+
 def test_a_typo_is_an_event_and_a_note_and_changes_nothing(running: Testbed) -> None:
     apply(running, "rr")
     apply(running, "r r", "node/x=many")

@@ -102,6 +102,7 @@ def record_everything(metrics: Observer) -> None:
     metrics.synced(0.003, full=False)
     metrics.no_local_endpoints({("internal", 4): 1, ("external", 6): 0})
     metrics.stale_udp_removed(0.01, {4: 2})
+    metrics.removal_resets(3, 1)
     metrics.health_response("/healthz", 200)
     metrics.health_response("/livez", 503)
     metrics.api_request("GET", "10.96.0.1:443", "200", 0.02)
@@ -129,6 +130,13 @@ def test_kube_proxys_metrics_have_its_names_and_labels(metrics: Metrics, row: st
     assert found
     for each in found:
         assert sorted(re.findall(r'(\w+)="', each)) == labels
+
+
+def test_connections_that_were_reset_are_counted_by_their_path(metrics: Metrics) -> None:
+    metrics.removal_resets(4, 0)
+    name = "bpfsvc_removal_resets_total"
+    found = dict(re.findall(rf'^{name}{{path="(\w+)"}} (\S+)$', text_of(metrics), re.MULTILINE))
+    assert found == {"packets": "7.0", "sockets": "1.0"}
 
 
 def test_every_name_has_a_known_prefix(metrics: Metrics) -> None:

@@ -177,8 +177,8 @@ def test_the_other_formats_show_the_same(node: Node, output: str) -> None:
         return
     assert found.stdout.splitlines() == [
         "frontends (4)",
-        f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED  SCHEDULER",
-        *(f"{row}         0  no          random" for row in FRONTENDS),
+        f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED  SCHEDULER  ON_REMOVAL",
+        *(f"{row}         0  no          random     keep" for row in FRONTENDS),
         "",
         "node_addresses (2)",
         "ADDRESS        NODEPORTS",

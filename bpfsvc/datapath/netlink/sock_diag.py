@@ -1,7 +1,8 @@
-"""List the UDP sockets of a network namespace, and close some (sock_diag(7), SOCK_DESTROY).
+"""List the sockets of a network namespace, and close some (sock_diag(7), SOCK_DESTROY).
 
-After one is closed here, the next call of its owner fails (ECONNABORTED, or EDESTADDRREQ for a
-send), and resolvers then connect again.
+After a UDP socket is closed here, the next call of its owner fails (ECONNABORTED, or EDESTADDRREQ
+for a send), and resolvers then connect again. A TCP socket fails in the same way, a call that waits
+does so at once, and its peer gets a reset.
 
 The requests are written here: pyroute2 0.9.7 cannot destroy sockets, and to list 2,000 takes it
 106 ms, where this takes 4 ms.
@@ -34,8 +35,19 @@ _PORT_AT, _ADDRESS_AT = 2, 20
 
 _COOKIE_AT = 40
 
-_ID_AT, _INODE_AT = 4, 68
-"""Offsets in ``struct inet_diag_msg``, of it and of the inode."""
+_ID_AT, _INODE_AT, _MESSAGE_BYTES = 4, 68, 72
+"""Offsets in ``struct inet_diag_msg``, of it and of the inode; and the size, before attributes."""
+
+_ATTRIBUTE = struct.Struct("=HH")
+_NESTED = 0x8000
+_REQ_STORAGES, _REQ_MAP = 2, 1
+"""``INET_DIAG_REQ_SK_BPF_STORAGES``, in it ``SK_DIAG_BPF_STORAGE_REQ_MAP_FD``."""
+
+_STORAGES, _STORAGE, _VALUE = 20, 1, 3
+"""``INET_DIAG_SK_BPF_STORAGES``, in it ``SK_DIAG_BPF_STORAGE``, in it ``..._MAP_VALUE``."""
+
+_CONNECTED_STATES = _ALL_STATES & ~sum(1 << state for state in (6, 7, 10, 12))
+"""Of TCP: all but TIME_WAIT, CLOSE, LISTEN and NEW_SYN_RECV."""
 
 _BUFFER = 1 << 16
 
@@ -60,6 +72,40 @@ class UdpSocket(NamedTuple):
         return _peer(self.family, self.sockid)
 
 
+class TcpSocket(NamedTuple):
+    """A TCP socket with a peer, and the value that it has in a map of socket storage."""
+
+    family: int
+    sockid: bytes
+    value: bytes
+
+    @property
+    def peer(self) -> Place:
+        """Where it is connected to."""
+        return _peer(self.family, self.sockid)
+
+
+def tcp_sockets(storage: int) -> list[TcpSocket]:
+    """Return the TCP sockets of this network namespace that have a value in a map.
+
+    ``storage``: the descriptor of a map of socket storage.
+    """
+    request = _attribute(_REQ_STORAGES, _attribute(_REQ_MAP, struct.pack("=I", storage)))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
+        return [
+            TcpSocket(family, message[_ID_AT : _ID_AT + _ID_BYTES], value)
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for message in _dump(diag, family, socket.IPPROTO_TCP, _CONNECTED_STATES, request)
+            if (value := _find(message[_MESSAGE_BYTES:], _STORAGES, _STORAGE, _VALUE)) is not None
+        ]
+
+
+def destroy_tcp(sockets: Iterable[TcpSocket]) -> int:
+    """The same as :func:`destroy_udp`, of TCP."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
+        return sum(_destroy(diag, socket.IPPROTO_TCP, each.family, each.sockid) for each in sockets)
+
+
 def udp_sockets() -> list[UdpSocket]:
     """Return the UDP sockets of this network namespace that are bound to a port."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
@@ -76,22 +122,54 @@ def destroy_udp(sockets: Iterable[UdpSocket]) -> int:
     Returns their number; 0 on kernels that cannot do it (CONFIG_INET_DIAG_DESTROY).
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
-        return sum(_destroy(diag, each.family, each.sockid) for each in sockets)
+        return sum(_destroy(diag, socket.IPPROTO_UDP, each.family, each.sockid) for each in sockets)
 
 
 def _sockets(diag: socket.socket, family: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the kernel's name of each socket, and its inode."""
-    diag.send(_message(_SOCK_DIAG_BY_FAMILY, _REQUEST | _DUMP, family, bytes(_ID_BYTES)))
+    """Yield the kernel's name of each UDP socket, and its inode."""
+    for message in _dump(diag, family, socket.IPPROTO_UDP, _ALL_STATES):
+        (inode,) = struct.unpack_from("=I", message, _INODE_AT)
+        yield message[_ID_AT : _ID_AT + _ID_BYTES], inode
+
+
+def _dump(
+    diag: socket.socket, family: int, protocol: int, states: int, attributes: bytes = b""
+) -> Iterator[bytes]:
+    """Yield what the kernel says of each socket: ``struct inet_diag_msg`` and attributes."""
+    flags = _REQUEST | _DUMP
+    body = _REQUEST_HEAD.pack(family, protocol, 0, states) + bytes(_ID_BYTES) + attributes
+    diag.send(_message(_SOCK_DIAG_BY_FAMILY, flags, body))
     while True:
         data = diag.recv(_BUFFER)
         while data:
             size, kind, _, _, _ = _HEADER.unpack_from(data)
+            if kind == _NLMSG_ERROR:
+                (number,) = struct.unpack_from("=i", data, _HEADER.size)
+                if number not in (0, -errno.ENOENT):
+                    raise OSError(-number, "sockets cannot be listed")
             if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                 return
-            start = _HEADER.size + _ID_AT
-            (inode,) = struct.unpack_from("=I", data, _HEADER.size + _INODE_AT)
-            yield data[start : start + _ID_BYTES], inode
+            yield data[_HEADER.size : size]
             data = data[(size + 3) & ~3 :]
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    size = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(size, kind) + value + bytes(-size % 4)
+
+
+def _find(data: bytes, *path: int) -> bytes | None:
+    """Return the value of an attribute inside others; None if there is none."""
+    for wanted in path:
+        while data:
+            size, kind = _ATTRIBUTE.unpack_from(data)
+            if kind & ~_NESTED == wanted:
+                data = data[_ATTRIBUTE.size : size]
+                break
+            data = data[(size + 3) & ~3 :]
+        else:
+            return None
+    return data
 
 
 def _cookie(sockid: bytes) -> int:
@@ -104,8 +182,9 @@ def _peer(family: int, sockid: bytes) -> Place:
     return (V4_PREFIX + address[:4] if family == socket.AF_INET else address), port
 
 
-def _destroy(diag: socket.socket, family: int, sockid: bytes) -> bool:
-    diag.send(_message(_SOCK_DESTROY, _REQUEST | _ACK, family, sockid))
+def _destroy(diag: socket.socket, protocol: int, family: int, sockid: bytes) -> bool:
+    body = _REQUEST_HEAD.pack(family, protocol, 0, _ALL_STATES) + sockid
+    diag.send(_message(_SOCK_DESTROY, _REQUEST | _ACK, body))
     answer = diag.recv(_BUFFER)
     (number,) = struct.unpack_from("=i", answer, _HEADER.size)
     if number in (0, -errno.ENOENT, -errno.EOPNOTSUPP):
@@ -113,6 +192,5 @@ def _destroy(diag: socket.socket, family: int, sockid: bytes) -> bool:
     raise OSError(-number, "a socket cannot be closed")
 
 
-def _message(kind: int, flags: int, family: int, sockid: bytes) -> bytes:
-    body = _REQUEST_HEAD.pack(family, socket.IPPROTO_UDP, 0, _ALL_STATES) + sockid
+def _message(kind: int, flags: int, body: bytes) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body

@@ -1,0 +1,258 @@
+"""TCP connections to endpoints that leave, with real sockets: kept, drained, or reset at once."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from bpfsvc.lab.dial import OpenConnection, connect
+from bpfsvc.lab.objects import Object
+from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.lab.pod import LabPod
+from tests.lab.known_pods import make_known
+from tests.lab.test_events import await_warning
+from tests.lab.testbed import NETWORKS, ONE, Named, Testbed, at, built_testbed, objects
+
+LEFT = Named("left", 72)
+WHERE = ("pod", "node", "client")
+RESET = {"on-removal": "reset"}
+LONG = {"on-removal": "drain", "drain-seconds": "3600"}
+SHORT = {"on-removal": "drain", "drain-seconds": "2"}
+
+
+@pytest.fixture(scope="module", params=["routed", "bridge", "bridge-vxlan-masquerade"])
+def running(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    """A lab with an API server; the first pod is a client, the others are backends.
+
+    In the first network sockets of pods are translated, where nothing speaks against it.
+    """
+    network = {**NETWORKS[request.param]}
+    fast_path = network.pop("fast_path", "auto")
+    holds_pods = request.param == "routed"
+    with built_testbed(served=True, holds_pods=holds_pods, **network) as testbed:
+        others = zip(ONE, testbed.lab.pods, strict=True)
+        every = [each for one, pod in others for each in objects(one, [pod])]
+        testbed.cluster.put("others", *every)
+        testbed.cluster.put("left", *of_pods(backends(testbed), {}))
+        testbed.cluster.options = ("--fast-path", fast_path)
+        testbed.cluster.start()
+        if holds_pods:
+            make_known(testbed)
+        yield testbed
+
+
+def backends(testbed: Testbed) -> list[LabPod]:
+    """Return a pod of each node."""
+    return testbed.lab.pods[1:3]
+
+
+def of_pods(pods: Sequence[LabPod], said: dict[str, str]) -> list[Object]:
+    annotations = {f"bpfsvc.io/{name}": text for name, text in said.items()}
+    return objects(LEFT, pods, annotations=annotations)
+
+
+def apply(testbed: Testbed, pods: Sequence[LabPod], said: dict[str, str]) -> None:
+    testbed.cluster.apply("left", *of_pods(pods, said))
+
+
+class Clients:
+    """Connections of a namespace through the Service, by backend; inside, one directly to each."""
+
+    def __init__(self, testbed: Testbed, where: str, family: int, stack: ExitStack) -> None:
+        self.namespace = getattr(testbed, where)
+        outside = where == "client"
+        self.to = (
+            (testbed.node.address(family), LEFT.node_port) if outside else (LEFT.vip(family), 80)
+        )
+        self.direct: dict[str, OpenConnection] = {}
+        self.by_pod: dict[str, list[OpenConnection]] = {}
+        pods = backends(testbed)
+        for pod in [] if outside else pods:
+            self.direct[pod.name] = stack.enter_context(
+                connect(self.namespace, pod.address(family), 8080)
+            )
+            self.direct[pod.name].who()
+        for _ in range(100):
+            if len(self.by_pod) == len(pods):
+                break
+            opened = stack.enter_context(connect(self.namespace, *self.to))
+            self.by_pod.setdefault(opened.who().pod, []).append(opened)
+        assert self.by_pod.keys() == {pod.name for pod in pods}
+
+
+def is_over(one: OpenConnection) -> bool:
+    """True if a reset has arrived at a connection whose client only waits."""
+    one.socket.setblocking(False)
+    try:
+        one.socket.recv(1)
+    except BlockingIOError:
+        one.socket.settimeout(stretched(2))
+        return False
+    except OSError as error:
+        if error.errno in (errno.ECONNRESET, errno.ECONNABORTED):
+            return True
+        raise
+    raise AssertionError("the connection was closed in the ordinary way")
+
+
+def await_reset(connections: Sequence[OpenConnection]) -> None:
+    wait(lambda: all(map(is_over, connections)), "the clients see a reset")
+
+
+def await_held(pod: LabPod, family: int, wanted: int) -> None:
+    """Wait until the server of a pod has so many connections: it has seen resets of the others."""
+    here = at(pod.address(family), 8080)
+    command = ["ss", "-Htn", "state", "established", "src", here]
+    wait(
+        lambda: len(pod.run(command).stdout.splitlines()) == wanted,
+        "the backend sees that its connections ended",
+    )
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_both_sides_see_a_reset_at_once(running: Testbed, where: str, family: int) -> None:
+    for gone, stays in (backends(running), backends(running)[::-1]):
+        apply(running, backends(running), RESET)
+        with ExitStack() as stack:
+            clients = Clients(running, where, family, stack)
+            apply(running, [stays], RESET)
+            await_reset(clients.by_pod[gone.name])
+            await_held(gone, family, len(clients.direct) // 2)
+            assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
+            assert all(one.echo(b"direct") for one in clients.direct.values())
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_by_default_connections_stay(running: Testbed, where: str, family: int) -> None:
+    gone, stays = backends(running)
+    apply(running, [gone, stays], {})
+    with ExitStack() as stack:
+        clients = Clients(running, where, family, stack)
+        apply(running, [stays], {})
+        assert all(one.echo(b"kept") for each in clients.by_pod.values() for one in each)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_drain_ends_after_its_time(running: Testbed, where: str, family: int) -> None:
+    gone, stays = backends(running)
+    apply(running, [gone, stays], SHORT)
+    with ExitStack() as stack:
+        clients = Clients(running, where, family, stack)
+        began = time.monotonic()
+        apply(running, [stays], SHORT)
+        await_reset(clients.by_pod[gone.name])
+        assert time.monotonic() - began >= int(SHORT["drain-seconds"])
+        await_held(gone, family, len(clients.direct) // 2)
+        assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
+        assert all(one.echo(b"direct") for one in clients.direct.values())
+
+
+def test_an_endpoint_that_comes_back_keeps_its_connections(running: Testbed) -> None:
+    gone, stays = backends(running)
+    apply(running, [gone, stays], LONG)
+    with ExitStack() as stack:
+        clients = Clients(running, "pod", 4, stack)
+        apply(running, [stays], LONG)
+        apply(running, [gone, stays], LONG)
+        apply(running, [gone, stays], RESET)
+        assert all(one.echo(b"kept") for each in clients.by_pod.values() for one in each)
+
+
+def test_a_drain_of_another_agent_is_carried_out(running: Testbed, family: int) -> None:
+    gone, stays = backends(running)
+    apply(running, [gone, stays], LONG)
+    with ExitStack() as stack:
+        found = [Clients(running, where, family, stack) for where in WHERE]
+        apply(running, [stays], LONG)
+        running.cluster.kill(running.node)
+        running.cluster.put("left", *of_pods([stays], SHORT))
+        running.cluster.start(running.node)
+        for clients in found:
+            await_reset(clients.by_pod[gone.name])
+        await_held(gone, family, sum(len(one.direct) // 2 for one in found))
+        for clients in found:
+            assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
+            assert all(one.echo(b"direct") for one in clients.direct.values())
+
+
+def exchange(one: OpenConnection) -> None:
+    """Send and receive for some seconds, without a pause."""
+    for _ in range(20_000):
+        one.echo(bytes(50_000))
+
+
+def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
+    """Its numbers are out of date as soon as they are read; the next packet is answered."""
+    gone, stays = backends(running)
+    apply(running, [gone, stays], RESET)
+    with ExitStack() as stack:
+        clients = Clients(running, "pod", family, stack)
+        (one, *_) = clients.by_pod[gone.name]
+        change = threading.Timer(0.2, apply, (running, [stays], RESET))
+        change.start()
+        with pytest.raises(ConnectionError):
+            exchange(one)
+        change.join()
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["with CAP_NET_RAW", "without"])
+def test_the_rights_of_the_pod_are_enough_and_without_net_raw_the_next_packet_is_answered(
+    running: Testbed, raw: bool
+) -> None:
+    """The capabilities are those of deploy/base/daemonset.yaml."""
+    gone, stays = backends(running)
+    rights = "-all,+bpf,+net_admin,+perfmon,+sys_ptrace" + ",+net_raw" * raw
+    running.cluster.stop(running.node)
+    before = ["setpriv", f"--bounding-set={rights}", "--inh-caps=-all", "--"]
+    running.cluster.start(running.node, before=before)
+    apply(running, [gone, stays], RESET)
+    with ExitStack() as stack:
+        pod, node, client = (Clients(running, where, 4, stack) for where in WHERE)
+        apply(running, [stays], RESET)
+        await_reset(node.by_pod[gone.name])
+        by_packets = [*pod.by_pod[gone.name], *client.by_pod[gone.name]]
+        if raw:
+            await_reset(by_packets)
+        else:
+            running.cluster.agents[running.node.name].expect("the agent needs CAP_NET_RAW")
+            assert not any(map(is_over, by_packets))
+            for one in by_packets:
+                with pytest.raises(ConnectionError):
+                    one.echo(b"still here?")
+    running.cluster.stop(running.node)
+    running.cluster.start(running.node)
+
+
+def test_what_is_in_force_and_what_was_reset_is_shown(running: Testbed) -> None:
+    gone, stays = backends(running)
+    apply(running, [gone, stays], RESET)
+    assert "on-removal=reset" in shown(running)
+    with ExitStack() as stack:
+        clients = [Clients(running, where, 4, stack) for where in WHERE]
+        by_packets, sockets = (
+            [one for each in found for one in each.by_pod[gone.name]]
+            for found in ((clients[0], clients[2]), (clients[1],))
+        )
+        apply(running, [stays], RESET)
+        await_reset(by_packets + sockets)
+        count = len(by_packets)
+        ended = f"{count} connections ({2 * count} of {2 * count} resets sent)"
+        running.cluster.agents[running.node.name].expect(f"{ended} and {len(sockets)} socket")
+
+
+def test_a_typo_is_an_event_and_changes_nothing(running: Testbed) -> None:
+    apply(running, backends(running), RESET)
+    apply(running, backends(running), {"on-removal": "wait", "drain-seconds": "soon"})
+    note = await_warning(running, "BadScheduler", "Service", LEFT.name)
+    assert "annotation bpfsvc.io/on-removal: 'wait' must be keep, drain or reset" in note
+    assert "annotation bpfsvc.io/drain-seconds: seconds must be 1 to 86400, not 'soon'" in note
+    assert "on-removal=reset" in shown(running)
+
+
+def shown(testbed: Testbed) -> str:
+    return testbed.cluster.command(testbed.node, "services", f"{LEFT.name}:web").stdout

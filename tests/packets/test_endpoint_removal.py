@@ -1,0 +1,137 @@
+"""Resets of connections whose endpoint left: who gets one, from whom, and with what number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet
+
+from bpfsvc.datapath.maps.tcp_connections import TcpConnection, TcpConnections
+from bpfsvc.datapath.resets import Reset, packet_of
+from bpfsvc.services.departures import Departed
+from bpfsvc.services.entries import Place
+from tests.packets.node import Node, address_port, same
+from tests.packets.peers import Peers
+from tests.packets.test_resets import KINDS, Conversation
+
+
+def departed(conversation: Conversation, place: str = "") -> Departed:
+    """Return the backend as one that left the Service of the conversation."""
+    (service,) = {one.service_id for one in conversation.node.applied_state}
+    return service, address_port(place or conversation.peers.backend)
+
+
+def found(conversation: Conversation) -> list[TcpConnection]:
+    return TcpConnections(conversation.node.pinned).to({departed(conversation)})
+
+
+def resets(conversation: Conversation) -> dict[Place, Reset]:
+    """Remove the connection; return the resets by their destinations."""
+    made = TcpConnections(conversation.node.pinned).remove(found(conversation))
+    by_destination = {one.destination: one for one in made}
+    assert len(by_destination) == len(made)
+    return by_destination
+
+
+def as_packet(reset: Reset) -> Packet:
+    raw = packet_of(reset)
+    return IP(raw) if raw[0] >> 4 == 4 else IPv6(raw)
+
+
+@pytest.fixture
+def conversation(node: Node, tcp_peers: Peers, masquerade: bool) -> Conversation:
+    return Conversation(node, tcp_peers, masquerade).open()
+
+
+@KINDS
+def test_the_client_gets_the_number_it_expects_from_the_frontend(
+    conversation: Conversation,
+) -> None:
+    reset = resets(conversation)[address_port(conversation.client)]
+    assert reset.source == address_port(conversation.peers.vip)
+    assert reset.sequence == conversation.received & 0xFFFFFFFF
+    packet = as_packet(reset)
+    assert same(conversation.node.egress(packet.copy()), packet)
+
+
+@KINDS
+def test_the_backend_gets_the_number_it_expects_from_the_client_it_knows(
+    conversation: Conversation,
+) -> None:
+    reset = resets(conversation)[address_port(conversation.peers.backend)]
+    assert reset.sequence == conversation.sent & 0xFFFFFFFF
+    assert reset.source == address_port(conversation.seen)
+    packet = as_packet(reset)
+    assert same(conversation.node.egress(packet.copy()), packet)
+
+
+def test_of_two_entries_the_later_number_counts_also_where_numbers_begin_again(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """A packet that takes the fast path, or is lost at the node, is seen by one of them."""
+    conversation = Conversation(node, tcp_peers, True, sent=0xFFFFFF01).open()
+    conversation.sent = 2**32 + 5
+    node.ingress(conversation.from_backend("A"))
+    assert resets(conversation)[address_port(tcp_peers.backend)].sequence == 5
+
+
+@KINDS
+def test_the_packet_is_a_bare_reset_with_valid_checksums(conversation: Conversation) -> None:
+    for reset in resets(conversation).values():
+        packet = as_packet(reset)
+        again = packet.copy()
+        del again.payload.chksum
+        if packet.version == 4:
+            del again.chksum
+        assert bytes(packet) == bytes(again.__class__(bytes(again)))
+        assert (str(packet.payload.flags), bytes(packet.payload.payload)) == ("R", b"")
+
+
+@KINDS
+def test_all_entries_are_removed(conversation: Conversation) -> None:
+    node = conversation.node
+    assert len(resets(conversation)) == 2
+    assert (node.count("connections"), node.count("new_connections")) == (0, 0)
+
+
+@KINDS
+def test_a_client_that_has_opened_another_connection_from_its_port_keeps_that(
+    conversation: Conversation,
+) -> None:
+    """It has come since the connections were read."""
+    before = found(conversation)
+    conversation.node.forward(conversation.reset("client", 0))
+    other = replace(conversation.peers, backend=conversation.peers.other_backend)
+    Conversation(conversation.node, other, conversation.masquerade).open()
+    entries = conversation.node.count("connections")
+    assert TcpConnections(conversation.node.pinned).remove(before) == []
+    assert conversation.node.count("connections") == entries
+
+
+@KINDS
+def test_connections_to_other_backends_and_of_other_services_are_not_found(
+    conversation: Conversation,
+) -> None:
+    connections = TcpConnections(conversation.node.pinned)
+    service, place = departed(conversation)
+    other = departed(conversation, conversation.peers.other_backend)
+    assert connections.to({other, (service + 1, place)}) == []
+    assert connections.backends({service, service + 1}) == {(service, place)}
+    assert connections.backends({service + 1}) == set()
+
+
+@KINDS
+def test_a_connection_that_is_over_is_left_to_the_collector(conversation: Conversation) -> None:
+    conversation.node.forward(conversation.reset("client", 0))
+    assert found(conversation) == []
+
+
+def test_a_half_open_connection_is_forgotten_without_resets(node: Node, tcp_peers: Peers) -> None:
+    conversation = Conversation(node, tcp_peers, False)
+    tcp_peers.service(node, [tcp_peers.backend])
+    node.forward(conversation.from_client("S"))
+    assert resets(conversation) == {}
+    assert (node.count("connections"), node.held()) == (0, 0)
