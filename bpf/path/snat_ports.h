@@ -180,9 +180,8 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
  * Take a port: `key` is that of its replies. -EEXIST if it is in use, or of a connection that the
  * search does not claim yet.
  */
-static inline int masquerade_port_try(struct __sk_buff *skb, const struct flow *wire,
-				      struct flow *key, struct connection *reply,
-				      const struct port_search *search)
+static inline int masquerade_port_try(struct __sk_buff *skb, struct flow *wire, struct flow *key,
+				      struct connection *reply, const struct port_search *search)
 {
 	struct connection *existing = connection_find(key);
 	int error;
