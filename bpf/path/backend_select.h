@@ -6,6 +6,7 @@
 #include "maps/backend_counters.h"
 #include "maps/backends.h"
 #include "maps/counters.h"
+#include "maps/destinations.h"
 #include "maps/frontends.h"
 #include "maps/positions.h"
 #include "maps/refusals.h"
@@ -14,6 +15,8 @@
 #include "maps/source_ranges.h"
 #include "path/client.h"
 #include "path/schedule.h"
+#include "path/schedule_loads.h"
+#include "path/schedule_work.h"
 
 enum verdict {
 	VERDICT_NONE, /* no frontend: the packet or call is left as it is */
@@ -27,7 +30,8 @@ enum verdict {
 
 /* For whom a backend is chosen. */
 enum chooser {
-	CHOOSER_PACKET, /* or a socket of the node, which no tc program translates */
+	CHOOSER_PACKET,
+	CHOOSER_NODE_SOCKET, /* which no tc program translates; see schedule_prepare() */
 	CHOOSER_POD_SOCKET,
 	CHOOSER_EXPLAIN, /* nothing is counted */
 };
@@ -63,6 +67,30 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 }
 
 /*
+ * Compare the loads of backends for a socket of the node, if the schedule of what it asks for does
+ * that. This is before other things are looked at: the verifier follows the comparison once for
+ * each path that leads to it.
+ */
+static inline void schedule_prepare(const struct frontend_key *asked)
+{
+	struct frontend *frontend;
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	work = schedule_works.lookup(&only);
+	if (!work)
+		return;
+	work->asked = *asked;
+	if (address_is_v4_loopback(&work->asked.address))
+		work->asked.address.words[3] = bpf_htonl(0x7f000001);
+	if (!destination_may_be_frontend(&work->asked.address))
+		return;
+	frontend = frontend_find(&work->asked);
+	if (frontend && schedule_counts(frontend->schedule))
+		schedule_least(work, frontend, &frontend->node, bpf_get_prandom_u32());
+}
+
+/*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
  * not know the port of the client yet, and the verifier has less to follow.
  */
@@ -74,7 +102,7 @@ static inline bool slot_choose(struct backend_key *key, const struct frontend *f
 		return true;
 	if (chooser == CHOOSER_POD_SOCKET)
 		return false;
-	schedule_apply(key, policy, number);
+	schedule_apply(key, policy, number, frontend->schedule);
 	return true;
 }
 
@@ -111,7 +139,8 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 
 	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
 		number = schedule_number(frontend, &frontend_key->address, client, number,
-					 chooser != CHOOSER_EXPLAIN);
+					 chooser != CHOOSER_EXPLAIN,
+					 chooser != CHOOSER_NODE_SOCKET);
 #pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 2; attempt++) {
 		struct backend_key key = {};
@@ -146,7 +175,11 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (!backend)
 			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
-		choice->sticky = (affinity | -affinity) >> 31; /* != 0, without a branch */
+		/* != 0, without a branch, which the compiler makes of what it understands. */
+		affinity |= -affinity;
+		asm("" : "+r"(affinity));
+		choice->sticky = affinity >> 31;
+		choice->counts = schedule_counts(frontend->schedule);
 		return VERDICT_DNAT;
 	}
 	return VERDICT_DROP;

@@ -43,7 +43,7 @@ class FrontendSchedule(NamedTuple):
     @property
     def scheduler(self) -> str:
         """The name of the scheduler."""
-        return scheduler_text(self.kind, weighted=any(self.tables))
+        return scheduler_text(self.kind, max(self.tables))
 
 
 _NO_SCHEDULE = FrontendSchedule()

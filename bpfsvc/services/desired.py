@@ -140,7 +140,7 @@ def port_entries(
     of_family = endpoints.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
-    backends, slots, tables = place(
+    backends, slots, tables, weights = place(
         endpoints,
         scheduling,
         config.scheduler,
@@ -162,7 +162,8 @@ def port_entries(
             policies = _special(policies, service.affinity_seconds, restricted)
         met[one.frontend] = policies
     in_use = any(policies.restricted for policies in met.values())
-    return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
+    extra = extra_entries(ranges if in_use else (), tables, weights)
+    return PortEntries(port.number, backends, met, extra)
 
 
 _REJECT = Policy(0, 0, False, True)
