@@ -89,8 +89,9 @@ class ConnectionGc:
         room = self._connections.max_entries
         crowded, early_ports = self.entries > _CROWDED * room, self.entries > _ROOMY * room
         recount = self._loads.begin()
-        for block in self._new_connections.blocks() if recount else ():
-            recount.add_new(block)
+        if recount:
+            for block in self._new_connections.blocks():
+                recount.add_new(block)
         for block in self._connections.blocks():
             entries += block.size
             if recount:

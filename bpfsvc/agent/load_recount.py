@@ -155,7 +155,7 @@ class Recount:
             counted = Load(self._active[backend], self._inactive[backend])
             before, now = self._before.get(backend, _NONE), after.get(backend, _NONE)
             come = chosen[backend] - so_far
-            one = correction(counted, before.connections, now.connections, come)
+            one = correction(counted, before.of_packets, now.of_packets, come)
             if any(one):
                 differences[backend] = one
         return self._of.correct(differences, self._uncounted)

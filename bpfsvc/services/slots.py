@@ -44,7 +44,7 @@ class Slots(NamedTuple):
 class Placed(NamedTuple):
     """The backends in the order of their slots, the ranges, and what belongs to these.
 
-    ``tables``: of each range that has one. ``weights``: of the candidates, where loads are compared.
+    ``tables``: of each range that has one. ``weights``: of the slots, where loads are compared.
     """
 
     backends: tuple[Backend, ...]

@@ -143,13 +143,13 @@ def test_a_few_connections_go_where_ip_vs_sends_them(
 
 
 @pytest.mark.parametrize("schedule", RULES, ids=lambda one: one.name.lower())
-def test_any_numbers_are_compared_as_ip_vs_compares_them(
-    quick: Loaded, schedule: Schedule
-) -> None:
+def test_any_numbers_are_compared_as_ip_vs_compares_them(quick: Loaded, schedule: Schedule) -> None:
     """Numbers that no test opens, and those beside which a rounding would decide."""
     random = Random(schedule)
     for case in range(60):
-        weights = [random.choice((1, 2, 3, 7, 100, 65535)) for _ in range(random.choice((2, 5, 64)))]
+        weights = [
+            random.choice((1, 2, 3, 7, 100, 65535)) for _ in range(random.choice((2, 5, 64)))
+        ]
         there = program(quick, schedule, weights)
         most = random.choice((2, 10, 300, 5_000_000))
         numbers = [(random.randrange(most), random.randrange(3 * most)) for _ in weights]
@@ -440,8 +440,17 @@ def test_a_connection_that_all_cpus_end_at_once_is_taken_back_once(quick: Loaded
     ports = range(2000, 2400)
     for port in ports:
         quick.open(port)
-    on_all_cpus(lambda _: [quick.send(port, "R") for port in ports] and None)
-    assert quick.numbers() == [(0, len(ports))]
     flows = [quick.flow(port) for port in ports]
-    on_all_cpus(lambda _: [quick.node.collect(flow, force=True) for flow in flows] and None)
+
+    def end(_cpu: int) -> None:
+        for port in ports:
+            quick.send(port, "R")
+
+    def collect(_cpu: int) -> None:
+        for flow in flows:
+            quick.node.collect(flow, force=True)
+
+    on_all_cpus(end)
+    assert quick.numbers() == [(0, len(ports))]
+    on_all_cpus(collect)
     assert quick.numbers() == [(0, 0)]

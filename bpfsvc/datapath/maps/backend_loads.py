@@ -19,19 +19,21 @@ class Load(NamedTuple):
 
 
 class BackendLoad(NamedTuple):
-    """Connections whose packets the programs translate, and sockets of the node."""
+    """All connections, and those among them that are sockets of the node."""
 
     connections: Load = Load()
     sockets: Load = Load()
 
     @property
     def total(self) -> Load:
-        """What schedulers compare."""
-        active, inactive = (
-            max(one, 0) + max(other, 0)
-            for one, other in zip(self.connections, self.sockets, strict=True)
-        )
-        return Load(active, inactive)
+        """What schedulers compare, as people read it."""
+        return Load(max(self.connections.active, 0), max(self.connections.inactive, 0))
+
+    @property
+    def of_packets(self) -> Load:
+        """Connections that have an entry in the table of connections."""
+        (active, inactive), (sockets, datagrams) = self
+        return Load(active - sockets, inactive - datagrams)
 
 
 def read_load(raw: bytes, record: Record) -> BackendLoad:

@@ -43,7 +43,7 @@ MAPS: dict[str, MapInfo] = {
     "service_networks": MapInfo(),
     "socket_optouts": MapInfo(),
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),
-    "backend_loads": MapInfo("--max-backends", Role.INTERNAL),
+    "backend_loads": MapInfo("--max-backends"),
     "udp_serving": MapInfo("--max-backend-slots", Role.INTERNAL),
     # connections
     "connections": MapInfo("--max-connections"),
