@@ -153,6 +153,20 @@ static inline __u8 counted_clear(struct connection *connection, __u64 bits)
 	return __sync_fetch_and_and(word, ~(bits << COUNTED_SHIFT)) >> COUNTED_SHIFT;
 }
 
+/*
+ * Add a new connection that is `counted` to the load of its backend. This is before its entry can be
+ * found: who finds it may take it back.
+ */
+static inline void load_enter(__u8 protocol, struct connection *connection)
+{
+	bool inactive = connection_inactive(protocol, connection);
+
+	if (!connection->counted)
+		return;
+	load_add(connection->counters, !inactive, inactive);
+	connection->counted = inactive ? COUNTED | COUNTED_INACTIVE : COUNTED;
+}
+
 /* Have the load of the backend follow the state of a connection. */
 static inline void load_follow(__u8 protocol, struct connection *connection)
 {

@@ -44,6 +44,14 @@ static inline void policy_for(struct policy *policy, const struct frontend *fron
 	*policy = policies[client < CLIENT_OTHER ? client : CLIENT_OTHER];
 }
 
+/* != 0, without a branch, which the compiler makes of what it understands. */
+static inline __u32 not_zero(__u32 number)
+{
+	number |= -number;
+	asm("" : "+r"(number));
+	return number >> 31;
+}
+
 /* Set `key` to the slot of the client's last backend, if the policy still has that. */
 static inline void affinity_apply(struct backend_key *key, const struct policy *policy,
 				  const struct address *client, __u32 seconds)
@@ -175,10 +183,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (!backend)
 			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
-		/* != 0, without a branch, which the compiler makes of what it understands. */
-		affinity |= -affinity;
-		asm("" : "+r"(affinity));
-		choice->sticky = affinity >> 31;
+		choice->sticky = not_zero(affinity);
 		choice->counts = schedule_counts(frontend->schedule);
 		return VERDICT_DNAT;
 	}

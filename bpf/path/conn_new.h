@@ -116,10 +116,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.after = *after;
 	entry.masquerade = choice->masquerade;
 	entry.shortcut = packet->ends.client;
-	if (choice->counts)
-		entry.counted = connection_inactive(packet->flow.protocol, &entry) ?
-					COUNTED | COUNTED_INACTIVE :
-					COUNTED;
+	entry.counted = choice->counts;
 	if (packet->flow.protocol == PROTO_TCP)
 		entry.window_shift = tcp_window_shift(skb, packet->l4);
 	/*
@@ -134,10 +131,10 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 		fast_flow_remove(&packet->flow);
 	if (entry.masquerade && !masquerade_request(after, &entry))
 		return -ENOSPC;
+	load_enter(packet->flow.protocol, &entry);
 	error = connection_take(&packet->flow, &entry);
-	if (!error && entry.counted)
-		load_add(entry.counters, !(entry.counted & COUNTED_INACTIVE),
-			 !!(entry.counted & COUNTED_INACTIVE));
+	if (error)
+		load_leave(&entry);
 	if (error == -EEXIST)
 		conn_new_undo(after, &entry);
 	else if (error)

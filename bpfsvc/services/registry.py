@@ -229,7 +229,7 @@ def _candidates(one: Applied) -> Iterator[CandidatesEntry]:
     at: dict[int, int] = {}
     for first, chunk, run in found:
         weights = [weight for _, weight in candidate_rows(run)]
-        start = at[first] if first in at else first
+        start = at.setdefault(first, first)
         at[first] = start + len(weights)
         rows = candidate_run(zip(counters[start : start + len(weights)], weights, strict=True))
         yield CandidatesEntry(one.service_id, one.generation, first, chunk, rows)
