@@ -100,6 +100,27 @@ static inline __u32 part_mask(__u32 parts, enum schedule_part part)
 	return -((parts & part) / part);
 }
 
+/* Set `work->number` to the number of a schedule that does not compare loads. */
+static inline void schedule_static(struct schedule_work *work, const struct frontend *frontend,
+				   const struct address *asked, const struct client *client,
+				   __u32 random, bool counted)
+{
+	__u32 parts = PARTS >> (8 * (frontend->schedule & 7)) & 0xff;
+	__u32 to = part_mask(parts, PART_DESTINATION);
+	__u32 value = (address_folded(asked) & to) | (address_folded(&client->address) & ~to);
+	struct schedule_round *round;
+
+	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
+	work->number = (random & part_mask(parts, PART_RANDOM)) |
+		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
+		       (maglev_hash(value) & part_mask(parts, PART_MAGLEV));
+	work->key.service = frontend->service;
+	round = schedule_rounds.lookup(&work->key.service);
+	if (round)
+		work->number = counted ? __sync_fetch_and_add(&round->connections, 1) :
+					 round->connections;
+}
+
 /*
  * Return the number that a schedule gives to a client's connection. `random` is the one that a
  * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
@@ -111,32 +132,18 @@ static inline __u32 schedule_number(const struct frontend *frontend, const struc
 				    bool compares)
 {
 	const struct policy *policies = &frontend->pod;
-	const struct policy *policy =
-		policies + (client->class < CLIENT_OTHER ? client->class : CLIENT_OTHER);
-	__u64 shift = 8 * (frontend->schedule & 15);
-	__u32 parts = (shift < 64 ? PARTS >> shift : PART_RANDOM) & 0xff;
-	__u32 to = part_mask(parts, PART_DESTINATION);
-	__u32 value = (address_folded(asked) & to) | (address_folded(&client->address) & ~to);
-	struct schedule_round *round;
+	__u32 class = client->class < CLIENT_OTHER ? client->class : CLIENT_OTHER;
+	__u32 only = 0, compared = -schedule_counts(frontend->schedule);
 	struct schedule_work *work;
-	__u32 only = 0, compared;
 
 	work = schedule_works.lookup(&only);
 	if (!work)
 		return random;
-	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
-	work->number = (random & part_mask(parts, PART_RANDOM)) |
-		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
-		       (maglev_hash(value) & part_mask(parts, PART_MAGLEV));
-	work->key.service = frontend->service;
-	round = schedule_rounds.lookup(&work->key.service);
-	if (round)
-		work->number = counted ? __sync_fetch_and_add(&round->connections, 1) :
-					 round->connections;
-	if (compares && schedule_counts(frontend->schedule))
-		schedule_least(work, frontend, policy, random);
+	if (compares && compared)
+		schedule_least(work, frontend, policies + class, random);
+	else
+		schedule_static(work, frontend, asked, client, random, counted);
 	AS_IN_MEMORY();
-	compared = -schedule_counts(frontend->schedule);
 	work->number = (work->number & ~compared) | (work->place & compared);
 	AS_IN_MEMORY();
 	return work->number;
