@@ -27,6 +27,7 @@
 #include "path/gc.h"
 #include "path/icmp_errors.h"
 #include "path/passes.h"
+#include "path/recount.h"
 #include "path/reject.h"
 #include "path/socket_lb.h"
 #include "path/step_missing.h"
@@ -250,6 +251,12 @@ int gc(struct __sk_buff *skb)
 	return gc_flows(skb);
 }
 
+/* Run by the agent: correct the loads of backends. */
+int recount(struct __sk_buff *skb)
+{
+	return recount_request(skb);
+}
+
 /* Run by `bpfsvc explain`: what would become of a first packet. */
 int explain(struct __sk_buff *skb)
 {
@@ -295,4 +302,10 @@ int getpeername4(struct bpf_sock_addr *context)
 int getpeername6(struct bpf_sock_addr *context)
 {
 	return socket_reverse(context, false);
+}
+
+/* Any socket is closed by its last process. */
+int release(struct bpf_sock *context)
+{
+	return socket_end(context);
 }

@@ -28,5 +28,6 @@ struct choice {
 	__u32 service;
 	__u8 masquerade;
 	__u8 sticky; /* the service has session affinity */
-	__u8 zero[2];
+	__u8 counts; /* for the load of the backend */
+	__u8 zero;
 };

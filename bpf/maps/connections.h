@@ -22,6 +22,8 @@
 
 #include "lib/flow.h"
 #include "lib/map.h"
+#include "lib/wire.h"
+#include "maps/backend_loads.h"
 #include "maps/half_open.h"
 #include "maps/port_filter.h"
 
@@ -56,11 +58,17 @@ struct connection {
 	__be32 acknowledged;
 	__be16 window;
 	__u8 window_shift; /* of its window, plus one; 0: not known */
-	__u8 zero;
+	__u8 counted;	   /* of enum counted, where the client's packets find their backend */
 	/* One end is no pod, and packets take the fast path; see path/fast_path.h. */
 	__u8 outside;
 	__u8 closed_first; /* the sender of this direction has sent its FIN before the other did */
 	__u8 zeros[6];
+};
+
+/* Whether a connection is in the load of its backend. */
+enum counted {
+	COUNTED = 1,
+	COUNTED_INACTIVE = 2, /* as an inactive one */
 };
 
 /* Whether a connection has been reset. */
@@ -122,6 +130,85 @@ static inline __s64 connection_idle(const struct connection *connection, __u64 n
 	return now - connection->seen;
 }
 
+/*
+ * True for what ip_vs calls inactive: TCP that is closing, UDP, and SCTP before it is established.
+ */
+static inline bool connection_inactive(__u8 protocol, const struct connection *connection)
+{
+	if (connection->fin_sent || connection->fin_received || connection->reset == RESET_CERTAIN)
+		return true;
+	return protocol != PROTO_TCP && (protocol != PROTO_SCTP || !connection->established);
+}
+
+/*
+ * Change bits of `counted`, and return all as they were: of several CPUs that do so, one has made
+ * the change. Atomic operations are on 8 bytes, and leave the others of those as they are.
+ */
+#define COUNTED_AT __builtin_offsetof(struct connection, counted)
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define COUNTED_SHIFT (COUNTED_AT % 8 * 8)
+#else
+#define COUNTED_SHIFT (56 - COUNTED_AT % 8 * 8)
+#endif
+
+static inline __u8 counted_set(struct connection *connection, __u64 bits)
+{
+	__u64 *word = (void *)connection + COUNTED_AT / 8 * 8;
+
+	return __sync_fetch_and_or(word, bits << COUNTED_SHIFT) >> COUNTED_SHIFT;
+}
+
+static inline __u8 counted_clear(struct connection *connection, __u64 bits)
+{
+	__u64 *word = (void *)connection + COUNTED_AT / 8 * 8;
+
+	return __sync_fetch_and_and(word, ~(bits << COUNTED_SHIFT)) >> COUNTED_SHIFT;
+}
+
+/*
+ * Add a new connection that is `counted` to the load of its backend. This is before its entry can be
+ * found: who finds it may take it back.
+ */
+static inline void load_enter(__u8 protocol, struct connection *connection)
+{
+	bool inactive = connection_inactive(protocol, connection);
+
+	if (!connection->counted)
+		return;
+	load_add(connection->counters, !inactive, inactive);
+	connection->counted = inactive ? COUNTED | COUNTED_INACTIVE : COUNTED;
+}
+
+/* Have the load of the backend follow the state of a connection. */
+static inline void load_follow(__u8 protocol, struct connection *connection)
+{
+	bool inactive;
+
+	if (!connection->counted)
+		return;
+	inactive = connection_inactive(protocol, connection);
+	if (inactive == !!(connection->counted & COUNTED_INACTIVE))
+		return;
+	if (inactive && counted_set(connection, COUNTED_INACTIVE) == COUNTED)
+		load_add(connection->counters, -1, 1);
+	if (!inactive &&
+	    counted_clear(connection, COUNTED_INACTIVE) == (COUNTED | COUNTED_INACTIVE))
+		load_add(connection->counters, 1, -1);
+}
+
+/* Take a connection out of the load of its backend: its entry is about to go. */
+static inline void load_leave(struct connection *connection)
+{
+	__u8 counted;
+
+	if (!connection->counted)
+		return;
+	counted = counted_clear(connection, COUNTED | COUNTED_INACTIVE);
+	if (counted & COUNTED)
+		load_add(connection->counters, counted & COUNTED_INACTIVE ? 0 : -1,
+			 counted & COUNTED_INACTIVE ? -1 : 0);
+}
+
 static inline struct connection *connection_find(struct flow *flow)
 {
 	struct port_filter *filter = port_filter_find(flow->hook, flow->protocol, flow->source_port,
@@ -175,8 +262,11 @@ static inline void entry_delete(struct flow *flow)
 		new_connections.delete(flow);
 }
 
-/* Remove the pair that `flow` belongs to. `connection`, its entry, must not be used afterwards. */
-static inline void connection_remove(struct flow *flow, struct connection *connection)
+/*
+ * Remove the pair around the wire that `flow` belongs to: no load counts it. `connection`, its
+ * entry, must not be used afterwards.
+ */
+static inline void masquerade_pair_remove(struct flow *flow, struct connection *connection)
 {
 	struct flow partner;
 
@@ -184,6 +274,23 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 		entry_delete(&partner);
 	if (connection->held)
 		half_open_release();
+	entry_delete(flow);
+}
+
+/* Remove the pair that `flow` belongs to, likewise. */
+static inline void connection_remove(struct flow *flow, struct connection *connection)
+{
+	struct connection *other;
+	struct flow partner;
+
+	other = partner_find(&partner, flow, connection);
+	if (other) {
+		load_leave(other);
+		entry_delete(&partner);
+	}
+	if (connection->held)
+		half_open_release();
+	load_leave(connection);
 	entry_delete(flow);
 }
 
@@ -196,7 +303,7 @@ static inline void masquerade_remove(const struct flow *after)
 	routed.hook = HOOK_EGRESS;
 	masquerade = connection_find(&routed);
 	if (masquerade && !masquerade->reply)
-		connection_remove(&routed, masquerade);
+		masquerade_pair_remove(&routed, masquerade);
 }
 
 /* The same if it is that of a closed connection: `after` now belongs to a direct one. */
@@ -208,5 +315,5 @@ static inline void masquerade_forget(const struct flow *after)
 	routed.hook = HOOK_EGRESS;
 	masquerade = connection_find(&routed);
 	if (masquerade && !masquerade->reply && connection_closed(masquerade))
-		connection_remove(&routed, masquerade);
+		masquerade_pair_remove(&routed, masquerade);
 }

@@ -28,7 +28,21 @@ enum schedule {
 	SCHEDULE_DESTINATION, /* the address that the client asked for */
 	SCHEDULE_MAGLEV,      /* as SCHEDULE_SOURCE, by the hash of Maglev */
 	SCHEDULE_MAGLEV_PORT, /* as SCHEDULE_SOURCE_PORT, by the hash of Maglev */
+	/* From here on by the loads of the backends, which are counted for these only. */
+	SCHEDULE_LC,   /* least connections */
+	SCHEDULE_WLC,  /* the same, by weight */
+	SCHEDULE_SED,  /* shortest expected delay */
+	SCHEDULE_NQ,   /* the same, but idle ones first */
+	SCHEDULE_OVF,  /* the highest weight, until that many connections are active */
+	SCHEDULE_TWOS, /* the better one of two at random */
 };
+
+/* 1 if the loads of backends are counted for a schedule, else 0; without a branch. */
+static inline __u32 schedule_counts(__u32 schedule)
+{
+	asm("" : "+r"(schedule));
+	return (SCHEDULE_LC - 1 - schedule) >> 31;
+}
 
 /*
  * What becomes of TCP connections to an endpoint that leaves; the agent sees to it. Unless they are

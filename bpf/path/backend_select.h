@@ -6,6 +6,7 @@
 #include "maps/backend_counters.h"
 #include "maps/backends.h"
 #include "maps/counters.h"
+#include "maps/destinations.h"
 #include "maps/frontends.h"
 #include "maps/positions.h"
 #include "maps/refusals.h"
@@ -14,6 +15,8 @@
 #include "maps/source_ranges.h"
 #include "path/client.h"
 #include "path/schedule.h"
+#include "path/schedule_loads.h"
+#include "path/schedule_work.h"
 
 enum verdict {
 	VERDICT_NONE, /* no frontend: the packet or call is left as it is */
@@ -28,7 +31,8 @@ enum verdict {
 
 /* For whom a backend is chosen. */
 enum chooser {
-	CHOOSER_PACKET, /* or a socket of the node, which no tc program translates */
+	CHOOSER_PACKET,
+	CHOOSER_NODE_SOCKET, /* which no tc program translates; see schedule_prepare() */
 	CHOOSER_POD_SOCKET,
 	CHOOSER_EXPLAIN, /* nothing is counted */
 };
@@ -39,6 +43,14 @@ static inline void policy_for(struct policy *policy, const struct frontend *fron
 	const struct policy *policies = &frontend->pod;
 
 	*policy = policies[client < CLIENT_OTHER ? client : CLIENT_OTHER];
+}
+
+/* != 0, without a branch, which the compiler makes of what it understands. */
+static inline __u32 not_zero(__u32 number)
+{
+	number |= -number;
+	asm("" : "+r"(number));
+	return number >> 31;
 }
 
 /* Set `key` to the slot of the client's last backend, if the policy still has that. */
@@ -64,6 +76,30 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 }
 
 /*
+ * Compare the loads of backends for a socket of the node, if the schedule of what it asks for does
+ * that. This is before other things are looked at: the verifier follows the comparison once for
+ * each path that leads to it.
+ */
+static inline void schedule_prepare(const struct frontend_key *asked)
+{
+	struct frontend *frontend;
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	work = schedule_works.lookup(&only);
+	if (!work)
+		return;
+	work->asked = *asked;
+	if (address_is_v4_loopback(&work->asked.address))
+		work->asked.address.words[3] = bpf_htonl(0x7f000001);
+	if (!destination_may_be_frontend(&work->asked.address))
+		return;
+	frontend = frontend_find(&work->asked);
+	if (frontend && schedule_counts(frontend->schedule))
+		schedule_least(work, frontend, &frontend->node, bpf_get_prandom_u32());
+}
+
+/*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
  * not know the port of the client yet, and the verifier has less to follow; and tc has an entry of
  * each connection, by which it can be reset when its backend leaves.
@@ -75,7 +111,7 @@ static inline bool slot_choose(struct backend_key *key, const struct frontend *f
 	if (chooser == CHOOSER_POD_SOCKET)
 		return !(frontend->schedule | policy->table | frontend->removal);
 	if (frontend->schedule | policy->table)
-		schedule_apply(key, policy, number);
+		schedule_apply(key, policy, number, frontend->schedule);
 	return true;
 }
 
@@ -112,7 +148,8 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 
 	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
 		number = schedule_number(frontend, &frontend_key->address, client, number,
-					 chooser != CHOOSER_EXPLAIN);
+					 chooser != CHOOSER_EXPLAIN,
+					 chooser != CHOOSER_NODE_SOCKET);
 #pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 2; attempt++) {
 		struct backend_key key = {};
@@ -147,7 +184,8 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		if (!backend)
 			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
-		choice->sticky = (affinity | -affinity) >> 31; /* != 0, without a branch */
+		choice->sticky = not_zero(affinity);
+		choice->counts = schedule_counts(frontend->schedule);
 		return VERDICT_DNAT;
 	}
 	return VERDICT_DROP;

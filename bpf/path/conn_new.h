@@ -119,6 +119,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.after = *after;
 	entry.masquerade = choice->masquerade;
 	entry.shortcut = packet->ends.client;
+	entry.counted = choice->counts;
 	if (packet->flow.protocol == PROTO_TCP)
 		entry.window_shift = tcp_window_shift(skb, packet->l4);
 	/*
@@ -133,7 +134,10 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 		fast_flow_remove(&packet->flow);
 	if (entry.masquerade && !masquerade_request(after, &entry))
 		return -ENOSPC;
+	load_enter(packet->flow.protocol, &entry);
 	error = connection_take(&packet->flow, &entry);
+	if (error)
+		load_leave(&entry);
 	if (error == -EEXIST)
 		conn_new_undo(after, &entry);
 	else if (error)

@@ -28,8 +28,11 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 	other = partner_find(&partner, flow, connection);
 	connection->fin_sent = connection->fin_received = connection->reset = 0;
 	connection->closed_first = 0;
-	if (other)
-		other->fin_sent = other->fin_received = other->reset = other->closed_first = 0;
+	load_follow(flow->protocol, connection);
+	if (!other)
+		return;
+	other->fin_sent = other->fin_received = other->reset = other->closed_first = 0;
+	load_follow(flow->protocol, other);
 }
 
 #define TCP_LONGEST_SEGMENT 65536 /* as offloads put them together */
@@ -135,13 +138,16 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	connection->reset = reset;
 	if (other)
 		other->reset = reset;
-	if (!(tcp_flags & TCP_FIN) || !fin_counts(skb, packet, connection, other))
-		return;
-	connection->fin_sent = 1;
-	if (!connection->fin_received)
-		connection->closed_first = 1;
+	if (tcp_flags & TCP_FIN && fin_counts(skb, packet, connection, other)) {
+		connection->fin_sent = 1;
+		if (!connection->fin_received)
+			connection->closed_first = 1;
+		if (other)
+			other->fin_received = 1;
+	}
+	load_follow(flow->protocol, connection);
 	if (other)
-		other->fin_received = 1;
+		load_follow(flow->protocol, other);
 }
 
 /* Remove an entry whose partner is missing: nothing would translate the other direction. */
@@ -150,6 +156,7 @@ static inline void connection_forget_half(struct flow *flow, struct connection *
 	COUNT(dropped__evicted);
 	if (connection->held)
 		half_open_release();
+	load_leave(connection);
 	entry_delete(flow);
 }
 
@@ -188,6 +195,7 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 	connection->replied = other->replied = 1;
 	connection->established = other->established = 1;
 	connection->reset = other->reset = RESET_NONE;
+	load_follow(flow->protocol, connection->reply ? other : connection);
 	if (connection->held) {
 		connection->held = other->held = 0;
 		half_open_release();

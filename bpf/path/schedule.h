@@ -1,6 +1,6 @@
 /*
- * Which place of a Service's schedule is a client's: by a random number, in turn, or by a hash. The
- * hashes are those of ip_vs.
+ * Which place of a Service's schedule is a client's: by a random number, in turn, by a hash, or by
+ * the loads of the backends. The hashes are those of ip_vs.
  */
 #pragma once
 
@@ -11,21 +11,8 @@
 #include "maps/schedule_rounds.h"
 #include "maps/schedule_tables.h"
 #include "path/client.h"
-
-/*
- * All that is calculated, in a map: the verifier does not follow values there, so the schedules do
- * not multiply the paths through all that comes after them. What is read after AS_IN_MEMORY() is
- * read from the map; a register would still say by which path it was calculated.
- */
-#define AS_IN_MEMORY() asm volatile("" ::: "memory")
-
-struct schedule_work {
-	struct schedule_key key;
-	__u32 number;
-	__u32 slot;
-};
-
-MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);
+#include "path/schedule_loads.h"
+#include "path/schedule_work.h"
 
 /* An address as one number in host order, as ip_vs folds it. */
 static inline __u32 address_folded(const struct address *address)
@@ -113,24 +100,16 @@ static inline __u32 part_mask(__u32 parts, enum schedule_part part)
 	return -((parts & part) / part);
 }
 
-/*
- * Return the number that a schedule gives to a client's connection. `random` is the one that a
- * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
- * take turns have an entry in schedule_rounds.
- */
-static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
-				    const struct client *client, __u32 random, bool counted)
+/* Set `work->number` to the number of a schedule that does not compare loads. */
+static inline void schedule_static(struct schedule_work *work, const struct frontend *frontend,
+				   const struct address *asked, const struct client *client,
+				   __u32 random, bool counted)
 {
 	__u32 parts = PARTS >> (8 * (frontend->schedule & 7)) & 0xff;
 	__u32 to = part_mask(parts, PART_DESTINATION);
 	__u32 value = (address_folded(asked) & to) | (address_folded(&client->address) & ~to);
 	struct schedule_round *round;
-	struct schedule_work *work;
-	__u32 only = 0;
 
-	work = schedule_works.lookup(&only);
-	if (!work)
-		return random;
 	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
 	work->number = (random & part_mask(parts, PART_RANDOM)) |
 		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
@@ -140,16 +119,34 @@ static inline __u32 schedule_number(const struct frontend *frontend, const struc
 	if (round)
 		work->number = counted ? __sync_fetch_and_add(&round->connections, 1) :
 					 round->connections;
-	AS_IN_MEMORY();
-	return work->number;
 }
 
-/* The places that a number is for: those of the table, or the slots where there is no table. */
-static inline __u32 schedule_places(const struct policy *policy)
+/*
+ * Return the number that a schedule gives to a client's connection. `random` is the one that a
+ * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
+ * take turns have an entry in schedule_rounds. Without `compares`, schedule_prepare() has compared
+ * loads before.
+ */
+static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
+				    const struct client *client, __u32 random, bool counted,
+				    bool compares)
 {
-	__u32 table = (policy->table | -policy->table) >> 31;
+	const struct policy *policies = &frontend->pod;
+	__u32 class = client->class < CLIENT_OTHER ? client->class : CLIENT_OTHER;
+	__u32 only = 0, compared = -schedule_counts(frontend->schedule);
+	struct schedule_work *work;
 
-	return policy->table | (policy->size & (table - 1));
+	work = schedule_works.lookup(&only);
+	if (!work)
+		return random;
+	if (compares && compared)
+		schedule_least(work, frontend, policies + class, random);
+	else
+		schedule_static(work, frontend, asked, client, random, counted);
+	AS_IN_MEMORY();
+	work->number = (work->number & ~compared) | (work->place & compared);
+	AS_IN_MEMORY();
+	return work->number;
 }
 
 /*
@@ -158,7 +155,7 @@ static inline __u32 schedule_places(const struct policy *policy)
  * have a table have entries in schedule_tables.
  */
 static inline void schedule_apply(struct backend_key *key, const struct policy *policy,
-				  __u32 number)
+				  __u32 number, __u8 schedule)
 {
 	struct schedule_chunk *chunk;
 	struct schedule_work *work;
@@ -177,5 +174,5 @@ static inline void schedule_apply(struct backend_key *key, const struct policy *
 	if (chunk)
 		work->slot = chunk->slots[work->number % SCHEDULE_CHUNK];
 	AS_IN_MEMORY();
-	key->slot = policy->first + work->slot;
+	key->slot = (policy->first + work->slot) | schedule_refuses(number, schedule);
 }

@@ -13,6 +13,7 @@
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/settings.h"
+#include "maps/socket_loads.h"
 #include "maps/socket_overflow.h"
 #include "maps/socket_storage.h"
 #include "maps/udp_sockets.h"
@@ -257,6 +258,43 @@ static inline void connect_note(struct bpf_sock_addr *context, const struct sock
 	}
 }
 
+/*
+ * Have a socket count for the load of the backend that was chosen. Of an MPTCP socket, only its own
+ * end is seen, and not those of its paths.
+ */
+static inline void socket_count(struct bpf_sock_addr *context, const struct socket_call *call)
+{
+	bool datagram = call->asked.protocol != PROTO_TCP;
+	void *mptcp = datagram ? NULL : skc_to_mptcp_sock(context->sk);
+	struct socket_load *counted;
+
+	if (mptcp)
+		counted = socket_loads.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	else
+		counted = socket_loads.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (counted)
+		socket_load_begin(counted, call->choice.backend.counters, datagram);
+}
+
+/* A socket that connects anew counts for nothing until it has another backend. */
+static inline void socket_uncount(struct bpf_sock_addr *context)
+{
+	struct socket_load *counted = socket_loads.sk_storage_get(context->sk, 0, 0);
+
+	if (counted)
+		socket_load_end(counted);
+}
+
+/* The end of a socket. */
+static inline int socket_end(struct bpf_sock *context)
+{
+	struct socket_load *counted = socket_loads.sk_storage_get(context, 0, 0);
+
+	if (counted)
+		socket_load_end(counted);
+	return 1;
+}
+
 /* Send a call to the backend that was chosen, and remember that for the socket. */
 static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool connect,
 				   const struct socket_call *call,
@@ -265,6 +303,8 @@ static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool 
 	if (known)
 		socket_remember(context, known, call, false);
 	choice_made(&call->choice, &call->client);
+	if (connect && call->choice.counts)
+		socket_count(context, call);
 	if (connect && call->asked.protocol == PROTO_TCP)
 		mptcp_note(context, call);
 	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
@@ -318,7 +358,7 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 	int verdict;
 
 	loopback_normalize(&key.address);
-	verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_PACKET);
+	verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_NODE_SOCKET);
 	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT)
@@ -358,10 +398,13 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	if (is_unspecified(&call.asked.address))
 		return 1;
 	known = socket_translations.sk_storage_get(context->sk, 0, 0);
-	if (known && connect)
+	if (known && connect) {
 		socket_forget(known);
-	else if (known && socket_reuse(context, v4, settings, &call, known))
+		socket_uncount(context);
+	} else if (known && socket_reuse(context, v4, settings, &call, known))
 		return 1;
+	if (call.cookie == settings->netns_cookie)
+		schedule_prepare(&call.asked);
 	bound = socket_bound(context, v4, connect, &call.client.address);
 	if (call.cookie != settings->netns_cookie) {
 		pod = pod_client(context, connect, settings, &call, known, bound);

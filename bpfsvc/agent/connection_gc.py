@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
+from bpfsvc.agent.load_recount import LoadRecount
 from bpfsvc.base.address import family
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Lifetimes
@@ -47,6 +48,7 @@ class ConnectionGc:
         self._connections = pinned.map("connections")
         self._new_connections = pinned.map("new_connections")
         self._gc = GcProgram(pinned)
+        self._loads = LoadRecount(pinned)
         layout = pinned.layout.maps["connections"]
         self._protocol = layout.key.pick("protocol")
         self._origin = layout.key.pick("source", "source_port", "protocol")
@@ -93,14 +95,22 @@ class ConnectionGc:
         removed = entries = half_open = 0
         room = self._connections.max_entries
         crowded, early_ports = self.entries > _CROWDED * room, self.entries > _ROOMY * room
+        recount = self._loads.begin()
+        if recount:
+            for block in self._new_connections.blocks():
+                recount.add_new(block)
         for block in self._connections.blocks():
             entries += block.size
+            if recount:
+                recount.add(block)
             over, held = self._over(block, crowded, early_ports)
             half_open += held
             removed += self._gc.remove(over, crowded=crowded, early_ports=early_ports)
             if self._stop.wait(_PAUSE):
                 return removed
         self._correct_half_open(half_open)
+        if recount:
+            recount.end()
         self._warn_if_crowded(entries)
         self.entries = entries
         return removed

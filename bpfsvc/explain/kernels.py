@@ -24,6 +24,7 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.build.installation import install
 from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.maps.backend_loads import Load, read_load
 from bpfsvc.datapath.maps.layout import Value
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
@@ -39,7 +40,7 @@ from bpfsvc.explain.context import (
 from bpfsvc.explain.programs import Decision, decide, send
 from bpfsvc.explain.question import Case, Question, from_flow
 from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
-from bpfsvc.explain.schedule import schedule_reasons
+from bpfsvc.explain.schedule import load_reasons, schedule_reasons
 from bpfsvc.model import ObjectError
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
@@ -51,6 +52,7 @@ from bpfsvc.services.ids import Ids
 from bpfsvc.services.nodeport_addresses import LOOPBACK
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.restore import restore
+from bpfsvc.services.schedulers import Schedule
 
 # -- the running agent's kernel --------------------------------------------------------------------
 
@@ -85,7 +87,12 @@ class LiveKernel:
             self._own,
             decision.backend,
         )
-        return answer_for(outcome, tuple(self._reasons(outcome, decision)))
+        loads = load_reasons(outcome, self._load)
+        return answer_for(outcome, (*self._reasons(outcome, decision), *loads))
+
+    def _load(self, counters: int) -> Load:
+        raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
+        return read_load(raw, self._pinned.layout.maps["backend_loads"].value).total
 
     def _reasons(self, outcome: Outcome, decision: Decision) -> Iterator[str]:
         port = outcome.owner.port
@@ -189,7 +196,7 @@ class PrivateKernel:
         verdict, backend, source = decision.verdict, decision.backend, b""
         if not question.is_of_node:
             result = send(self._pinned, question, self._interface, own, port)
-            self._forget_traffic()
+            self._forget_traffic(decision.frontend)
             if result.verdict != verdict:
                 raise KernelError(
                     f"the programs contradict each other about {unpack(question.destination)}:"
@@ -206,10 +213,14 @@ class PrivateKernel:
         others = losers(self._ownership, decision.frontend)
         return answer_for(outcome, tuple(reasons(outcome, known, self._context.context, others)))
 
-    def _forget_traffic(self) -> None:
-        """Remove what packets wrote, so that the next one is the first of its connection."""
+    def _forget_traffic(self, frontend: Frontend) -> None:
+        """Remove what a packet wrote, so that the next one is the first of its connection."""
         for name in _OF_TRAFFIC:
             _empty(self._pinned.map(name))
+        owner, loads = self._owners.get(frontend), self._pinned.map("backend_loads")
+        if owner and Schedule(owner.frontends()[frontend].schedule).counts:
+            for counters in owner.counter_ids:
+                loads.update(struct.pack("=I", counters), bytes(loads.value_size))
 
     def _write_interface(self, name: str) -> None:
         """Describe the device in the maps as the node's interface of that name."""

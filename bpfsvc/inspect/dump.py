@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bpfsvc.base.errors import UsageError
+from bpfsvc.datapath.maps.backend_loads import BackendLoad
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.registry import Role, map_info
 from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services
@@ -74,6 +75,14 @@ _VIEWS = {
         schedulers.schedule_tables,
         {**_NAMES, "schedule_tables": (schedulers.TABLE, schedulers.PLACES)},
         keys=len(schedulers.TABLE),
+    ),
+    "candidates": _View(
+        schedulers.candidates,
+        {**_NAMES, "candidates": (schedulers.TABLE, ("rows",))},
+        keys=len(schedulers.TABLE),
+    ),
+    "backend_loads": _View(
+        schedulers.backend_loads, {"backend_loads": (_NUMBER, BackendLoad._fields)}
     ),
     "connections": _View(
         lambda reader: connections.connections(reader, time.monotonic_ns()),

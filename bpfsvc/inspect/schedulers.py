@@ -7,18 +7,20 @@ with equal weights is ``rr``.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from math import gcd
 from typing import NamedTuple
 
+from bpfsvc.datapath.maps.backend_loads import read_load
 from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.inspect.fields import chooser, lacks
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.services.entries import CLIENTS
-from bpfsvc.services.schedulers import NO_SLOT
+from bpfsvc.services.entries import CLIENTS, CandidateRun, candidate_rows
+from bpfsvc.services.schedulers import COMPARED, NO_SLOT, Schedule
 from bpfsvc.services.scheduling import scheduler_text
 
 SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
@@ -29,6 +31,9 @@ PLACES = ("slots",)
 
 _EXACT = ("random", "round")
 """Kinds of which the tables have the very weights; other tables have a fixed number of places."""
+
+_COMPARED = tuple(one.name.lower() for one in Schedule if one.counts)
+"""Kinds whose candidates have the weights."""
 
 _MOST, _TOLERANCE = 10, 0.03
 """Up to which smallest weight others are tried for such a table, and how far off they may be."""
@@ -43,7 +48,12 @@ class FrontendSchedule(NamedTuple):
     @property
     def scheduler(self) -> str:
         """The name of the scheduler."""
-        return scheduler_text(self.kind, weighted=any(self.tables))
+        return scheduler_text(self.kind, max(self.tables))
+
+    @property
+    def compares(self) -> bool:
+        """True if it compares the loads of backends."""
+        return self.kind in _COMPARED
 
 
 _NO_SCHEDULE = FrontendSchedule()
@@ -73,6 +83,8 @@ def weights(
     ``kind``, ``table``: of its :class:`FrontendSchedule`. Without a table all have weight 1.
     """
     first, size = slots
+    if kind in _COMPARED:
+        return _candidate_weights(reader, service, generation, first, size)
     layout = reader.layout.maps.get("schedule_tables")
     if not table or layout is None or lacks(layout.key, TABLE) or lacks(layout.value, PLACES):
         return (1,) * size
@@ -86,6 +98,45 @@ def weights(
         chunk += 1
     counts = [places[slot] for slot in range(size)]
     return _exact(counts) if kind in _EXACT else _close(counts)
+
+
+def _candidate_weights(
+    reader: Reader, service: int, generation: int, first: int, size: int
+) -> tuple[int, ...]:
+    key = reader.layout.maps["candidates"].key
+    found: list[int] = []
+    while len(found) < size:
+        chunk = {"service": service, "generation": generation, "first": first}
+        raw = reader.value("candidates", key.pack({**chunk, "chunk": len(found) // COMPARED}))
+        rows = [weight for _, weight in candidate_rows(CandidateRun(raw or b""))]
+        if not rows:
+            return (1,) * size  # removed meanwhile
+        found += rows
+    return tuple(found[:size])
+
+
+def candidates(reader: Reader) -> Records:
+    """Return whose loads are compared, in this order: the id of the counters, and the weight."""
+    layout = reader.layout.maps["candidates"]
+    key, names = chooser(layout.key, TABLE), ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("candidates"):
+        service, generation, first, chunk = key(raw_key)
+        shown = tuple(f"{one}={weight}" for one, weight in candidate_rows(CandidateRun(raw)))
+        rows.append((names[service], generation, first, chunk, shown))
+    return Records("candidates", (*TABLE, "candidates"), sorted(rows))
+
+
+def backend_loads(reader: Reader) -> Records:
+    """Return the loads that are not 0, by the ids of counters."""
+    record = reader.layout.maps["backend_loads"].value
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("backend_loads"):
+        if any(raw):
+            load = read_load(raw, record)
+            rows.append((int.from_bytes(raw_key, sys.byteorder), *load.connections, *load.sockets))
+    columns = ("counters", "active", "inactive", "active_sockets", "inactive_sockets")
+    return Records("backend_loads", columns, sorted(rows))
 
 
 def places_of(raw: bytes, record: Record) -> list[int]:

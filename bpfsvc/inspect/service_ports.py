@@ -243,7 +243,7 @@ class _Reached:
             if where not in self.chosen:
                 among = tuple(self._slots.chosen(self._service, one.generation, policy))
                 self.chosen[where] = among
-                if table and len(among) == size:
+                if (table or one.schedule.compares) and len(among) == size:
                     found = self._slots.weights(self._service, where, one.schedule.kind, table)
                     for slot, weight in zip(among, found, strict=True):
                         # The larger set has the weights of more endpoints to compare with.

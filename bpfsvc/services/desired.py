@@ -143,7 +143,7 @@ def port_entries(
     of_family = endpoints.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
-    backends, slots, tables = place(
+    backends, slots, tables, weights = place(
         endpoints,
         scheduling,
         config.scheduler,
@@ -167,7 +167,8 @@ def port_entries(
             policies = _special(policies, service.affinity_seconds, restricted, echo, removal)
         met[one.frontend] = policies
     in_use = bool(ranges) and any(policies.restricted for policies in met.values())
-    return PortEntries(port.number, backends, met, extra_entries(ranges if in_use else (), tables))
+    extra = extra_entries(ranges if in_use else (), tables, weights)
+    return PortEntries(port.number, backends, met, extra)
 
 
 _REJECT = Policy(0, 0, False, True)

@@ -7,7 +7,8 @@ and nothing below them knows what a NodePort is. Addresses are packed (see
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, NewType
 
@@ -154,6 +155,28 @@ _CHUNK = 128 * PLACE_BYTES
 
 _UNUSED = b"\xff"
 
+CandidateRun = NewType("CandidateRun", bytes)
+"""Candidates, end to end: the id of the counters and the weight, both of 32 bits."""
+
+_CANDIDATE = struct.Struct("=II")
+
+_CANDIDATES = 64
+"""Candidates in one entry of the map (CANDIDATES of bpf/maps/candidates.h)."""
+
+PolicyWeights = tuple[int, tuple[int, ...]]
+"""The first slot of a policy, and the weight of each of its slots."""
+
+
+def candidate_run(rows: Iterable[tuple[int, int]]) -> CandidateRun:
+    """Return one entry of candidates, of ids of counters and weights."""
+    packed = b"".join(_CANDIDATE.pack(*row) for row in rows)
+    return CandidateRun(packed.ljust(_CANDIDATE.size * _CANDIDATES, b"\0"))
+
+
+def candidate_rows(run: CandidateRun) -> Iterator[tuple[int, int]]:
+    """Yield ids of counters and weights; those of weight 0 are none."""
+    return (row for row in _CANDIDATE.iter_unpack(run) if row[1])
+
 
 def chunks_of(table: int) -> range:
     """Return the numbers of the entries that hold a table of so many places."""
@@ -161,8 +184,15 @@ def chunks_of(table: int) -> range:
 
 
 @lru_cache(maxsize=512)
-def extra_entries(ranges: tuple[Network, ...], tables: tuple[ScheduleTable, ...] = ()) -> Extra:
-    """Return the entries of the maps of source ranges and of schedules' tables."""
+def extra_entries(
+    ranges: tuple[Network, ...],
+    tables: tuple[ScheduleTable, ...] = (),
+    weights: tuple[PolicyWeights, ...] = (),
+) -> Extra:
+    """Return the entries of the maps of source ranges, of schedules' tables, and of candidates.
+
+    The ids of counters of candidates are not known yet.
+    """
     extra: dict[str, tuple[tuple[Any, ...], ...]] = {}
     if ranges:
         extra["source_ranges"] = tuple((one,) for one in ranges)
@@ -171,6 +201,12 @@ def extra_entries(ranges: tuple[Network, ...], tables: tuple[ScheduleTable, ...]
             (first, at // _CHUNK, table[at : at + _CHUNK].ljust(_CHUNK, _UNUSED))
             for first, table in tables
             for at in range(0, len(table), _CHUNK)
+        )
+    if weights:
+        extra["candidates"] = tuple(
+            (first, chunk, candidate_run((0, one) for one in of_slots[at : at + _CANDIDATES]))
+            for first, of_slots in weights
+            for chunk, at in enumerate(range(0, len(of_slots), _CANDIDATES))
         )
     return extra or NO_EXTRA
 

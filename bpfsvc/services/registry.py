@@ -9,7 +9,7 @@ here, and the function that fills it (see :func:`extra_map`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
@@ -17,7 +17,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.applied import Applied
-from bpfsvc.services.entries import Frontend, PlaceRun, Policies, ServicePort
+from bpfsvc.services.entries import (
+    CandidateRun,
+    Frontend,
+    PlaceRun,
+    Policies,
+    ServicePort,
+    candidate_rows,
+    candidate_run,
+)
 from bpfsvc.services.schedulers import Schedule
 
 E = TypeVar("E", bound=tuple[Any, ...])
@@ -54,6 +62,8 @@ class ServiceMap(Generic[E]):
     * ``by_kernel``: the programs make the entries; the agent deletes those of service ports that
       are no more. The key is the service id.
     * ``put_once``: the programs count in the value; an entry that is there is left as it is.
+    * ``extra_of``: returns what ``PortEntries.extra`` has of an entry, if that is not all fields
+      but service id and generation.
     """
 
     name: str
@@ -65,6 +75,7 @@ class ServiceMap(Generic[E]):
     counted: bool = False
     by_kernel: bool = False
     put_once: bool = False
+    extra_of: Callable[[E], tuple[Any, ...]] | None = None
     key: Callable[[E], Any] = field(init=False)
     """The function from an entry to its key: a tuple, or the only field of it."""
 
@@ -153,6 +164,16 @@ class ScheduleTableEntry(NamedTuple):
     slots: PlaceRun
 
 
+class CandidatesEntry(NamedTuple):
+    """64 backends of those from slot ``first`` on, of which the programs compare the loads."""
+
+    service_id: int
+    generation: int
+    first: int
+    chunk: int
+    rows: CandidateRun
+
+
 class RoundEntry(NamedTuple):
     """A service port whose backends take turns."""
 
@@ -203,6 +224,27 @@ def _positions(one: Applied) -> Iterable[PositionEntry]:
         PositionEntry(service_id, generation, *place, slots)
         for place, slots in one.positions().items()
     ]
+
+
+def _candidates(one: Applied) -> Iterator[CandidatesEntry]:
+    """Return the weights that the service port has, each with the counters of its backend."""
+    found = one.extra.get("candidates")
+    if not found:
+        return
+    counters = [counters_id for _, _, counters_id, _ in one.records()]
+    at: dict[int, int] = {}
+    for first, chunk, run in found:
+        weights = [weight for _, weight in candidate_rows(run)]
+        start = at.setdefault(first, first)
+        at[first] = start + len(weights)
+        rows = candidate_run(zip(counters[start : start + len(weights)], weights, strict=True))
+        yield CandidatesEntry(one.service_id, one.generation, first, chunk, rows)
+
+
+def _candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
+    """Return what the service port has of such an entry."""
+    weights = candidate_run((0, weight) for _, weight in candidate_rows(entry.rows))
+    return entry.first, entry.chunk, weights
 
 
 _ROUND = Schedule.ROUND.value
@@ -270,6 +312,15 @@ BACKENDS = ServiceMap("backends", BackendEntry, 3, "--max-backend-slots", _backe
 POSITIONS = ServiceMap("positions", PositionEntry, 4, "--max-backends", _positions, Restore.DERIVED)
 SOURCE_RANGES = extra_map("source_ranges", SourceRangeEntry, 2, "--max-source-ranges")
 SCHEDULE_TABLES = extra_map("schedule_tables", ScheduleTableEntry, 4, "--max-schedule-chunks")
+CANDIDATES = ServiceMap(
+    "candidates",
+    CandidatesEntry,
+    4,
+    "--max-schedule-chunks",
+    _candidates,
+    Restore.EXTRA,
+    extra_of=_candidate_weights,
+)
 SCHEDULE_ROUNDS = ServiceMap(
     "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
 )
@@ -293,6 +344,7 @@ MAPS: tuple[ServiceMap[Any], ...] = (
     POSITIONS,
     SOURCE_RANGES,
     SCHEDULE_TABLES,
+    CANDIDATES,
     SCHEDULE_ROUNDS,
     ECHO_ADDRESSES,
     FRONTENDS,

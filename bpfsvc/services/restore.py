@@ -21,11 +21,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, get_type_hints
 
 from bpfsvc.services.applied import Applied, applied
-from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Frontend, Policies, chunks_of
+from bpfsvc.services.entries import (
+    NO_EXTRA,
+    Backend,
+    Extra,
+    Frontend,
+    Policies,
+    candidate_rows,
+    chunks_of,
+)
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.registry import (
     BACKENDS,
+    CANDIDATES,
     FRONTENDS,
     MAPS,
     SCHEDULE_TABLES,
@@ -36,6 +45,7 @@ from bpfsvc.services.registry import (
     ServiceMap,
     ServiceName,
 )
+from bpfsvc.services.schedulers import Schedule
 
 _NOTHING_SHARED: Mapping[bytes, bytes] = {}
 
@@ -156,6 +166,8 @@ def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> 
     extra = _extra(name.service_id, generation, found)
     if not _has_tables(current.values(), extra):
         return None
+    if not _has_candidates(current.values(), extra):
+        return None
     pairs = [(Backend(one.address, one.port, one.hairpin), one.counters_id) for one in slots]
     one = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
     return one if _has_derived(one, found) else None
@@ -170,7 +182,7 @@ def _extra(service_id: int, generation: int, found: _All) -> Extra:
     extra = {
         one.name: tuple(
             sorted(
-                entry[2 if one.has_generation else 1 :]
+                one.extra_of(entry) if one.extra_of else entry[2 if one.has_generation else 1 :]
                 for entry in entries.of(service_id)
                 if getattr(entry, "generation", generation) == generation
             )
@@ -201,6 +213,20 @@ def _has_tables(policies: Iterable[Policies], extra: Extra) -> bool:
         for chunk in chunks_of(one.table)
     }
     return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
+
+
+def _has_candidates(policies: Iterable[Policies], extra: Extra) -> bool:
+    """True if each backend that is compared with others has its weight."""
+    weighed: Counter[int] = Counter()
+    for first, _, run in extra.get(CANDIDATES.name, ()):
+        weighed[first] += sum(1 for _ in candidate_rows(run))
+    return all(
+        weighed[one.first] == one.size
+        for all_of in policies
+        if Schedule(all_of.schedule).counts
+        for one in all_of.by_class
+        if one.size
+    )
 
 
 def _reach(policies: Iterable[Policies]) -> int:

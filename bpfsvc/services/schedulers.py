@@ -1,11 +1,12 @@
-"""How the backends of a service port are chosen: ip_vs's static schedulers, laid out as tables.
+"""How the backends of a service port are chosen: ip_vs's schedulers, laid out as tables.
 
 The programs know kinds of numbers only (a random one, a counter, a hash) and take the place
 ``number % length`` of a table. What a scheduler does beyond that stands in the table and is decided
 here, by the rules of the kernel's ``net/netfilter/ipvs/ip_vs_NAME.c``. Slot k is the k-th endpoint
 of those with a weight above 0. Endpoints with weight 0 are quiesced: nobody new is sent there.
 
-Schedulers that compare numbers of connections (:data:`COUNTING`) are not there yet.
+Schedulers that compare numbers of connections get weights in place of a table; these numbers, and
+the comparison, are the programs' (bpf/path/schedule_loads.h).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from struct import unpack
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX
-from bpfsvc.services.entries import Place
+from bpfsvc.services.entries import Backend, Place
 
 
 class Schedule(IntEnum):
@@ -33,6 +34,22 @@ class Schedule(IntEnum):
     DESTINATION = 4
     MAGLEV = 5
     MAGLEV_PORT = 6
+    LC = 7
+    WLC = 8
+    SED = 9
+    NQ = 10
+    OVF = 11
+    TWOS = 12
+
+    @property
+    def counts(self) -> bool:
+        """True if the connections of each backend are counted."""
+        return self >= Schedule.LC
+
+    @property
+    def may_refuse(self) -> bool:
+        """True if clients are refused while every endpoint has too many connections."""
+        return self is Schedule.OVF
 
 
 class Scheduler(NamedTuple):
@@ -52,11 +69,12 @@ class Layout(NamedTuple):
     """What a scheduler becomes: the kind of number, and a table of 16-bit slot numbers.
 
     The numbers are in the machine's order, as the map has them. Without a table the number of the
-    place is the slot.
+    place is the slot. ``weights`` are those of the slots, where loads are compared.
     """
 
     schedule: Schedule
     table: bytes = b""
+    weights: tuple[int, ...] = ()
 
 
 NO_SLOT = 0xFFFF
@@ -74,8 +92,11 @@ MAGLEV_PLACES = {4093: 6, 8191: 6, 16381: 7, 32749: 7, 65521: 8, 131071: 8}
 These are its CONFIG_IP_VS_MH_TAB_INDEX 12 to 17; the bits are half of that.
 """
 
-COUNTING = ("lc", "wlc", "sed", "nq", "lblc", "lblcr", "fo", "ovf", "twos")
-"""Schedulers of ip_vs that compare numbers of connections."""
+COMPARED = 64
+"""Endpoints that are compared; of more, two at random are (bpf/maps/candidates.h)."""
+
+MISSING = ("lblc", "lblcr")
+"""Schedulers of ip_vs that are not there."""
 
 
 _SHOWN = 40
@@ -90,7 +111,7 @@ def parse_scheduler(text: str) -> Scheduler:
     name, *flags = (part.strip() for part in text.split(","))
     kind = _KINDS.get(name)
     if kind is None:
-        why = "counts connections, which bpfsvc does not do yet" if name in COUNTING else "unknown"
+        why = "is one of ip_vs that bpfsvc does not have" if name in MISSING else "unknown"
         raise ValueError(f"scheduler {name[:_SHOWN]!r}: {why}; use one of {', '.join(_KINDS)}")
     for flag in flags:
         if flag not in kind.flags:
@@ -108,7 +129,27 @@ def lay_out(scheduler: Scheduler, weighted: Sequence[tuple[Place, int]]) -> Layo
     by_port = f"{scheduler.name}-port" in scheduler.flags
     fallback = f"{scheduler.name}-fallback" in scheduler.flags
     table = kind.table(tuple(weighted), fallback) if any(one[1] for one in weighted) else b""
-    return Layout(kind.by_port if by_port else kind.schedule, table)
+    weights = _candidates(kind.schedule, _positive(tuple(weighted)))
+    return Layout(kind.by_port if by_port else kind.schedule, table, weights)
+
+
+def in_order(
+    scheduler: Scheduler, endpoints: list[Backend], weight: Callable[[Backend], int]
+) -> list[Backend]:
+    """Return endpoints in the order of their slots.
+
+    ``ovf`` takes the first one that has room, so those of the highest weight come first.
+    """
+    if _KINDS[scheduler.name].schedule is not Schedule.OVF:
+        return endpoints
+    return sorted(endpoints, key=lambda one: -weight(one))
+
+
+def _candidates(schedule: Schedule, weights: _Weights) -> _Weights:
+    """Return the weights by which loads are compared; nothing where none are."""
+    if not schedule.counts:
+        return ()
+    return (1,) * len(weights) if schedule is Schedule.LC else weights
 
 
 _Weighted = tuple[tuple[Place, int], ...]
@@ -134,6 +175,20 @@ def _in_turn(_weighted: _Weighted, _fallback: bool) -> bytes:
 def _at_random(weighted: _Weighted, _fallback: bool) -> bytes:
     """Return a table in which an endpoint has as many places as its weight."""
     return _blocks(_reduced(_positive(weighted)))
+
+
+def _first_of_all(weighted: _Weighted, _fallback: bool) -> bytes:
+    """Return a table of one place: the first endpoint of the highest weight (ip_vs_fo.c)."""
+    weights = _positive(weighted)
+    return _packed([weights.index(max(weights))]) if len(weights) > 1 else b""
+
+
+def _of_many(weighted: _Weighted, _fallback: bool) -> bytes:
+    """Return the table from which two are drawn, where there are too many to compare all.
+
+    ``ovf`` compares those of the highest weights.
+    """
+    return _at_random(weighted, False) if len(_positive(weighted)) > COMPARED else b""
 
 
 def _in_weighted_turn(weighted: _Weighted, _fallback: bool) -> bytes:
@@ -340,4 +395,11 @@ _KINDS = {
     "sh": _Kind(Schedule.SOURCE, _by_source, Schedule.SOURCE_PORT, ("sh-fallback", "sh-port")),
     "dh": _Kind(Schedule.DESTINATION, _by_destination, Schedule.DESTINATION),
     "mh": _Kind(Schedule.MAGLEV, _by_maglev, Schedule.MAGLEV_PORT, ("mh-fallback", "mh-port")),
+    "lc": _Kind(Schedule.LC, _in_turn, Schedule.LC),
+    "wlc": _Kind(Schedule.WLC, _of_many, Schedule.WLC),
+    "sed": _Kind(Schedule.SED, _of_many, Schedule.SED),
+    "nq": _Kind(Schedule.NQ, _of_many, Schedule.NQ),
+    "fo": _Kind(Schedule.RANDOM, _first_of_all, Schedule.RANDOM),
+    "ovf": _Kind(Schedule.OVF, _in_turn, Schedule.OVF),
+    "twos": _Kind(Schedule.TWOS, _at_random, Schedule.TWOS),
 }

@@ -70,12 +70,18 @@ _TEXTS = {
     "maglev": "mh",
     "maglev_port": "mh,mh-port",
 }
-"""Names of :class:`Schedule`, in lower case, in ip_vs's words."""
+"""Names of :class:`Schedule`, in lower case, in ip_vs's words; others are called the same."""
 
 
-def scheduler_text(kind: str, *, weighted: bool) -> str:
-    """Return the scheduler that a kind of number stands for; with a table, turns are ``wrr``."""
-    return "wrr" if kind == "round" and weighted else _TEXTS.get(kind, kind)
+def scheduler_text(kind: str, places: int) -> str:
+    """Return the scheduler that a kind of number stands for.
+
+    With a table turns are ``wrr``, and what is always the same is ``fo``. ``places``: the length of
+    the longest table, 0 without one.
+    """
+    if kind == "round" and places:
+        return "wrr"
+    return "fo" if kind == "random" and places == 1 else _TEXTS.get(kind, kind)
 
 
 class Schedulings:

@@ -14,8 +14,8 @@ from operator import not_
 from typing import NamedTuple
 
 from bpfsvc.services.endpoints import PortEndpoints
-from bpfsvc.services.entries import PLACE_BYTES, Backend, ScheduleTable
-from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, lay_out
+from bpfsvc.services.entries import PLACE_BYTES, Backend, PolicyWeights, ScheduleTable
+from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, in_order, lay_out
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
 from bpfsvc.services.slow_start import Shares, gradual
 from bpfsvc.services.weights import USUAL
@@ -43,11 +43,15 @@ class Slots(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The backends in the order of their slots, the ranges, and the table of each that has one."""
+    """The backends in the order of their slots, the ranges, and what belongs to these.
+
+    ``tables``: of each range that has one. ``weights``: of the slots, where loads are compared.
+    """
 
     backends: tuple[Backend, ...]
     slots: Slots
     tables: tuple[ScheduleTable, ...] = ()
+    weights: tuple[PolicyWeights, ...] = ()
 
 
 def place(
@@ -100,20 +104,24 @@ def _scheduled(
     quiesced: dict[Backend, None] = {}
     ranges: list[Range] = []
     tables: list[ScheduleTable] = []
+    candidates: list[PolicyWeights] = []
     schedule = Schedule.RANDOM
     for endpoints in [cluster] if cluster == local else [cluster, local]:
+        endpoints = in_order(scheduler, endpoints, weight)
         by, weights = gradual(scheduler, shares, ((one, weight(one)) for one in endpoints))
         chosen = list(compress(endpoints, weights))
         quiesced |= dict.fromkeys(compress(endpoints, map(not_, weights)))
         places = [one.place for one in endpoints]
-        schedule, table = lay_out(by, list(zip(places, weights, strict=True)))
-        refuses = bool(endpoints) and (not chosen or _has_gap(table))
+        schedule, table, of_slots = lay_out(by, list(zip(places, weights, strict=True)))
+        refuses = bool(endpoints) and (not chosen or _has_gap(table) or schedule.may_refuse)
         ranges.append(Range(len(backends), len(chosen), len(table) // PLACE_BYTES, refuses))
         if table:
             tables.append((len(backends), table))
+        if of_slots:
+            candidates.append((len(backends), of_slots))
         backends += chosen
     slots = Slots(ranges[0], ranges[-1], anything, schedule.value)
-    return Placed((*backends, *quiesced), slots, tuple(tables))
+    return Placed((*backends, *quiesced), slots, tuple(tables), tuple(candidates))
 
 
 def _weight(endpoints: PortEndpoints, scheduling: Scheduling, one: Backend) -> int:

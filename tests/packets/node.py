@@ -101,6 +101,9 @@ class Node:
         ):
             found = self.pinned.map(name)
             found.delete_many([key for key, _ in found.items()])
+        loads = self.pinned.map("backend_loads")
+        nothing = bytes(loads.value_size)
+        loads.update_many((key, nothing) for key, value in loads.items() if value != nothing)
         for name in ("direct_flows", "fast_flows"):
             fingerprints = self.pinned.map(name)
             fingerprints.update_many(

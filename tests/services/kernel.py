@@ -18,11 +18,12 @@ from typing import Any
 
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort
+from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort, candidate_rows
 from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.registry import (
     BACKENDS,
+    CANDIDATES,
     ECHO_ADDRESSES,
     ENDPOINTS,
     FRONTENDS,
@@ -33,6 +34,7 @@ from bpfsvc.services.registry import (
     SERVICES,
     SOURCE_RANGES,
     BackendEntry,
+    CandidatesEntry,
     E,
     EchoEntry,
     EndpointEntry,
@@ -67,6 +69,7 @@ class Kernel:
         self.positions: dict[Key, PositionEntry] = self.maps[POSITIONS]
         self.ranges: dict[Key, SourceRangeEntry] = self.maps[SOURCE_RANGES]
         self.frontends: dict[Frontend, FrontendEntry] = self.maps[FRONTENDS]
+        self.candidates: dict[Key, CandidatesEntry] = self.maps[CANDIDATES]
         self.tables: dict[Key, ScheduleTableEntry] = self.maps[SCHEDULE_TABLES]
         self.rounds: dict[int, RoundEntry] = self.maps[SCHEDULE_ROUNDS]
         self.vanished: set[Frontend] = set()
@@ -128,8 +131,21 @@ class Kernel:
         assert len(places) == policy.table, "a table has missing places"
         for slot in places:
             assert slot < policy.size or (slot == NO_SLOT and policy.reject)
+        if Schedule(entry.policies.schedule).counts:
+            self._check_candidates(entry, policy)
         if entry.policies.schedule == Schedule.ROUND:
             assert entry.service_id in self.rounds, "nobody counts the turns"
+
+    def _check_candidates(self, entry: FrontendEntry, policy: Policy) -> None:
+        """Check that each backend of a policy is compared, under the counters that it has."""
+        of = entry.service_id, entry.generation
+        rows = [
+            counters
+            for chunk in range(-(-policy.size // 64))
+            for counters, _ in candidate_rows(self.candidates[*of, policy.first, chunk].rows)
+        ]
+        slots = range(policy.first, policy.first + policy.size)
+        assert rows == [self.backends[*of, slot].counters_id for slot in slots]
 
     def table(self, entry: FrontendEntry, policy: Policy) -> list[int]:
         """Return the places of the table of a policy."""

@@ -53,6 +53,7 @@ SCHEDULERS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
         {"bpfsvc.io/scheduler": "wrr", "bpfsvc.io/weights": "10.0.0.1=3,10.0.0.2=0"},
         {"bpfsvc.io/scheduler": "sh", "bpfsvc.io/weights": "node/here=0"},
         {"bpfsvc.io/scheduler": "mh", "bpfsvc.io/weights": "10.0.0.1=2"},
+        {"bpfsvc.io/scheduler": "wlc", "bpfsvc.io/weights": "10.0.0.1=2,10.0.0.3=0"},
         {"bpfsvc.io/weights": "node/here=0,node/there=2"},
     ]
 )

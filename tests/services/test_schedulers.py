@@ -102,9 +102,9 @@ def test_a_scheduler_is_read_with_its_flags(text: str, scheduler: Scheduler) -> 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "scheduler '': unknown; use one of random, rr, wrr, sh, dh, mh"),
-        ("RR", "scheduler 'RR': unknown; use one of random, rr, wrr, sh, dh, mh"),
-        ("wlc", "scheduler 'wlc': counts connections, which bpfsvc does not do yet; use one of"),
+        ("", "scheduler '': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
+        ("RR", "scheduler 'RR': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
+        ("lblc", "scheduler 'lblc': is one of ip_vs that bpfsvc does not have; use one of"),
         ("sh,mh-port", "scheduler 'sh': unknown flag 'mh-port'; it has sh-fallback and sh-port"),
         ("rr,sh-port", "scheduler 'rr': unknown flag 'sh-port'; it has no flags"),
         ("mh,", "scheduler 'mh': unknown flag ''; it has mh-fallback and mh-port"),
@@ -137,6 +137,13 @@ def test_an_error_of_a_long_text_is_short(text: str) -> None:
         ("dh", Schedule.DESTINATION),
         ("mh,mh-fallback", Schedule.MAGLEV),
         ("mh,mh-port", Schedule.MAGLEV_PORT),
+        ("lc", Schedule.LC),
+        ("wlc", Schedule.WLC),
+        ("sed", Schedule.SED),
+        ("nq", Schedule.NQ),
+        ("ovf", Schedule.OVF),
+        ("twos", Schedule.TWOS),
+        ("fo", Schedule.RANDOM),
     ],
 )
 def test_a_scheduler_has_its_kind_of_number(text: str, schedule: Schedule) -> None:
@@ -363,3 +370,43 @@ def test_clients_have_the_buckets_of_the_kernel() -> None:
     assert ipvs.sh_hash(pack("10.0.0.0"), port=1) == 0x27
     assert ipvs.dh_hash(pack("a00:1::")) == 0x27
     assert ipvs.dh_hash(pack("a00::1:0:0:0")) == ipvs.dh_hash(pack("a00:0:1::"))
+
+
+# -- Schedulers by loads, and fo ------------------------------------------------------------------
+
+
+@FEW
+@given(SETS)
+def test_fo_always_leads_to_the_highest_weight(there: list[Destination]) -> None:
+    layout = laid_out("fo", there)
+    assert layout.weights == ()
+    found = set(positions(layout, there)) if layout.table else {positions(layout, there)[0]}
+    assert found == {ipvs.fo(there)}
+
+
+@pytest.mark.parametrize("name", ["wlc", "sed", "nq", "ovf", "twos"])
+def test_the_weights_of_the_slots_are_compared(name: str) -> None:
+    assert laid_out(name, destinations([3, 0, 1])).weights == (3, 1)
+    assert laid_out(name, destinations([0, 0])).weights == ()
+
+
+def test_lc_does_not_look_at_weights() -> None:
+    assert laid_out("lc", destinations([3, 0, 7])).weights == (1, 1)
+    assert laid_out("lc", destinations([9] * 99 + [1])).table == b""
+
+
+@pytest.mark.parametrize("name", ["wlc", "sed", "nq"])
+def test_of_many_endpoints_two_are_drawn_by_their_weights(name: str) -> None:
+    assert laid_out(name, destinations([2] * 63 + [1])).table == b""
+    weights = [2] * 64 + [1]
+    assert Counter(numbers(laid_out(name, destinations(weights)))) == Counter(
+        dict(enumerate(weights))
+    )
+
+
+def test_twos_draws_each_endpoint_as_ip_vs_does() -> None:
+    """The first has the one number that ip_vs draws beyond the sum of the weights."""
+    there = destinations([2, 0, 1, 3])
+    table = positions(laid_out("twos", there), there)
+    drawn = [table[max(draw - 1, 0)] for draw in range(len(table) + 1)]
+    assert drawn == [ipvs.twos_drawn(there, draw) for draw in range(len(table) + 1)]

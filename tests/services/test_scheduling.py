@@ -11,7 +11,7 @@ import pytest
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import EndpointSlice, ModelObject, ObjectKey, Service
 from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries
+from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries, candidate_rows
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.registry import BACKENDS, ENDPOINTS, POSITIONS
 from bpfsvc.services.schedulers import NO_SLOT, Schedule, Scheduler
@@ -380,3 +380,32 @@ def test_nothing_is_written_of_a_quiesced_backend_but_its_slot() -> None:
     (one,) = cluster.planner.applied_state
     assert [entry.slot for entry in BACKENDS.entries(one)] == [0, 1]
     assert list(POSITIONS.entries(one)) == []
+
+
+# -- backends whose loads are compared --
+
+
+def test_backends_are_compared_by_their_weights() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("wlc", "10.0.0.1=2,10.0.0.2=0"), endpoint_slice(ONE, TWO, THREE))
+    assert cluster.policies.schedule == Schedule.WLC
+    ids = {one.address: one.counters_id for one in cluster.kernel.backends.values()}
+    (entry,) = cluster.kernel.candidates.values()
+    rows = list(candidate_rows(entry.rows))
+    assert rows == [(ids[pack("10.0.0.1")], 2), (ids[pack("10.0.0.3")], 1)]
+
+
+def test_ovf_has_the_highest_weight_first_and_refuses() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("ovf", "10.0.0.2=9"), endpoint_slice(ONE, TWO, THREE))
+    slots = [one.address for _, one in sorted(cluster.kernel.backends.items())]
+    assert slots == [pack("10.0.0.2"), pack("10.0.0.1"), pack("10.0.0.3")]
+    assert cluster.policies.pod.reject
+
+
+def test_a_restart_finds_the_weights_that_are_compared() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("sed", "10.0.0.1=3"), endpoint_slice(ONE, TWO))
+    before = dict(cluster.kernel.candidates), cluster.generation
+    cluster.restart()
+    assert (dict(cluster.kernel.candidates), cluster.generation) == before

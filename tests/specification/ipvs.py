@@ -230,3 +230,119 @@ def mh_table(destinations: Sequence[Destination], tab_index: int = 12) -> list[i
 def mh(table: Sequence[int | None], address: bytes, port: int = 0) -> int | None:
     """Return the destination of a client. ``port`` is 0 without the flag mh-port."""
     return table[mh_hash(address, port) % len(table)]
+
+
+# -- Schedulers by numbers of connections: include/net/ip_vs.h, ip_vs_lc.c and its relatives ------
+
+
+class Conns(NamedTuple):
+    """The connections of a destination at one moment (``activeconns``, ``inactconns``)."""
+
+    active: int = 0
+    inactive: int = 0
+
+    @property
+    def overhead(self) -> int:
+        """What an active connection costs is 256 times an inactive one (conn_overhead)."""
+        return self.active * 256 + self.inactive
+
+
+def lc(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
+    """Return the destination with the least overhead; weights only say who is quiesced."""
+    least: int | None = None
+    for position, one in enumerate(destinations):
+        if one.weight == 0:
+            continue
+        if least is None or conns[position].overhead < conns[least].overhead:
+            least = position
+    return least
+
+
+def wlc(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
+    """Return the destination with the least overhead for its weight.
+
+    The search begins after the first one that has a weight. Of those after it, nobody with weight 0
+    can be less: its product is 0.
+    """
+    begin = next((at for at, one in enumerate(destinations) if one.weight > 0), None)
+    if begin is None:
+        return None
+    least = begin
+    for position in range(begin + 1, len(destinations)):
+        ours = conns[least].overhead * destinations[position].weight
+        if ours > conns[position].overhead * destinations[least].weight:
+            least = position
+    return least
+
+
+def sed(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
+    """Return the destination where one more active connection waits least."""
+    begin = next((at for at, one in enumerate(destinations) if one.weight > 0), None)
+    if begin is None:
+        return None
+    least = begin
+    for position in range(begin + 1, len(destinations)):
+        ours = (conns[least].active + 1) * destinations[position].weight
+        if ours > (conns[position].active + 1) * destinations[least].weight:
+            least = position
+    return least
+
+
+def nq(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
+    """Return the first destination without an active connection, or else that of ``sed``."""
+    least: int | None = None
+    for position, one in enumerate(destinations):
+        if one.weight == 0:
+            continue
+        if conns[position].active == 0:
+            return position
+        if least is None:
+            least = position
+            continue
+        ours = (conns[least].active + 1) * one.weight
+        if ours > (conns[position].active + 1) * destinations[least].weight:
+            least = position
+    return least
+
+
+def ovf(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
+    """Return the destination of the highest weight that has not more active connections than it."""
+    highest: int | None = None
+    for position, one in enumerate(destinations):
+        if one.weight == 0 or conns[position].active > one.weight:
+            continue
+        if highest is None or one.weight > destinations[highest].weight:
+            highest = position
+    return highest
+
+
+def fo(destinations: Sequence[Destination]) -> int | None:
+    """Return the destination of the highest weight."""
+    highest: int | None = None
+    for position, one in enumerate(destinations):
+        if one.weight > (0 if highest is None else destinations[highest].weight):
+            highest = position
+    return highest
+
+
+def twos(
+    destinations: Sequence[Destination], conns: Sequence[Conns], draws: tuple[int, int]
+) -> int | None:
+    """Return the one of two drawn destinations that has less overhead for its weight.
+
+    ``draws`` are numbers from 0 to the sum of the weights, both included.
+    """
+    first, second = (twos_drawn(destinations, draw) for draw in draws)
+    if first is None or second is None:
+        return None
+    ours = destinations[second].weight * conns[first].overhead
+    return second if ours > destinations[first].weight * conns[second].overhead else first
+
+
+def twos_drawn(destinations: Sequence[Destination], draw: int) -> int | None:
+    """Return the destination that a number stands for: weights are taken off until none is left."""
+    for position, one in enumerate(destinations):
+        draw -= one.weight
+        if one.weight > 0 and draw <= 0:
+            return position
+    return None

@@ -35,7 +35,7 @@ def is_missing_bcc(error: BpfsvcError) -> bool:
     return error.message == BCC_MISSING.message
 
 
-TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "gc", "explain")
+TC_PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3", "gc", "recount", "explain")
 """Programs of type tc that are attached, or run by the agent. Those of steps are another type's."""
 
 _STEP = "STEP_"
@@ -50,13 +50,17 @@ SOCKET_PROGRAMS = {
     "recvmsg6": 20,
     "getpeername4": 29,
     "getpeername6": 30,
+    "release": 34,
 }
 """Socket programs and their attach types (``enum bpf_attach_type``)."""
+
+_OF_ANY_CALL = ("release",)
+"""Socket programs that see the socket and no address."""
 
 XDP_PROGRAMS = ("xdp",)
 """Programs for uplinks, which see a packet before the kernel makes one of it."""
 
-_SCHED_CLS, _XDP, _SOCK_ADDR = 3, 6, 18
+_SCHED_CLS, _XDP, _SOCK, _SOCK_ADDR = 3, 6, 9, 18
 
 _XDP_ATTACH_TYPE = 37
 """BPF_XDP, which a link asks for."""
@@ -114,7 +118,8 @@ def compile_text(request: CompileRequest) -> Bytecode:
     steps = tuple(name.lower() for _, name in numbers)
     wanted = dict.fromkeys((*TC_PROGRAMS, *steps), (_SCHED_CLS, 0))
     wanted |= dict.fromkeys(XDP_PROGRAMS, (_XDP, _XDP_ATTACH_TYPE))
-    wanted |= {name: (_SOCK_ADDR, attach_type) for name, attach_type in SOCKET_PROGRAMS.items()}
+    for name, attach_type in SOCKET_PROGRAMS.items():
+        wanted[name] = (_SOCK if name in _OF_ANY_CALL else _SOCK_ADDR, attach_type)
     programs = tuple(
         _program(name, kind, module.dump_func(name.encode()), names, constants)
         for name, kind in wanted.items()

@@ -9,7 +9,8 @@ the maps are opened, so that no map needs code of its own:
 * A :class:`Network` is an address and, under the name ``prefix``, the number of bits that count:
   those of the network and of all fields between the prefix and it.
 * Numbers named ``...port`` are in network order, texts end with zeros, a tuple is an array of
-  32-bit numbers, a :class:`PlaceRun` is written as it is, and padding is zero.
+  32-bit numbers, a :class:`PlaceRun` and a :class:`CandidateRun` are written as they are, and
+  padding is zero.
 * A value of which the entry names no field is zero; if it is a plain number, 1.
 
 A hundred thousand entries are written at the start, so for each map the functions are put together
@@ -28,7 +29,7 @@ from typing import Any, Generic, NamedTuple, get_type_hints
 from bpfsvc.base.errors import KernelError
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.layout import MapLayout, Record, is_port
-from bpfsvc.services.entries import PlaceRun, Policies
+from bpfsvc.services.entries import CandidateRun, PlaceRun, Policies
 from bpfsvc.services.registry import E, ServiceMap
 
 _NUMBER = "value"
@@ -183,7 +184,7 @@ def _conversions(
         return str.encode, lambda value: intern(value.rstrip(b"\0").decode(errors="replace"))
     if of_type is bool:
         return None, bool
-    if kind.endswith("s") and of_type not in (bytes, PlaceRun):
+    if kind.endswith("s") and of_type not in (bytes, PlaceRun, CandidateRun):
         array = struct.Struct(f"={int(kind[:-1]) // 4}I")
         return lambda value: array.pack(*value), array.unpack
     if is_port(name, kind):

@@ -43,6 +43,7 @@ MAPS: dict[str, MapInfo] = {
     "service_networks": MapInfo(),
     "socket_optouts": MapInfo(),
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),
+    "backend_loads": MapInfo("--max-backends"),
     "udp_serving": MapInfo("--max-backend-slots", Role.INTERNAL),
     # connections
     "connections": MapInfo("--max-connections"),
@@ -60,6 +61,7 @@ MAPS: dict[str, MapInfo] = {
     "socket_translations": _INTERNAL,
     "socket_overflow": _INTERNAL,
     "bound_sockets": _INTERNAL,
+    "socket_loads": _INTERNAL,
     # this node
     "node_addresses": MapInfo("--max-node-addresses"),
     "interfaces": MapInfo("--max-interfaces"),

@@ -1,0 +1,42 @@
+/*
+ * All that schedules calculate, in a map: the verifier does not follow values there, so they do not
+ * multiply the paths through all that comes after them. What is read after AS_IN_MEMORY() is read
+ * from the map; a register would still say by which path it was calculated.
+ */
+#pragma once
+
+#include "lib/map.h"
+#include "maps/frontends.h"
+#include "maps/schedule_tables.h"
+
+#define AS_IN_MEMORY() asm volatile("" ::: "memory")
+
+struct schedule_work {
+	struct schedule_key key;
+	__u32 number;
+	__u32 slot;
+	/* of a comparison of loads: */
+	struct frontend_key asked;
+	__u32 zero;
+	__u64 cost;   /* of the best backend so far, */
+	__u64 weight; /* its weight, */
+	__u32 place;  /* and its place */
+	__u32 size;
+	__u32 places;
+	__u32 drawn;
+	__u64 of_active; /* what counts for how much */
+	__u64 of_inactive;
+	__u64 of_next;
+	__u64 busy_first; /* 0: an idle backend costs nothing; else all bits */
+	__u64 limited;	  /* all bits: the weight is a limit; else 0 */
+};
+
+MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);
+
+/* The places that a number is for: those of the table, or the slots where there is no table. */
+static inline __u32 schedule_places(const struct policy *policy)
+{
+	__u32 table = (policy->table | -policy->table) >> 31;
+
+	return policy->table | (policy->size & (table - 1));
+}

@@ -1,0 +1,161 @@
+"""Counts the connections of backends anew, for the schedulers that compare their numbers.
+
+The programs add and take back each connection once, so their numbers are right but for what is lost
+with entries that the kernel evicts, in a flood of first packets. Each sweep of the connection GC
+counts the entries that it reads. What the programs' number must be lies between two bounds, as
+connections come and go meanwhile; a number outside of them is corrected to the nearer one, so by a
+difference, which the kernel adds (``bpf/path/recount.h``). While nobody comes or goes, the bounds
+are one number.
+
+Connections that began while their Service did not count are found here, too, and count from then
+on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from bpfsvc.datapath.maps.backend_loads import BackendLoad, Load, read_loads
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.recount_program import RecountProgram
+from bpfsvc.datapath.syscall import Block, Map
+from bpfsvc.services.entries import CandidateRun, candidate_rows
+
+_ID = struct.Struct("=I")
+
+
+_NONE = BackendLoad()
+
+
+def correction(counted: Load, before: Load, after: Load, chosen: int) -> Load:
+    """Return what must be added to the programs' numbers.
+
+    * ``counted``: by the entries.
+    * ``before``, ``after``: the programs' numbers around the counting.
+    * ``chosen``: how often the backend was chosen meanwhile, at most.
+    """
+    # At most so many active ones have left meanwhile; and of inactive ones, came and gone.
+    left = max(chosen - (after.active - before.active), 0)
+    came = left + chosen
+    gone = max(came - (after.inactive - before.inactive), 0)
+    return Load(
+        _to_bounds(after.active, counted.active - left, counted.active + chosen),
+        _to_bounds(after.inactive, counted.inactive - gone, counted.inactive + came),
+    )
+
+
+def _to_bounds(number: int, low: int, high: int) -> int:
+    return min(max(number, low), high) - number
+
+
+class LoadRecount:
+    """Counts for one node."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._candidates = pinned.map("candidates")
+        self._service = pinned.layout.maps["candidates"].key.pick("service")
+        self._loads = pinned.map("backend_loads")
+        self._load = pinned.layout.maps["backend_loads"].value
+        self._counters = pinned.map("backend_counters")
+        self._choices = pinned.layout.maps["backend_counters"].value.pick("connections")
+        self._entry = pinned.layout.maps["connections"].value.pick(
+            "service", "counters", "reply", "counted"
+        )
+        self._is_counted = pinned.layout.constant("COUNTED")
+        self._is_inactive = pinned.layout.constant("COUNTED_INACTIVE")
+        self._program = RecountProgram(pinned)
+
+    def begin(self) -> Recount | None:
+        """Begin to count; None if no Service needs it."""
+        services: set[int] = set()
+        backends: set[int] = set()
+        for key, value in self._candidates.items():
+            services.add(self._service.unpack(key)[0])
+            backends.update(counters for counters, _ in candidate_rows(CandidateRun(value)))
+        return Recount(self, services, backends) if services else None
+
+    def loads(self) -> dict[int, BackendLoad]:
+        """Return the programs' numbers that are not 0, by the ids of counters."""
+        return read_loads(self._loads, self._load)
+
+    def choices(self, backends: Iterable[int]) -> dict[int, int]:
+        """Return how often each backend was chosen so far."""
+        return {one: self._chosen(self._counters, one) for one in backends}
+
+    def _chosen(self, counters: Map, backend: int) -> int:
+        raw = counters.lookup(_ID.pack(backend)) or b""
+        size = counters.cpu_value_size
+        return sum(
+            self._choices.unpack_from(raw[at : at + size].ljust(self._choices.size, b"\0"))[0]
+            for at in range(0, len(raw), size)
+        )
+
+    def entries(self, block: Block) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, service, id of counters and state of entries that clients' packets find."""
+        for at, (service, counters, reply, counted) in enumerate(
+            self._entry.iter_unpack(block.values)
+        ):
+            if counters and not reply:
+                yield at, service, counters, counted
+
+    def is_counted(self, state: int) -> bool:
+        """True if an entry of this state is in the load of its backend."""
+        return bool(state & self._is_counted)
+
+    def is_active(self, state: int) -> bool:
+        """True if it is there as an active connection."""
+        return not state & self._is_inactive
+
+    def correct(self, differences: Mapping[int, Load], uncounted: list[bytes]) -> int:
+        """Add differences, and have flows count that do not; return how many numbers were wrong."""
+        self._program.add((backend, *one) for backend, one in differences.items())
+        self._program.count(uncounted)
+        return len(differences)
+
+
+class Recount:
+    """One counting. Hand over all entries of ``new_connections``, then those of ``connections``."""
+
+    def __init__(self, of: LoadRecount, services: set[int], backends: set[int]) -> None:
+        """``services``, ``backends``: those that count, the latter by the ids of counters."""
+        self._of, self._services = of, services
+        # Choices are read first here and last at the end: none of those between is missed.
+        self._chosen = of.choices(backends | of.loads().keys())
+        self._before = of.loads()
+        self._active, self._inactive = Counter[int](), Counter[int]()
+        self._moving: set[bytes] = set()
+        self._uncounted: list[bytes] = []
+
+    def add_new(self, block: Block) -> None:
+        """Count entries that may move to ``connections`` before they are read there."""
+        for at, service, counters, state in self._of.entries(block):
+            self._moving.add(block.key(at))
+            self._add(block, at, service, counters, state)
+
+    def add(self, block: Block) -> None:
+        """Count entries of ``connections``."""
+        for at, service, counters, state in self._of.entries(block):
+            if not self._moving or block.key(at) not in self._moving:
+                self._add(block, at, service, counters, state)
+
+    def _add(self, block: Block, at: int, service: int, counters: int, state: int) -> None:
+        if self._of.is_counted(state):
+            (self._active if self._of.is_active(state) else self._inactive)[counters] += 1
+        elif service in self._services:
+            self._uncounted.append(block.key(at))
+
+    def end(self) -> int:
+        """Correct the programs' numbers; return how many were wrong."""
+        after = self._of.loads()
+        chosen = self._of.choices(self._chosen)
+        differences = {}
+        for backend, so_far in self._chosen.items():
+            counted = Load(self._active[backend], self._inactive[backend])
+            before, now = self._before.get(backend, _NONE), after.get(backend, _NONE)
+            come = chosen[backend] - so_far
+            one = correction(counted, before.of_packets, now.of_packets, come)
+            if any(one):
+                differences[backend] = one
+        return self._of.correct(differences, self._uncounted)

@@ -1,0 +1,137 @@
+"""A Service whose schedule compares loads, and connections that are opened and closed quickly.
+
+A packet is the bytes of one that scapy has made, with other ports: ten thousand connections are
+opened in seconds. Checksums are those of the first; the programs only bring them up to date.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.datapath.maps.backend_loads import read_load
+from bpfsvc.services.entries import (
+    Backend,
+    Frontend,
+    Policies,
+    Policy,
+    PortEntries,
+    ServicePort,
+    extra_entries,
+)
+from bpfsvc.services.schedulers import Schedule
+from tests.packets.node import LINK, REDIRECT, SHOT, UNSPEC, Node, address_port, tcp
+from tests.packets.peers import Peers
+
+FIRST_PORT = 9000
+"""Of the backends: one port more for each."""
+
+
+class Loaded:
+    """A Service of some backends, and its clients."""
+
+    def __init__(self, node: Node, peers: Peers) -> None:
+        self.node, self.peers = node, peers
+        self.backends: list[str] = []
+        self._frames: dict[tuple[str, str], bytes] = {}
+        self._record = node.pinned.layout.maps["backend_loads"].value
+
+    def program(
+        self,
+        schedule: Schedule,
+        weights: Sequence[int],
+        *,
+        table: Sequence[int] = (),
+        reject: bool = False,
+        first: int = 0,
+    ) -> None:
+        """Write the Service: a backend for each weight. ``first``: slots that it may not use."""
+        numbers = range(FIRST_PORT, FIRST_PORT + len(weights))
+        self.backends = [self.peers.with_port(self.peers.backend, one) for one in numbers]
+        others = [self.peers.with_port(self.peers.backend, 7000 + one) for one in range(first)]
+        entries = tuple(Backend(*address_port(one)) for one in (*others, *self.backends))
+        policy = Policy(first, len(weights), False, reject, len(table))
+        policies = Policies(policy, policy, policy, schedule=schedule)
+        number = PROTOCOLS[self.peers.protocol]
+        run = struct.pack(f"={len(table)}H", *table)
+        extra = extra_entries(
+            (),
+            ((first, run),) if table else (),
+            ((first, tuple(weights)),) if schedule.counts else (),
+        )
+        port = ServicePort("default", "web", "", number, self.peers.family)
+        frontends = {Frontend(*address_port(self.peers.vip), number): policies}
+        self.node.program({port: PortEntries(80, entries, frontends, extra)})
+
+    def client(self, port: int) -> str:
+        """Return a client by its port."""
+        return self.peers.with_port(self.peers.client, port)
+
+    # -- quick packets of TCP --
+
+    def open(self, port: int) -> int | None:
+        """Send the first packet of a client; return the number of its backend, None if refused."""
+        verdict, after = self.node.run_frame("ingress", self._frame("S", port))
+        if verdict != UNSPEC:
+            assert verdict in (SHOT, REDIRECT), verdict
+            return None
+        (found,) = struct.unpack_from("!H", after, self._ports + 2)
+        return int(found) - FIRST_PORT
+
+    def send(self, port: int, flags: str) -> None:
+        """Send a packet of the client to the frontend."""
+        assert self.node.run_frame("ingress", self._frame(flags, port))[0] == UNSPEC
+
+    def answer(self, port: int, backend: int, flags: str) -> None:
+        """Send a packet of a backend to the client."""
+        frame = bytearray(self._base("answer", flags))
+        struct.pack_into("!HH", frame, self._ports, FIRST_PORT + backend, port)
+        assert self.node.run_frame("egress", bytes(frame))[0] == UNSPEC
+
+    def flow(self, port: int) -> bytes:
+        """Return the key of the entry by which a client's packets find their backend."""
+        return self.node.flow("ingress", self.peers.opening(self.client(port), self.peers.vip))
+
+    def remove(self, port: int) -> None:
+        """Remove a connection, as the connection GC does."""
+        assert self.node.collect(self.flow(port), force=True) == 1
+
+    @property
+    def _ports(self) -> int:
+        return 14 + (20 if self.peers.family == 4 else 40)
+
+    def _frame(self, flags: str, port: int) -> bytes:
+        frame = bytearray(self._base("client", flags))
+        struct.pack_into("!H", frame, self._ports, port)
+        return bytes(frame)
+
+    def _base(self, who: str, flags: str) -> bytes:
+        if (who, flags) not in self._frames:
+            ends = (self.peers.client, self.peers.vip)
+            if who == "answer":
+                ends = (self.peers.with_port(self.peers.backend, 1), self.peers.client)
+            self._frames[who, flags] = bytes(LINK / tcp(*ends, flags))
+        return self._frames[who, flags]
+
+    # -- numbers --
+
+    def counters(self) -> list[int]:
+        """Return the id of the counters of each backend."""
+        (one,) = self.node.applied_state.of(("default", "web")).values()
+        known = one.counters()
+        return [known[address_port(each)] for each in self.backends]
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return active and inactive connections of each backend."""
+        loads = self.node.pinned.map("backend_loads")
+        raw = [loads.lookup(struct.pack("=I", one)) or b"" for one in self.counters()]
+        return [read_load(one, self._record).connections for one in raw]
+
+    def put(self, numbers: Sequence[tuple[int, int]]) -> None:
+        """Set the numbers of all backends."""
+        loads = self.node.pinned.map("backend_loads")
+        for counters, pair in zip(self.counters(), numbers, strict=True):
+            active, inactive = pair
+            value = self._record.pack({"connections": active + (inactive << 32) & 2**64 - 1})
+            loads.update(struct.pack("=I", counters), value)
