@@ -38,8 +38,8 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 # bridged ones by the stack.
 {
 	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards,echo}.py \
-		tests/packets/test_{fragments,sctp,schedules}.py -k 'not TCP/IPv6 and not UDP/IPv4'
-	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct}.py \
+		tests/packets/test_{fragments,sctp,schedules,schedule_loads,verifier}.py -m 'not slow' -k 'not TCP/IPv6 and not UDP/IPv4'
+	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct,fast_path_outside,plain_flows}.py \
 		-k TCP/IPv4
 } &
 suite demo 2400 $python -m bpfsvc.demo
