@@ -13,7 +13,7 @@ from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import MapLayout, Record
 from bpfsvc.services import registry
-from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort
+from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort, candidate_run
 from bpfsvc.services.registry import ServiceMap
 from tests.inspect.pinned import FIELDS
 
@@ -38,6 +38,7 @@ ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
         registry.SCHEDULE_TABLES,
         registry.ScheduleTableEntry(7, 8, 3, 1, PlaceRun(bytes(range(256)))),
     ),
+    (registry.CANDIDATES, registry.CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
     (registry.SCHEDULE_ROUNDS, registry.RoundEntry(7)),
     (registry.ECHO_ADDRESSES, registry.EchoEntry(Network(ADDRESS, 128))),
 ]

@@ -56,6 +56,11 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
         tuple((name, "I") for name in ("service", "generation", "first", "chunk")),
         (("slots", "256s"),),
     ),
+    "candidates": (
+        "hash",
+        tuple((name, "I") for name in ("service", "generation", "first", "chunk")),
+        (("rows", "512s"),),
+    ),
     "echo_addresses": ("lpm_trie", (("prefix", "I"), ("address", "16s")), _NUMBER),
     "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"),)),
     "backends": (

@@ -182,6 +182,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "affinities",
         "positions",
         "schedule_tables",
+        "candidates",
         "connections",
         "node_addresses",
         "interfaces",
