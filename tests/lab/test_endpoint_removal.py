@@ -25,7 +25,16 @@ LONG = {"on-removal": "drain", "drain-seconds": "3600"}
 SHORT = {"on-removal": "drain", "drain-seconds": "2"}
 
 
-@pytest.fixture(scope="module", params=["routed", "bridge", "bridge-vxlan-masquerade"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "routed",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("bridge", "bridge-vxlan-masquerade")
+        ),
+    ],
+)
 def running(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends.
 

@@ -175,6 +175,7 @@ def test_a_connection_from_outside_survives_a_restart_of_the_agent(
     counts.all_fast(least=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", OUTSIDE)
 @pytest.mark.parametrize("option", ["--fast-path=off", "--fast-path=established"])
 def test_a_connection_from_outside_goes_on_when_the_agent_is_started_without_the_fast_path(

@@ -42,7 +42,13 @@ class Message(NamedTuple):
     sender: str
 
 
-@pytest.fixture(scope="module", params=list(LAYOUTS.values()), ids=list(LAYOUTS))
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(layout, marks=() if name == "routed" else pytest.mark.slow, id=name)
+        for name, layout in LAYOUTS.items()
+    ],
+)
 def place(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     """A lab whose agents answer pings."""
     with built_testbed(**request.param) as testbed:
