@@ -88,6 +88,16 @@ static inline void conn_new_undo(const struct flow *after, const struct connecti
 		half_open_release();
 }
 
+/* A translated connection has the 5-tuples, before and after, that a direct flow may have had. */
+static inline void fast_flows_take_over(const struct settings *settings,
+					const struct packet *packet)
+{
+	fast_flow_remove(&packet->after);
+	/* The frontend's address may have been any other one in the range of pods until now. */
+	if (in_pod_range(settings, &packet->flow.destination, packet->v4))
+		fast_flow_remove(&packet->flow);
+}
+
 /*
  * Write the entries of both directions, and of the masquerade if there is to be one. -EEXIST if
  * another packet of the client has opened the connection meanwhile; after another error the packet
@@ -128,10 +138,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	 * their keys takes them over.
 	 */
 	masquerade_remove(after);
-	fast_flow_remove(after);
-	/* The frontend's address may have been any other one in the range of pods until now. */
-	if (in_pod_range(settings, &packet->flow.destination, packet->v4))
-		fast_flow_remove(&packet->flow);
+	fast_flows_take_over(settings, packet);
 	if (entry.masquerade && !masquerade_request(after, &entry))
 		return -ENOSPC;
 	load_enter(packet->flow.protocol, &entry);
