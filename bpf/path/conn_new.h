@@ -322,6 +322,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 		break;
 	case -EEXIST:
 		COUNT(connections_raced);
+		packet->hop = 0; /* it may have another backend, and so another route */
 		return tail_call(skb, STEP_ESTABLISHED);
 	default:
 		return TC_ACT_SHOT;
