@@ -61,7 +61,7 @@ struct connection {
 	__u8 counted;	   /* of enum counted, where the client's packets find their backend */
 	/* One end is no pod, and packets take the fast path; see path/fast_path.h. */
 	__u8 outside;
-	__u8 closed_first; /* the sender of this direction has sent its FIN before the other did */
+	__u8 client_first; /* both have sent their FIN, the backend after it had seen the client's */
 	__u8 zeros[6];
 };
 
@@ -108,11 +108,14 @@ static inline bool connection_around_wire(const struct flow *flow,
 	return (flow->hook == HOOK_EGRESS) != connection->reply;
 }
 
-/* True if the backend may remember a closed connection, as it closed first (RFC 9293, 3.6). */
+/*
+ * True if the backend may remember a closed connection: unless it has closed it second (RFC 9293,
+ * 3.6). Of connections that an older build has seen end, nothing is known.
+ */
 static inline bool connection_is_remembered(const struct connection *connection)
 {
 	return connection->fin_sent && connection->fin_received && !connection->reset &&
-	       connection->reply == connection->closed_first;
+	       !connection->client_first;
 }
 
 /* The same of one by a port that was chosen here. */

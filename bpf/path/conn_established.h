@@ -34,14 +34,18 @@ static inline bool conn_established_advance(struct __sk_buff *skb, const struct 
 }
 
 /*
- * True if egress has nothing to do for a packet that the stack routes. It looks at first packets,
- * whose port netfilter may have changed, and where it counts those that netfilter lets pass.
+ * True if egress has nothing to do for a packet that the stack routes. CNIs masquerade what leaves
+ * the pod range, or comes from elsewhere, and egress may have to change the port that netfilter has
+ * chosen (path/netfilter_ports.h). It looks at first packets, too, and where it counts those that
+ * netfilter lets pass.
  */
 static inline bool leaves_as_routed(const struct settings *settings, const struct packet *packet,
 				    const struct connection *connection)
 {
 	return packet->flow.protocol == PROTO_TCP && !(packet->tcp_flags & TCP_SYN) &&
-	       !connection->reply && !connection->masquerade && !settings->established;
+	       !connection->reply && !connection->masquerade && !settings->established &&
+	       in_pod_range(settings, &connection->after.destination, packet->v4) &&
+	       in_pod_range(settings, &connection->after.source, packet->v4);
 }
 
 /*

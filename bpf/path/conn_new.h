@@ -305,8 +305,10 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	if (verdict != VERDICT_DNAT)
 		fragment_passed(packet);
 	if (verdict == VERDICT_NONE) {
-		if (!settings->fast_path && packet->flow.hook == HOOK_INGRESS &&
-		    !packet->passes_egress && tcp_opens(packet->tcp_flags) &&
+		/* (The connection that it is of may still have to be copied from an older build.) */
+		if (!settings->fast_path && !settings->settling &&
+		    packet->flow.hook == HOOK_INGRESS && !packet->passes_egress &&
+		    tcp_opens(packet->tcp_flags) &&
 		    in_pod_range(settings, &packet->flow.destination, packet->v4) &&
 		    in_pod_range(settings, &packet->flow.source, packet->v4))
 			fast_flow_note_slow(&packet->flow);
@@ -331,6 +333,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 		break;
 	case -EEXIST:
 		COUNT(connections_raced);
+		packet->hop = 0; /* it may have another backend, and so another route */
 		return tail_call(skb, STEP_ESTABLISHED);
 	default:
 		return TC_ACT_SHOT;

@@ -27,11 +27,11 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 
 	other = partner_find(&partner, flow, connection);
 	connection->fin_sent = connection->fin_received = connection->reset = 0;
-	connection->closed_first = 0;
+	connection->client_first = 0;
 	load_follow(flow->protocol, connection);
 	if (!other)
 		return;
-	other->fin_sent = other->fin_received = other->reset = other->closed_first = 0;
+	other->fin_sent = other->fin_received = other->reset = other->client_first = 0;
 	load_follow(flow->protocol, other);
 }
 
@@ -99,6 +99,14 @@ static inline bool fin_counts(struct __sk_buff *skb, const struct packet *packet
 	       (ahead >= -TCP_LONGEST_SEGMENT && ahead <= (__s64)window * 2 + TCP_LONGEST_SEGMENT);
 }
 
+static inline void client_first_note(struct connection *connection, struct connection *other,
+				     __u8 client_first)
+{
+	connection->client_first = client_first;
+	if (other)
+		other->client_first = client_first;
+}
+
 /*
  * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
  * each has the whole state.
@@ -122,7 +130,8 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		connection->acknowledged = packet->tcp_acknowledged;
 		connection->window = packet->tcp_window;
 	}
-	if (!(tcp_flags & (TCP_FIN | TCP_RST)) && connection->reset != RESET_DOUBTED)
+	if (!(tcp_flags & (TCP_FIN | TCP_RST)) && connection->reset != RESET_DOUBTED &&
+	    !connection->client_first)
 		return;
 	other = partner_find(&partner, flow, connection);
 	if (tcp_flags & TCP_RST) {
@@ -138,10 +147,14 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	connection->reset = reset;
 	if (other)
 		other->reset = reset;
-	if (tcp_flags & TCP_FIN && fin_counts(skb, packet, connection, other)) {
+	if (!(tcp_flags & TCP_FIN)) {
+		/* Their FINs have crossed: else a backend has nothing to say after its own. */
+		if (connection->reply)
+			client_first_note(connection, other, 0);
+	} else if (fin_counts(skb, packet, connection, other)) {
+		if (connection->reply && connection->fin_received && !connection->fin_sent)
+			client_first_note(connection, other, 1);
 		connection->fin_sent = 1;
-		if (!connection->fin_received)
-			connection->closed_first = 1;
 		if (other)
 			other->fin_received = 1;
 	}

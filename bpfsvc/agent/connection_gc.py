@@ -60,7 +60,7 @@ class ConnectionGc:
             "fin_received",
             "reset",
             "held",
-            "closed_first",
+            "client_first",
         )
         self._becomes = layout.value.pick("after.source", "after.source_port", "reply")
         self._half_open = pinned.map("half_open")
@@ -196,7 +196,7 @@ class ConnectionGc:
             received,
             reset,
             held,
-            closed_first,
+            client_first,
         ) in enumerate(self._state.iter_unpack(block.values)):
             if held and not reply:
                 held_pairs += 1
@@ -215,7 +215,7 @@ class ConnectionGc:
                 not (sent and received)
                 or early_ports
                 or reset
-                or bool(reply) != bool(closed_first)  # the backend closed second
+                or client_first
                 or self._forgotten(key, reply, now - seen)
             ):
                 found.append(key)

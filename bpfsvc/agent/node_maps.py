@@ -42,6 +42,9 @@ _ONLY_KEY = bytes(4)
 _RENEW_SECONDS = 5.0
 """How often to write again that the fast path is allowed: the programs doubt it after a minute."""
 
+_LONG_AGO = 1 << 20
+"""Seconds, so that the programs take the agent for gone."""
+
 _MAC = 6
 """Bytes of a hardware address that Ethernet has."""
 
@@ -127,6 +130,16 @@ class NodeMaps:
         """Tell the programs every few seconds that the agent still guards the fast path."""
         if self._fast_path and time.monotonic() - self._renewed >= _RENEW_SECONDS:
             self.rewrite_settings()
+
+    def begin_nothing_fast(self) -> None:
+        """Have what begins take the stack, until the settings are written again.
+
+        What is on the fast path already stays there.
+        """
+        record = self._pinned.layout.maps["settings"].value
+        values = record.unpack(self._settings.lookup(_ONLY_KEY) or bytes(record.size))
+        values["fast_path_second"] = int(time.monotonic()) - _LONG_AGO & 0xFFFFFFFF
+        self._settings.update(_ONLY_KEY, record.pack(values))
 
     def rewrite_settings(self) -> None:
         """Write what has changed of the settings, if they were written before."""

@@ -227,9 +227,12 @@ class NodeSync:
         shared = self._are_shared(self._sending())
         if shared != self._shared:
             if any(shared[index] and not self._shared.get(index) for index in shared):
+                # That takes seconds where there are many: none may begin meanwhile.
+                self._maps.begin_nothing_fast()
                 hand_over(self._installation.pinned)
             self._shared = shared
             self._write_interfaces()
+            self._maps.rewrite_settings()
 
     def _end_fast_outside(self) -> None:
         """Leave connections from outside to the stack, if the fast path is not used any more."""

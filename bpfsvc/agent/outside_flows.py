@@ -15,7 +15,7 @@ from socket import IPPROTO_TCP
 
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.conntrack_entries import make_liberal
-from bpfsvc.datapath.netlink.conntrack_flows import tracks
+from bpfsvc.datapath.netlink.conntrack_flows import can_track
 from bpfsvc.datapath.netlink.conntrack_reserve import reserve
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
 
@@ -28,7 +28,7 @@ established one, and a flow of datagrams both ways."""
 
 def hand_over(pinned: Pinned) -> None:
     """Make an entry of netfilter's for each connection from outside that is on the fast path."""
-    if not tracks():
+    if not can_track():
         return
     began = time.monotonic()
     flows = set(_flows(pinned))

@@ -15,7 +15,7 @@ import pytest
 from bpfsvc.lab.cluster import LabCluster
 from bpfsvc.lab.dial import OpenConnection, Protocol, ask, connect
 from bpfsvc.lab.topology import Lab
-from tests.lab.testbed import FAMILIES, TRANSPORTS, WEB, objects
+from tests.lab.testbed import API, API_PORTS, FAMILIES, TRANSPORTS, WEB, objects
 
 PORTS = range(10000, 10004)
 
@@ -141,3 +141,28 @@ def test_both_have_connections_from_one_range_and_each_is_answered(
         assert {port_of(each.who().peer) for each in held} == set(PORTS)
         for _ in range(2):
             assert all(each.echo(bytes(10_000)) for each in held)
+
+
+def test_a_pods_connection_through_a_service_leaves_from_the_port_that_egress_gave_it(
+    family: int,
+) -> None:
+    """The backend is no pod, so a CNI masquerades what ingress has translated."""
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab("routed", nodes=2))
+        node, other = lab.nodes
+        other.serve(6443)
+        cluster = stack.enter_context(LabCluster(lab))
+        cluster.put("services", *objects(API, [other], API_PORTS))
+        ports = f"{PORTS[0]}-{PORTS[-1]}"
+        cluster.start(node, options=("--socket-lb", "off", "--masquerade-ports", ports))
+        ours = stack.enter_context(connect(lab.client, node.address(family), API.node_port))
+        taken = ours.who().peer
+        assert port_of(taken) in PORTS
+        ip = "ip6" if family == 6 else "ip"
+        rule = f"{ip} saddr {lab.pods[0].address(family)} tcp dport 6443 snat to {taken}"
+        chain = f"type nat hook postrouting priority 100\n{rule}\n"
+        node.run(["nft", "-f", "-"], input=f"table {ip} cni {{\nchain cni {{\n{chain}}}\n}}\n")
+        theirs = stack.enter_context(connect(lab.pods[0], API.vip(family), 80))
+        assert theirs.who().peer != taken
+        for _ in range(2):
+            assert all(each.echo(bytes(10_000)) for each in (ours, theirs))

@@ -329,3 +329,24 @@ def test_an_error_about_a_connection_of_the_stack_is_passed_to_the_stack(
     testbed.node.settings(fast_path=1)
     comes = error(fast_peers.router, address_of(client), fast_peers.opening(client, backend))
     assert same(testbed.to_stack("eth0", comes), comes)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["by the fast path", "by the stack"])
+def test_a_first_packet_that_another_cpu_has_overtaken_goes_to_the_backend_of_that(
+    testbed: FastPathTestbed, fast_peers: Peers, fast: bool
+) -> None:
+    """The Service has changed since: without the port filter the programs miss the first one."""
+    client, vip, backend = fast_peers.client, fast_peers.vip, fast_peers.backend
+    fast_peers.service(testbed.node, [backend])
+    opening, translated = fast_peers.opening(client, vip), fast_peers.opening(client, backend)
+    testbed.node.settings(fast_path=fast)
+    testbed.run("ingress", "pod0", opening)
+    testbed.node.settings(fast_path=1)
+    fast_peers.service(testbed.node, [fast_peers.other_backend])
+    testbed.node.fill_filter(0)
+    raced = testbed.node.counter("connections_raced")
+    if fast:
+        assert forwarded(testbed.to_neighbour("pod0", opening), translated)
+    else:
+        assert same(testbed.to_stack("pod0", opening), translated)
+    assert testbed.node.counter("connections_raced") == raced + 1

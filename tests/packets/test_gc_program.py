@@ -19,6 +19,9 @@ LIFETIMES = {
 BATCH = 16
 """COLLECT_FLOWS of the C sources."""
 
+NEW_FIELD = "client_first"
+"""Zero in the entries of a build that did not have it."""
+
 
 def established(node: Node, peers: Peers) -> bytes:
     """Establish a connection; return the key of its forward flow."""
@@ -141,6 +144,32 @@ def test_a_masquerade_port_is_not_kept_if_the_client_closed_first(
     node.age(8)
     assert node.collect(routed, around_the_wire) == 2
     assert node.count("connections") == 0
+
+
+def test_a_masquerade_port_is_kept_if_both_closed_at_once(node: Node, tcp_peers: Peers) -> None:
+    """Each acknowledges the other's FIN after its own, and then waits (RFC 9293, 3.6)."""
+    node.settings(**LIFETIMES)
+    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
+    tcp_peers.service(node, [backend], masquerade=True)
+    seen = tcp_peers.connect(node, client, vip, backend)
+    for flags in ("FA", "A"):
+        node.forward(tcp(client, vip, flags))
+        node.forward(tcp(backend, seen, flags))
+    node.age(8)
+    assert node.collect(node.flow("egress", tcp(client, backend))) == 0
+
+
+def test_a_masquerade_port_is_kept_if_an_older_build_has_seen_the_end(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """It has not noted who closed first, and the entries are copied field by field."""
+    closed_masquerade(node, tcp_peers)
+    table, record = node.pinned.map("connections"), node.pinned.layout.maps["connections"].value
+    for key, value in list(table.items()):
+        table.update(key, record.pack({**record.unpack(value), NEW_FIELD: 0}))
+    node.age(8)
+    assert node.collect(*(key for key, _ in table.items())) == 1
+    assert node.count("connections") == 2
 
 
 @pytest.mark.parametrize("why", ["crowded", "early_ports"])

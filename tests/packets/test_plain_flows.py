@@ -97,3 +97,20 @@ def test_what_others_than_pods_open_is_not_noted(node: Node, tcp_peers: Peers) -
     tcp_peers.service(node, [tcp_peers.backend])
     node.ingress(tcp(tcp_peers.external, tcp_peers.backend))
     assert states(node) == []
+
+
+def test_what_comes_while_connections_are_copied_is_not_noted(node: Node, tcp_peers: Peers) -> None:
+    """An older build may have translated it at the interface before, so it only looks direct."""
+    forget(node)
+    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
+    tcp_peers.service(node, [backend])
+    tcp_peers.connect(node, client, vip, backend)
+    connections = node.pinned.map("connections")
+    copied = list(connections.items())
+    connections.delete_many([key for key, _ in copied])
+    node.settings(settling=1)
+    opening = tcp(client, backend)
+    assert same(node.ingress(opening), opening)
+    connections.update_many(copied)
+    node.settings()
+    assert same(node.forward(tcp_peers.data(backend, client)), tcp_peers.data(vip, client))

@@ -37,6 +37,11 @@ _AT_ONCE = 32
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 
+def can_track() -> bool:
+    """True if this kernel has netfilter's connections, be there any or none."""
+    return _COUNT.exists()
+
+
 def tracks() -> bool:
     """True if netfilter has connections here."""
     try:
