@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab.cluster import LabCluster
 from bpfsvc.lab.dial import OpenConnection, Protocol, ask, connect
 from bpfsvc.lab.topology import Lab
@@ -78,8 +79,17 @@ class Rules:
         self._stack.callback(self._node.run, ["nft", "delete", "table", self._name, "other"])
 
     def forget(self) -> None:
-        """Have netfilter forget its connections, so that each of the ports is free for it."""
+        """Have netfilter forget its connections, so that each of the ports is free for it.
+
+        The programs remember those that they have seen, until the agent asks netfilter.
+        """
         self._node.run(["conntrack", "-F"])
+        pinned = Pinned(PinRoot(self._node.pin_root).current)
+        try:
+            noted = pinned.map("netfilter_flows")
+            noted.delete_many([key for key, _ in noted.items()])
+        finally:
+            pinned.close()
 
 
 @pytest.fixture

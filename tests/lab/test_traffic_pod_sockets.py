@@ -365,7 +365,7 @@ def translators(testbed: Testbed, pod: LabPod) -> set[str]:
 def test_socket_lb_can_be_limited_to_the_node_or_turned_off(known_testbed: Testbed) -> None:
     """``host``: no sockets of pods; ``off``: nothing is attached, and no warning is given."""
     root = PinRoot(known_testbed.node.pin_root)
-    for whose, hooks in (("host", 8), ("off", 0), ("all", 8)):
+    for whose, hooks in (("host", 9), ("off", 0), ("all", 9)):
         known_testbed.cluster.stop(known_testbed.node)
         known_testbed.cluster.start(known_testbed.node, options=("--socket-lb", whose))
         assert len(cgroup.attached(root)) == hooks
