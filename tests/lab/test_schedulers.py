@@ -184,6 +184,8 @@ def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
     """How much at which time is in tests/services/test_slow_start.py."""
     old, new = backends(running)[:2]
     annotations = {"bpfsvc.io/slow-start-seconds": "3600", "bpfsvc.io/scheduler": "rr"}
+    # Pods that are there when the annotation comes are not new; Services have their own watch.
+    running.cluster.apply("spread", *objects(SPREAD, [old]))
     running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
     found = asked(running, "pod", 4, 42)
@@ -196,6 +198,7 @@ def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
 def test_the_share_of_a_new_endpoint_is_whole_after_its_time(running: Testbed) -> None:
     old, new = backends(running)[:2]
     annotations = {"bpfsvc.io/slow-start-seconds": "3"}
+    running.cluster.apply("spread", *objects(SPREAD, [old]))
     running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
 
