@@ -107,6 +107,16 @@ static inline void client_first_note(struct connection *connection, struct conne
 		other->client_first = client_first;
 }
 
+/* Note a FIN in both entries. */
+static inline void fin_note(struct connection *connection, struct connection *other)
+{
+	if (connection->reply && connection->fin_received && !connection->fin_sent)
+		client_first_note(connection, other, 1);
+	connection->fin_sent = 1;
+	if (other)
+		other->fin_received = 1;
+}
+
 /*
  * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
  * each has the whole state.
@@ -152,11 +162,7 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		if (connection->reply)
 			client_first_note(connection, other, 0);
 	} else if (fin_counts(skb, packet, connection, other)) {
-		if (connection->reply && connection->fin_received && !connection->fin_sent)
-			client_first_note(connection, other, 1);
-		connection->fin_sent = 1;
-		if (other)
-			other->fin_received = 1;
+		fin_note(connection, other);
 	}
 	load_follow(flow->protocol, connection);
 	if (other)

@@ -373,5 +373,5 @@ def test_socket_lb_can_be_limited_to_the_node_or_turned_off(known_testbed: Testb
         if whose != "off":
             assert ask_one(known_testbed.node, 4).pod == backend(known_testbed).name
         status = known_testbed.cluster.command(known_testbed.node, "status")
-        assert f"{hooks} of 8 hooks attached" in status.stdout
+        assert f"{hooks} of 9 hooks attached" in status.stdout
         assert "socket hooks are not attached" not in status.stdout
