@@ -146,6 +146,7 @@ def test_by_default_connections_stay(running: Testbed, where: str, family: int) 
         assert all(one.echo(b"kept") for each in clients.by_pod.values() for one in each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_a_drain_ends_after_its_time(running: Testbed, where: str, family: int) -> None:
     gone, stays = backends(running)

@@ -20,6 +20,8 @@ from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import INGRESS, WEB, Testbed, built_testbed, objects
 from tests.verify.rules_of_1_36 import LAYOUTS, Layout
 
+pytestmark = pytest.mark.slow
+
 _COUNTERS = """
 table netdev guard {
 	chain early {

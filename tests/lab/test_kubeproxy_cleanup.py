@@ -25,6 +25,8 @@ from tests.lab import kubeproxy
 from tests.lab.kubeproxy import MODES, Mode
 from tests.lab.testbed import FAMILIES, WEB, objects
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:

@@ -59,6 +59,7 @@ def passes_fragments(source: Namespace, target: Namespace, address: str) -> bool
             return False
 
 
+@pytest.mark.slow
 def test_without_pins_and_agent_filters_leave_alone_what_is_for_no_service(
     running: Testbed,
 ) -> None:

@@ -16,6 +16,8 @@ from bpfsvc.lab.patience import wait
 from tests.lab.test_schedulers import SPREAD, WHERE, apply, backends, explained, of_pods
 from tests.lab.testbed import Testbed, built_testbed
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import socket, sys, time
 held = [socket.create_connection((sys.argv[1], 80)) for _ in range(int(sys.argv[2]))]

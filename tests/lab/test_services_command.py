@@ -20,6 +20,8 @@ from bpfsvc.lab.dial import OpenConnection, ask, connect
 from bpfsvc.lab.patience import stretched, wait
 from tests.lab.testbed import EMPTY, WEB, Testbed, built_testbed, host, objects
 
+pytestmark = pytest.mark.slow
+
 TCP, UDP = f"default/{WEB.name}:web", f"default/{WEB.name}:dns"
 HELD = 7
 

@@ -26,6 +26,8 @@ from bpfsvc.lab.objects import port, service, service_cidr, slices
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
 
+pytestmark = pytest.mark.slow
+
 PODS = IPv4Network(CLUSTER_CIDRS[4])
 PORT = 10276
 WEB, ECHO, OWN, LOCAL, GHOST = (f"10.96.0.{number}" for number in range(1, 6))

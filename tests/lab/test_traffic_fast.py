@@ -158,6 +158,7 @@ def test_a_client_outside_is_served_by_the_fast_path(
     counts.all_fast()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", OUTSIDE)
 def test_a_connection_from_outside_survives_a_restart_of_the_agent(
     routed: Testbed, family: int, which: str

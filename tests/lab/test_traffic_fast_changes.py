@@ -16,6 +16,8 @@ from bpfsvc.lab.pod import LabPod
 from tests.lab.fast_path import Counts, fast
 from tests.lab.testbed import ONE, Testbed, objects
 
+pytestmark = pytest.mark.slow
+
 NETWORKS: dict[str, dict[str, Any]] = {
     "routed": {"layout": "routed"},
     "bridge": {"layout": "bridge"},

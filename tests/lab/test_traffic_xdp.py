@@ -26,6 +26,8 @@ from bpfsvc.lab.patience import stretched, wait
 from tests.lab.test_traffic_hitless import OPTIONS
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 BY_XDP = ("--xdp", "eth0")
 LOCAL, REMOTE = ONE[0], ONE[2]
 

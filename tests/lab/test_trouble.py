@@ -100,6 +100,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("small", "flag"), FLAGS, indirect=["small"], ids=[flag for _, flag in FLAGS]
 )

@@ -17,6 +17,8 @@ from tests.lab.testbed import Testbed, built_testbed
 from tests.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects
 from tests.verify.test_ipvs_rules import RULES, SETS, addresses
 
+pytestmark = pytest.mark.slow
+
 FLAGS: dict[Layout, str] = {"iptables": "iptables-nft", "nftables": "nftables"}
 
 

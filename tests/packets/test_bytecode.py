@@ -159,6 +159,7 @@ def setup(compiled: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     setup.root.remove()
 
 
+@pytest.mark.slow
 def test_the_compiler_is_started_only_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first boot leaves its result for the second, readable by root only."""
     monkeypatch.setattr(subprocess, "run", never)

@@ -207,6 +207,7 @@ def test_connections_in_a_map_shared_with_a_build_with_another_filter_are_still_
     assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
 
 
+@pytest.mark.slow
 def test_a_build_without_connections_to_copy_uses_the_filter_at_once(
     start: Start, tmp_path: Path
 ) -> None:
