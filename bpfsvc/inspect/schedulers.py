@@ -19,8 +19,8 @@ from bpfsvc.inspect.fields import chooser, lacks
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.services.entries import CLIENTS, CandidateRun, candidate_rows
-from bpfsvc.services.schedulers import COMPARED, NO_SLOT, Schedule
+from bpfsvc.services.entries import CLIENTS, COMPARED, CandidateRun, candidate_rows
+from bpfsvc.services.schedulers import NO_SLOT, Schedule
 from bpfsvc.services.scheduling import scheduler_text
 
 SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
@@ -115,16 +115,28 @@ def _candidate_weights(
     return tuple(found[:size])
 
 
+def _chunks(
+    reader: Reader, name: str, column: str, shown: Callable[[bytes], tuple[str, ...]]
+) -> Records:
+    """Return the entries of a map that holds something in chunks, for ranges of slots.
+
+    ``shown``: returns what is shown of a value, in the ``column``.
+    """
+    key, names = chooser(reader.layout.maps[name].key, TABLE), ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries(name):
+        service, generation, first, chunk = key(raw_key)
+        rows.append((names[service], generation, first, chunk, shown(raw)))
+    return Records(name, (*TABLE, column), sorted(rows))
+
+
 def candidates(reader: Reader) -> Records:
     """Return whose loads are compared, in this order: the id of the counters, and the weight."""
-    layout = reader.layout.maps["candidates"]
-    key, names = chooser(layout.key, TABLE), ServiceNames(reader)
-    rows: list[Row] = []
-    for raw_key, raw in reader.entries("candidates"):
-        service, generation, first, chunk = key(raw_key)
-        shown = tuple(f"{one}={weight}" for one, weight in candidate_rows(CandidateRun(raw)))
-        rows.append((names[service], generation, first, chunk, shown))
-    return Records("candidates", (*TABLE, "candidates"), sorted(rows))
+
+    def shown(raw: bytes) -> tuple[str, ...]:
+        return tuple(f"{one}={weight}" for one, weight in candidate_rows(CandidateRun(raw)))
+
+    return _chunks(reader, "candidates", "candidates", shown)
 
 
 def backend_loads(reader: Reader) -> Records:
@@ -147,17 +159,15 @@ def places_of(raw: bytes, record: Record) -> list[int]:
 
 def schedule_tables(reader: Reader) -> Records:
     """Return the places of the tables: numbers of slots, counted from ``first``; ``-`` is none."""
-    layout = reader.layout.maps["schedule_tables"]
-    key, names = chooser(layout.key, TABLE), ServiceNames(reader)
-    rows: list[Row] = []
-    for raw_key, raw in reader.entries("schedule_tables"):
-        service, generation, first, chunk = key(raw_key)
-        places = places_of(raw, layout.value)
+    record = reader.layout.maps["schedule_tables"].value
+
+    def shown(raw: bytes) -> tuple[str, ...]:
+        places = places_of(raw, record)
         while places and places[-1] == NO_SLOT:
             places.pop()
-        shown = tuple("-" if slot == NO_SLOT else str(slot) for slot in places)
-        rows.append((names[service], generation, first, chunk, shown))
-    return Records("schedule_tables", (*TABLE, "places"), sorted(rows))
+        return tuple("-" if slot == NO_SLOT else str(slot) for slot in places)
+
+    return _chunks(reader, "schedule_tables", "places", shown)
 
 
 def _exact(counts: list[int]) -> tuple[int, ...]:

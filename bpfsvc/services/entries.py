@@ -160,8 +160,9 @@ CandidateRun = NewType("CandidateRun", bytes)
 
 _CANDIDATE = struct.Struct("=II")
 
-_CANDIDATES = 64
-"""Candidates in one entry of the map (CANDIDATES of bpf/maps/candidates.h)."""
+COMPARED = 64
+"""Candidates in one entry of the map (CANDIDATES of bpf/maps/candidates.h): so many are compared;
+of more, two at random are."""
 
 PolicyWeights = tuple[int, tuple[int, ...]]
 """The first slot of a policy, and the weight of each of its slots."""
@@ -170,7 +171,7 @@ PolicyWeights = tuple[int, tuple[int, ...]]
 def candidate_run(rows: Iterable[tuple[int, int]]) -> CandidateRun:
     """Return one entry of candidates, of ids of counters and weights."""
     packed = b"".join(_CANDIDATE.pack(*row) for row in rows)
-    return CandidateRun(packed.ljust(_CANDIDATE.size * _CANDIDATES, b"\0"))
+    return CandidateRun(packed.ljust(_CANDIDATE.size * COMPARED, b"\0"))
 
 
 def candidate_rows(run: CandidateRun) -> Iterator[tuple[int, int]]:
@@ -204,9 +205,9 @@ def extra_entries(
         )
     if weights:
         extra["candidates"] = tuple(
-            (first, chunk, candidate_run((0, one) for one in of_slots[at : at + _CANDIDATES]))
+            (first, chunk, candidate_run((0, one) for one in of_slots[at : at + COMPARED]))
             for first, of_slots in weights
-            for chunk, at in enumerate(range(0, len(of_slots), _CANDIDATES))
+            for chunk, at in enumerate(range(0, len(of_slots), COMPARED))
         )
     return extra or NO_EXTRA
 

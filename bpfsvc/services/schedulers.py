@@ -21,7 +21,7 @@ from struct import unpack
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX
-from bpfsvc.services.entries import Backend, Place
+from bpfsvc.services.entries import COMPARED, Backend, Place
 
 
 class Schedule(IntEnum):
@@ -91,9 +91,6 @@ MAGLEV_PLACES = {4093: 6, 8191: 6, 16381: 7, 32749: 7, 65521: 8, 131071: 8}
 
 These are its CONFIG_IP_VS_MH_TAB_INDEX 12 to 17; the bits are half of that.
 """
-
-COMPARED = 64
-"""Endpoints that are compared; of more, two at random are (bpf/maps/candidates.h)."""
 
 MISSING = ("lblc", "lblcr")
 """Schedulers of ip_vs that are not there."""
