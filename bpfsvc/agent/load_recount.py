@@ -4,8 +4,8 @@ The programs add and take back each connection once, so their numbers are right 
 with entries that the kernel evicts, in a flood of first packets. Each sweep of the connection GC
 counts the entries that it reads. What the programs' number must be lies between two bounds, as
 connections come and go meanwhile; a number outside of them is corrected to the nearer one, so by a
-difference, which the kernel adds (``bpf/path/recount.h``). While nobody comes or goes, the bounds
-are one number.
+difference, which the kernel adds (``bpf/path/recount.h``). While connections neither begin nor
+end, the bounds are one number.
 
 Connections that began while their Service did not count are found here, too, and count from then
 on.
@@ -13,18 +13,15 @@ on.
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from bpfsvc.datapath.maps.backend_loads import BackendLoad, Load, read_loads
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.recount_program import RecountProgram
-from bpfsvc.datapath.syscall import Block, Map
+from bpfsvc.datapath.syscall import Block
+from bpfsvc.metrics.sums import Sums
 from bpfsvc.services.entries import CandidateRun, candidate_rows
-
-_ID = struct.Struct("=I")
-
 
 _NONE = BackendLoad()
 
@@ -58,8 +55,8 @@ class LoadRecount:
         self._service = pinned.layout.maps["candidates"].key.pick("service")
         self._loads = pinned.map("backend_loads")
         self._load = pinned.layout.maps["backend_loads"].value
-        self._counters = pinned.map("backend_counters")
-        self._choices = pinned.layout.maps["backend_counters"].value.pick("connections")
+        self._choices = Sums(pinned.map("backend_counters"))
+        self._choices_at = pinned.layout.maps["backend_counters"].value.names.index("connections")
         self._entry = pinned.layout.maps["connections"].value.pick(
             "service", "counters", "reply", "counted"
         )
@@ -82,15 +79,8 @@ class LoadRecount:
 
     def choices(self, backends: Iterable[int]) -> dict[int, int]:
         """Return how often each backend was chosen so far."""
-        return {one: self._chosen(self._counters, one) for one in backends}
-
-    def _chosen(self, counters: Map, backend: int) -> int:
-        raw = counters.lookup(_ID.pack(backend)) or b""
-        size = counters.cpu_value_size
-        return sum(
-            self._choices.unpack_from(raw[at : at + size].ljust(self._choices.size, b"\0"))[0]
-            for at in range(0, len(raw), size)
-        )
+        sums, at = self._choices, self._choices_at
+        return {one: sums.fields(sums.entry(one))[at] for one in backends}
 
     def entries(self, block: Block) -> Iterator[tuple[int, int, int, int]]:
         """Yield number, service, id of counters and state of entries that clients' packets find."""

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from bpfsvc.base.address import family, unpack
+from bpfsvc.base.checksum import checksum
 from bpfsvc.services.entries import Place
 
 _TTL = 64
@@ -36,18 +37,16 @@ def packet_of(reset: Reset) -> bytes:
     (source, port), (destination, to), sequence = reset
     if family(destination) == 4:
         source, destination = source[12:], destination[12:]
-    head = _TCP.pack(port, to, sequence, 0, _TCP.size // 4 << 4, _RST, 0, 0, 0)
+    fields = (port, to, sequence, 0, _TCP.size // 4 << 4, _RST, 0)
     pseudo = source + destination + struct.pack("!II", _TCP.size, socket.IPPROTO_TCP)
-    head = _TCP.pack(
-        port, to, sequence, 0, _TCP.size // 4 << 4, _RST, 0, _checksum(pseudo + head), 0
-    )
+    head = _TCP.pack(*fields, checksum(pseudo + _TCP.pack(*fields, 0, 0)), 0)
     if len(destination) == 16:
         start = _IPV6.pack(6 << 28, len(head), socket.IPPROTO_TCP, _TTL, source, destination)
         return start + head
     size = _IPV4.size + len(head)
-    fields = (0x45, 0, size, 0, _DO_NOT_FRAGMENT, _TTL, socket.IPPROTO_TCP)
-    start = _IPV4.pack(*fields, 0, source, destination)
-    return _IPV4.pack(*fields, _checksum(start), source, destination) + head
+    before = (0x45, 0, size, 0, _DO_NOT_FRAGMENT, _TTL, socket.IPPROTO_TCP)
+    start = _IPV4.pack(*before, 0, source, destination)
+    return _IPV4.pack(*before, checksum(start), source, destination) + head
 
 
 def send(resets: Iterable[Reset]) -> int:
@@ -68,11 +67,3 @@ def send(resets: Iterable[Reset]) -> int:
                 sender.sendto(packet_of(one), (unpack(address), 0))
                 sent += 1
     return sent
-
-
-def _checksum(data: bytes) -> int:
-    """Return the checksum of RFC 1071, of an even number of bytes."""
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from bpfsvc.base.checksum import checksum
 from bpfsvc.bench import syns
 from bpfsvc.bench.cluster import BenchCluster
 from bpfsvc.bench.figures import Scale, Spread, percentile
 from bpfsvc.bench.load.ports import PORTS
 from bpfsvc.bench.load.tool import build
-from bpfsvc.bench.packets.flows import checksum
 from bpfsvc.bench.results import Cell, Results
 from bpfsvc.bench.run import Run, RunPlan
 from bpfsvc.bench.testbeds.agents import cores

@@ -9,6 +9,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from bpfsvc.base.checksum import checksum
+
 SYN, ACK = 0x02, 0x10
 
 ARP_REQUEST = (
@@ -86,11 +88,3 @@ class Flow(NamedTuple):
         size = len(start) + 2 + len(end)
         pseudo = addresses + struct.pack("!II", size, self.protocol)
         return start + struct.pack("!H", checksum(pseudo + start + end)) + end
-
-
-def checksum(data: bytes | bytearray) -> int:
-    """Return the internet checksum of an even number of bytes (RFC 1071)."""
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF

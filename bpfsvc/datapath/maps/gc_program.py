@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.requests import send
 
 _HEADER = struct.Struct("=14xBBBBB")
 """``struct gc_request``: how many flows follow, and its four flags."""
@@ -41,9 +41,7 @@ class GcProgram:
         self._run(flows, False, False, False, True)
 
     def _run(self, flows: Sequence[bytes], *flags: bool) -> int:
-        handled = 0
-        for start in range(0, len(flows), self._batch):
-            some = flows[start : start + self._batch]
-            request = _HEADER.pack(len(some), *flags) + b"".join(some)
-            handled += syscall.program_test_run(self._program, request)[0]
-        return handled
+        def header(count: int) -> bytes:
+            return _HEADER.pack(count, *flags)
+
+        return send(self._program, flows, self._batch, header)

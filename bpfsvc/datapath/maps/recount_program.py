@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.requests import send
 
 _HEADER = struct.Struct("=14xBB")
 """``struct recount_header``: the number of records, and whether they are flows."""
@@ -34,9 +34,7 @@ class RecountProgram:
         self._run([_DIFFERENCE.pack(*one) for one in differences], are_flows=False)
 
     def _run(self, records: Sequence[bytes], *, are_flows: bool) -> int:
-        handled = 0
-        for start in range(0, len(records), self._batch):
-            some = records[start : start + self._batch]
-            request = _HEADER.pack(len(some), are_flows) + b"".join(some)
-            handled += syscall.program_test_run(self._program, request)[0]
-        return handled
+        def header(count: int) -> bytes:
+            return _HEADER.pack(count, are_flows)
+
+        return send(self._program, records, self._batch, header)

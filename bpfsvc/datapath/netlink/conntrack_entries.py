@@ -22,6 +22,7 @@ from typing import NamedTuple
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath import sysctl
 from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.attributes import attribute, attributes, nested
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
 
 _REQUEST, _REQUEST_ACK = 0x1, 0x5
@@ -101,10 +102,10 @@ def make_liberal(
     ``OSError`` if netfilter cannot be asked.
     """
     flags = struct.pack("=BB", _LIBERAL, _MASK)
-    of_tcp = [ctnetlink.attribute(kind, flags) for kind in (_FLAGS_ORIGINAL, _FLAGS_REPLY)]
-    body = ctnetlink.nested(ctnetlink.PROTOCOL_STATE, ctnetlink.nested(_TCP, *of_tcp))
+    of_tcp = [attribute(kind, flags) for kind in (_FLAGS_ORIGINAL, _FLAGS_REPLY)]
+    body = nested(ctnetlink.PROTOCOL_STATE, nested(_TCP, *of_tcp))
     if seconds is not None:
-        body += ctnetlink.attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
+        body += attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
     for some, answers in _ask(ctnetlink.NEW, _REQUEST_ACK, ((flow, body) for flow in flows)):
         yield from (some[number] for number, error, _ in answers if not error)
 
@@ -167,9 +168,9 @@ def _answers(data: memoryview) -> Iterator[_Answer]:
 
 
 def _read(body: memoryview) -> Entry:
-    fields = ctnetlink.attributes(body[ctnetlink.FAMILY_BYTES :])
-    info = ctnetlink.attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
-    tcp = ctnetlink.attributes(info.get(_TCP, memoryview(b"")))
+    fields = attributes(body[ctnetlink.FAMILY_BYTES :])
+    info = attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+    tcp = attributes(info.get(_TCP, memoryview(b"")))
     return Entry(
         original=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_ORIGINAL]),
         reply=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY]),

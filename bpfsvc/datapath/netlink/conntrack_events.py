@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.attributes import attributes
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
 
 _GROUP_NEW = 1 << 0
@@ -106,9 +107,7 @@ def _flows(data: memoryview) -> Iterator[NewFlow]:
         if size < ctnetlink.HEADER.size:
             raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
         if kind == ctnetlink.NEW:
-            fields = ctnetlink.attributes(
-                data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size]
-            )
+            fields = attributes(data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size])
             if ctnetlink.ZONE not in fields:
                 original = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_ORIGINAL])
                 reply = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY])

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.attributes import attribute, attributes
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
 
 Fields = dict[int, memoryview]
@@ -116,7 +117,7 @@ def _entries(status: int) -> Iterator[Fields]:
     """
     if not tracks():
         return
-    wanted = ctnetlink.attribute(ctnetlink.STATUS, struct.pack("!I", status))
+    wanted = attribute(ctnetlink.STATUS, struct.pack("!I", status))
     with ctnetlink.connect() as netfilter:
         netfilter.send(ctnetlink.message(ctnetlink.GET, _REQUEST_DUMP, wanted))
         while True:
@@ -129,14 +130,14 @@ def _entries(status: int) -> Iterator[Fields]:
                     (number,) = struct.unpack_from("=i", data, ctnetlink.HEADER.size)
                     raise OSError(-number, os.strerror(-number) if number else "no answer")
                 body = data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size]
-                yield ctnetlink.attributes(body)
+                yield attributes(body)
                 data = data[(size + 3) & ~3 :]
 
 
 def _tcp_state(fields: Fields) -> int:
     """Return the state of a TCP connection, 0 if the kernel did not say it."""
-    info = ctnetlink.attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
-    tcp = ctnetlink.attributes(info.get(_INFO_TCP, memoryview(b"")))
+    info = attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+    tcp = attributes(info.get(_INFO_TCP, memoryview(b"")))
     return tcp[_INFO_STATE][0] if _INFO_STATE in tcp else 0
 
 

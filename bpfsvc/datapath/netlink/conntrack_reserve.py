@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable
 
 from bpfsvc.datapath.netlink import ctnetlink
+from bpfsvc.datapath.netlink.attributes import attribute, nested
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
 
 _REQUEST_ACK, _CREATE_ALONE = 0x5, 0x600
@@ -29,10 +30,10 @@ def reserve(flows: Iterable[TranslatedFlow], seconds: int) -> list[TranslatedFlo
 
     Where there is an entry already it stays as it is.
     """
-    timeout = ctnetlink.attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
-    status = ctnetlink.attribute(ctnetlink.STATUS, struct.pack("!I", _CONFIRMED))
-    state = ctnetlink.attribute(_TCP_STATE, bytes([_ESTABLISHED]))
-    of_tcp = ctnetlink.nested(ctnetlink.PROTOCOL_STATE, ctnetlink.nested(_TCP, state))
+    timeout = attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
+    status = attribute(ctnetlink.STATUS, struct.pack("!I", _CONFIRMED))
+    state = attribute(_TCP_STATE, bytes([_ESTABLISHED]))
+    of_tcp = nested(ctnetlink.PROTOCOL_STATE, nested(_TCP, state))
     made = []
     with ctnetlink.connect() as netfilter:
         for flow in flows:

@@ -12,6 +12,7 @@ import sys
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX, family
+from bpfsvc.datapath.netlink.attributes import attribute, attributes, nested
 
 NEW, GET, DELETE = 1 << 8, 1 << 8 | 1, 1 << 8 | 2
 """Kinds of messages: NFNL_SUBSYS_CTNETLINK with IPCTNL_MSG_CT_NEW, _GET, _DELETE."""
@@ -26,8 +27,6 @@ TUPLE_ORIGINAL, TUPLE_REPLY, STATUS, PROTOCOL_STATE, TIMEOUT, ZONE = 1, 2, 3, 4,
 """Attributes of an entry."""
 
 _NETLINK_NETFILTER = 12
-_ATTRIBUTE = struct.Struct("=HH")
-_NESTED, _TYPE_MASK = 0x8000, 0x3FFF
 _TUPLE_IP, _TUPLE_PROTOCOL = 1, 2
 _ADDRESSES = {4: (1, 2), 6: (3, 4)}
 """Attributes of source and destination, by family."""
@@ -70,28 +69,6 @@ def message(
 def address_family(flow: TranslatedFlow) -> int:
     """Return AF_INET or AF_INET6."""
     return socket.AF_INET if family(flow.source) == 4 else socket.AF_INET6
-
-
-def attribute(kind: int, data: bytes) -> bytes:
-    """Return an attribute, padded."""
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), kind) + data + bytes(-len(data) % 4)
-
-
-def nested(kind: int, *attributes: bytes) -> bytes:
-    """Return an attribute that consists of others."""
-    return attribute(kind | _NESTED, b"".join(attributes))
-
-
-def attributes(data: memoryview) -> dict[int, memoryview]:
-    """Return attributes by type."""
-    found, at = {}, 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        if size < _ATTRIBUTE.size:
-            break
-        found[kind & _TYPE_MASK] = data[at + _ATTRIBUTE.size : at + size]
-        at += (size + 3) & ~3
-    return found
 
 
 def pack_tuple(kind: int, flow: TranslatedFlow) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX
+from bpfsvc.datapath.netlink.attributes import attribute, attributes
 from bpfsvc.services.entries import Place
 
 _NETLINK_SOCK_DIAG = 4
@@ -38,8 +39,6 @@ _COOKIE_AT = 40
 _ID_AT, _INODE_AT, _MESSAGE_BYTES = 4, 68, 72
 """Offsets in ``struct inet_diag_msg``, of it and of the inode; and the size, before attributes."""
 
-_ATTRIBUTE = struct.Struct("=HH")
-_NESTED = 0x8000
 _REQ_STORAGES, _REQ_MAP = 2, 1
 """``INET_DIAG_REQ_SK_BPF_STORAGES``, in it ``SK_DIAG_BPF_STORAGE_REQ_MAP_FD``."""
 
@@ -90,7 +89,7 @@ def tcp_sockets(storage: int) -> list[TcpSocket]:
 
     ``storage``: the descriptor of a map of socket storage.
     """
-    request = _attribute(_REQ_STORAGES, _attribute(_REQ_MAP, struct.pack("=I", storage)))
+    request = attribute(_REQ_STORAGES, attribute(_REQ_MAP, struct.pack("=I", storage)))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
         return [
             TcpSocket(family, message[_ID_AT : _ID_AT + _ID_BYTES], value)
@@ -153,23 +152,12 @@ def _dump(
             data = data[(size + 3) & ~3 :]
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
-    size = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(size, kind) + value + bytes(-size % 4)
-
-
 def _find(data: bytes, *path: int) -> bytes | None:
     """Return the value of an attribute inside others; None if there is none."""
+    found: memoryview | None = memoryview(data)
     for wanted in path:
-        while data:
-            size, kind = _ATTRIBUTE.unpack_from(data)
-            if kind & ~_NESTED == wanted:
-                data = data[_ATTRIBUTE.size : size]
-                break
-            data = data[(size + 3) & ~3 :]
-        else:
-            return None
-    return data
+        found = attributes(found).get(wanted) if found is not None else None
+    return None if found is None else bytes(found)
 
 
 def _cookie(sockid: bytes) -> int:
