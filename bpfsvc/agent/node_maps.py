@@ -56,6 +56,7 @@ class NodeMaps:
         self._config = config
         self._pinned = pinned
         self._settings = pinned.map("settings")
+        self._settings_record = pinned.layout.maps["settings"].value
         self._addresses = pinned.map("node_addresses")
         self._interfaces = pinned.map("interfaces")
         self._masquerades = MasqueradeMaps(pinned)
@@ -101,9 +102,7 @@ class NodeMaps:
 
         ``settling``: connections of an older build are still being carried over.
         """
-        record = self._pinned.layout.maps["settings"].value
-        before = record.unpack(self._settings.lookup(_ONLY_KEY) or bytes(record.size))
-        ours = sysctl.parse_ports(_text(before["reserved_ports"]))
+        ours = sysctl.parse_ports(_text(self._settings_in_force()["reserved_ports"]))
         reserved = sysctl.reserve_ports(self._config.masquerade_ports, ours)
         self._reserved = sysctl.format_ports(reserved)
         self._settling = settling
@@ -136,10 +135,9 @@ class NodeMaps:
 
         What is on the fast path already stays there.
         """
-        record = self._pinned.layout.maps["settings"].value
-        values = record.unpack(self._settings.lookup(_ONLY_KEY) or bytes(record.size))
+        values = self._settings_in_force()
         values["fast_path_second"] = int(time.monotonic()) - _LONG_AGO & 0xFFFFFFFF
-        self._settings.update(_ONLY_KEY, record.pack(values))
+        self._settings.update(_ONLY_KEY, self._settings_record.pack(values))
 
     def rewrite_settings(self) -> None:
         """Write what has changed of the settings, if they were written before."""
@@ -149,20 +147,23 @@ class NodeMaps:
     def _write_settings(self) -> None:
         self._written = True
         self._renewed = time.monotonic()
-        record = self._pinned.layout.maps["settings"].value
-        before = self._settings.lookup(_ONLY_KEY) or bytes(record.size)
-        former = record.unpack(before)
+        former = self._settings_in_force()
         if self._fast_outside is None:  # an agent before this one may have left some
             self._fast_outside = bool(former["fast_outside"])
             self._port_secret = int(former["port_secret"]) or secrets.randbits(32)
         self._fast_outside |= self._is_auto()
         values = self._settings_values()
-        entry = record.pack(values)
-        if before == entry:
+        entry = self._settings_record.pack(values)
+        if entry == self._settings_record.pack(former):
             return
         if values["established"] and not former["established"]:
             established_flows.forget_all(self._pinned)
         self._settings.update(_ONLY_KEY, entry)
+
+    def _settings_in_force(self) -> dict[str, Value]:
+        """Return the settings that the programs read; all are zero before the first writing."""
+        record = self._settings_record
+        return record.unpack(self._settings.lookup(_ONLY_KEY) or bytes(record.size))
 
     def _settings_values(self) -> dict[str, Value]:
         ports, keep = self._config.masquerade_ports, self._config.lifetimes

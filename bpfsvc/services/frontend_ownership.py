@@ -125,7 +125,7 @@ class FrontendOwnership:
     def _settle(self, frontend: Frontend, key: ServiceKey, *, claims: bool) -> set[ServiceKey]:
         """Decide anew, now that a Service names a frontend or not; return old and new owner.
 
-        Nothing is returned where nobody else names it.
+        Without any other Service that names it, there is nothing to decide, and nobody is returned.
         """
         before = self._owner.get(frontend)
         if frontend not in self._waiting and before in (None, key):

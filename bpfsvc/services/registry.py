@@ -227,7 +227,7 @@ def _positions(one: Applied) -> Iterable[PositionEntry]:
 
 
 def _candidates(one: Applied) -> Iterator[CandidatesEntry]:
-    """Return the weights that the service port has, each with the counters of its backend."""
+    """Yield the weights that the service port has, each with the counters of its backend."""
     found = one.extra.get("candidates")
     if not found:
         return

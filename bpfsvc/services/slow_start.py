@@ -5,7 +5,7 @@ endpoints before. Pods are known by their UID, so a pod that has the address of 
 and one that was not ready for a while is not. What is there when a Service is looked at for the
 first time is not new: so a restart of the agent changes nothing.
 
-Pure: the time is handed in, and whoever has the clock asks which Services are to be planned again.
+Pure: the agent hands the time in, and asks which Services are to be planned again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The corrections of loads: what is counted is right, as far as nobody came or went meanwhile."""
+"""The corrections of loads: they are exact while connections neither begin nor end."""
 
 from __future__ import annotations
 

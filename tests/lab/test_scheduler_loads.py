@@ -13,8 +13,15 @@ import pytest
 
 from bpfsvc.lab.dial import OpenConnection, connect
 from bpfsvc.lab.patience import wait
-from tests.lab.test_schedulers import SPREAD, WHERE, apply, backends, explained, of_pods
-from tests.lab.testbed import Testbed, built_testbed
+from tests.lab.test_schedulers import (
+    SPREAD,
+    WHERE,
+    apply,
+    backends,
+    explained,
+    spread_testbed,
+)
+from tests.lab.testbed import Testbed
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +36,8 @@ time.sleep(3600)
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Testbed]:
-    """A lab with an API server; the first pod is a client, the others are backends."""
-    with built_testbed(served=True, layout="routed") as testbed:
-        for network in ("10.96.0.0/16", "fd96::/64"):
-            testbed.lab.client.route(network, via=testbed.node)
-        testbed.cluster.put("spread", *of_pods(testbed))
-        testbed.cluster.start()
+    """A lab as that of the other schedulers, and one of its own."""
+    with spread_testbed() as testbed:
         yield testbed
 
 

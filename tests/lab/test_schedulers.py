@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,14 +22,21 @@ ALL_OTHERS = ("rr", "wrr", "random", "sh", "mh,mh-port", "dh")
 WHERE = ("pod", "node", "client")
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Testbed]:
-    """A lab with an API server; the first pod is a client, the others are backends."""
+@contextmanager
+def spread_testbed() -> Iterator[Testbed]:
+    """Build a lab with an API server; the first pod is a client, the others are backends."""
     with built_testbed(served=True, layout="routed") as testbed:
         for network in ("10.96.0.0/16", "fd96::/64"):
             testbed.lab.client.route(network, via=testbed.node)
         testbed.cluster.put("spread", *of_pods(testbed))
         testbed.cluster.start()
+        yield testbed
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Testbed]:
+    """Such a lab."""
+    with spread_testbed() as testbed:
         yield testbed
 
 

@@ -158,15 +158,13 @@ def test_a_client_outside_is_served_by_the_fast_path(
     counts.all_fast()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", OUTSIDE)
-def test_a_connection_from_outside_survives_a_restart_of_the_agent(
-    routed: Testbed, family: int, which: str
+def assert_fast_through_restarts(
+    testbed: Testbed, family: int, client: Namespace, to: tuple[str, int]
 ) -> None:
-    """It stays on the fast path, though the new agent has still to find out whether it may be."""
-    cluster, node = routed.cluster, routed.node
+    """Assert that a connection stays fast while the agent is stopped, killed and started."""
+    cluster, node = testbed.cluster, testbed.node
     counts = Counts(node, family)
-    with connect(routed.client, node.address(family), OUTSIDE[which].node_port) as conversation:
+    with connect(client, *to) as conversation:
         conversation.who()
         for end in (cluster.stop, cluster.kill):
             end(node)
@@ -174,6 +172,16 @@ def test_a_connection_from_outside_survives_a_restart_of_the_agent(
             cluster.start(node)
             assert conversation.echo(b"an agent runs again")
     counts.all_fast(least=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", OUTSIDE)
+def test_a_connection_from_outside_survives_a_restart_of_the_agent(
+    routed: Testbed, family: int, which: str
+) -> None:
+    """It stays on the fast path, though the new agent has still to find out whether it may be."""
+    to = routed.node.address(family), OUTSIDE[which].node_port
+    assert_fast_through_restarts(routed, family, routed.client, to)
 
 
 @pytest.mark.slow
@@ -212,16 +220,7 @@ def test_a_connection_from_outside_goes_on_when_the_agent_is_started_without_the
 
 def test_a_long_connection_survives_a_restart_of_the_agent(routed: Testbed, family: int) -> None:
     """Also through a kill -9 of the agent."""
-    counts = Counts(routed.node, family)
-    cluster, node = routed.cluster, routed.node
-    with connect(routed.pod, ONE[2].vip(family), 80) as conversation:
-        conversation.who()
-        for end in (cluster.stop, cluster.kill):
-            end(node)
-            assert conversation.echo(b"no agent runs")
-            cluster.start(node)
-            assert conversation.echo(b"an agent runs again")
-    counts.all_fast(least=8)
+    assert_fast_through_restarts(routed, family, routed.pod, (ONE[2].vip(family), 80))
 
 
 def test_unknown_neighbours_are_resolved(routed: Testbed, family: int) -> None:

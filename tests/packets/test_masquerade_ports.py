@@ -139,8 +139,9 @@ def test_each_backend_has_a_turn_of_its_own(node: Node, peers: Peers) -> None:
 
 
 def closed_by(node: Node, peers: Peers, *, backend_first: bool) -> str:
-    """Let all but one of four ports be in use, and the fourth be just closed; return the client's
-    end of that, as the backend has seen it.
+    """Take all four ports, and close the connection of one.
+
+    Return the client's end of that connection, as the backend saw it.
     """
     peers.service(node, [peers.backend], masquerade=True)
     node.settings(first=20000, ports=4)
