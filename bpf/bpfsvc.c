@@ -15,7 +15,9 @@
 #include "maps/direct_flows.h"
 #include "maps/fragments.h"
 #include "maps/metadata.h"
+#include "maps/quarantined.h"
 #include "maps/settings.h"
+#include "path/attempts.h"
 #include "path/conn_established.h"
 #include "path/conn_leave.h"
 #include "path/conn_new.h"
@@ -29,6 +31,7 @@
 #include "path/passes.h"
 #include "path/recount.h"
 #include "path/reject.h"
+#include "path/socket_attempts.h"
 #include "path/socket_lb.h"
 #include "path/step_missing.h"
 #include "path/xdp.h"
@@ -61,7 +64,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	}
 	if (connection) {
 		if (!inlined || conn_established_is_rare(connection, hook, packet->tcp_flags))
-			return tail_call(skb, STEP_ESTABLISHED);
+			return tail_call(skb, established_step(connection));
 		via = hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
 					     BY_STACK;
 		if (!conn_established_advance(skb, settings, packet, connection))
@@ -148,6 +151,14 @@ int step_first(struct __sk_buff *skb)
 	return settings && packet ? first_packet(skb, settings, packet) : TC_ACT_SHOT;
 }
 
+/* A first packet to an address that keeps its backends: which of them it goes to. */
+int step_schedule(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? first_packet_schedule(skb, packet) : TC_ACT_SHOT;
+}
+
 /* A first packet whose backend is chosen: the entries for the packets that follow. */
 int step_open(struct __sk_buff *skb)
 {
@@ -164,6 +175,14 @@ int step_established(struct __sk_buff *skb)
 	struct packet *packet = packet_get();
 
 	return settings && packet ? conn_established_rare(skb, settings, packet) : TC_ACT_SHOT;
+}
+
+/* A packet of a connection of which it has to be noted how the attempt to open it ends. */
+int step_attempt(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? attempt_step(skb, packet) : TC_ACT_SHOT;
 }
 
 /* The first packet of a masqueraded connection leaves: a port is chosen. */
@@ -308,4 +327,10 @@ int getpeername6(struct bpf_sock_addr *context)
 int release(struct bpf_sock *context)
 {
 	return socket_end(context);
+}
+
+/* What happens to TCP sockets; attached while a Service asks for it. */
+int sockops(struct bpf_sock_ops *context)
+{
+	return socket_attempt_follow(context);
 }

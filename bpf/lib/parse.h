@@ -222,10 +222,12 @@ static inline int parse_ports(struct __sk_buff *skb, const struct settings *sett
 		return PARSED;
 	if (port_filter_find(hook, protocol, ports->source, ports->destination) ||
 	    (fast && port_filter_find(HOOK_EGRESS, protocol, ports->source, ports->destination))) {
-		if (protocol != PROTO_TCP || tcp->flags & TCP_SYN ||
-		    !(fast || established || parse_flow(skb, packet, protocol, ports, tcp)))
-			return PARSED;
-		if (!fast_flow_is_plain(&packet->flow))
+		/* Most packets with such ports are of direct flows to the same backends. */
+		bool middle =
+			protocol == PROTO_TCP && !(tcp->flags & TCP_SYN) &&
+			(fast || established || parse_flow(skb, packet, protocol, ports, tcp));
+
+		if (!middle || !fast_flow_is_untranslated(&packet->flow))
 			return PARSED;
 	}
 	return fast ? PARSED_DIRECT : PARSED_NOTHING;

@@ -23,6 +23,7 @@ enum forwarding {
 	BY_FAST_PATH_TWICE,    /* what egress would do is done, too */
 	BY_FAST_PATH_BACK = 4, /* with one of those: only if answers leave where the packet came */
 	BY_FAST_PATH_ALL = 8,  /* with one of those: fragments and packets with options, too */
+	BY_FAST_PATH_OUTSIDE = BY_FAST_PATH_BACK | BY_FAST_PATH_ALL,
 };
 
 /* Ports in use are often adjacent, so tries are strides apart. An odd stride reaches all of 2^n. */

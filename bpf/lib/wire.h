@@ -105,6 +105,10 @@ struct icmp_header {
 #define ICMPV6_ECHO_REQUEST 128
 #define ICMPV6_ECHO_REPLY 129
 
+#define ICMP_UNREACHABLE 3
+#define ICMP_TOO_BIG 4 /* a code of it: a fragment is needed */
+#define ICMPV6_UNREACHABLE 1
+
 #define ICMP_REDIRECT 5
 #define ICMPV6_REDIRECT 137
 

@@ -27,7 +27,7 @@ struct choice {
 	struct backend backend;
 	__u32 service;
 	__u8 masquerade;
-	__u8 sticky; /* the service has session affinity */
-	__u8 counts; /* for the load of the backend */
-	__u8 zero;
+	__u8 sticky;  /* the service has session affinity */
+	__u8 counts;  /* for the load of the backend */
+	__u8 watched; /* how the attempt to connect ends is noted */
 };

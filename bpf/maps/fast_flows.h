@@ -147,7 +147,7 @@ static inline bool fast_flow_tcp(const struct settings *settings, const struct f
 }
 
 /* Note that a TCP flow between pods begins, by the stack, and is not translated. */
-static inline void fast_flow_note_slow(const struct flow *flow)
+static inline void fast_flow_note_untranslated(const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u8 from;
@@ -161,7 +161,7 @@ static inline void fast_flow_note_slow(const struct flow *flow)
 }
 
 /* True if a flow, of either direction, is known not to be translated. */
-static inline bool fast_flow_is_plain(const struct flow *flow)
+static inline bool fast_flow_is_untranslated(const struct flow *flow)
 {
 	const struct fast_flow *place = fast_flow_find(flow);
 

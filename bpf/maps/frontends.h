@@ -35,6 +35,9 @@ enum schedule {
 	SCHEDULE_NQ,   /* the same, but idle ones first */
 	SCHEDULE_OVF,  /* the highest weight, until that many connections are active */
 	SCHEDULE_TWOS, /* the better one of two at random */
+	/* From here on with the backends of the address in localities. */
+	SCHEDULE_LBLC,	/* the one chosen last, unless it is overloaded */
+	SCHEDULE_LBLCR, /* the least loaded one of a set, unless it is overloaded */
 };
 
 /* 1 if the loads of backends are counted for a schedule, else 0; without a branch. */
@@ -72,6 +75,8 @@ struct frontend {
 	__u8 schedule;		/* of enum schedule */
 	__u8 echo;		/* its address is in echo_addresses for it */
 	__u8 removal;		/* of enum removal */
+	__u8 watched;		/* how attempts to connect end is noted (backend_outcomes.h) */
+	__u8 zero[3];
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);

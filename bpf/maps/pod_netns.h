@@ -34,6 +34,18 @@ struct netns {
 
 MAP("lru_hash", __u64, struct netns, namespaces, MAX_INTERFACES, 0);
 
+/* The zeros that a namespace begins with. No program writes them; the stack has no room for them. */
+MAP("array", __u32, struct netns, fresh_namespaces, 1, 0);
+
+static inline void namespace_add(__u64 cookie)
+{
+	__u32 only = 0;
+	struct netns *fresh = fresh_namespaces.lookup(&only);
+
+	if (fresh)
+		namespaces.update(&cookie, fresh);
+}
+
 static inline struct netns_source *netns_source_of(struct netns *entry, const struct address *to)
 {
 	return &entry->v4 + family_offset(to);

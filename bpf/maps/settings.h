@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/flow.h"
 #include "lib/map.h"
 
 #define NS_PER_SECOND 1000000000LL
@@ -90,4 +91,12 @@ static inline bool in_pod_range(const struct settings *settings, const struct ad
 		       address_within(address, &settings->pod_network_v4, &settings->pod_mask_v4);
 	return settings->detect_pods_v6 &&
 	       address_within(address, &settings->pod_network_v6, &settings->pod_mask_v6);
+}
+
+/* True if both ends of a flow are in the pod range. */
+static inline bool ends_in_pod_range(const struct settings *settings, const struct flow *flow,
+				     bool v4)
+{
+	return in_pod_range(settings, &flow->destination, v4) &&
+	       in_pod_range(settings, &flow->source, v4);
 }

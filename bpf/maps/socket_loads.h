@@ -1,6 +1,6 @@
 /*
- * What a connected socket of the node counts for. It is in the storage of the socket itself, so
- * that the hook of its end can take it back.
+ * What a connected socket of the node counts for, and what a TCP socket is about to be connected to.
+ * It is in the storage of the socket itself, so that the hook of its end can take it back.
  */
 #pragma once
 
@@ -10,6 +10,9 @@
 struct socket_load {
 	__u32 counters; /* of the backend; 0: it counts for none */
 	__u32 datagram; /* UDP */
+	/* The backend of which it is to be noted how this attempt to connect ends; 0: of none. */
+	__u32 attempt;
+	__u32 zero;
 };
 
 SOCKET_STORAGE(struct socket_load, socket_loads);
@@ -26,9 +29,13 @@ static inline void socket_load_add(const struct socket_load *counted, __s32 sock
 	__sync_fetch_and_add(&load->sockets, number);
 }
 
-/* Take back what a socket counts for. */
+/*
+ * Take back what a socket counts for. A process that ends it while it connects has given up, which
+ * says nothing about the backend.
+ */
 static inline void socket_load_end(struct socket_load *counted)
 {
+	counted->attempt = 0;
 	if (!counted->counters)
 		return;
 	socket_load_add(counted, -1);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/subprograms.h"
 #include "maps/affinities.h"
 #include "maps/backend_counters.h"
 #include "maps/backends.h"
 #include "maps/counters.h"
 #include "maps/destinations.h"
 #include "maps/frontends.h"
+#include "maps/node_addresses.h"
 #include "maps/positions.h"
 #include "maps/refusals.h"
 #include "maps/service_networks.h"
@@ -15,7 +17,7 @@
 #include "maps/source_ranges.h"
 #include "path/client.h"
 #include "path/schedule.h"
-#include "path/schedule_loads.h"
+#include "path/schedule_locality.h"
 #include "path/schedule_work.h"
 
 enum verdict {
@@ -27,23 +29,16 @@ enum verdict {
 	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
 	VERDICT_BY_TC,	   /* not chosen: tc sees the connection, with the client's port */
 	VERDICT_ECHO,	   /* an echo request that is answered: see echo.h */
+	VERDICT_SCHEDULE,  /* not chosen: the address keeps its backends, which is another step */
 };
 
 /* For whom a backend is chosen. */
 enum chooser {
 	CHOOSER_PACKET,
-	CHOOSER_NODE_SOCKET, /* which no tc program translates; see schedule_prepare() */
+	CHOOSER_NODE_SOCKET, /* which no tc program translates */
 	CHOOSER_POD_SOCKET,
 	CHOOSER_EXPLAIN, /* nothing is counted */
 };
-
-/* (By an index: the verifier would follow three branches through all that comes after.) */
-static inline void policy_for(struct policy *policy, const struct frontend *frontend, __u32 client)
-{
-	const struct policy *policies = &frontend->pod;
-
-	*policy = policies[client < CLIENT_OTHER ? client : CLIENT_OTHER];
-}
 
 /* != 0, without a branch, which the compiler makes of what it understands. */
 static inline __u32 not_zero(__u32 number)
@@ -59,13 +54,16 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 {
 	struct affinity_key client_key = {.service = key->service, .client = *client};
 	struct affinity *last = affinities.lookup(&client_key);
-	struct position_key place = {.service = key->service, .generation = key->generation};
+	struct position_key place;
 	struct position *position;
 
 	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
 		return;
+	place.service = key->service;
+	place.generation = key->generation;
 	place.address = last->backend;
 	place.port = last->port;
+	place.zero = 0;
 	position = positions.lookup(&place);
 	if (!position)
 		return;
@@ -73,30 +71,6 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 		key->slot = position->slots[0];
 	else if (policy_has(policy, position->slots[1]))
 		key->slot = position->slots[1];
-}
-
-/*
- * Compare the loads of backends for a socket of the node, if the schedule of what it asks for does
- * that. This is before other things are looked at: the verifier follows the comparison once for
- * each path that leads to it.
- */
-static inline void schedule_prepare(const struct frontend_key *asked)
-{
-	struct frontend *frontend;
-	struct schedule_work *work;
-	__u32 only = 0;
-
-	work = schedule_works.lookup(&only);
-	if (!work)
-		return;
-	work->asked = *asked;
-	if (address_is_v4_loopback(&work->asked.address))
-		work->asked.address.words[3] = bpf_htonl(0x7f000001);
-	if (!destination_may_be_frontend(&work->asked.address))
-		return;
-	frontend = frontend_find(&work->asked);
-	if (frontend && schedule_counts(frontend->schedule))
-		schedule_least(work, frontend, &frontend->node, bpf_get_prandom_u32());
 }
 
 /*
@@ -129,27 +103,26 @@ static inline int guard(const struct address *address, __u32 *service)
 	return service_network_has(address) ? VERDICT_DROP : VERDICT_NONE;
 }
 
+/* Note what is to be counted and noted of the connection. */
+static inline void choice_mark(struct choice *choice, const struct frontend *frontend)
+{
+	choice->counts = schedule_counts(frontend->schedule);
+	choice->watched = frontend->watched;
+}
+
 /*
- * Choose a backend of `frontend_key` for a client: its last one, if the service has session
- * affinity, else the one that the service's schedule gives, mostly one at random, each equally
- * likely. Return a verdict; `choice` is written for VERDICT_DNAT, and `choice->service` for refusals
- * too. `chooser` is a constant where this is called.
+ * Choose the backend of a frontend that a number leads to, or the client's last one, if the service
+ * has session affinity. See choose_backend().
  *
  * The agent may replace entries meanwhile, and the kernel may reuse the memory of a removed entry
  * at once. So the frontend is read again after the backend was copied: only if it still names the
  * same generation was everything valid between the two reads. If not, it is all done once more; two
  * replacements do not fit between four reads that follow each other.
  */
-static inline int choose_backend(struct frontend_key *frontend_key, const struct client *client,
-				 struct choice *choice, enum chooser chooser)
+static inline int choose_numbered(struct frontend_key *frontend_key, struct frontend *frontend,
+				  const struct client *client, __u64 number, struct choice *choice,
+				  enum chooser chooser)
 {
-	struct frontend *frontend = frontend_find(frontend_key);
-	__u64 number = bpf_get_prandom_u32();
-
-	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
-		number = schedule_number(frontend, &frontend_key->address, client, number,
-					 chooser != CHOOSER_EXPLAIN,
-					 chooser != CHOOSER_NODE_SOCKET);
 #pragma clang loop unroll(disable)
 	for (int attempt = 0; attempt < 2; attempt++) {
 		struct backend_key key = {};
@@ -163,7 +136,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 		key.service = frontend->service;
 		key.generation = frontend->generation;
 		affinity = frontend->affinity_seconds;
-		policy_for(&policy, frontend, client->class);
+		policy = *policy_for(frontend, client->class);
 		if (frontend->restricted && !source_allowed(key.service, &client->address))
 			return VERDICT_FORBIDDEN;
 		if (policy.size) {
@@ -185,10 +158,75 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
 		choice->sticky = not_zero(affinity);
-		choice->counts = schedule_counts(frontend->schedule);
+		choice_mark(choice, frontend);
 		return VERDICT_DNAT;
 	}
 	return VERDICT_DROP;
+}
+
+/* choose_backend() for a frontend that is found, if any. `number`: a random one. */
+static inline int choose_found(struct frontend_key *frontend_key, struct frontend *frontend,
+			       const struct client *client, __u64 number, struct choice *choice,
+			       enum chooser chooser)
+{
+	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
+		number = schedule_number(frontend, &frontend_key->address, client, number,
+					 chooser != CHOOSER_EXPLAIN);
+	return choose_numbered(frontend_key, frontend, client, number, choice, chooser);
+}
+
+/*
+ * Choose a backend of `frontend_key` for a client: its last one, if the service has session
+ * affinity, else the one that the service's schedule gives, mostly one at random, each equally
+ * likely. Return a verdict; `choice` is written for VERDICT_DNAT, and `choice->service` for refusals
+ * too.
+ */
+static inline int choose_backend(struct frontend_key *frontend_key, const struct client *client,
+				 struct choice *choice, enum chooser chooser)
+{
+	struct frontend *frontend = frontend_find(frontend_key);
+	__u64 number = bpf_get_prandom_u32();
+
+	return choose_found(frontend_key, frontend, client, number, choice, chooser);
+}
+
+/* The same for a first packet, whose address may keep its backends: then that is another step. */
+static inline int choose_for_packet(struct frontend_key *frontend_key, const struct client *client,
+				    struct choice *choice)
+{
+	struct frontend *frontend = frontend_find(frontend_key);
+	__u64 number = bpf_get_prandom_u32();
+
+	if (frontend && schedule_is_pending(frontend))
+		return VERDICT_SCHEDULE;
+	return choose_found(frontend_key, frontend, client, number, choice, CHOOSER_PACKET);
+}
+
+/* What choose() is asked, and its answer. */
+struct choosing {
+	struct frontend_key asked;
+	struct client client;
+	struct choice choice;
+	__u32 chooser; /* of enum chooser */
+};
+
+enum argument_size {
+	ARGUMENT_CHOOSE = sizeof(struct choosing),
+};
+
+/* choose_backend() as a subprogram. An address 127.x.y.z is as good as 127.0.0.1. */
+static int (*choose)(struct choosing *choosing) = (void *)SUBPROGRAM_CHOOSE;
+
+int subprogram_choose(struct choosing *choosing)
+{
+	struct frontend_key key;
+
+	if (!choosing)
+		return VERDICT_DROP;
+	/* Linux 6.1 takes a key of a map from here, and not from its caller's memory. */
+	key = choosing->asked;
+	loopback_normalize(&key.address);
+	return choose_backend(&key, &choosing->client, &choosing->choice, choosing->chooser);
 }
 
 /*
@@ -199,7 +237,7 @@ static inline int choose_backend(struct frontend_key *frontend_key, const struct
 static inline void choose_again(struct frontend_key *frontend_key, const struct client *client,
 				struct choice *choice, __u32 number)
 {
-	struct frontend *frontend = frontends.lookup(frontend_key);
+	struct frontend *frontend = frontend_find(frontend_key);
 	struct backend_key key = {};
 	struct backend *backend;
 	struct backend copy;
@@ -209,7 +247,7 @@ static inline void choose_again(struct frontend_key *frontend_key, const struct 
 		return;
 	key.service = frontend->service;
 	key.generation = frontend->generation;
-	policy_for(&policy, frontend, client->class);
+	policy = *policy_for(frontend, client->class);
 	if (!policy.size || policy.table || frontend->schedule)
 		return;
 	key.slot = policy.first + number % policy.size;

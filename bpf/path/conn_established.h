@@ -44,20 +44,19 @@ static inline bool leaves_as_routed(const struct settings *settings, const struc
 {
 	return packet->flow.protocol == PROTO_TCP && !(packet->tcp_flags & TCP_SYN) &&
 	       !connection->reply && !connection->masquerade && !settings->established &&
-	       in_pod_range(settings, &connection->after.destination, packet->v4) &&
-	       in_pod_range(settings, &connection->after.source, packet->v4);
+	       ends_in_pod_range(settings, &connection->after, packet->v4);
 }
 
 /*
  * True if conn_established_rare() must handle the packet: a port has to be chosen, a pair of
  * entries moved, options read, or, after a pause, the entry of the masquerade may have been
- * collected.
+ * collected; or if attempt_step() must see it before.
  */
 static inline bool conn_established_is_rare(const struct connection *connection, __u8 hook,
 					    __u8 tcp_flags)
 {
-	if (!connection->established &&
-	    (!connection->held || connection->masquerade_pending || tcp_flags & TCP_SYN))
+	if (!connection->established && (!connection->held || connection->masquerade_pending ||
+					 connection->watched || tcp_flags & TCP_SYN))
 		return true;
 	return hook == HOOK_INGRESS && connection->masquerade && connection->tick != tick_now() &&
 	       connection_idle(connection, bpf_ktime_get_coarse_ns()) > NS_PER_SECOND;

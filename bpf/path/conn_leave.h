@@ -35,6 +35,7 @@ static inline bool masquerade_request(const struct flow *after, const struct con
 		return true;
 	pending.counters = 0;
 	pending.counted = 0;
+	pending.watched = 0;
 	pending.replied = pending.established = 0;
 	pending.fin_sent = pending.fin_received = pending.reset = pending.client_first = 0;
 	pending.masquerade_pending = 1;

@@ -70,7 +70,6 @@ static inline void conn_new_plan(struct __sk_buff *skb, const struct settings *s
 	if (choice->backend.hairpin &&
 	    address_equal(&packet->flow.source, &choice->backend.address))
 		choice->masquerade = 1;
-	packet->outside = 0;
 	if (!fast_path_decide(skb, settings, packet))
 		packet->ends.client = packet->ends.backend = packet->hop = packet->outside = 0;
 }
@@ -117,6 +116,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.reply = 1;
 	entry.shortcut = packet->ends.backend;
 	entry.outside = packet->outside;
+	entry.watched = choice->watched;
 	entry.held = half_open_take();
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!routed_flow_take(settings, after, &entry)) {
@@ -242,7 +242,7 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	verdict = choose_backend(&key, &packet->client, &packet->choice, CHOOSER_PACKET);
+	verdict = choose_for_packet(&key, &packet->client, &packet->choice);
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;
@@ -285,7 +285,18 @@ static inline void conn_new_clear(struct packet *packet)
 		masquerade_remove(&packet->after);
 }
 
-/* Decide on a first packet, and let it pass, refuse or drop it, or go on to open its connection. */
+/*
+ * True if a packet that is not translated begins a flow between pods that the stack serves. (While
+ * connections of an older build are copied, it may be of one that is not there yet.)
+ */
+static inline bool begins_untranslated(const struct settings *settings, const struct packet *packet)
+{
+	return !settings->fast_path && !settings->settling && packet->flow.hook == HOOK_INGRESS &&
+	       !packet->passes_egress && tcp_opens(packet->tcp_flags) &&
+	       ends_in_pod_range(settings, &packet->flow, packet->v4);
+}
+
+/* Decide on a first packet: let it pass, refuse or drop it, or go on to open its connection. */
 static inline int first_packet(struct __sk_buff *skb, const struct settings *settings,
 			       struct packet *packet)
 {
@@ -302,24 +313,38 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		return netfilter_port_change(skb, packet);
 	if (verdict == VERDICT_ECHO)
 		return tail_call(skb, STEP_ECHO);
-	if (verdict != VERDICT_DNAT)
-		fragment_passed(packet);
+	if (verdict == VERDICT_SCHEDULE)
+		return tail_call(skb, STEP_SCHEDULE);
+	if (verdict == VERDICT_DNAT)
+		return tail_call(skb, STEP_OPEN);
+	fragment_passed(packet);
 	if (verdict == VERDICT_NONE) {
-		/* (The connection that it is of may still have to be copied from an older build.) */
-		if (!settings->fast_path && !settings->settling &&
-		    packet->flow.hook == HOOK_INGRESS && !packet->passes_egress &&
-		    tcp_opens(packet->tcp_flags) &&
-		    in_pod_range(settings, &packet->flow.destination, packet->v4) &&
-		    in_pod_range(settings, &packet->flow.source, packet->v4))
-			fast_flow_note_slow(&packet->flow);
+		if (begins_untranslated(settings, packet))
+			fast_flow_note_untranslated(&packet->flow);
 		return fast_path_direct(skb, settings, packet);
 	}
 	if (verdict == VERDICT_REJECT || verdict == VERDICT_RESET)
 		return tail_call(skb, STEP_REJECT);
-	if (verdict != VERDICT_DNAT)
-		return TC_ACT_SHOT;
-	conn_new_plan(skb, settings, packet);
-	return tail_call(skb, STEP_OPEN);
+	return TC_ACT_SHOT;
+}
+
+/*
+ * Find the place of a first packet's backend, if the address that it is for keeps its backends.
+ * Then begin anew with the packet. (Here the verifier follows the comparison once.)
+ */
+static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *packet)
+{
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	work = schedule_works.lookup(&only);
+	if (work) {
+		work->asked.address = packet->flow.destination;
+		work->asked.port = packet->flow.destination_port;
+		work->asked.protocol = packet->flow.protocol;
+		work->done = schedule_locality(work, packet->client.class, true);
+	}
+	return tail_call(skb, STEP_FIRST);
 }
 
 /* Open the connection of a first packet, and translate the packet. */
@@ -328,6 +353,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 {
 	enum forwarding via = BY_STACK;
 
+	conn_new_plan(skb, settings, packet);
 	switch (conn_new_open(skb, settings, packet, &packet->choice)) {
 	case 0:
 		break;

@@ -72,8 +72,7 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 static inline bool between_pods(const struct settings *settings, const struct flow *flow, bool v4)
 {
 	return (settings->fast_path || settings->established) && !settings->settling &&
-	       in_pod_range(settings, &flow->destination, v4) &&
-	       in_pod_range(settings, &flow->source, v4);
+	       ends_in_pod_range(settings, flow, v4);
 }
 
 /* True if the connection that a packet opens is one from outside to a pod. */
@@ -112,8 +111,7 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 									    BY_FAST_PATH;
 
 	if (connection->outside)
-		return settings->fast_outside ? via | BY_FAST_PATH_BACK | BY_FAST_PATH_ALL :
-						BY_STACK;
+		return settings->fast_outside ? via | BY_FAST_PATH_OUTSIDE : BY_STACK;
 	if (settings->settling)
 		return BY_STACK;
 	if (settings->established)
@@ -145,7 +143,7 @@ static inline enum forwarding fast_path_reply_via(const struct settings *setting
 						  const struct connection *leaving)
 {
 	if (leaving->outside)
-		return BY_FAST_PATH_TWICE | BY_FAST_PATH_BACK | BY_FAST_PATH_ALL;
+		return BY_FAST_PATH_TWICE | BY_FAST_PATH_OUTSIDE;
 	return BY_FAST_PATH_TWICE | (settings->established ? BY_FAST_PATH_BACK : 0);
 }
 
@@ -164,11 +162,9 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 	if (settings->established || packet->fragment || packet->flow.protocol == PROTO_SCTP ||
 	    !fast_path_guarded(settings))
 		return false;
-	if (!between_pods(settings, &packet->after, packet->v4)) {
-		if (!from_outside(settings, packet))
-			return false;
-		packet->outside = 1;
-	}
+	packet->outside = !between_pods(settings, &packet->after, packet->v4);
+	if (packet->outside && !from_outside(settings, packet))
+		return false;
 	cached = fast_path_find(skb, packet, BY_FAST_PATH_BACK);
 	if (!cached)
 		return false;
@@ -228,12 +224,14 @@ static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_l
 
 static inline int fast_path_leave(struct __sk_buff *skb, struct packet *packet)
 {
-	struct settings *settings = settings_get();
-
 	COUNT(fast_forwarded);
 	if (packet->to_peer)
 		return redirect_to_peer(skb, route_of(packet));
-	if (packet->egress_done && !packet->to_pod && settings)
-		egress_done_note(skb, settings);
+	if (packet->egress_done && !packet->to_pod) {
+		struct settings *settings = settings_get();
+
+		if (settings)
+			egress_done_note(skb, settings);
+	}
 	return redirect_to_neighbour(route_of(packet));
 }

@@ -33,8 +33,7 @@ static inline void established_passed(const struct __sk_buff *skb, const struct 
 	struct flow key;
 
 	if ((packet->flow.protocol != PROTO_TCP && packet->flow.protocol != PROTO_UDP) ||
-	    !in_pod_range(settings, &packet->flow.destination, packet->v4) ||
-	    !in_pod_range(settings, &packet->flow.source, packet->v4))
+	    !ends_in_pod_range(settings, &packet->flow, packet->v4))
 		return;
 	key = established_key(&packet->flow);
 	found = established_flows.lookup(&key);

@@ -18,6 +18,7 @@
 #include "maps/counters.h"
 #include "maps/fast_flows.h"
 #include "maps/settings.h"
+#include "path/attempts.h"
 #include "path/fast_path.h"
 
 /*
@@ -122,6 +123,17 @@ static inline int rewrite_icmp_error(struct __sk_buff *skb, struct packet *packe
 	return error;
 }
 
+/* True if an error says that its packet cannot be delivered; one that is too long may be cut. */
+static inline bool says_unreachable(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct icmp_header header;
+
+	if (!read_bytes(skb, packet->l4, &header, sizeof(header)))
+		return false;
+	return packet->v4 ? header.type == ICMP_UNREACHABLE && header.code != ICMP_TOO_BIG :
+			    header.type == ICMPV6_UNREACHABLE;
+}
+
 static inline int translate_icmp_error(struct __sk_buff *skb, const struct settings *settings,
 				       struct packet *packet)
 {
@@ -145,6 +157,8 @@ static inline int translate_icmp_error(struct __sk_buff *skb, const struct setti
 		COUNT(dropped__redirects);
 		return TC_ACT_SHOT;
 	}
+	if (connection && connection->watched && says_unreachable(skb, packet))
+		attempt_refuse(&key, connection);
 	packet->after = packet->flow;
 	if (packet->flow.hook == HOOK_INGRESS) {
 		if (connection)

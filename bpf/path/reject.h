@@ -14,9 +14,7 @@
 #include "maps/settings.h"
 #include "path/reset.h"
 
-#define ICMP_UNREACHABLE 3
 #define ICMP_PORT_UNREACHABLE 3
-#define ICMPV6_UNREACHABLE 1
 #define ICMPV6_PORT_UNREACHABLE 4
 
 struct ipv4_error {

@@ -11,7 +11,7 @@
 #include "maps/schedule_rounds.h"
 #include "maps/schedule_tables.h"
 #include "path/client.h"
-#include "path/schedule_loads.h"
+#include "path/schedule_locality.h"
 #include "path/schedule_work.h"
 
 /* An address as one number in host order, as ip_vs folds it. */
@@ -121,26 +121,34 @@ static inline void schedule_static(struct schedule_work *work, const struct fron
 					 round->connections;
 }
 
+/* True if the backend of a packet has yet to be found by schedule_locality(). */
+static inline bool schedule_is_pending(const struct frontend *frontend)
+{
+	struct schedule_work *work;
+	__u32 only = 0;
+
+	if (frontend->schedule < SCHEDULE_LBLC)
+		return false;
+	work = schedule_works.lookup(&only);
+	return work && !work->done;
+}
+
 /*
  * Return the number that a schedule gives to a client's connection. `random` is the one that a
  * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
- * take turns have an entry in schedule_rounds. Without `compares`, schedule_prepare() has compared
- * loads before.
+ * take turns have an entry in schedule_rounds.
  */
 static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
-				    const struct client *client, __u32 random, bool counted,
-				    bool compares)
+				    const struct client *client, __u32 random, bool counted)
 {
-	const struct policy *policies = &frontend->pod;
-	__u32 class = client->class < CLIENT_OTHER ? client->class : CLIENT_OTHER;
 	__u32 only = 0, compared = -schedule_counts(frontend->schedule);
 	struct schedule_work *work;
 
 	work = schedule_works.lookup(&only);
 	if (!work)
 		return random;
-	if (compares && compared)
-		schedule_least(work, frontend, policies + class, random);
+	if (compared)
+		schedule_least(work, frontend, policy_for(frontend, client->class), random);
 	else
 		schedule_static(work, frontend, asked, client, random, counted);
 	AS_IN_MEMORY();

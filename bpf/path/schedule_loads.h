@@ -38,9 +38,18 @@ enum comparison {
 	 COMPARED_BY(SCHEDULE_WLC, COMPARE_OVERHEAD) | COMPARED_BY(SCHEDULE_SED, COMPARE_DELAY) | \
 	 COMPARED_BY(SCHEDULE_NQ, COMPARE_DELAY | COMPARE_IDLE) |                                 \
 	 COMPARED_BY(SCHEDULE_OVF, COMPARE_LIMITED) |                                             \
-	 COMPARED_BY(SCHEDULE_TWOS, COMPARE_OVERHEAD))
+	 COMPARED_BY(SCHEDULE_TWOS, COMPARE_OVERHEAD) |                                           \
+	 COMPARED_BY(SCHEDULE_LBLC, COMPARE_OVERHEAD) |                                           \
+	 COMPARED_BY(SCHEDULE_LBLCR, COMPARE_OVERHEAD))
 
-/* Begin a comparison. `place`: the choice if there is nobody to compare. */
+/* What is compared of one backend. */
+struct compared {
+	__u64 active;
+	__u64 cost;
+	__u64 weight;
+};
+
+/* Begin a comparison. `place`: the choice if there is no backend to compare. */
 static inline void comparison_begin(struct schedule_work *work, __u8 schedule, __u32 place)
 {
 	__u32 by = COMPARISONS >> 4 * ((schedule - SCHEDULE_LC) & 7) & 0xf;
@@ -56,32 +65,50 @@ static inline void comparison_begin(struct schedule_work *work, __u8 schedule, _
 	work->place = place;
 }
 
-/*
- * Compare one more backend with the best one so far. There is no branch: of 64 backends each would
- * double what the verifier follows.
- */
-static inline void comparison_add(struct schedule_work *work, const struct candidate *candidate,
-				  __u32 place)
+/* Read what is compared of a backend. False if it has no counters. */
+static inline bool compared_read(struct compared *one, const struct schedule_work *work,
+				 const struct candidate *candidate)
 {
 	struct backend_load *load = backend_loads.lookup((__u32 *)&candidate->counters);
-	__u64 active, inactive, cost, better;
-	__u64 weight = candidate->weight;
+	__u64 active, inactive, cost;
 
 	if (!load)
-		return;
+		return false;
 	active = load_active(load->connections);
 	inactive = load_inactive(load->connections);
 	/* If the compiler knew that these are 32 bits, it would make branches of what follows. */
 	asm("" : "+r"(active));
 	cost = active * work->of_active + inactive * work->of_inactive + work->of_next;
-	cost &= work->busy_first | (((active - 1) >> 63) - 1);
+	one->cost = cost & (work->busy_first | (((active - 1) >> 63) - 1));
+	one->active = active;
+	one->weight = candidate->weight;
+	return true;
+}
+
+/*
+ * Compare a backend with the best one so far. There is no branch: of 64 backends each would double
+ * what the verifier follows.
+ */
+static inline void comparison_choose(struct schedule_work *work, const struct compared *one,
+				     __u32 place)
+{
 	/* All numbers are far below 2^63, so the sign says which one is greater. */
-	better = (cost * work->weight - work->cost * weight) >> 63;
-	better &= ~((weight - active) >> 63 & work->limited);
+	__u64 better = (one->cost * work->weight - work->cost * one->weight) >> 63;
+
+	better &= ~((one->weight - one->active) >> 63 & work->limited);
 	better = -better;
-	work->cost ^= (work->cost ^ cost) & better;
-	work->weight ^= (work->weight ^ weight) & better;
+	work->cost ^= (work->cost ^ one->cost) & better;
+	work->weight ^= (work->weight ^ one->weight) & better;
 	work->place ^= (work->place ^ place) & better;
+}
+
+static inline void comparison_add(struct schedule_work *work, const struct candidate *candidate,
+				  __u32 place)
+{
+	struct compared one;
+
+	if (compared_read(&one, work, candidate))
+		comparison_choose(work, &one, place);
 }
 
 /* Compare all backends of a policy, or the first ones if there are more than in one entry. */
@@ -128,11 +155,8 @@ static inline void compare_two(struct schedule_work *work)
 	}
 }
 
-/*
- * Set `work->place` to the place of a policy's schedule that is least loaded, or to NO_PLACE; to
- * `random` where the entries change at this moment.
- */
-static inline void schedule_least(struct schedule_work *work, const struct frontend *frontend,
+/* Begin a comparison of the backends of a policy. */
+static inline void schedule_begin(struct schedule_work *work, const struct frontend *frontend,
 				  const struct policy *policy, __u32 random)
 {
 	comparison_begin(work, frontend->schedule, random);
@@ -141,6 +165,22 @@ static inline void schedule_least(struct schedule_work *work, const struct front
 	work->key.first = policy->first;
 	work->size = policy->size;
 	work->places = schedule_places(policy);
+	AS_IN_MEMORY();
+}
+
+/*
+ * Set `work->place` to the place of a policy's schedule that is least loaded, or to NO_PLACE; to
+ * `random` where the entries change at this moment. If schedule_locality() has set it before, there
+ * is nothing to compare.
+ */
+static inline void schedule_least(struct schedule_work *work, const struct frontend *frontend,
+				  const struct policy *policy, __u32 random)
+{
+	__u32 done = work->done;
+
+	work->done = 0;
+	schedule_begin(work, frontend, policy, random ^ ((random ^ work->place) & -done));
+	work->size &= done - 1;
 	AS_IN_MEMORY();
 	if (frontend->schedule == SCHEDULE_TWOS ||
 	    (work->size > CANDIDATES && frontend->schedule != SCHEDULE_OVF))

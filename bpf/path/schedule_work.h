@@ -7,17 +7,25 @@
 
 #include "lib/map.h"
 #include "maps/frontends.h"
+#include "maps/localities.h"
 #include "maps/schedule_tables.h"
+#include "path/client.h"
 
 #define AS_IN_MEMORY() asm volatile("" ::: "memory")
+
+/* The least or the most loaded backend so far of those that an address has. */
+struct compared_member {
+	__u64 cost;
+	__u64 weight;
+	__u64 joined;
+	__u64 counters;
+};
 
 struct schedule_work {
 	struct schedule_key key;
 	__u32 number;
 	__u32 slot;
 	/* of a comparison of loads: */
-	struct frontend_key asked;
-	__u32 zero;
 	__u64 cost;   /* of the best backend so far, */
 	__u64 weight; /* its weight, */
 	__u32 place;  /* and its place */
@@ -29,9 +37,31 @@ struct schedule_work {
 	__u64 of_next;
 	__u64 busy_first; /* 0: an idle backend costs nothing; else all bits */
 	__u64 limited;	  /* all bits: the weight is a limit; else 0 */
+	/* of one that keeps an address where it is: */
+	struct frontend_key asked;
+	__u32 zero;
+	__u32 done; /* 1: `place` is that of the packet at hand */
+	struct locality_key locality;
+	__u32 kept_place; /* of the least loaded member, */
+	__u64 kept_busy;  /* 1: which has more active connections than its weight */
+	__u64 idle;	  /* 1: a backend has less than half as many as its weight */
+	__u64 members;
+	struct compared_member least;
+	struct compared_member most;
 };
 
 MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);
+
+/*
+ * The policy for a class of clients. (By an index: the verifier would follow three branches through
+ * all that comes after.)
+ */
+static inline const struct policy *policy_for(const struct frontend *frontend, __u32 client)
+{
+	const struct policy *policies = &frontend->pod;
+
+	return policies + (client < CLIENT_OTHER ? client : CLIENT_OTHER);
+}
 
 /* The places that a number is for: those of the table, or the slots where there is no table. */
 static inline __u32 schedule_places(const struct policy *policy)

@@ -4,6 +4,7 @@
 #include "lib/address.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
+#include "path/backend_select.h"
 #include "path/client.h"
 
 /* sockaddr_in6 of the unspecified address and no port; its beginning is a sockaddr_in. */
@@ -18,10 +19,8 @@ struct any_address {
 
 /* A call of connect() or sendmsg(), as far as it is known. */
 struct socket_call {
-	__u64 cookie;		   /* of its network namespace */
-	struct frontend_key asked; /* where it wants to send */
-	struct client client;	   /* who sends */
-	struct choice choice;	   /* where it will send */
+	__u64 cookie;	 /* of its network namespace */
+	struct choosing; /* where it wants to send, who sends, and where it will send */
 };
 
 static inline void socket_address(struct bpf_sock_addr *context, bool v4, struct address *address)

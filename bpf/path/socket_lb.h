@@ -13,14 +13,15 @@
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/settings.h"
-#include "maps/socket_loads.h"
 #include "maps/socket_overflow.h"
 #include "maps/socket_storage.h"
 #include "maps/udp_sockets.h"
 #include "path/backend_select.h"
 #include "path/client.h"
 #include "path/local_listener.h"
+#include "path/socket_attempts.h"
 #include "path/socket_call.h"
+#include "path/socket_counts.h"
 #include "path/socket_pods.h"
 
 #define ECONNREFUSED 111
@@ -28,9 +29,6 @@
 
 #define DRAWS 4 /* of a backend for a socket that is bound to a port */
 #define PING_PORT 1025
-
-/* bcc does not know this helper. On kernels without it the loader puts NULL in its place. */
-static void *(*skc_to_mptcp_sock)(void *socket) = (void *)196;
 
 /* True if more translations of a socket of the node are in `socket_overflow`. */
 static inline bool socket_overflowed(const struct socket_translations *known)
@@ -228,16 +226,19 @@ static inline int socket_leave(struct bpf_sock_addr *context, struct socket_tran
 }
 
 /*
- * The hook sees the first path of an MPTCP socket; getpeername() asks the socket itself. So that
- * has to know, too.
+ * Note what a TCP socket is about to be connected to. Of MPTCP, the hook sees the first path, and
+ * getpeername() asks the socket itself. So that has to know; how its paths end is not noted, because
+ * they outlive it.
  */
-static inline void mptcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
+static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
 {
 	void *mptcp = skc_to_mptcp_sock(context->sk);
 	struct socket_translations *known;
 
-	if (!mptcp)
+	if (!mptcp) {
+		socket_attempt_begin(context, &call->choice);
 		return;
+	}
 	known = socket_translations.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!known)
 		return;
@@ -258,43 +259,6 @@ static inline void connect_note(struct bpf_sock_addr *context, const struct sock
 	}
 }
 
-/*
- * Have a socket count for the load of the backend that was chosen. Of an MPTCP socket, only its own
- * end is seen, and not those of its paths.
- */
-static inline void socket_count(struct bpf_sock_addr *context, const struct socket_call *call)
-{
-	bool datagram = call->asked.protocol != PROTO_TCP;
-	void *mptcp = datagram ? NULL : skc_to_mptcp_sock(context->sk);
-	struct socket_load *counted;
-
-	if (mptcp)
-		counted = socket_loads.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	else
-		counted = socket_loads.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (counted)
-		socket_load_begin(counted, call->choice.backend.counters, datagram);
-}
-
-/* A socket that connects anew counts for nothing until it has another backend. */
-static inline void socket_uncount(struct bpf_sock_addr *context)
-{
-	struct socket_load *counted = socket_loads.sk_storage_get(context->sk, 0, 0);
-
-	if (counted)
-		socket_load_end(counted);
-}
-
-/* The end of a socket. */
-static inline int socket_end(struct bpf_sock *context)
-{
-	struct socket_load *counted = socket_loads.sk_storage_get(context, 0, 0);
-
-	if (counted)
-		socket_load_end(counted);
-	return 1;
-}
-
 /* Send a call to the backend that was chosen, and remember that for the socket. */
 static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool connect,
 				   const struct socket_call *call,
@@ -306,7 +270,7 @@ static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool 
 	if (connect && call->choice.counts)
 		socket_count(context, call);
 	if (connect && call->asked.protocol == PROTO_TCP)
-		mptcp_note(context, call);
+		tcp_note(context, call);
 	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
 	return 1;
 }
@@ -316,9 +280,10 @@ static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connec
 			     struct socket_translations *known, struct socket_call *call,
 			     struct netns_source *pod)
 {
-	struct frontend_key key = call->asked;
-	int verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_POD_SOCKET);
+	int verdict;
 
+	call->chooser = CHOOSER_POD_SOCKET;
+	verdict = choose((struct choosing *)&call->asked);
 	if (verdict == VERDICT_NONE)
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT && verdict != VERDICT_BY_TC)
@@ -354,18 +319,19 @@ static inline bool call_is_for_listener(struct bpf_sock_addr *context,
 static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool connect,
 			      struct socket_translations *known, struct socket_call *call)
 {
-	struct frontend_key key = call->asked;
 	int verdict;
 
-	loopback_normalize(&key.address);
-	verdict = choose_backend(&key, &call->client, &call->choice, CHOOSER_NODE_SOCKET);
+	call->chooser = CHOOSER_NODE_SOCKET;
+	verdict = choose((struct choosing *)&call->asked);
 	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT)
 		return socket_refuse(call, verdict, connect);
 	if (connect && connects_bound(context, call)) {
+		struct frontend_key key = call->asked;
 		__u32 first = bpf_get_prandom_u32();
 
+		loopback_normalize(&key.address);
 #pragma clang loop unroll(disable)
 		for (int draw = 0; draw < DRAWS && bound_port_is_taken(context, call); draw++)
 			choose_again(&key, &call->client, &call->choice, first + draw);
@@ -403,8 +369,6 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		socket_uncount(context);
 	} else if (known && socket_reuse(context, v4, settings, &call, known))
 		return 1;
-	if (call.cookie == settings->netns_cookie)
-		schedule_prepare(&call.asked);
 	bound = socket_bound(context, v4, connect, &call.client.address);
 	if (call.cookie != settings->netns_cookie) {
 		pod = pod_client(context, connect, settings, &call, known, bound);

@@ -61,11 +61,8 @@ static inline void pod_unknown(struct bpf_sock_addr *context, bool connect, __u6
 
 	if (!frontend_find(&key))
 		return;
-	if (!netns) {
-		struct netns fresh = {};
-
-		namespaces.update(&cookie, &fresh);
-	}
+	if (!netns)
+		namespace_add(cookie);
 	socket_leave_to_tc(context, connect, learn ? cookie : 0);
 }
 

@@ -1,8 +1,8 @@
 """The agent of one node: its threads, and its phases: loading, starting, working, ending.
 
 One thread (the caller's) owns the plans and the kernel's maps of Services. The source, the monitor
-of interfaces and the connection GC have threads of their own, and only put events into the queue
-or use maps that nothing else writes.
+of interfaces, the connection GC and what ends connections to endpoints that left have threads of
+their own, and only put events into the queue or use maps that this one does not write.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from bpfsvc.agent import memory
+from bpfsvc.agent.attachments import SocketWatch
 from bpfsvc.agent.cold_start import ColdStart
 from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.agent.early_attachments import EarlyAttachments
+from bpfsvc.agent.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.established_flows import EstablishedFlows
 from bpfsvc.agent.event_queue import EventQueue, Stopped
 from bpfsvc.agent.fast_path_guard import FastPathGuard
@@ -186,6 +188,9 @@ class Agent:
         ending.callback(health_checks.stop)
         collector = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS)
         ending.callback(collector.stop)
+        with_sockets = config.cgroup_root is not None
+        removal = EndpointRemoval(pinned, metrics, with_sockets=with_sockets)
+        ending.callback(removal.stop)
         planner = Planner(
             self._cache,
             config.services(Node(config.node_name)),
@@ -206,9 +211,11 @@ class Agent:
                 health,
                 health_checks,
                 intake.parse_errors,
+                removal,
                 metrics=metrics,
                 reports=self._reports,
-                with_sockets=config.cgroup_root is not None,
+                with_sockets=with_sockets,
+                watch_sockets=SocketWatch(config, installation).use,
             ),
             collector=collector,
             netfilter_flows=NetfilterFlows(pinned, config.masquerade_ports),

@@ -165,3 +165,22 @@ class SocketAttachments:
             return []
         self.attach()
         return [f"the sockets of {self._cgroup}"]
+
+
+class SocketWatch:
+    """The program that is told what happens to TCP sockets. It costs each of their connections."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._cgroup: Path | None = config.cgroup_root if config.socket_lb != "off" else None
+        self._root = installation.root
+        self._pinned = installation.pinned
+
+    def use(self, wanted: bool) -> None:
+        """Attach it or detach it, as some Service wants it or none does."""
+        if not (wanted and self._cgroup):
+            cgroup.unwatch(self._root)
+            return
+        try:
+            cgroup.watch(self._root, self._pinned, self._cgroup)
+        except BpfsvcError as error:
+            _log.warning("failed connections of sockets are not seen: %s", error)

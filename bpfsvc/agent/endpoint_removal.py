@@ -6,39 +6,62 @@ received more since ignores it, and is about to acknowledge: its next packet is 
 (``bpf/path/conn_unknown.h``, or by the client's or the node's own TCP). Sockets of the node, of
 which there are no entries, are closed. Those of pods are not translated where a Service asks for
 this.
+
+The table of connections may have a million entries, so it is read by a thread of its own, once for
+all endpoints that are due, and with pauses: a change of other Services is not held up.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from socket import IPPROTO_TCP
+from typing import NamedTuple
 
 from bpfsvc.base.address import endpoint_text
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.maps.tcp_connections import TcpConnections
+from bpfsvc.datapath.maps.tcp_connections import TcpConnection, TcpConnections
 from bpfsvc.datapath.maps.tcp_sockets import TcpSockets
 from bpfsvc.datapath.resets import send
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.departures import Departed, Departures
+from bpfsvc.services.departures import SETTLED, Departed, Departures, Due
+from bpfsvc.services.entries import ServicePort
 from bpfsvc.services.planner import Planner
+from bpfsvc.services.removal import Members
 from bpfsvc.services.view import EndpointSummary
 
 _SHOWN = 3
 """Endpoints that a line of the log names."""
 
+_PAUSE = 0.001
+"""Seconds between two blocks of the table."""
+
+_RETRY = 1.0
+"""Seconds after a failure."""
+
 _log = logging.getLogger("bpfsvc")
 
 
+class _Change(NamedTuple):
+    """What endpoints a Service has at a moment; ``members``: None if it keeps connections."""
+
+    key: ServiceKey
+    members: Members | None
+    ids: Mapping[ServicePort, int]
+    at: float
+
+
 class EndpointRemoval:
-    """Follows which endpoints left; belongs to the agent's thread."""
+    """Follows which endpoints left, and ends connections in a thread of its own."""
 
     def __init__(
         self,
-        planner: Planner,
         pinned: Pinned,
         metrics: Observer,
         *,
@@ -46,55 +69,128 @@ class EndpointRemoval:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``with_sockets``: this node's sockets use the socket LB."""
-        self._planner = planner
         self._metrics = metrics
         self._clock = clock
+        self._followed: set[ServiceKey] = set()
+        """Services that do not keep connections; belongs to the agent's thread."""
+        self._changes: queue.SimpleQueue[list[_Change] | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="endpoint removal", daemon=True)
+        # What follows belongs to that thread.
         self._departures = Departures()
-        self._connections = TcpConnections(pinned)
+        self._seen: set[int] = set()
+        """Service ids whose connections are not searched yet for endpoints that had left."""
+        self._connections = TcpConnections(pinned, lambda: self._stop.wait(_PAUSE))
         self._sockets = TcpSockets(pinned) if with_sockets else None
 
-    def follow(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
-        """Note the endpoints of some Services, whose entries are in the kernel, and act on it.
+    def follow(self, planner: Planner, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
+        """Note the endpoints of some Services, whose entries are in the kernel.
 
         One that found no room goes on choosing the endpoints that it had; it is noted when it has.
         """
-        now = self._clock()
-        seen: set[int] = set()
+        changes = []
         for key, summary in summaries.items():
-            if key in self._planner.refused:
+            if key in planner.refused:
                 continue
-            if summary.members is None and not self._departures.follows(key):
+            if summary.members is None and key not in self._followed:
                 continue  # as nearly all
             ids = {
                 port: one.service_id
-                for port, one in self._planner.applied_state.of(key).items()
+                for port, one in planner.applied_state.of(key).items()
                 if port.protocol == IPPROTO_TCP
             }
-            seen |= self._departures.update(key, summary.members, ids, now)
-        if seen:
-            found = self._connections.backends(seen)
-            if self._sockets:
-                found |= self._sockets.backends(seen)
-            self._departures.add(self._departures.unknown(found), now)
-        self.carry_out()
+            changes.append(_Change(key, summary.members, ids, self._clock()))
+            if summary.members is None:
+                self._followed.discard(key)
+            else:
+                self._followed.add(key)
+        if changes:
+            self._changes.put(changes)
+            if self._thread.ident is None:
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._stop.set()
+        self._changes.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                changes = self._changes.get(timeout=self._until_due())
+            except queue.Empty:
+                changes = []
+            for one in changes or ():
+                self._seen |= self._departures.update(*one)
+            try:
+                self.carry_out()
+            except (BpfsvcError, OSError) as error:
+                _log.warning("connections to endpoints that left cannot be ended yet: %s", error)
+                self._stop.wait(_RETRY)
+
+    def _until_due(self) -> float | None:
+        """Return for how many seconds nothing is due; None: until the next change."""
+        at = self._departures.next_at
+        if self._seen:
+            return 0
+        return None if at is None else max(at - self._clock(), 0)
 
     def carry_out(self) -> None:
         """End the connections whose time is over."""
-        due = self._departures.due(self._clock())
-        if due:
-            self._end(due)
+        now = self._clock()
+        due = self._departures.due(now)
+        found: list[tuple[Departed, TcpConnection]] = []
+        if self._seen or due.first:
+            found = self._find(due.first)
+        if self._seen:
+            self._departures.add(self._unknown(found), now)
+            due = self._departures.due(now)
+            self._seen = set()
+        if due.first or due.again:
+            over = [one for departed, one in found if _is_over(due.first, departed, one.created)]
+            self._end(due, over)
+            self._departures.done(due, self._clock())
 
-    def _end(self, due: Collection[Departed]) -> None:
-        found = self._connections.to(due)
+    def _find(self, due: Collection[Departed]) -> list[tuple[Departed, TcpConnection]]:
+        """Return connections to endpoints that are due, or unknown to Services seen first."""
+        members = self._departures.members(self._seen)
+        services = self._seen | {service for service, _ in due}
+
+        def is_wanted(departed: Departed) -> bool:
+            service, place = departed
+            return departed in due or (service in members and place not in members[service])
+
+        return self._connections.to(services, is_wanted)
+
+    def _unknown(self, found: Collection[tuple[Departed, TcpConnection]]) -> set[Departed]:
+        """Return the endpoints of connections that Services seen for the first time do not have."""
+        members = self._departures.members(self._seen)
+        all_of = {departed for departed, _ in found}
+        if self._sockets:
+            all_of |= self._sockets.backends(self._seen)
+        return {
+            (service, place)
+            for service, place in all_of
+            if service in members and place not in members[service]
+        }
+
+    def _end(self, due: Due, found: Collection[TcpConnection]) -> None:
         resets = self._connections.remove(found)
         try:
             sent, why = send(resets), ""
         except PermissionError:
             sent, why = 0, " (the agent needs CAP_NET_RAW to send them)"
-        closed = self._sockets.close(due) if self._sockets else 0
+        left = {**due.again, **due.first}
+        closed = 0
+        if self._sockets:
+            closed = self._sockets.close(lambda to, chosen: _is_over(left, to, chosen))
         self._metrics.removal_resets(len(found), closed)
         if found or closed:
-            places = sorted({endpoint_text(*place) for _, place in due})
+            places = sorted({endpoint_text(*place) for _, place in left})
             _log.info(
                 "%s left, %s: ended %s (%d of %d resets sent%s) and %s of the node",
                 count_text(len(places), "endpoint"),
@@ -105,3 +201,8 @@ class EndpointRemoval:
                 why,
                 count_text(closed, "socket"),
             )
+
+
+def _is_over(left: Mapping[Departed, float], departed: Departed, created: float) -> bool:
+    """True if a connection is from the time before its endpoint left: that may be back by now."""
+    return departed in left and created <= left[departed] + SETTLED

@@ -6,9 +6,11 @@ replaced as a whole and never changed in place, so an answer holds what was true
 
 from __future__ import annotations
 
+from bpfsvc.base.address import unpack
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
-from bpfsvc.model.answers import encode, service_answer
+from bpfsvc.model.answers import ServiceAnswer, encode
+from bpfsvc.model.archive import pack_objects
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import frontend_text
 from bpfsvc.services.faults import losers
@@ -36,7 +38,13 @@ def _service(planner: Planner, key: ServiceKey) -> bytes:
         if (texts := list(losers(planner.ownership, frontend)))
     }
     service = [known.service] if known.service else []
-    refused = planner.refused.get(key)
-    return service_answer(
-        [planner.cache.node, *service, *known.slices], conflicts, str(refused or "")
+    scheduling = planner.schedulings.in_force(key)
+    return encode(
+        ServiceAnswer(
+            archived=pack_objects([planner.cache.node, *service, *known.slices]),
+            conflicts=conflicts,
+            refused=str(planner.refused.get(key) or ""),
+            drain_seconds=scheduling.removal.drain_seconds,
+            shares={unpack(address): share for address, share in scheduling.shares.items()},
+        )
     )

@@ -90,8 +90,8 @@ class Loop:
         if self._guard:
             parts.node.use_fast_path(self._guard.reason)
         parts.health.set_note("contact", self._source.outage())
-        parts.syncer.end_drains()
         parts.syncer.grow_shares()
+        parts.syncer.judge_endpoints()
         if parts.intake.cold_start:
             parts.intake.cold_start.save_if_due()
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.texts import count_text, list_text
-from bpfsvc.kube.event_recorder import EventRecorder
+from bpfsvc.kube.event_recorder import EventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.faults import Fault
+from bpfsvc.services.quarantine import Change, Step
 
 _AT_ONCE = 10
 """Objects that get an Event of their own, of those that one change concerns."""
@@ -24,7 +26,13 @@ _SHOWN = 3
 """Objects that an Event about the Node names."""
 
 FULL, NEARLY_FULL, UNUSABLE = "MapFull", "MapNearlyFull", "UnusableObject"
+QUARANTINED, BACK = "EndpointQuarantined", "EndpointBack"
 """Reasons of Events, beside those of faults (:mod:`bpfsvc.services.faults`)."""
+
+_QUARANTINE_EVENTS: dict[Step, tuple[str, Type]] = {
+    Step.AWAY: (QUARANTINED, "Warning"),
+    Step.BACK: (BACK, "Normal"),
+}
 
 _log = logging.getLogger("bpfsvc")
 
@@ -41,6 +49,19 @@ class Reports:
             _log.warning("Service %s/%s: %s", *fault.service, fault.text)
         for fault in found[:_AT_ONCE]:
             self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
+
+    def quarantine(self, found: Sequence[Change]) -> None:
+        """Report endpoints that are left out because connections to them fail, and their return.
+
+        An Event says when that begins and ends; the log also tells of the trials between.
+        """
+        for one in found:
+            level = logging.INFO if one.step in (Step.TRIAL, Step.BACK) else logging.WARNING
+            _log.log(level, "Service %s/%s: %s", *one.service, _quarantine_text(one))
+        with_events = [one for one in found if one.step in _QUARANTINE_EVENTS]
+        for one in with_events[:_AT_ONCE]:
+            reason, kind = _QUARANTINE_EVENTS[one.step]
+            self._recorder.service_noted(*one.service, reason, _quarantine_text(one), kind)
 
     def failed_check(self, service: ServiceKey, text: str) -> None:
         """Report a Service whose health check cannot be served."""
@@ -78,3 +99,15 @@ class Reports:
             names = list_text([error.file for error in objects], _SHOWN)
             text = f"{count_text(len(objects), 'object')} cannot be used: {names}"
             self._recorder.node_failed(UNUSABLE, text, one_series=True)
+
+
+def _quarantine_text(one: Change) -> str:
+    endpoint, rule = endpoint_text(*one.place), one.rule
+    failed = f"{count_text(one.failures, 'attempt')} to connect to endpoint {endpoint} failed"
+    away = f"it gets no new connections for {rule.seconds} s"
+    return {
+        Step.AWAY: f"{failed} within {rule.window} s: {away}",
+        Step.AWAY_AGAIN: f"{failed} in its trial: {away}",
+        Step.TRIAL: f"endpoint {endpoint} is on trial: the next connection to it decides",
+        Step.BACK: f"endpoint {endpoint} is back: a connection to it was established",
+    }[one.step]

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from bpfsvc.agent.change_log import log_changes
 from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.agent.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.parse_errors import ParseErrors
+from bpfsvc.agent.quarantine import Quarantine
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.udp_cleanup import UdpCleanup
 from bpfsvc.base.errors import MapFull
@@ -50,12 +51,17 @@ class Syncer:
         health: Health,
         health_checks: ServiceHealthChecks,
         parse_errors: ParseErrors,
+        removal: EndpointRemoval,
         *,
         metrics: Observer,
         reports: Reports,
         with_sockets: bool,
+        watch_sockets: Callable[[bool], None],
     ) -> None:
-        """``with_sockets``: this node's sockets use the socket LB, and may have to be closed."""
+        """``with_sockets``: this node's sockets use the socket LB, and may have to be closed.
+
+        ``watch_sockets``: has the kernel tell what happens to sockets, or not any more.
+        """
         self._planner = planner
         self._pinned = pinned
         self._maps = ServiceMaps(pinned)
@@ -67,7 +73,8 @@ class Syncer:
         self._udp_cleanup = UdpCleanup(
             planner, pinned, collector, health, metrics, with_sockets=with_sockets
         )
-        self._removal = EndpointRemoval(planner, pinned, metrics, with_sockets=with_sockets)
+        self._removal = removal
+        self._quarantine = Quarantine(planner, pinned, metrics, reports, watch_sockets)
         self._no_local = NoLocalEndpoints()
         self._faults = FaultReport(planner)
         self._reports = reports
@@ -153,9 +160,11 @@ class Syncer:
         if growing := self._planner.schedulings.growing():
             self._sync(growing)
 
-    def end_drains(self) -> None:
-        """Reset the connections whose time is over, to endpoints that left."""
-        self._removal.carry_out()
+    def judge_endpoints(self) -> None:
+        """Write the Services of which an endpoint is left out from now on, or used again."""
+        now = self._planner.schedulings.now = time.monotonic()
+        if changed := self._quarantine.judge(now):
+            self._sync(changed)
 
     def sync_service_networks(self) -> None:
         """Write the networks of cluster IPs; the entries of Services come first."""
@@ -271,7 +280,8 @@ class Syncer:
         summaries = {key: planned[key] for key in {*touched, *found_room}}
         self._report(summaries)
         self._udp_cleanup.follow(summaries)
-        self._removal.follow(summaries)
+        self._removal.follow(self._planner, summaries)
+        self._quarantine.follow(summaries)
         self._reports.faults(self._faults.update(summaries))
         self._health.set_note("schedulers", self._faults.bad_schedulers())
 

@@ -63,9 +63,10 @@ def services(
 
     A backend is "ready" if new connections are sent to it, "draining" if it only has connections
     left, and "unused" if no frontend leads to it. ACTIVE and INACTIVE count as ip_vs does: active
-    is TCP that is being opened or open; closing and closed TCP and all UDP is inactive. Connections
-    that sockets carry (socket LB) are in no map and not among them; --stats and --rate count them
-    when they begin.
+    is TCP that is being opened or open; closing and closed TCP and all UDP is inactive. Of
+    connections that sockets carry (socket LB), those of the node's processes are among them, and
+    with a scheduler that counts all. 12+ is 12 or more, and - is not known. --stats and --rate
+    count all when they begin.
     """
     if stats and rate:
         raise UsageError("--stats and --rate exclude each other", "leave one of them out")

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode
 
+from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
 from bpfsvc.model.answers import OtherVersion, ServiceAnswer, decode
 from bpfsvc.services.cache import Known
+from bpfsvc.services.slow_start import Shares
 
 _SECONDS = 10.0
 """For an answer; the agent may have to ask the API server."""
@@ -34,13 +36,17 @@ class ServiceFacts:
     """What the agent knows of a Service, and the Node that it works for.
 
     ``conflicts``: by frontend, a text for each Service that names it too. ``refused``: why the
-    kernel does not hold the latest state; empty if it does.
+    kernel does not hold the latest state; empty if it does. ``drain_seconds``: how long connections
+    to an endpoint that left stay, if they drain; None if that is not known. ``shares``: those of
+    new endpoints.
     """
 
     node: Node
     known: Known
     conflicts: dict[str, list[str]]
     refused: str
+    drain_seconds: int | None
+    shares: Shares
 
 
 class AgentAnswers:
@@ -74,6 +80,8 @@ class AgentAnswers:
             known=Known(services[0] if services else None, slices),
             conflicts=answer.conflicts,
             refused=answer.refused,
+            drain_seconds=answer.drain_seconds,
+            shares={pack(address): share for address, share in answer.shares.items()},
         )
 
     def pod(self, namespace: str, name: str) -> PodPlace | None:

@@ -15,6 +15,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bpfsvc.base import syscalls
@@ -25,7 +26,9 @@ from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.build.installation import install
 from bpfsvc.datapath.build.source import load
 from bpfsvc.datapath.maps.backend_loads import Load, read_load
+from bpfsvc.datapath.maps.backend_outcomes import read_states
 from bpfsvc.datapath.maps.layout import Value
+from bpfsvc.datapath.maps.localities import kept_of
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.datapath.syscall import Map
@@ -40,14 +43,19 @@ from bpfsvc.explain.context import (
 from bpfsvc.explain.programs import Decision, decide, send
 from bpfsvc.explain.question import Case, Question, from_flow
 from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
-from bpfsvc.explain.schedule import load_reasons, schedule_reasons
+from bpfsvc.explain.removal import removal_reasons
+from bpfsvc.explain.schedule import (
+    load_reasons,
+    locality_reasons,
+    schedule_reasons,
+    share_reasons,
+)
 from bpfsvc.model import ObjectError
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
 from bpfsvc.services.context import primary_address
-from bpfsvc.services.entries import Frontend, frontend_text
+from bpfsvc.services.entries import Frontend, Place, frontend_text
 from bpfsvc.services.faults import losers
-from bpfsvc.services.frontend_ownership import FrontendOwnership
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.nodeport_addresses import LOOPBACK
 from bpfsvc.services.planner import Planner
@@ -88,7 +96,8 @@ class LiveKernel:
             decision.backend,
         )
         loads = load_reasons(outcome, self._load)
-        return answer_for(outcome, (*self._reasons(outcome, decision), *loads))
+        kept = locality_reasons(outcome, partial(kept_of, self._pinned))
+        return answer_for(outcome, (*self._reasons(outcome, decision), *kept, *loads))
 
     def _load(self, counters: int) -> Load:
         raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
@@ -100,12 +109,21 @@ class LiveKernel:
             found = self._agent.known(port.namespace, port.name)
         except NoAnswer as error:
             yield from _reasons_of_entries(outcome, decision)
+            yield from removal_reasons(outcome, None)
             yield f"why other endpoints are not eligible is not known: {error.message}"
             return
         if found.refused:
             yield f"the kernel does not hold the latest state of this Service: {found.refused}"
         others = found.conflicts.get(frontend_text(decision.frontend), ())
-        yield from reasons(outcome, found.known, node_context(found.node), others)
+        node = node_context(found.node)
+        yield from reasons(outcome, found.known, node, others, self._in_quarantine(outcome))
+        yield from share_reasons(outcome, found.shares)
+        yield from removal_reasons(outcome, found.drain_seconds)
+
+    def _in_quarantine(self, outcome: Outcome) -> dict[Place, bool]:
+        found = read_states(self._pinned.map("quarantined").items(), self._pinned.layout)
+        counters = outcome.owner.counters()
+        return {place: found[one] for place, one in counters.items() if one in found}
 
 
 def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:
@@ -166,7 +184,7 @@ class PrivateKernel:
         self._tables = ServiceMaps(pinned)
         self._context: QuestionContext
         self._cache: Cache
-        self._ownership: FrontendOwnership
+        self._planner: Planner
         self._owners: dict[Frontend, Applied] = {}
 
     def load(self, context: QuestionContext, cache: Cache) -> None:
@@ -178,7 +196,7 @@ class PrivateKernel:
         self._tables.know_destinations()
         self._tables.set_service_networks(planner.service_networks())
         self._context, self._cache = context, cache
-        self._ownership = planner.ownership
+        self._planner = planner
         self._owners = {
             frontend: one for one in planner.applied_state for frontend in one.frontends()
         }
@@ -209,9 +227,15 @@ class PrivateKernel:
         outcome = Outcome(
             verdict, question, decision.frontend, owner, decision.client, own, backend, source
         )
-        known = self._cache.lookup((owner.port.namespace, owner.port.name))
-        others = losers(self._ownership, decision.frontend)
-        return answer_for(outcome, tuple(reasons(outcome, known, self._context.context, others)))
+        return answer_for(outcome, tuple(self._reasons(outcome)))
+
+    def _reasons(self, outcome: Outcome) -> Iterator[str]:
+        port = outcome.owner.port
+        key = port.namespace, port.name
+        others = losers(self._planner.ownership, outcome.frontend)
+        yield from reasons(outcome, self._cache.lookup(key), self._context.context, others)
+        removal = self._planner.schedulings.in_force(key).removal
+        yield from removal_reasons(outcome, removal.drain_seconds)
 
     def _forget_traffic(self, frontend: Frontend) -> None:
         """Remove what a packet wrote, so that the next one is the first of its connection."""

@@ -6,7 +6,7 @@ objects why the entries are as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import contains, network_text
@@ -17,7 +17,7 @@ from bpfsvc.services.cache import Known
 from bpfsvc.services.context import NodeContext
 from bpfsvc.services.desired import is_external_local
 from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
-from bpfsvc.services.entries import Frontend, ServicePort
+from bpfsvc.services.entries import Backend, Frontend, Place, ServicePort
 from bpfsvc.services.source_ranges import source_ranges
 
 CLIENTS = {
@@ -28,12 +28,20 @@ CLIENTS = {
 """What each kind of client is, in words."""
 
 
+_NONE: Mapping[Place, bool] = {}
+
+
 def reasons(
-    outcome: Outcome, known: Known, node: NodeContext, others: Iterable[str] = ()
+    outcome: Outcome,
+    known: Known,
+    node: NodeContext,
+    others: Iterable[str] = (),
+    quarantine: Mapping[Place, bool] = _NONE,
 ) -> Iterator[str]:
     """Yield the reasons, in the order in which the rules are applied.
 
-    ``others``: a text for each Service that names the frontend, too.
+    ``others``: a text for each Service that names the frontend, too. ``quarantine``: the endpoints
+    in quarantine; True for one that is on trial.
     """
     service, owner = known.service, outcome.owner.port
     port = _port(service, owner)
@@ -65,10 +73,7 @@ def reasons(
     if not outcome.policy.size:
         yield _why_none(outcome, has_eligible=bool(eligible))
     yield from schedule_reasons(outcome)
-    left_out = quiesced(outcome)
-    for backend in eligible:
-        if backend.place in left_out:
-            yield f"{endpoint_text(*backend.place)} is not chosen: its weight is 0"
+    yield from _weightless(outcome, eligible, quarantine)
     yield from _excluded(endpoints, node, local_only)
     if outcome.policies.affinity_seconds:
         yield (
@@ -76,6 +81,23 @@ def reasons(
             f" {outcome.policies.affinity_seconds} s gets the same endpoint, if it is eligible"
         )
     yield from echo_reasons(outcome)
+
+
+def _weightless(
+    outcome: Outcome, eligible: Iterable[Backend], quarantine: Mapping[Place, bool]
+) -> Iterator[str]:
+    """Yield eligible endpoints that are not chosen, or only until the next attempt fails."""
+    unused = quiesced(outcome)
+    for place in (one.place for one in eligible):
+        if place in unused:
+            why = (
+                "connections to it failed (quarantine)"
+                if place in quarantine
+                else "its weight is 0"
+            )
+            yield f"{endpoint_text(*place)} is not chosen: {why}"
+        elif quarantine.get(place):
+            yield f"{endpoint_text(*place)} is on trial after a quarantine"
 
 
 def echo_reasons(outcome: Outcome) -> Iterator[str]:

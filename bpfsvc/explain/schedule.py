@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from bpfsvc.base.address import endpoint_text
+from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
-from bpfsvc.services.entries import Place
+from bpfsvc.services.entries import COMPARED, Place
+from bpfsvc.services.registry import LocalityEntry
 from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import scheduler_text
+from bpfsvc.services.slow_start import FULL, Shares
 
 Loads = Callable[[int], Load]
 """Returns the load of a backend by the id of its counters."""
+
+Kept = Callable[[LocalityEntry], Collection[int]]
+"""Returns the backends that an address keeps to, by the ids of their counters."""
 
 _HOW = {
     Schedule.RANDOM: "one of {} endpoints at random",
@@ -28,10 +33,15 @@ _HOW = {
     Schedule.NQ: "the first idle one of {} endpoints, or that with the shortest expected delay",
     Schedule.OVF: "the first of {} endpoints that has room, those of the highest weight first",
     Schedule.TWOS: "the less loaded one of two at random, of {} endpoints",
+    Schedule.LBLC: "the one chosen last for this address, or the least loaded of {}, by weight",
+    Schedule.LBLCR: "the least loaded of the endpoints that this address has, or of {}, by weight",
 }
 
 _BY_WEIGHT = (Schedule.RANDOM, Schedule.ROUND)
 """Schedules that have tables for weights only."""
+
+_BY_SHARE = (Schedule.RANDOM, Schedule.ROUND, Schedule.MAGLEV, Schedule.MAGLEV_PORT)
+"""Schedules of which the tables have the shares of new endpoints."""
 
 _ALWAYS = (Schedule.SOURCE, Schedule.DESTINATION, Schedule.MAGLEV)
 """Schedules that choose the same endpoint at every question about one client."""
@@ -56,6 +66,19 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
             yield f"that is {endpoint_text(*outcome.backend)} for this client"
 
 
+def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
+    """Yield which of the endpoints are new, and have a share of their connections only."""
+    schedule, policy = Schedule(outcome.policies.schedule), outcome.policy
+    if policy.size < 2 or not policy.table or schedule not in _BY_SHARE:
+        return
+    for one in dict.fromkeys(each.place for each in outcome.backends):
+        share = shares.get(one[0])
+        if share is not None:
+            percent = 100 * share // FULL
+            name = endpoint_text(*one)
+            yield f"{name} is new: its share is {percent} % of the usual (slow start)"
+
+
 def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     """Yield what the loads of the endpoints are, where they are compared."""
     if not Schedule(outcome.policies.schedule).counts:
@@ -65,6 +88,37 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
         active, inactive = loads(counters[one])
         chosen = ", chosen now" if one == outcome.backend else ""
         yield f"{endpoint_text(*one)}: {active} active, {inactive} inactive{chosen}"
+
+
+def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
+    """Yield which endpoints the address has, and why the one chosen now is one of them or not."""
+    owner, policy, schedule = outcome.owner, outcome.policy, Schedule(outcome.policies.schedule)
+    if not schedule.is_local or outcome.verdict != "dnat":
+        return
+    address = unpack(outcome.frontend.address)
+    if policy.size > COMPARED:
+        yield f"of more than {COMPARED} endpoints two are drawn: {address} keeps to none"
+        return
+    if outcome.client == "node":
+        yield f"processes of the node get the least loaded of all, whatever {address} has"
+        return
+    key = LocalityEntry(owner.service_id, outcome.frontend.address, policy.first > 0, schedule)
+    had, counters = kept(key), owner.counters()
+    usable = [one.place for one in outcome.backends if counters[one.place] in had]
+    texts = ", ".join(endpoint_text(*one) for one in usable)
+    if not had:
+        yield f"{address} has no endpoint yet: it gets the least loaded of all"
+    elif not usable:
+        yield f"what {address} had is gone or of weight 0: it gets the least loaded of all"
+    elif outcome.policies.affinity_seconds:
+        yield f"{address} has {texts}, for clients who come the first time"
+    elif outcome.backend in usable:
+        yield f"{address} has {texts}, and no other one is needed now"
+    else:
+        yield (
+            f"{address} has {texts}: overloaded (more active connections than its weight), while"
+            " another one has less than half of its own: it gets the least loaded of all"
+        )
 
 
 def quiesced(outcome: Outcome) -> set[Place]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from bpfsvc.base.errors import UsageError
 from bpfsvc.datapath.maps.backend_loads import BackendLoad
 from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.localities import KEPT
 from bpfsvc.datapath.maps.registry import Role, map_info
 from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services
 from bpfsvc.inspect.fields import lacks
@@ -83,6 +84,11 @@ _VIEWS = {
     ),
     "backend_loads": _View(
         schedulers.backend_loads, {"backend_loads": (_NUMBER, BackendLoad._fields)}
+    ),
+    "localities": _View(
+        lambda reader: schedulers.localities(reader, time.monotonic_ns()),
+        {**_NAMES, "localities": (schedulers.LOCALITY, (*schedulers.CHANGED, *KEPT))},
+        keys=4,
     ),
     "connections": _View(
         lambda reader: connections.connections(reader, time.monotonic_ns()),

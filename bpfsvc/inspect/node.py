@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from bpfsvc.base.address import unpack
 from bpfsvc.base.networks import Network, network_text
+from bpfsvc.datapath.attach import cgroup
 from bpfsvc.inspect.fields import address_text, chooser, interface_text, lacks, names, total
 from bpfsvc.inspect.generic import extras, generic
 from bpfsvc.inspect.reader import Reader
@@ -137,6 +138,15 @@ def settings(reader: Reader) -> Records:
             if name not in {*joined, "key"}
         ]
     return Records("settings", ("setting", "value"), rows)
+
+
+def is_node_namespace(reader: Reader) -> bool:
+    """True if this process is in the network namespace of the node."""
+    layout, raw = reader.layout.maps["settings"], reader.value("settings", _ONLY)
+    if raw is None or lacks(layout.value, ("netns_cookie",)):
+        return True
+    cookie = chooser(layout.value, ("netns_cookie",))(raw)[0]
+    return cookie in (0, cgroup.netns_cookie())
 
 
 def _named(reader: Reader, setting: str, value: Value) -> Value:

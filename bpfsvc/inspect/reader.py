@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,8 @@ from typing import Protocol
 from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.datapath.maps.tcp_sockets import TcpSockets
+from bpfsvc.services.departures import Departed
 
 
 class Reader(Protocol):
@@ -29,6 +31,12 @@ class Reader(Protocol):
 
     def count(self, name: str) -> int:
         """Return the number of entries of a map."""
+
+    def node_sockets(self) -> Collection[Departed] | None:
+        """Return service id and backend of each TCP socket here that the socket LB translated.
+
+        None if they cannot be listed.
+        """
 
 
 class PinnedReader:
@@ -49,6 +57,15 @@ class PinnedReader:
     def count(self, name: str) -> int:
         """Return the number of entries of a map."""
         return self._pinned.map(name).count()
+
+    def node_sockets(self) -> Collection[Departed] | None:
+        """Return service id and backend of each TCP socket here that the socket LB translated."""
+        if not {"socket_translations", "socket_overflow"} <= self.layout.maps.keys():
+            return None
+        try:
+            return TcpSockets(self._pinned).connected()
+        except (KernelError, OSError):
+            return None
 
 
 @contextmanager

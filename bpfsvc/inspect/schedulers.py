@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from bpfsvc.datapath.maps.backend_loads import read_load
 from bpfsvc.datapath.maps.layout import Layout, Record
-from bpfsvc.inspect.fields import chooser, lacks
+from bpfsvc.datapath.maps.localities import kept_backends
+from bpfsvc.inspect.fields import address_text, chooser, lacks
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
@@ -28,6 +29,9 @@ SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
 
 TABLE = ("service", "generation", "first", "chunk")
 PLACES = ("slots",)
+
+LOCALITY = ("service", "address", "local", "schedule")
+CHANGED = ("changed",)
 
 _EXACT = ("random", "round")
 """Kinds of which the tables have the very weights; other tables have a fixed number of places."""
@@ -149,6 +153,26 @@ def backend_loads(reader: Reader) -> Records:
             rows.append((int.from_bytes(raw_key, sys.byteorder), *load.connections, *load.sockets))
     columns = ("counters", "active", "inactive", "active_sockets", "inactive_sockets")
     return Records("backend_loads", columns, sorted(rows))
+
+
+def localities(reader: Reader, now: int) -> Records:
+    """Return the backends that each address keeps to, by the ids of counters.
+
+    ``now`` is CLOCK_MONOTONIC in ns. ``changed``: seconds since a set of ``lblcr`` has changed.
+    """
+    layout = reader.layout.maps["localities"]
+    key, changed = chooser(layout.key, LOCALITY), chooser(layout.value, CHANGED)
+    names, kinds = ServiceNames(reader), reader.layout.constants_named("SCHEDULE_")
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("localities"):
+        service, address, local, schedule = key(raw_key)
+        (at,) = changed(raw)
+        age = round(max(0, now - at) / 1e9, 1) if at else ""
+        kind = kinds.get(schedule, str(schedule))
+        kept = tuple(map(str, kept_backends(raw, layout.value)))
+        rows.append((names[service], address_text(address), bool(local), kind, kept, age))
+    columns = ("service", "address", "local", "scheduler", "counters", "changed")
+    return Records("localities", columns, sorted(rows), frozenset({"changed"}))
 
 
 def places_of(raw: bytes, record: Record) -> list[int]:

@@ -46,6 +46,7 @@ def _head(view: View) -> dict[str, Any]:
 
 def _objects(view: View) -> Iterator[dict[str, Any]]:
     for port in view.ports:
+        active, inactive = port.known(port.active, port.inactive)
         yield {
             "namespace": port.namespace,
             "name": port.name,
@@ -58,8 +59,9 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "on_removal": port.removal,
             "affinity_seconds": port.affinity_seconds,
             "source_ranges": list(port.source_ranges),
-            "active": port.active,
-            "inactive": port.inactive,
+            "active": active,
+            "inactive": inactive,
+            "at_least": list(port.partial),
             **_traffic(view, port),
             "frontends": [_frontend(one) for one in port.frontends],
             "backends": [_backend(view, port, one) for one in port.backends],
@@ -78,6 +80,7 @@ def _frontend(one: FrontendFacts) -> dict[str, Any]:
 
 
 def _backend(view: View, port: ServicePortFacts, one: BackendFacts) -> dict[str, Any]:
+    active, inactive = port.known(one.active, one.inactive)
     found: dict[str, Any] = {
         "address": unpack(one.place[0]),
         "port": one.place[1],
@@ -85,8 +88,8 @@ def _backend(view: View, port: ServicePortFacts, one: BackendFacts) -> dict[str,
         "weight": one.weight,
         "local": one.local,
         "clients": list(one.clients),
-        "active": one.active,
-        "inactive": one.inactive,
+        "active": active,
+        "inactive": inactive,
     }
     if view.traffic is not None:
         amounts = view.traffic.of_backend(port, one)

@@ -4,6 +4,8 @@ A backend is
 
 * ``ready`` if new connections of some clients may be sent to it: the frontends lead there;
 * ``quiesced`` if its weight is 0: its connections go on, and no new ones are sent to it;
+* ``quarantined`` if it is treated so for a while, because connections to it failed;
+* ``trial`` if that is over, and the next connection to it decides;
 * ``draining`` if it has connections of the service port and no new ones are sent to it;
 * ``unused`` if it is written and no frontend leads to it, as where another Service has the
   frontends.
@@ -23,6 +25,7 @@ from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect import connection_counts
 from bpfsvc.inspect.connection_counts import Counts, Place
 from bpfsvc.inspect.fields import lacks, place_text
+from bpfsvc.inspect.quarantine import quarantined
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.removal import KEEP
 from bpfsvc.inspect.service_entries import (
@@ -46,8 +49,10 @@ from bpfsvc.inspect.services import (
     action_text,
     frontend_text,
 )
+from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
 
 READY, QUIESCED, DRAINING, UNUSED = "ready", "quiesced", "draining", "unused"
+QUARANTINED, TRIAL = "quarantined", "trial"
 
 _NEEDED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "services": (("value",), NAME),
@@ -115,7 +120,11 @@ class BackendFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServicePortFacts:
-    """One service port; ``namespace`` is empty if the kernel has no name for it any more."""
+    """One service port; ``namespace`` is empty if the kernel has no name for it any more.
+
+    ``partial``: which numbers of connections, ``active`` or ``inactive``, leave out some that
+    sockets carry.
+    """
 
     service: int
     namespace: str
@@ -130,6 +139,7 @@ class ServicePortFacts:
     source_ranges: tuple[str, ...]
     frontends: tuple[FrontendFacts, ...]
     backends: tuple[BackendFacts, ...]
+    partial: tuple[str, ...]
 
     @property
     def text(self) -> str:
@@ -148,13 +158,21 @@ class ServicePortFacts:
         """Inactive connections to all backends."""
         return sum(one.inactive for one in self.backends)
 
+    def known(self, active: int, inactive: int) -> tuple[int | None, int | None]:
+        """Return numbers of connections as they are known: None for a 0 that may not be true."""
+        return (
+            None if not active and ACTIVE in self.partial else active,
+            None if not inactive and INACTIVE in self.partial else inactive,
+        )
 
-def collect(reader: Reader) -> list[ServicePortFacts]:
-    """Return all service ports, sorted by name.
+
+def collect(reader: Reader, sockets: SocketCounts | None = None) -> list[ServicePortFacts]:
+    """Return all service ports, sorted by name. ``sockets``: those of this reader, if known.
 
     Raises :class:`KernelError` if the maps are of a build that lacks what is needed.
     """
     _require(reader.layout)
+    sockets = sockets or SocketCounts(reader)
     # In this order, a backend that is removed meanwhile is one that drains, and a connection to one
     # that is new is not seen without it.
     counts = connection_counts.connection_counts(reader)
@@ -162,6 +180,7 @@ def collect(reader: Reader) -> list[ServicePortFacts]:
     frontends = frontend_entries(reader)
     ranges = ranges_by_service(reader)
     names = port_names(reader)
+    on_trial = quarantined(reader)
     found = [
         _service_port(
             names.get(service) or PortName(service),
@@ -169,8 +188,10 @@ def collect(reader: Reader) -> list[ServicePortFacts]:
             slots,
             counts.get(service, {}),
             tuple(ranges.get(service, ())),
+            sockets,
+            on_trial,
         )
-        for service in sorted(names.keys() | counts.keys())
+        for service in sorted(names.keys() | counts.keys() | sockets.services)
     ]
     return sorted(found, key=lambda one: (not one.namespace, one.text, one.protocol, one.family))
 
@@ -194,12 +215,15 @@ def _service_port(
     slots: Slots,
     counts: Mapping[Place, Counts],
     ranges: tuple[str, ...],
+    sockets: SocketCounts,
+    on_trial: Mapping[int, bool],
 ) -> ServicePortFacts:
     reached = _Reached(name.service, frontends, slots)
     schedules = [one.schedule for one in frontends]
     # Of two frontends, one may have endpoints of one weight only, and so no table.
     schedule = max(schedules, key=lambda one: any(one.tables), default=None)
     here = reached.local_ranges()
+    all_counts = sockets.with_sockets(name.service, counts, reached.counting())
     return ServicePortFacts(
         **name._asdict(),
         scheduler=schedule.scheduler if schedule else "",
@@ -209,7 +233,8 @@ def _service_port(
         frontends=tuple(
             _frontend_facts(one, here) for one in sorted(frontends, key=lambda each: each.key)
         ),
-        backends=tuple(_backends(reached, counts)),
+        backends=tuple(_backends(reached, all_counts, on_trial)),
+        partial=sockets.partial(name.protocol, frontends),
     )
 
 
@@ -226,6 +251,7 @@ class _Reached:
         self.clients: dict[Slot, set[str]] = {}
         self._weights: dict[Slot, tuple[int, int]] = {}
         self._service, self._slots = service, slots
+        self._compares = any(one.schedule.compares for one in frontends)
         for one in frontends:
             self._follow(one)
         newest = max((one.generation for one in frontends), default=0)
@@ -265,6 +291,12 @@ class _Reached:
         """Return the weight of a backend that is chosen."""
         return self._weights[slot][1] if slot in self._weights else 1
 
+    def counting(self) -> dict[Place, int]:
+        """Return the ids of the counters of backends whose loads are counted."""
+        if not self._compares:
+            return {}
+        return {(address, port): counters for (address, port, _, counters), _ in self.all()}
+
     def all(self) -> list[tuple[Slot, set[str]]]:
         """Return all backends with their classes of clients, sorted."""
         others = ((slot, set[str]()) for slot in {*self._latest, *self.quiesced})
@@ -291,8 +323,13 @@ def _meetings(policies: tuple[tuple[int, ...], ...], local: tuple[bool, ...]) ->
     )
 
 
-def _backends(reached: _Reached, counts: Mapping[Place, Counts]) -> Iterator[BackendFacts]:
-    """Yield the backends, those that only have connections left last."""
+def _backends(
+    reached: _Reached, counts: Mapping[Place, Counts], on_trial: Mapping[int, bool]
+) -> Iterator[BackendFacts]:
+    """Yield the backends, those that only have connections left last.
+
+    ``on_trial``: by counters, those that are or were in quarantine; True for those on trial.
+    """
     known = set()
     for slot, who in reached.all():
         address, port, local, counters = slot
@@ -302,9 +339,9 @@ def _backends(reached: _Reached, counts: Mapping[Place, Counts]) -> Iterator[Bac
         known.add(place)
         active, inactive = counts.get(place, (0, 0))
         if who:
-            state, weight = READY, reached.weight(slot)
+            state, weight = TRIAL if on_trial.get(counters) else READY, reached.weight(slot)
         elif slot in reached.quiesced:
-            state, weight = QUIESCED, 0
+            state, weight = QUARANTINED if counters in on_trial else QUIESCED, 0
         else:
             state, weight = DRAINING if active + inactive else UNUSED, 0
         classes = tuple(each for each in CLIENTS if each in who)

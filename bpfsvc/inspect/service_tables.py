@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from bpfsvc.inspect.removal import KEEP
 from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
 from bpfsvc.inspect.service_traffic import Amounts, Traffic
-from bpfsvc.inspect.service_view import View, title, words
+from bpfsvc.inspect.service_view import View, connection_texts, title, words
 
 _GAP = "  "
 _EMPTY = "-"
@@ -70,7 +70,7 @@ def write_view(view: View, *, wide: bool = False) -> Iterator[str]:
 def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
     """Yield for each service port its scheduler and flags, frontends, and backends."""
     blocks = [
-        (port, [(_ARROW + one.text, _connections(one, wide=wide)) for one in port.backends])
+        (port, [(_ARROW + one.text, _connections(port, one, wide=wide)) for one in port.backends])
         for port in view.ports
     ]
     cells = [names, *(cells for _, backends in blocks for _, cells in backends)]
@@ -95,12 +95,12 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
         sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port))
         more: tuple[str, ...] = ()
         if wide:
-            more = ("", "", str(port.active), str(port.inactive), "", "")
+            more = ("", "", *connection_texts(port, port.active, port.inactive), "", "")
         lines: list[Line] = [(title(port), (*map(number_text, sums), *more))]
         for one in port.backends:
             amounts = traffic.of_backend(port, one)
             numbers = tuple(map(number_text, in_order(amounts))) if amounts else _UNCOUNTED
-            more = _connections(one, wide=True) if wide else ()
+            more = _connections(port, one, wide=True) if wide else ()
             lines.append((_ARROW + one.text, (*numbers, "", "", *more)))
         blocks.append((port, lines))
     cells = [names, *(cells for _, lines in blocks for _, cells in lines)]
@@ -131,8 +131,9 @@ def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
         yield f"{'  ' + one.text:<{width}}{_GAP}{' '.join(words(one))}".rstrip() + "\n"
 
 
-def _connections(one: BackendFacts, *, wide: bool) -> tuple[str, ...]:
-    found = (one.state, str(one.weight), str(one.active), str(one.inactive))
+def _connections(port: ServicePortFacts, one: BackendFacts, *, wide: bool) -> tuple[str, ...]:
+    counts = connection_texts(port, one.active, one.inactive)
+    found = (one.state, str(one.weight), *counts)
     if not wide:
         return found
     local = _EMPTY if one.local is None else "yes" if one.local else "no"

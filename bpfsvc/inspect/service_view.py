@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from bpfsvc.inspect import node
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_choice import NodeAddresses, Wanted, choose
@@ -19,32 +18,39 @@ from bpfsvc.inspect.service_ports import (
     collect,
 )
 from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic, rates, read_traffic
+from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
 
-_SCOPES = {"host": "of the node's own processes", "all": "of processes of the node and of its pods"}
+_MISSING = {
+    "host": "UDP sockets of the node's processes",
+    "all": "sockets of pods, and UDP sockets of the node's processes,",
+}
+"""By the setting: what sockets no list has, where the node's TCP sockets can be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """Service ports and their traffic.
 
-    ``socket_lb``: whose sockets are translated: off, host, all; "" if that is not known.
-    ``seconds``: over which ``traffic`` is a rate; None where it is counts.
+    * ``socket_lb``: whose sockets are translated: off, host, all; "" if that is not known.
+    * ``seconds``: over which ``traffic`` is a rate; None where it is counts.
+    * ``listed``: the node's TCP sockets could be listed.
     """
 
     ports: Sequence[ServicePortFacts]
     socket_lb: str
     traffic: Traffic | None = None
     seconds: float | None = None
+    listed: bool = True
 
     @property
     def note(self) -> str:
         """What the numbers of connections leave out; "" for nothing."""
-        if self.socket_lb == "off":
+        if not any(port.partial for port in self.ports):
             return ""
-        whose = _SCOPES.get(self.socket_lb, "of processes")
+        whose = _MISSING.get(self.socket_lb, "sockets") if self.listed else "sockets"
         return (
-            f"Note: ACTIVE and INACTIVE leave out connections {whose} that their sockets carry"
-            f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''}); no map lists those."
+            f"Note: with + there may be more, and - is not known: what {whose} carry"
+            f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''}) is in no list."
         )
 
 
@@ -63,10 +69,11 @@ def look(
     """
     node_addresses = NodeAddresses(reader)
     with _no_garbage():
-        ports = choose(collect(reader), wanted, namespace, node_addresses, required=required)
+        sockets = SocketCounts(reader)
+        found = collect(reader, sockets)
+        ports = choose(found, wanted, namespace, node_addresses, required=required)
         counted = read_traffic(reader, ports) if traffic else None
-    settings = {row[0]: row[1] for row in node.settings(reader).rows}
-    return View(ports, str(settings.get("socket_lb", "")), counted)
+    return View(ports, sockets.socket_lb, counted, listed=sockets.listed)
 
 
 @contextmanager
@@ -86,7 +93,7 @@ def with_rates(before: View, now: View) -> View:
     if before.traffic is None or now.traffic is None:
         raise ValueError("rates need two views with traffic")
     seconds = now.traffic.at - before.traffic.at
-    return View(now.ports, now.socket_lb, rates(before.traffic, now.traffic), seconds)
+    return replace(now, traffic=rates(before.traffic, now.traffic), seconds=seconds)
 
 
 # -- texts that tables, documents and changes share --
@@ -120,6 +127,17 @@ def title(port: ServicePortFacts) -> str:
     return " ".join(filter(None, (port.text, port.protocol, port.family)))
 
 
+def connection_texts(port: ServicePortFacts, active: int, inactive: int) -> tuple[str, str]:
+    """Return numbers of connections of a service port: ``12``, ``12+`` for 12 or more, ``-``."""
+    return _count_text(port, ACTIVE, active), _count_text(port, INACTIVE, inactive)
+
+
+def _count_text(port: ServicePortFacts, name: str, number: int) -> str:
+    if name not in port.partial:
+        return str(number)
+    return f"{number}+" if number else "-"
+
+
 _COLUMNS = ("service", "protocol", "family")
 _AMOUNTS = Amounts._fields
 _REFUSED = Refused._fields
@@ -140,8 +158,9 @@ def view_records(view: View) -> Iterator[Records]:
             amounts: Row = ()
             if view.traffic:
                 amounts = view.traffic.of_backend(port, one) or ("",) * len(_AMOUNTS)
-            numbers = (one.weight, one.active, one.inactive)
-            backends.append((*name, one.text, one.state, *numbers, *amounts))
+            known = port.known(one.active, one.inactive)
+            numbers: Row = tuple("" if each is None else each for each in known)
+            backends.append((*name, one.text, one.state, one.weight, *numbers, *amounts))
     yield Records(
         "services",
         (

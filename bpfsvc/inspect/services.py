@@ -5,6 +5,7 @@ from __future__ import annotations
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, unpack
 from bpfsvc.inspect.fields import chooser, place_text, protocol_text, text, total
 from bpfsvc.inspect.generic import extras
+from bpfsvc.inspect.quarantine import WATCHED
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row, Value
 from bpfsvc.inspect.removal import REMOVAL, removal_reader
@@ -76,7 +77,7 @@ def frontends(reader: Reader) -> Records:
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, ECHO))
+    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, ECHO, WATCHED))
     schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
     service_names = ServiceNames(reader)
     places = _backend_places(reader)

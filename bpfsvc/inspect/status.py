@@ -44,7 +44,7 @@ def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
             expected_build=load(_sizes(reader)).digest,
             running=running,
             health=ask_health(healthz) if running and healthz else None,
-            same_namespace=_same_namespace(reader),
+            same_namespace=node.is_node_namespace(reader),
             interfaces=tuple(_interfaces(root, reader, pinned)),
             sockets=attached,
             stale_sockets=stale,
@@ -117,14 +117,6 @@ def _sizes(reader: Reader) -> Sizes:
             # Of the maps with the same option, backend_counters has one entry more.
             given[size] = min(entries, given.get(size, entries))
     return Sizes(**given)
-
-
-def _same_namespace(reader: Reader) -> bool:
-    layout, raw = reader.layout.maps["settings"], reader.value("settings", bytes(4))
-    if raw is None or lacks(layout.value, ("netns_cookie",)):
-        return True
-    cookie = chooser(layout.value, ("netns_cookie",))(raw)[0]
-    return cookie in (0, cgroup.netns_cookie())
 
 
 def _fast_path(reader: Reader) -> str:

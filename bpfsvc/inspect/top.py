@@ -9,20 +9,26 @@ from typing import NamedTuple
 from bpfsvc.inspect.service_ports import READY, ServicePortFacts
 from bpfsvc.inspect.service_tables import RATES, in_order, number_text
 from bpfsvc.inspect.service_traffic import Amounts, Refused
-from bpfsvc.inspect.service_view import View, title
+from bpfsvc.inspect.service_view import View, connection_texts, title
+from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE
 
 _GAP = "  "
 _COLUMNS = ("SERVICE", *RATES, "ACTIVE", "INACTIVE", "BACKENDS")
 
 
 class Busy(NamedTuple):
-    """One service port, and what it does in a second; ``backends``: those that are ready."""
+    """One service port, and what it does in a second.
+
+    * ``active``, ``inactive``: connections that are known; ``shown``: both as texts.
+    * ``backends``: those that are ready.
+    """
 
     title: str
     rates: Amounts
     refused: Refused
     active: int
     inactive: int
+    shown: tuple[str, str]
     backends: int
 
 
@@ -59,6 +65,7 @@ def _busy(view: View, port: ServicePortFacts) -> Busy:
         view.traffic.refused_of(port),
         port.active,
         port.inactive,
+        connection_texts(port, port.active, port.inactive),
         sum(one.state == READY for one in port.backends),
     )
 
@@ -70,8 +77,8 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
     packets, octets = sum(map(_packets, rows)), sum(map(_bytes, rows))
     yield (
         f"{now:%H:%M:%S}  service ports {len(rows)}"
-        f"  active {sum(one.active for one in rows)}"
-        f"  inactive {sum(one.inactive for one in rows)}"
+        f"  active {sum(one.active for one in rows)}{_more(view, ACTIVE)}"
+        f"  inactive {sum(one.inactive for one in rows)}{_more(view, INACTIVE)}"
         f"  connections/s {number_text(connections)}"
         f"  packets/s {number_text(packets)}  bytes/s {number_text(octets)}"
     )
@@ -87,5 +94,9 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
 
 def _cells(one: Busy) -> tuple[str, ...]:
     rates = (*in_order(one.rates), *one.refused)
-    counts = (one.active, one.inactive, one.backends)
-    return (one.title, *map(number_text, rates), *map(str, counts))
+    return (one.title, *map(number_text, rates), *one.shown, str(one.backends))
+
+
+def _more(view: View, name: str) -> str:
+    """Return "+" if a sum leaves out some connections."""
+    return "+" if any(name in port.partial for port in view.ports) else ""

@@ -98,6 +98,9 @@ class EventRecorder(Protocol):
     def object_failed(self, kind: str, namespace: str, name: str, reason: str, note: str) -> None:
         """Report something about an object that all nodes report in the same words."""
 
+    def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
+        """Report something that this node has found out about a Service."""
+
     def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
         """Report something about this Node; ``one_series``: whatever the note, it is the same."""
 
@@ -118,6 +121,9 @@ class NullEventRecorder:
         """Do nothing."""
 
     def object_failed(self, kind: str, namespace: str, name: str, reason: str, note: str) -> None:
+        """Do nothing."""
+
+    def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
         """Do nothing."""
 
     def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
@@ -204,6 +210,11 @@ class ApiEventRecorder:
         digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
         own = f"{name[: _LONGEST_NAME - _DIGEST - 1].rstrip('.-')}.{digest}"
         self.post(reason, SERVE, note, regarding=about, kind="Warning", name=own)
+
+    def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
+        """Post about the Service; what is noted in the same words soon after is in its series."""
+        about = service(namespace, name)
+        self.post(reason, SERVE, note, regarding=about, kind=kind, subject=note)
 
     def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
         """Post about the Node; what is noted in the same words soon after counts in its series."""

@@ -163,6 +163,10 @@ class BpfsvcFamilies:
             "TCP connections reset because their endpoint left a Service that asks for it",
             ("path",),
         )
+        self.quarantined = make.gauge("endpoints_quarantined", "Endpoints that are in quarantine")
+        self.quarantines = make.counter(
+            "endpoint_quarantines_total", "How often an endpoint was put into quarantine"
+        )
         self.unreadable = make.gauge(
             "objects_unreadable",
             "Objects or files that cannot be read; their last state stays in force",

@@ -124,6 +124,9 @@ class Observer:
     def removal_resets(self, connections: int, sockets: int) -> None:
         """Connections whose endpoint left were reset: those of packets, and the node's sockets."""
 
+    def quarantines(self, endpoints: int, began: int) -> None:
+        """So many endpoints are in quarantine; so many have been put there since the last call."""
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """So many interfaces have programs, and so many socket programs are attached."""
 

@@ -202,6 +202,11 @@ class Metrics(Observer):
         self._own.removal_resets.labels("packets").inc(connections)
         self._own.removal_resets.labels("sockets").inc(sockets)
 
+    def quarantines(self, endpoints: int, began: int) -> None:
+        """Set the number of endpoints in quarantine, and count those that came there."""
+        self._own.quarantined.set(endpoints)
+        self._own.quarantines.inc(began)
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """Set the number of interfaces with programs, and of socket programs."""
         self._own.interfaces.set(interfaces)

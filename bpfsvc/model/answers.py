@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from bpfsvc.model.archive import SHAPE, pack_objects, unpack_objects
+from bpfsvc.model.archive import SHAPE, unpack_objects
 from bpfsvc.model.values import ModelObject
 
 _T = TypeVar("_T")
@@ -26,12 +26,17 @@ class ServiceAnswer(msgspec.Struct, kw_only=True):
     * ``archived``: the Node, and the Service and its slices if there are any.
     * ``conflicts``: by frontend, a text for each Service that names it too.
     * ``refused``: why the kernel does not hold the latest state; empty if it does.
+    * ``drain_seconds``: how long connections to an endpoint that left stay, if they drain; None if
+      the agent does not know of that.
+    * ``shares``: by address, those of new endpoints (:mod:`bpfsvc.services.slow_start`).
     """
 
     shape: str = SHAPE
     archived: bytes
     conflicts: dict[str, list[str]] = {}
     refused: str = ""
+    drain_seconds: int | None = None
+    shares: dict[str, int] = {}
 
     def objects(self) -> list[ModelObject]:
         """Return the objects; raise :class:`OtherVersion` if they cannot be read here."""
@@ -49,14 +54,6 @@ class PodPlace(NamedTuple):
     node: str
     addresses: tuple[bytes, ...]
     on_host_network: bool
-
-
-def service_answer(
-    objects: list[ModelObject], conflicts: dict[str, list[str]], refused: str
-) -> bytes:
-    """Return a :class:`ServiceAnswer` as it is sent."""
-    archived = pack_objects(objects)
-    return encode(ServiceAnswer(archived=archived, conflicts=conflicts, refused=refused))
 
 
 encode = msgspec.json.encode

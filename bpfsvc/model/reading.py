@@ -103,6 +103,7 @@ def _service(raw: wire.Service) -> Objects:
             on_removal=annotations.on_removal,
             drain_seconds=annotations.drain_seconds,
             slow_start_seconds=annotations.slow_start_seconds,
+            quarantine=annotations.quarantine,
         ),
     )
 

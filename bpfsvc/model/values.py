@@ -54,8 +54,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
-    * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``, ``slow_start_seconds``: the
-      annotations of these names as they are written.
+    * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``, ``slow_start_seconds``,
+      ``quarantine``: the annotations of these names as they are written.
     """
 
     namespace: str
@@ -77,6 +77,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     on_removal: str | None = None
     drain_seconds: str | None = None
     slow_start_seconds: str | None = None
+    quarantine: str | None = None
 
     @property
     def key(self) -> ObjectKey:

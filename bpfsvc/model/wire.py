@@ -56,6 +56,7 @@ class Annotations(Wire):
     on_removal: str | None = field(default=None, name="bpfsvc.io/on-removal")
     drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
     slow_start_seconds: str | None = field(default=None, name="bpfsvc.io/slow-start-seconds")
+    quarantine: str | None = field(default=None, name="bpfsvc.io/quarantine")
 
 
 NO_ANNOTATIONS = Annotations()

@@ -7,7 +7,8 @@ having left at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place, ServicePort
@@ -16,10 +17,26 @@ from bpfsvc.services.removal import Members
 Departed = tuple[int, Place]
 """A service id, and an endpoint that it does not have any more."""
 
-_AGAIN = 2.0
-"""Seconds until connections are looked for once more: a packet that had found its backend before
-the endpoint left may have opened one since.
+SETTLED = 0.2
+"""Seconds until no packet opens a connection any more that had found its backend before the
+endpoint left: a program runs for microseconds.
 """
+
+_AGAIN = 2.0
+"""Seconds until sockets are looked for once more: the call that connects one may be interrupted
+after its backend was chosen.
+"""
+
+
+class Due(NamedTuple):
+    """Endpoints whose time is over, and when each left.
+
+    * ``first``: connections to these end now.
+    * ``again``: sockets that have come since, to endpoints that were due before.
+    """
+
+    first: Mapping[Departed, float]
+    again: Mapping[Departed, float]
 
 
 class Departures:
@@ -28,12 +45,9 @@ class Departures:
     def __init__(self) -> None:
         self._members: dict[ServiceKey, Mapping[int, frozenset[Place]]] = {}
         self._seconds: dict[int, int] = {}
+        self._left: dict[Departed, float] = {}
         self._ends: dict[Departed, float] = {}
         self._again: dict[Departed, float] = {}
-
-    def follows(self, key: ServiceKey) -> bool:
-        """True if the Service did not keep connections at the last update."""
-        return key in self._members
 
     def update(
         self,
@@ -44,8 +58,8 @@ class Departures:
     ) -> set[int]:
         """Note what endpoints a Service has; ``members``: None if it keeps connections.
 
-        Returns the service ids that are seen for the first time: what :meth:`unknown` says of
-        their connections is to be given to :meth:`add`.
+        Returns the service ids that are seen for the first time: those backends of their
+        connections that are no :meth:`members` are to be given to :meth:`add`.
         """
         before = self._members.pop(key, {})
         for one in before:
@@ -66,44 +80,64 @@ class Departures:
             if one in present
             for place in places - present[one]
         )
-        self.add(left, now)
+        self.add(left, now, settled=now + SETTLED)
         for departed in self._ends:
             if departed[0] in present:
-                self._ends[departed] = min(self._ends[departed], now + self._seconds[departed[0]])
+                at = max(now + self._seconds[departed[0]], self._left[departed] + SETTLED)
+                self._ends[departed] = min(self._ends[departed], at)
         return present.keys() - before.keys()
 
     def _forget(
         self, before: Mapping[int, frozenset[Place]], present: Mapping[int, frozenset[Place]]
     ) -> None:
         """Forget endpoints that are back, and those of service ids that keep connections now."""
-        for all_of in (self._ends, self._again):
-            over = [
-                (one, place)
-                for one, place in all_of
-                if (one in before and one not in present) or place in present.get(one, ())
-            ]
-            for departed in over:
-                del all_of[departed]
+        over = [
+            (one, place)
+            for one, place in self._left
+            if (one in before and one not in present) or place in present.get(one, ())
+        ]
+        for departed in over:
+            for all_of in (self._left, self._ends, self._again):
+                all_of.pop(departed, None)
 
-    def unknown(self, found: Iterable[Departed]) -> set[Departed]:
-        """Return those endpoints of some connections that their Service does not have."""
-        members = {one: places for each in self._members.values() for one, places in each.items()}
+    def members(self, services: Collection[int]) -> dict[int, frozenset[Place]]:
+        """Return the endpoints of some service ids."""
         return {
-            (one, place) for one, place in found if one in members and place not in members[one]
+            one: places
+            for each in self._members.values()
+            for one, places in each.items()
+            if one in services
         }
 
-    def add(self, left: Iterable[Departed], now: float) -> None:
-        """Note that endpoints have left; those that are known to have left stay as they are."""
-        for departed in left:
-            self._ends.setdefault(departed, now + self._seconds[departed[0]])
+    def add(self, left: Iterable[Departed], now: float, *, settled: float = 0) -> None:
+        """Note that endpoints have left; those that are known to have left stay as they are.
 
-    def due(self, now: float) -> set[Departed]:
-        """Return the endpoints to which connections are to end now; each is returned twice."""
-        found = {departed for departed, at in self._ends.items() if at <= now}
-        last = {departed for departed, at in self._again.items() if at <= now}
-        for departed in found:
-            del self._ends[departed]
-        for departed in last:
+        ``settled``: from when on no packet opens a connection to them.
+        """
+        for departed in left:
+            self._left.setdefault(departed, now)
+            self._ends.setdefault(departed, max(now + self._seconds[departed[0]], settled))
+
+    @property
+    def next_at(self) -> float | None:
+        """When something is due; None if nothing will be."""
+        return min((*self._ends.values(), *self._again.values()), default=None)
+
+    def due(self, now: float) -> Due:
+        """Return what is due now; :meth:`done` is to be called when that is carried out."""
+        return Due(
+            *(
+                {departed: self._left[departed] for departed, at in all_of.items() if at <= now}
+                for all_of in (self._ends, self._again)
+            )
+        )
+
+    def done(self, due: Due, now: float) -> None:
+        """Note that what was due has been carried out."""
+        for departed in due.again:
             del self._again[departed]
-        self._again |= dict.fromkeys(found, now + _AGAIN)
-        return found | last
+        for departed in due.first:
+            del self._ends[departed]
+            self._again[departed] = now + _AGAIN
+        for departed in due.again.keys() - due.first.keys():
+            del self._left[departed]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from socket import IPPROTO_TCP
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
 from bpfsvc.model import Port, Service
@@ -25,6 +25,7 @@ from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.endpoints import PortEndpoints
 from bpfsvc.services.entries import (
     Frontend,
+    Place,
     Policies,
     Policy,
     PortEntries,
@@ -33,7 +34,7 @@ from bpfsvc.services.entries import (
 )
 from bpfsvc.services.refused_addresses import refusal
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
-from bpfsvc.services.slots import Range, Slots, place
+from bpfsvc.services.slots import Range, Slots, place, usable_sets
 from bpfsvc.services.source_ranges import source_ranges
 
 # -- where the Service answers --
@@ -144,17 +145,15 @@ def port_entries(
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
     backends, slots, tables, weights = place(
-        endpoints,
-        scheduling,
-        config.scheduler,
-        needs_cluster=outside or not service.internal_local,
-        needs_local=outside_local or service.internal_local,
+        endpoints, scheduling, config.scheduler, **_needs(service, port, of_family)
     )
     detector = config.has_detector(of_family)
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
     outer = _external_policies(slots, outside_local, detector) if outside else inner
     ranges = source_ranges(service, of_family, node)
-    removal = scheduling.removal.kind.value if port.protocol == IPPROTO_TCP else 0
+    is_tcp = port.protocol == IPPROTO_TCP
+    removal = scheduling.removal.kind.value if is_tcp else 0
+    watched = is_tcp and scheduling.quarantine is not None
     met: dict[Frontend, Policies] = {}
     for one in frontends:
         if one.guard:
@@ -163,12 +162,36 @@ def port_entries(
         policies = outer if one.outside else inner
         restricted = one.restricted and bool(ranges)
         echo = config.vip_echo and _answers_echo(one.frontend, policies)
-        if restricted or service.affinity_seconds or echo or removal:
-            policies = _special(policies, service.affinity_seconds, restricted, echo, removal)
+        special = (service.affinity_seconds, restricted, echo, removal, watched)
+        if any(special):
+            policies = _special(policies, *special)
         met[one.frontend] = policies
     in_use = bool(ranges) and any(policies.restricted for policies in met.values())
     extra = extra_entries(ranges if in_use else (), tables, weights)
     return PortEntries(port.number, backends, met, extra)
+
+
+def endpoint_sets(
+    service: Service, port: Port, endpoints: PortEndpoints, scheduling: Scheduling
+) -> set[frozenset[Place]]:
+    """Return the sets of endpoints that some clients of a service port share."""
+    needs = _needs(service, port, endpoints.key.family)
+    return usable_sets(endpoints, scheduling, **needs)
+
+
+class _Needs(TypedDict):
+    """Which endpoints a service port needs: those of the cluster, and those of this node."""
+
+    needs_cluster: bool
+    needs_local: bool
+
+
+def _needs(service: Service, port: Port, of_family: int) -> _Needs:
+    outside = _is_external(service, port, of_family)
+    return {
+        "needs_cluster": outside or not service.internal_local,
+        "needs_local": (outside and is_external_local(service)) or service.internal_local,
+    }
 
 
 _REJECT = Policy(0, 0, False, True)
@@ -178,10 +201,19 @@ GUARD = Policies(_REJECT, _REJECT, _REJECT)
 
 @lru_cache(maxsize=1024)
 def _special(
-    policies: Policies, affinity_seconds: int, restricted: bool, echo: bool, removal: int
+    policies: Policies,
+    affinity_seconds: int,
+    restricted: bool,
+    echo: bool,
+    removal: int,
+    watched: bool,
 ) -> Policies:
     return policies._replace(
-        affinity_seconds=affinity_seconds, restricted=restricted, echo=echo, removal=removal
+        affinity_seconds=affinity_seconds,
+        restricted=restricted,
+        echo=echo,
+        removal=removal,
+        watched=watched,
     )
 
 

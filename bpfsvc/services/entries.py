@@ -98,6 +98,7 @@ class Policies(NamedTuple):
     * ``echo``: echo requests (ping) to the address of the frontend are answered.
     * ``removal``: what becomes of connections to an endpoint that leaves
       (:class:`bpfsvc.services.removal.OnRemoval`).
+    * ``watched``: how attempts to connect end is noted (:mod:`bpfsvc.services.quarantine`).
     """
 
     pod: Policy
@@ -108,6 +109,7 @@ class Policies(NamedTuple):
     schedule: int = 0
     echo: bool = False
     removal: int = 0
+    watched: bool = False
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:

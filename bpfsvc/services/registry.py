@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.entries import (
+    COMPARED,
     CandidateRun,
     Frontend,
     PlaceRun,
@@ -180,6 +181,15 @@ class RoundEntry(NamedTuple):
     service_id: int
 
 
+class LocalityEntry(NamedTuple):
+    """What an address of a service port keeps to: backends of all, or of those of this node."""
+
+    service_id: int
+    address: bytes
+    local: bool
+    schedule: int
+
+
 class ServiceId(NamedTuple):
     """What the agent needs of an entry that the programs made."""
 
@@ -257,6 +267,28 @@ def _rounds(one: Applied) -> Iterable[RoundEntry]:
     return ()
 
 
+_LOCAL = tuple(one.value for one in Schedule if one.is_local)
+
+
+def _localities(one: Applied) -> Iterable[LocalityEntry]:
+    for policies in one.flat_frontends[1::2]:
+        if policies.schedule in _LOCAL:  # type: ignore[union-attr]
+            return dict.fromkeys(_localities_of(one))
+    return ()
+
+
+def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
+    """Yield one for each set of backends that is small enough to be compared.
+
+    The node itself has none: its sockets get the least loaded of all backends.
+    """
+    for frontend, policies in one.frontend_items():
+        for policy in (policies.pod, policies.other) if policies.schedule in _LOCAL else ():
+            if 0 < policy.size <= COMPARED:
+                local = policy.first > 0
+                yield LocalityEntry(one.service_id, frontend.address, local, policies.schedule)
+
+
 def _echo_addresses(one: Applied) -> list[EchoEntry]:
     addresses = {
         frontend.address: None for frontend, policies in one.frontend_items() if policies.echo
@@ -324,6 +356,15 @@ CANDIDATES = ServiceMap(
 SCHEDULE_ROUNDS = ServiceMap(
     "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
 )
+LOCALITIES = ServiceMap(
+    "localities",
+    LocalityEntry,
+    4,
+    "--max-schedule-chunks",
+    _localities,
+    Restore.DERIVED,
+    put_once=True,
+)
 ECHO_ADDRESSES = ServiceMap(
     "echo_addresses",
     EchoEntry,
@@ -346,6 +387,7 @@ MAPS: tuple[ServiceMap[Any], ...] = (
     SCHEDULE_TABLES,
     CANDIDATES,
     SCHEDULE_ROUNDS,
+    LOCALITIES,
     ECHO_ADDRESSES,
     FRONTENDS,
 )

@@ -13,14 +13,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from bpfsvc.services.entries import Place, ServicePort
+from bpfsvc.services.numbers import parse_number, shortened
 
 DRAIN_SECONDS = 30
 """How long connections stay if no annotation says it."""
 
 MOST_SECONDS = 86400
-
-_SHOWN = 40
-"""Letters of a bad value in an error: annotations may be long."""
 
 
 class OnRemoval(IntEnum):
@@ -62,14 +60,9 @@ def parse_on_removal(text: str) -> OnRemoval:
     for one in OnRemoval:
         if one.name.lower() == word:
             return one
-    raise ValueError(f"{word[:_SHOWN]!r} must be keep, drain or reset")
+    raise ValueError(f"{shortened(word)} must be keep, drain or reset")
 
 
 def parse_seconds(text: str) -> int:
     """Read a number of seconds. Raises ``ValueError`` with one line."""
-    digits = text.strip()
-    if digits.isascii() and digits.isdigit() and len(digits) <= _SHOWN:
-        seconds = int(digits)
-        if 1 <= seconds <= MOST_SECONDS:
-            return seconds
-    raise ValueError(f"seconds must be 1 to {MOST_SECONDS}, not {digits[:_SHOWN]!r}")
+    return parse_number(text, 1, MOST_SECONDS, "seconds")

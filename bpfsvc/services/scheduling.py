@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.entries import Place
+from bpfsvc.services.quarantine import Quarantines, Rule, parse_quarantine
 from bpfsvc.services.removal import (
     DRAIN_SECONDS,
     USUAL_REMOVAL,
@@ -47,6 +49,8 @@ class Scheduling(NamedTuple):
     * ``removal``: what becomes of connections to an endpoint that leaves.
     * ``slow_start``: the seconds until a new endpoint has its whole share; 0: at once.
     * ``shares``: those of the endpoints that are new now.
+    * ``quarantine``: when endpoints that connections fail to are left out; None: never.
+    * ``away``: those that are left out now, in the order in which they were taken out.
     """
 
     scheduler: Scheduler | None = None
@@ -55,6 +59,8 @@ class Scheduling(NamedTuple):
     removal: Removal = USUAL_REMOVAL
     slow_start: int = 0
     shares: Shares = NO_SHARES
+    quarantine: Rule | None = None
+    away: tuple[Place, ...] = ()
 
 
 USUAL_SCHEDULING = Scheduling()
@@ -94,6 +100,7 @@ class Schedulings:
         self._in_force: dict[ServiceKey, Scheduling] = {}
         self._faults: dict[ServiceKey, str] = {}
         self._slow_starts = SlowStarts()
+        self.quarantines = Quarantines()
         self.now = 0.0
 
     def read(
@@ -105,15 +112,26 @@ class Schedulings:
             self._faults.pop(key, None)
         if service is None or not service.is_proxied or not _has_annotations(service, slices):
             self._slow_starts.forget(key)
+            self.quarantines.forget(key)
             return USUAL_SCHEDULING
         now, faults = read_scheduling(service, slices, before)
-        self._in_force[key] = now
         if faults:
             self._faults[key] = "; ".join(faults)
-        if not now.slow_start:
+        if now.quarantine:
+            now = now._replace(away=self.quarantines.watch(key, now.quarantine))
+        else:
+            self.quarantines.forget(key)
+        if now.slow_start:
+            shares = self._slow_starts.read(key, now.slow_start, slices, self.now)
+            now = now._replace(shares=shares)
+        else:
             self._slow_starts.forget(key)
-            return now
-        return now._replace(shares=self._slow_starts.read(key, now.slow_start, slices, self.now))
+        self._in_force[key] = now
+        return now
+
+    def in_force(self, key: ServiceKey) -> Scheduling:
+        """Return what was in force for a Service when it was read last; any thread may ask."""
+        return self._in_force.get(key, USUAL_SCHEDULING)
 
     def growing(self) -> set[ServiceKey]:
         """Return the Services to be planned again now, as an endpoint's share grows."""
@@ -154,7 +172,10 @@ def read_scheduling(
     slow_start = read(
         "slow-start-seconds", service.slow_start_seconds, parse_seconds, before.slow_start, 0
     )
-    found = Scheduling(scheduler, weights, of_slices or NO_SLICES, removal, slow_start)
+    quarantine = read("quarantine", service.quarantine, parse_quarantine, before.quarantine, None)
+    found = Scheduling(
+        *(scheduler, weights, of_slices or NO_SLICES, removal, slow_start), quarantine=quarantine
+    )
     return found, reader.faults
 
 
@@ -177,12 +198,12 @@ class _Reader:
             return last
 
 
-_NONE = (None,) * 5
+_NONE = (None,) * 6
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
     of_service = (
         *(service.scheduler, service.weights, service.slow_start_seconds),
-        *(service.on_removal, service.drain_seconds),
+        *(service.on_removal, service.drain_seconds, service.quarantine),
     )
     return of_service != _NONE or any(one.weight is not None for one in slices)

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import compress
 from operator import not_
+from socket import IPPROTO_TCP
 from typing import NamedTuple
 
 from bpfsvc.services.endpoints import PortEndpoints
-from bpfsvc.services.entries import PLACE_BYTES, Backend, PolicyWeights, ScheduleTable
+from bpfsvc.services.entries import PLACE_BYTES, Backend, Place, PolicyWeights, ScheduleTable
+from bpfsvc.services.quarantine import left_out
 from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, in_order, lay_out
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
 from bpfsvc.services.slow_start import Shares, gradual
@@ -73,9 +75,23 @@ def place(
     if scheduling is USUAL_SCHEDULING and default == RANDOM:
         return _unscheduled(cluster, local, anything)
     weight = partial(_weight, endpoints, scheduling)
+    away = scheduling.away if endpoints.key.protocol == IPPROTO_TCP else ()
     return _scheduled(
-        cluster, local, anything, scheduling.scheduler or default, weight, scheduling.shares
+        cluster, local, anything, scheduling.scheduler or default, weight, scheduling.shares, away
     )
+
+
+def usable_sets(
+    endpoints: PortEndpoints, scheduling: Scheduling, *, needs_cluster: bool, needs_local: bool
+) -> set[frozenset[Place]]:
+    """Return the sets of endpoints that clients of the service port share, but those of weight 0.
+
+    Those in quarantine are among them.
+    """
+    eligible = endpoints.eligible
+    weight = partial(_weight, endpoints, scheduling)
+    sets = [eligible.cluster] * needs_cluster + [eligible.local] * needs_local
+    return {frozenset(one.place for one in each if weight(one)) for each in sets}
 
 
 def _unscheduled(cluster: list[Backend], local: list[Backend], anything: bool) -> Placed:
@@ -98,8 +114,12 @@ def _scheduled(
     scheduler: Scheduler,
     weight: Callable[[Backend], int],
     shares: Shares,
+    away: tuple[Place, ...],
 ) -> Placed:
-    """Place endpoints among which a scheduler chooses by their weights."""
+    """Place endpoints among which a scheduler chooses by their weights.
+
+    ``away``: endpoints in quarantine. They have weight 0, and their clients go elsewhere.
+    """
     backends: list[Backend] = []
     quiesced: dict[Backend, None] = {}
     ranges: list[Range] = []
@@ -108,7 +128,11 @@ def _scheduled(
     schedule = Schedule.RANDOM
     for endpoints in [cluster] if cluster == local else [cluster, local]:
         endpoints = in_order(scheduler, endpoints, weight)
-        by, weights = gradual(scheduler, shares, ((one, weight(one)) for one in endpoints))
+        weighted = [(one, weight(one)) for one in endpoints]
+        gone = left_out([one.place for one, of_one in weighted if of_one], away)
+        if gone:
+            weighted = [(one, 0 if one.place in gone else of_one) for one, of_one in weighted]
+        by, weights = gradual(_with_fallback(scheduler) if gone else scheduler, shares, weighted)
         chosen = list(compress(endpoints, weights))
         quiesced |= dict.fromkeys(compress(endpoints, map(not_, weights)))
         places = [one.place for one in endpoints]
@@ -122,6 +146,14 @@ def _scheduled(
         backends += chosen
     slots = Slots(ranges[0], ranges[-1], anything, schedule.value)
     return Placed((*backends, *quiesced), slots, tuple(tables), tuple(candidates))
+
+
+def _with_fallback(scheduler: Scheduler) -> Scheduler:
+    """Return the same, by which clients of an endpoint of weight 0 go to another one.
+
+    Of ``sh`` that is a flag of ip_vs; ``dh`` does likewise. The others do so anyway.
+    """
+    return scheduler._replace(flags=(*scheduler.flags, f"{scheduler.name}-fallback"))
 
 
 def _weight(endpoints: PortEndpoints, scheduling: Scheduling, one: Backend) -> int:

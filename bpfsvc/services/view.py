@@ -15,7 +15,12 @@ from typing import NamedTuple
 from bpfsvc.base.address import family
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.desired import is_external_local, port_entries, service_ports
+from bpfsvc.services.desired import (
+    endpoint_sets,
+    is_external_local,
+    port_entries,
+    service_ports,
+)
 from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
 from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
 from bpfsvc.services.removal import Members, OnRemoval, Removal
@@ -40,12 +45,14 @@ class EndpointSummary(NamedTuple):
       family, though others exist.
     * ``udp_serving``: the endpoints of each UDP service port that serve, ready or not.
     * ``members``: all endpoints, if connections to those that leave are not kept.
+    * ``watched``: sets of endpoints that clients share, if those that fail are left out.
     """
 
     health_checks: Mapping[int, HealthCheck]
     without_local: PortCounts
     udp_serving: Mapping[ServicePort, frozenset[Place]]
     members: Members | None = None
+    watched: frozenset[frozenset[Place]] | None = None
 
 
 class ServiceView(NamedTuple):
@@ -75,11 +82,17 @@ def evaluate(
     slices = in_order(slices)
     entries: ServiceEntries = {}
     ports: list[PortEndpoints] = []
+    sets: set[frozenset[Place]] = set()
     for key, (port, frontends) in service_ports(service, config).items():
         endpoints = merge_port(slices, key, node, scheduling.of_slices)
         ports.append(endpoints)
         entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
-    return ServiceView(entries, _summary(service, ports, node.name, scheduling.removal))
+        if scheduling.quarantine and key.protocol == IPPROTO_TCP:
+            sets |= endpoint_sets(service, port, endpoints, scheduling)
+    summary = _summary(service, ports, node.name, scheduling.removal)
+    if scheduling.quarantine:
+        summary = summary._replace(watched=frozenset(sets))
+    return ServiceView(entries, summary)
 
 
 def _summary(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from bpfsvc.base.address import pack
+from bpfsvc.services.numbers import parse_number
 
 _K = TypeVar("_K")
 
@@ -66,10 +67,7 @@ def parse_weights(text: str) -> Weights:
 
 def parse_weight(text: str) -> int:
     """Read one weight. Raises ``ValueError`` with one line."""
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > MOST:
-        raise ValueError(f"a weight must be 0 to {MOST}, not {digits!r}")
-    return int(digits)
+    return parse_number(text, 0, MOST, "a weight")
 
 
 def _add(weights: dict[_K, int], key: _K, name: str, number: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from bpfsvc.agent.reports import Reports
+from bpfsvc.base.address import pack
 from bpfsvc.base.errors import MapFull
-from bpfsvc.kube.event_recorder import NullEventRecorder
+from bpfsvc.kube.event_recorder import NullEventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
 from bpfsvc.services.faults import BAD_SCHEDULER, Fault
+from bpfsvc.services.quarantine import Change, Rule, Step
 
 FULL = MapFull("map frontends is full (16 entries)", "enlarge it with --max-frontends")
 FULL_TEXT = "map frontends is full (16 entries) (enlarge it with --max-frontends)"
@@ -23,6 +27,10 @@ class Recorder(NullEventRecorder):
         self.node: list[tuple[str, str, bool]] = []
 
     def object_failed(self, kind: str, namespace: str, name: str, reason: str, note: str) -> None:
+        """Keep it."""
+        self.objects.append((kind, namespace, name, reason, note))
+
+    def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
         """Keep it."""
         self.objects.append((kind, namespace, name, reason, note))
 
@@ -96,3 +104,39 @@ def test_of_many_faults_the_first_get_events_and_all_are_in_the_log(
     assert recorder.objects[0] == ("Service", "shop", "web-0", "BadScheduler", "bad")
     assert len(recorder.objects) == 10
     assert len(caplog.messages) == 1000
+
+
+def test_a_quarantine_is_an_event_when_it_begins_and_ends_and_a_line_for_each_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    recorder = Recorder()
+    rule, place = Rule(5, 10, 30), (pack("10.244.1.5"), 8080)
+    failures = {Step.AWAY: 7, Step.AWAY_AGAIN: 1}
+    steps = (Step.AWAY, Step.TRIAL, Step.AWAY_AGAIN, Step.TRIAL, Step.BACK)
+    for step in steps:
+        change = Change(("shop", "web"), place, step, rule, failures.get(step, 0))
+        Reports(recorder).quarantine([change])
+    away = "it gets no new connections for 30 s"
+    began = f"7 attempts to connect to endpoint 10.244.1.5:8080 failed within 10 s: {away}"
+    trial = "endpoint 10.244.1.5:8080 is on trial: the next connection to it decides"
+    back = "endpoint 10.244.1.5:8080 is back: a connection to it was established"
+    again = f"1 attempt to connect to endpoint 10.244.1.5:8080 failed in its trial: {away}"
+    assert caplog.messages == [
+        f"Service shop/web: {text}" for text in (began, trial, again, trial, back)
+    ]
+    assert recorder.objects == [
+        ("Warning", "shop", "web", "EndpointQuarantined", began),
+        ("Normal", "shop", "web", "EndpointBack", back),
+    ]
+
+
+def test_many_endpoints_in_quarantine_at_once_are_no_storm() -> None:
+    recorder = Recorder()
+    place = (pack("10.244.1.5"), 8080)
+    changes = [
+        Change(("shop", f"web-{number}"), place, Step.AWAY, Rule(1, 1, 1), 1)
+        for number in range(1000)
+    ]
+    Reports(recorder).quarantine(changes)
+    assert len(recorder.objects) == 10

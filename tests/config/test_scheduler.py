@@ -17,7 +17,11 @@ CASES = {
     "mh, which kube-proxy has look at ports": ("mode: ipvs\nipvs: {scheduler: mh}", "mh,mh-port"),
     "a scheduler of mode ipvs in another mode": ("mode: iptables\nipvs: {scheduler: sh}", "random"),
     "a scheduler that counts connections": ("mode: ipvs\nipvs: {scheduler: lc}", "lc"),
-    "a scheduler that is not there": ("mode: ipvs\nipvs: {scheduler: lblc}", "random"),
+    "a scheduler that keeps addresses where they are": (
+        "mode: ipvs\nipvs: {scheduler: lblc}",
+        "lblc",
+    ),
+    "a scheduler that is not there": ("mode: ipvs\nipvs: {scheduler: llc}", "random"),
 }
 
 
@@ -45,16 +49,16 @@ def test_flags_set_either_scheduler() -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_one_warning_that_names_what_is_used() -> None:
-    (warning,) = of_flags("--proxy-mode=ipvs", "--ipvs-scheduler=lblcr").warnings
-    assert warning.startswith("--ipvs-scheduler: scheduler 'lblcr'")
+    (warning,) = of_flags("--proxy-mode=ipvs", "--ipvs-scheduler=wllc").warnings
+    assert warning.startswith("--ipvs-scheduler: scheduler 'wllc'")
     assert warning.endswith("; random is used instead")
     assert "\n" not in warning
-    (warning,) = of_fields("mode: ipvs\nipvs: {scheduler: lblc}").warnings
+    (warning,) = of_fields("mode: ipvs\nipvs: {scheduler: llc}").warnings
     assert warning.startswith("ipvs.scheduler: ")
 
 
 def test_our_own_scheduler_must_be_one_that_is_there() -> None:
-    for words, said in (("lblc", "--scheduler: scheduler 'lblc'"), ("rr,sh-port", "'sh-port'")):
+    for words, said in (("llc", "--scheduler: scheduler 'llc'"), ("rr,sh-port", "'sh-port'")):
         with pytest.raises(UsageError) as error:
             of_flags(f"--scheduler={words}")
         assert said in error.value.message

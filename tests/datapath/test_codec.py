@@ -25,6 +25,7 @@ POLICIES = Policies(
     schedule=2,
     echo=True,
     removal=1,
+    watched=True,
 )
 ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),
@@ -40,6 +41,7 @@ ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     ),
     (registry.CANDIDATES, registry.CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
     (registry.SCHEDULE_ROUNDS, registry.RoundEntry(7)),
+    (registry.LOCALITIES, registry.LocalityEntry(7, ADDRESS, True, 13)),
     (registry.ECHO_ADDRESSES, registry.EchoEntry(Network(ADDRESS, 128))),
 ]
 

@@ -16,12 +16,12 @@ CLOSING = {"established": 1, "fin_sent": 1}
 NODE = "192.168.50.11"
 
 _key, _value = FIELDS["settings"][1:]
-_SETTINGS = {"settings": ("array", _key, (*_value, ("socket_lb", "I")))}
+SETTINGS = {"settings": ("array", _key, (*_value, ("socket_lb", "I")))}
 
 
 def busy_node(socket_lb: int = 1) -> Maps:
     """A node where ``web`` has two backends, of which one is here, and ``dns`` has none."""
-    maps = Maps(_SETTINGS)
+    maps = Maps(SETTINGS)
     maps.put("settings", {"value": 0}, {"socket_lb": socket_lb, "udp_seconds": 60})
     maps.put("node_addresses", {"address": pack(NODE)}, {"nodeports": 1})
     maps.service(1, "web", "http")

@@ -49,6 +49,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
             *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
             ("removal", "B"),
+            ("watched", "B"),
         ),
     ),
     "schedule_tables": (
@@ -63,6 +64,14 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "echo_addresses": ("lpm_trie", (("prefix", "I"), ("address", "16s")), _NUMBER),
     "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"),)),
+    "localities": (
+        "hash",
+        (
+            *(("service", "I"), ("address", "16s"), ("local", "B"), ("schedule", "B")),
+            ("zero", "2s"),
+        ),
+        (("changed", "Q"), ("joins", "I"), ("last", "I"), ("members", "512s")),
+    ),
     "backends": (
         "hash",
         (("service", "I"), ("generation", "I"), ("slot", "I")),
@@ -71,7 +80,9 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             ("counters", "I"),
         ),
     ),
+    "backend_loads": ("array", _NUMBER, (("connections", "Q"), ("sockets", "Q"))),
     "backend_counters": ("percpu_array", _NUMBER, tuple((name, "Q") for name in _TRAFFIC)),
+    "quarantined": ("hash", _NUMBER, (("until", "Q"), ("state", "Q"))),
     "endpoints": ("hash", _PLACE, _NUMBER),
     "services": (
         "hash",
@@ -153,6 +164,7 @@ CONSTANTS = {
     "SOURCE_UNSURE": 4,
     **{f"SCHEDULE_{one.name}": one.value for one in Schedule},
     **{f"REMOVAL_{one.name}": one.value for one in OnRemoval},
+    **{"QUARANTINE_AWAY": 1, "QUARANTINE_TRIAL": 2},
 }
 
 
@@ -170,6 +182,8 @@ class Maps:
             CONSTANTS,
         )
         self._rows: dict[str, dict[bytes, bytes]] = {name: {} for name in maps}
+        self.sockets: list[tuple[int, tuple[bytes, int]]] | None = []
+        """Service id and backend of the node's TCP sockets; None: they cannot be listed."""
 
     def put(
         self,
@@ -195,6 +209,10 @@ class Maps:
     def count(self, name: str) -> int:
         """Return the number of entries of a map."""
         return len(self._rows[name])
+
+    def node_sockets(self) -> list[tuple[int, tuple[bytes, int]]] | None:
+        """Return the node's sockets."""
+        return self.sockets
 
     # -- what several tests put in --
 

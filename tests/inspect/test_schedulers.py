@@ -76,6 +76,8 @@ NAMES = {
     "and its port": (Schedule.SOURCE_PORT, (), "sh,sh-port"),
     "a hash of the address asked for": (Schedule.DESTINATION, (), "dh"),
     "Maglev": (Schedule.MAGLEV, (0, 1), "mh"),
+    "an endpoint of the address": (Schedule.LBLC, (), "lblc"),
+    "a set of the address": (Schedule.LBLCR, (), "lblcr"),
     "Maglev with ports": (Schedule.MAGLEV_PORT, (0, 1), "mh,mh-port"),
 }
 
@@ -129,6 +131,20 @@ def test_a_backend_behind_all_ranges_is_quiesced_with_or_without_connections() -
     }
 
 
+def test_a_backend_in_quarantine_and_one_on_trial_are_told_from_others() -> None:
+    maps = scheduled(PODS, 2, Schedule.ROUND)
+    by_name = {one.text: one.counters for one in only(maps).backends}
+    for backend, until, state in ((PODS[2], 5, 1), (PODS[1], 0, 2)):
+        maps.put("quarantined", {"value": by_name[backend]}, {"until": until, "state": state})
+    found = {one.text: (one.state, one.weight) for one in only(maps).backends}
+    assert found == {
+        PODS[0]: ("ready", 1),
+        PODS[1]: ("trial", 1),
+        PODS[2]: ("quarantined", 0),
+        PODS[3]: ("quiesced", 0),
+    }
+
+
 def test_all_backends_of_a_service_may_be_quiesced() -> None:
     found = only(scheduled(PODS[:2], 0, Schedule.ROUND)).backends
     assert [(one.state, one.weight) for one in found] == [("quiesced", 0)] * 2
@@ -141,6 +157,23 @@ def test_of_two_sets_the_larger_one_has_the_weights() -> None:
     lead(maps, NODE_PORT, 3, 2, Schedule.ROUND)
     port = only(maps)
     assert (port.scheduler, weights(port)) == ("wrr", [2, 2, 1])
+
+
+def test_what_addresses_keep_is_dumped() -> None:
+    maps = scheduled(PODS[:2], 2, Schedule.LBLCR)
+    key: dict[str, int | bytes] = {"service": 1, "address": pack("10.96.0.10")}
+    maps.put("localities", {**key, "schedule": Schedule.LBLC}, {"last": 7})
+    joined = array("I", [5, 1, 0, 0, 9, 3, 0, 0, 4, 2]).tobytes()
+    maps.put("localities", {**key, "schedule": Schedule.LBLCR}, {"members": joined})
+    maps.put("localities", {**key, "local": 1, "schedule": Schedule.LBLCR}, {})
+    assert [
+        (row["service"], row["address"], row["local"], row["scheduler"], row["counters"])
+        for row in shown(maps, "localities")
+    ] == [
+        ("default/web:http", "10.96.0.10", False, "lblc", ("7",)),
+        ("default/web:http", "10.96.0.10", False, "lblcr", ("9", "4", "5")),
+        ("default/web:http", "10.96.0.10", True, "lblcr", ()),
+    ]
 
 
 def test_tables_and_counts_are_dumped() -> None:

@@ -16,8 +16,8 @@ from tests.inspect.busy import CLOSING, GONE, OPEN, WEB_BACKENDS, busy_node, con
 from tests.inspect.pinned import Maps
 
 NOTE = (
-    "\nNote: ACTIVE and INACTIVE leave out connections of the node's own processes that their "
-    "sockets carry (socket LB: host); no map lists those.\n"
+    "\nNote: with + there may be more, and - is not known: what UDP sockets of the node's "
+    "processes carry (socket LB: host) is in no list.\n"
 )
 
 TABLE = """\
@@ -89,8 +89,27 @@ def test_numbers_end_in_the_same_column() -> None:
 
 def test_without_socket_lb_nothing_is_left_out() -> None:
     assert "Note:" not in "".join(write_view(look(busy_node(socket_lb=0))))
-    everyone = "".join(write_view(look(busy_node(socket_lb=2))))
-    assert "of processes of the node and of its pods that their sockets carry" in everyone
+
+
+def test_a_number_that_leaves_out_sockets_of_pods_is_the_least_there_may_be() -> None:
+    made = busy_node(socket_lb=2)
+    connection(made, 1000, WEB_BACKENDS[0], OPEN)
+    text = "".join(write_view(look(made)))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"-> {WEB_BACKENDS[0]} ready 1 1+ 0" in lines
+    assert f"-> {WEB_BACKENDS[1]} ready 1 - 0" in lines
+    assert "what sockets of pods, and UDP sockets of the node's processes, carry" in text
+    web, dns = as_json(look(made))["services"]
+    assert (web["at_least"], web["active"], web["inactive"]) == (["active"], 1, 0)
+    assert [one["active"] for one in web["backends"]] == [1, None]
+    assert (dns["at_least"], dns["active"], dns["inactive"]) == (["inactive"], 0, None)
+
+
+def test_where_sockets_cannot_be_listed_the_note_is_about_all_of_them() -> None:
+    made = busy_node()
+    made.sockets = None
+    text = "".join(write_view(look(made)))
+    assert "not known: what sockets carry (socket LB: host) is in no list" in text
 
 
 def as_json(view: View) -> Any:

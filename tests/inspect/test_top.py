@@ -8,9 +8,9 @@ import pytest
 
 from bpfsvc.inspect.service_ports import ServicePortFacts, collect
 from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic
-from bpfsvc.inspect.service_view import View
+from bpfsvc.inspect.service_view import View, look, with_rates
 from bpfsvc.inspect.top import ORDERS, busiest, top_lines
-from tests.inspect.busy import OPEN, connection, slots
+from tests.inspect.busy import OPEN, SETTINGS, WEB_BACKENDS, busy_node, connection, slots
 from tests.inspect.inspected import frontend, policy
 from tests.inspect.pinned import Maps
 
@@ -19,7 +19,8 @@ NAMES = ("chatty", "fat", "new", "old", "refused")
 
 def view() -> View:
     """Five service ports, each of which is the first in another order."""
-    maps = Maps()
+    maps = Maps(SETTINGS)
+    maps.put("settings", {"value": 0}, {"socket_lb": 0, "udp_seconds": 60})
     for service, name in enumerate(NAMES, 1):
         backend = f"10.244.0.{service}:80"
         maps.service(service, name)
@@ -77,3 +78,14 @@ def test_a_summary_comes_before_a_line_for_each_service_port() -> None:
     first = "default/refused:80 TCP IPv4 0 0 0 0 0 3.5 1.0 0 0 1"
     assert " ".join(lines[0].split()) == first
     assert len({len(line) for line in (head, *lines)}) == 1
+
+
+def test_what_sockets_of_pods_may_add_is_not_shown_as_nothing() -> None:
+    maps = busy_node(socket_lb=2)
+    connection(maps, 1000, WEB_BACKENDS[0], OPEN)
+    now = look(maps, traffic=True)
+    summary, note, _, _, *lines = top_lines(with_rates(now, now), "rate", datetime.now())
+    assert "  active 1+  inactive 0+  " in summary
+    assert "sockets of pods" in note
+    shown = {line.split()[0]: line.split()[-3:] for line in lines}
+    assert shown == {"default/web:http": ["1+", "0", "2"], "kube-system/dns:53": ["0", "-", "0"]}

@@ -38,8 +38,9 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 # bridged ones by the stack.
 {
 	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards,echo}.py \
-		tests/packets/test_{fragments,sctp,schedules,schedule_loads,verifier}.py -m 'not slow' -k 'not TCP/IPv6 and not UDP/IPv4'
-	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct,fast_path_outside,plain_flows}.py \
+		tests/packets/test_{fragments,sctp,schedules,schedule_loads,load_counts,schedule_locality,verifier}.py \
+		-m 'not slow' -k 'not TCP/IPv6 and not UDP/IPv4'
+	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_direct,fast_path_outside,untranslated_flows}.py \
 		-k TCP/IPv4
 } &
 suite demo 2400 $python -m bpfsvc.demo
@@ -48,6 +49,6 @@ tests lab 2700 tests/lab/test_traffic_cases.py \
 tests sockets 1800 tests/lab/test_traffic_pod_sockets.py -k call_of_a_pod
 tests image 1800 tests/lab/test_shipped_programs.py -k compiles_nothing
 # ip_vs is not in every kernel, but it is in this one. Its name keeps the file out of other runs.
-modprobe -a ip_vs ip_vs_rr ip_vs_wrr ip_vs_sh ip_vs_dh ip_vs_mh
-tests ipvs 900 tests/kernels/ipvs_choices.py
+modprobe -a ip_vs ip_vs_{rr,wrr,sh,dh,mh,lc,wlc,sed,nq,ovf,fo,lblc,lblcr}
+tests ipvs 1500 tests/kernels/ipvs_choices.py tests/kernels/ipvs_connections.py
 wait

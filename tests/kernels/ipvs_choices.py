@@ -18,6 +18,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import Place
 from bpfsvc.services.schedulers import NO_SLOT, Layout, Schedule, Scheduler, lay_out
+from tests.kernels.ipvs_network import make_network
 from tests.specification import ipvs
 
 VIPS = {4: "203.0.113.1", 6: "2001:db8:f::1"}
@@ -31,19 +32,11 @@ _ports = count(5000)
 
 @pytest.fixture(scope="module", autouse=True)
 def network() -> None:
-    """Addresses of clients and services, and a way to destinations that nobody answers on."""
-    ip("link", "set", "lo", "up")
-    ip("link", "add", "nowhere", "type", "dummy")
-    ip("link", "set", "nowhere", "up")
-    for family, bits in ((4, 32), (6, 128)):
-        for address in (VIPS[family], *(CLIENTS[family].format(number) for number in NUMBERS)):
-            ip("address", "add", f"{address}/{bits}", "dev", "lo")
-    ip("address", "add", "10.9.0.254/24", "dev", "nowhere")
-    ip("-6", "address", "add", "fd09::ffff/64", "dev", "nowhere", "nodad")
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
+    addresses = {
+        family: (VIPS[family], *(CLIENTS[family].format(number) for number in NUMBERS))
+        for family in VIPS
+    }
+    make_network("nowhere", addresses, {4: "10.9.0.254/24", 6: "fd09::ffff/64"})
 
 
 class Virtual:

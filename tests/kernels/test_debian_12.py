@@ -39,7 +39,8 @@ def test_a_suite_passes_there(machine: Machine, suite: str) -> None:
     """The demonstration, some tests of the lab, and some packet tests.
 
     ``image``: an agent loads what was compiled on this machine's kernel, and compiles nothing.
-    ``ipvs``: the choices of the kernel's own ip_vs are those of our tables and hashes.
+    ``ipvs``: the choices of the kernel's own ip_vs are those of our tables and hashes, and of the
+    model by which the packet tests judge schedulers that compare connections.
     """
     status = machine.file(f"{suite}.status", LIMIT)
     print(machine.tail(suite))

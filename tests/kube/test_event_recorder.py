@@ -80,6 +80,18 @@ def test_an_event_about_a_service(api: ApiServer, events: ApiEventRecorder) -> N
     assert event["regarding"]["uid"] == "shop/web"
 
 
+def test_what_a_node_finds_out_about_a_service_is_an_event_of_its_own(
+    api: ApiServer, events: ApiEventRecorder
+) -> None:
+    events.service_noted("shop", "web", "EndpointBack", "10.0.0.1:80 is back", "Normal")
+    events.service_noted("shop", "web", "EndpointBack", "10.0.0.2:80 is back", "Normal")
+    wait(lambda: len(there(api)) == 2, "both events")
+    found = {(each["reason"], each["type"], each["note"]) for each in there(api)}
+    notes = ("10.0.0.1:80 is back", "10.0.0.2:80 is back")
+    assert found == {("EndpointBack", "Normal", note) for note in notes}
+    assert {each["metadata"]["namespace"] for each in there(api)} == {"shop"}
+
+
 def test_all_nodes_report_the_address_of_a_service_by_one_event(
     api: ApiServer, events: ApiEventRecorder
 ) -> None:

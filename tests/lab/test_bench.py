@@ -6,9 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
-import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.base.checksum import checksum
-from bpfsvc.bench import syns
 from bpfsvc.bench.cluster import BenchCluster
-from bpfsvc.bench.figures import Scale, Spread, percentile
+from bpfsvc.bench.figures import Scale
 from bpfsvc.bench.load.ports import PORTS
 from bpfsvc.bench.load.tool import build
 from bpfsvc.bench.results import Cell, Results
@@ -374,69 +369,3 @@ def test_a_flood_does_not_affect_established_connections() -> None:
                 value(phase, f"rows of {table}") for table in ("new_connections", "connections")
             )
     assert rows["Service", "during"] > rows["Service", "before"]
-
-
-@pytest.fixture
-def running() -> Iterator[subprocess.Popen[bytes]]:
-    """A benchmark in another sandbox that has begun to measure."""
-    words = ["bench", "--suites", "pods", "--modes", "tc", "--services", "1", "--rounds", "1000"]
-    process = subprocess.Popen(
-        # Another network namespace, or it would take this sandbox for its own.
-        ["unshare", "-n", sys.executable, "-m", "bpfsvc", *words],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def test_an_interrupted_benchmark_leaves_nothing(running: subprocess.Popen[bytes]) -> None:
-    """As ^C does it: the whole group of the terminal gets the signal at once."""
-    wait(lambda: _loads(running.pid) >= 2, "clients and servers of two testbeds", timeout=60)
-    assert running.poll() is None
-    assert list(sandbox.CGROUP_ROOT.rglob("bpfsvc-lab-*"))
-    os.killpg(running.pid, signal.SIGINT)
-    assert running.wait(30) == 130
-    assert running.stderr is not None
-    assert running.stderr.read().splitlines()[-1] == b"Error: interrupted"
-    wait(lambda: _session(running.pid) == [], "the end of all processes", timeout=2)
-    assert list(sandbox.CGROUP_ROOT.rglob("bpfsvc-lab-*")) == []
-
-
-def _session(leader: int) -> list[str]:
-    """Return the names of the processes of a session."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, fields = file.read_text().partition("(")[2].rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields.split()[3]) == leader:
-            found.append(name)
-    return found
-
-
-def _loads(leader: int) -> int:
-    return _session(leader).count("load")
-
-
-@pytest.mark.parametrize("number", [0, 1, 64_511, 64_512, 5_000_000], ids=lambda n: f"SYN {n}")
-def test_every_syn_of_the_flood_has_correct_checksums(number: int) -> None:
-    """For any source, both checksums of the frame are correct."""
-    make = syns.maker(b"\2" + bytes(5), b"\4" + bytes(5), ("192.0.2.77", 30080))
-    frame = make(number)
-    assert len(frame) == 54
-    assert checksum(frame[14:34]) == 0
-    assert checksum(frame[34:] + frame[26:34] + struct.pack("!HH", 6, 20)) == 0
-
-
-def test_spread_holds_median_quartiles_and_ends() -> None:
-    """Between two values the line between them counts."""
-    assert Spread.of([4.0, 1.0, 3.0, 2.0, 5.0]) == (3.0, 1.0, 2.0, 4.0, 5.0)
-    assert percentile([1.0, 2.0], 90) == pytest.approx(1.9)

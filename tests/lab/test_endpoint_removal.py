@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -110,7 +111,13 @@ def is_over(one: OpenConnection) -> bool:
 
 
 def await_reset(connections: Sequence[OpenConnection]) -> None:
-    wait(lambda: all(map(is_over, connections)), "the clients see a reset")
+    left = list(connections)
+
+    def all_over() -> bool:
+        left[:] = [one for one in left if not is_over(one)]  # each says it once
+        return not left
+
+    wait(all_over, "the clients see a reset")
 
 
 def await_held(pod: LabPod, family: int, wanted: int) -> None:
@@ -191,9 +198,10 @@ def test_a_drain_of_another_agent_is_carried_out(running: Testbed, family: int) 
 
 
 def exchange(one: OpenConnection) -> None:
-    """Send and receive for some seconds, without a pause."""
-    for _ in range(20_000):
-        one.echo(bytes(50_000))
+    """Send and receive for at most ten seconds, without a pause."""
+    until = time.monotonic() + stretched(10)
+    while time.monotonic() < until:
+        assert one.echo(bytes(50_000))
 
 
 def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
@@ -242,6 +250,11 @@ def test_what_is_in_force_and_what_was_reset_is_shown(running: Testbed) -> None:
     gone, stays = backends(running)
     apply(running, [gone, stays], RESET)
     assert "on-removal=reset" in shown(running)
+    leaves = "when an endpoint leaves the Service, connections to it are reset"
+    assert f"{leaves} at once (bpfsvc.io/on-removal: reset)" in explained(running)
+    apply(running, [gone, stays], LONG)
+    assert f"{leaves} after 3600 s (bpfsvc.io/on-removal: drain)" in explained(running)
+    apply(running, [gone, stays], RESET)
     with ExitStack() as stack:
         clients = [Clients(running, where, 4, stack) for where in WHERE]
         by_packets, sockets = (
@@ -262,6 +275,15 @@ def test_a_typo_is_an_event_and_changes_nothing(running: Testbed) -> None:
     assert "annotation bpfsvc.io/on-removal: 'wait' must be keep, drain or reset" in note
     assert "annotation bpfsvc.io/drain-seconds: seconds must be 1 to 86400, not 'soon'" in note
     assert "on-removal=reset" in shown(running)
+
+
+def explained(testbed: Testbed) -> list[str]:
+    """Return the reasons that ``bpfsvc explain`` gives for a connection to the Service."""
+    asked = ("--from", "node", testbed.node.address(4), "TCP", at(LEFT.vip(4), 80))
+    done = testbed.cluster.command(testbed.node, "explain", "-o", "json", *asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: list[str] = json.loads(done.stdout)["reasons"]
+    return found
 
 
 def shown(testbed: Testbed) -> str:

@@ -19,6 +19,7 @@ from tests.lab.test_schedulers import (
     apply,
     backends,
     explained,
+    shown,
     spread_testbed,
 )
 from tests.lab.testbed import Testbed
@@ -95,6 +96,18 @@ def test_connections_of_all_kinds_are_compared(running: Testbed, family: int) ->
             for one in stack.enter_context(held(running, where, family, each))
         ]
         assert names(opened) == {pods[0].name: 9, **{pod.name: 3 for pod in pods[1:]}}
+
+
+def test_the_services_command_shows_connections_of_all_kinds(running: Testbed, family: int) -> None:
+    """With such a scheduler all are known, those of sockets among them."""
+    apply(running, "lc")
+    each = len(backends(running))
+    with ExitStack() as stack:
+        for number, where in enumerate(WHERE, 1):
+            stack.enter_context(held(running, where, family, each))
+            found = shown(running, family)
+            assert (found["active"], found["at_least"]) == (number * each, [])
+            assert [one["active"] for one in found["backends"]] == [number] * each
 
 
 def test_what_a_killed_process_held_is_taken_back(running: Testbed, family: int) -> None:

@@ -92,6 +92,24 @@ def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -
     assert len(asked(running, "pod", family, 60)) > 1
 
 
+@pytest.mark.parametrize("scheduler", ["lblc", "lblcr"])
+def test_an_address_keeps_its_backend_for_all_clients_and_over_a_restart(
+    running: Testbed, scheduler: str, family: int
+) -> None:
+    apply(running, "rr")
+    apply(running, scheduler, ",".join(f"node/{node.name}=100" for node in running.lab.nodes))
+    (name,) = asked(running, "pod", family, 30)
+    assert set(asked(running, "client", family, 10)) == {name}
+    running.cluster.kill(running.node)
+    running.cluster.start(running.node)
+    assert set(asked(running, "pod", family, 10)) == {name}
+    kept = next(pod for pod in backends(running) if pod.name == name)
+    said = explained(running, family)
+    assert f"scheduler {scheduler}: " in said
+    assert f"{SPREAD.vip(family)} has {at(kept.address(family), 8080)}, and no other" in said
+    assert shown(running, family)["scheduler"] == scheduler
+
+
 def test_every_node_leads_a_client_to_the_same_backend(running: Testbed, family: int) -> None:
     """By the ports of the client, through a node that has just begun and one that has not."""
     cluster, (here, there) = running.cluster, running.lab.nodes
@@ -198,8 +216,11 @@ def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
     found = asked(running, "pod", 4, 42)
     assert found == {old.name: 40, new.name: 2}
+    is_new = "is new: its share is 5 % of the usual (slow start)"
+    assert f"  because {at(new.address(4), 8080)} {is_new}\n" in explained(running, 4)
     running.cluster.kill(running.node)
     running.cluster.start(running.node)
+    assert is_new not in explained(running, 4)
     assert asked(running, "pod", 4, 40) == {old.name: 20, new.name: 20}
 
 

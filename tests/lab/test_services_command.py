@@ -1,7 +1,7 @@
 """``bpfsvc services`` and ``bpfsvc top`` against connections that are really open.
 
-The clients are outside of the node, so every connection goes by packets; but for one test, whose
-client is a process of the node.
+The clients are outside of the node, so every connection goes by packets; but for tests whose
+clients are processes of the node.
 """
 
 from __future__ import annotations
@@ -141,14 +141,31 @@ def test_what_was_refused_is_counted_for_its_service(node: Testbed) -> None:
     assert actions == {"reject"}
 
 
-def test_connections_that_sockets_carry_are_counted_and_named_as_missing(node: Testbed) -> None:
-    before, held = counts(node, TCP)["connections"], sum(active(node).values())
+def test_connections_that_sockets_of_the_node_carry_are_active(node: Testbed) -> None:
+    wait(lambda: not active(node), "those of earlier tests have ended")
+    before = counts(node, TCP)["connections"]
+    with ExitStack() as stack:
+        held = [stack.enter_context(connect(node.node, WEB.vip(4), 80)) for _ in range(HELD)]
+        assert active(node) == Counter(host(one.who().local) for one in held)
+        assert counts(node, TCP)["connections"] - before == HELD
+        held += [one for one, _ in opened(node, stack, 2)]
+        assert sum(active(node).values()) == HELD + 2
+        (port,) = services(node, TCP)
+        assert (port["active"], port["at_least"]) == (HELD + 2, ["active"])
+    wait(lambda: not active(node), "none is active")
+
+
+def test_what_sockets_of_pods_may_add_is_said_and_is_no_0(node: Testbed) -> None:
+    """The setting is ``all``: a pod's connection may be one that no list has."""
+    wait(lambda: not active(node), "those of earlier tests have ended")
+    lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
+    numbers = [line.split()[-2] for line in lines if line.startswith("  -> 10.")]
+    assert numbers == ["-"] * len(node.lab.pods)
     with connect(node.node, WEB.vip(4), 80) as one:
-        one.who()
-        assert counts(node, TCP)["connections"] - before == 1
-        assert sum(active(node).values()) == held
-        done = node.cluster.command(node.node, "services", TCP)
-        assert "Note: ACTIVE and INACTIVE leave out connections of" in done.stdout
+        at = host(one.who().local)
+        lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
+    assert [line.split()[-2] for line in lines if at in line] == ["1+"]
+    assert lines[-1].startswith("Note: with + there may be more, and - is not known: ")
 
 
 def test_a_service_is_found_by_what_clients_use(node: Testbed) -> None:

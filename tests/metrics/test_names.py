@@ -103,6 +103,7 @@ def record_everything(metrics: Observer) -> None:
     metrics.no_local_endpoints({("internal", 4): 1, ("external", 6): 0})
     metrics.stale_udp_removed(0.01, {4: 2})
     metrics.removal_resets(3, 1)
+    metrics.quarantines(2, 3)
     metrics.health_response("/healthz", 200)
     metrics.health_response("/livez", 503)
     metrics.api_request("GET", "10.96.0.1:443", "200", 0.02)

@@ -9,6 +9,7 @@ import pytest
 
 from bpfsvc.lab import sandbox
 from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
+from tests.packets.loads import HALF_OPEN, Loaded
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.uplink import Uplink, uplink
@@ -63,6 +64,20 @@ def udp_peers(request: pytest.FixtureRequest) -> Peers:
 def sctp_peers(request: pytest.FixtureRequest) -> Peers:
     """SCTP over both families."""
     return cast(Peers, request.param)
+
+
+@pytest.fixture
+def counted(node: Node, tcp_peers: Peers) -> Loaded:
+    """A Service of TCP that counts loads, over both families."""
+    node.half_open(HALF_OPEN)
+    return Loaded(node, tcp_peers)
+
+
+@pytest.fixture
+def counted_ipv4(node: Node) -> Loaded:
+    """The same over IPv4, for what does not depend on the family."""
+    node.half_open(HALF_OPEN)
+    return Loaded(node, next(one for one in TCP_PEERS if one.family == 4))
 
 
 @pytest.fixture(scope="module")

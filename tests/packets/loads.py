@@ -23,9 +23,16 @@ from bpfsvc.services.entries import (
 from bpfsvc.services.schedulers import Schedule
 from tests.packets.node import LINK, REDIRECT, SHOT, UNSPEC, Node, address_port, tcp
 from tests.packets.peers import Peers
+from tests.specification.ipvs import Destination
 
 FIRST_PORT = 9000
 """Of the backends: one port more for each."""
+
+
+HALF_OPEN = -100_000
+"""A count of half-open pairs by which all entries are where nothing is evicted."""
+
+WEIGHTS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3)
 
 
 class Loaded:
@@ -46,22 +53,28 @@ class Loaded:
         reject: bool = False,
         first: int = 0,
     ) -> None:
-        """Write the Service: a backend for each weight. ``first``: slots that it may not use."""
+        """Write the Service: a backend for each weight, those of weight 0 behind all others.
+
+        ``first``: slots that it may not use.
+        """
         numbers = range(FIRST_PORT, FIRST_PORT + len(weights))
         self.backends = [self.peers.with_port(self.peers.backend, one) for one in numbers]
         others = [self.peers.with_port(self.peers.backend, 7000 + one) for one in range(first)]
-        entries = tuple(Backend(*address_port(one)) for one in (*others, *self.backends))
-        policy = Policy(first, len(weights), False, reject, len(table))
+        used = [one for one, weight in zip(self.backends, weights, strict=True) if weight]
+        quiesced = [one for one in self.backends if one not in used]
+        entries = tuple(Backend(*address_port(one)) for one in (*others, *used, *quiesced))
+        policy = Policy(first, len(used), False, reject, len(table))
         policies = Policies(policy, policy, policy, schedule=schedule)
         number = PROTOCOLS[self.peers.protocol]
         run = struct.pack(f"={len(table)}H", *table)
         extra = extra_entries(
             (),
             ((first, run),) if table else (),
-            ((first, tuple(weights)),) if schedule.counts else (),
+            ((first, tuple(filter(None, weights))),) if schedule.counts else (),
         )
         port = ServicePort("default", "web", "", number, self.peers.family)
-        frontends = {Frontend(*address_port(self.peers.vip), number): policies}
+        vips = (self.peers.vip, self.peers.other_vip)
+        frontends = {Frontend(*address_port(vip), number): policies for vip in vips}
         self.node.program({port: PortEntries(80, entries, frontends, extra)})
 
     def client(self, port: int) -> str:
@@ -70,18 +83,18 @@ class Loaded:
 
     # -- quick packets of TCP --
 
-    def open(self, port: int) -> int | None:
+    def open(self, port: int, vip: str = "") -> int | None:
         """Send the first packet of a client; return the number of its backend, None if refused."""
-        verdict, after = self.node.run_frame("ingress", self._frame("S", port))
+        verdict, after = self.node.run_frame("ingress", self._frame("S", port, vip))
         if verdict != UNSPEC:
             assert verdict in (SHOT, REDIRECT), verdict
             return None
         (found,) = struct.unpack_from("!H", after, self._ports + 2)
         return int(found) - FIRST_PORT
 
-    def send(self, port: int, flags: str) -> None:
+    def send(self, port: int, flags: str, vip: str = "") -> None:
         """Send a packet of the client to the frontend."""
-        assert self.node.run_frame("ingress", self._frame(flags, port))[0] == UNSPEC
+        assert self.node.run_frame("ingress", self._frame(flags, port, vip))[0] == UNSPEC
 
     def answer(self, port: int, backend: int, flags: str) -> None:
         """Send a packet of a backend to the client."""
@@ -89,30 +102,32 @@ class Loaded:
         struct.pack_into("!HH", frame, self._ports, FIRST_PORT + backend, port)
         assert self.node.run_frame("egress", bytes(frame))[0] == UNSPEC
 
-    def flow(self, port: int) -> bytes:
+    def flow(self, port: int, vip: str = "") -> bytes:
         """Return the key of the entry by which a client's packets find their backend."""
-        return self.node.flow("ingress", self.peers.opening(self.client(port), self.peers.vip))
+        opening = self.peers.opening(self.client(port), vip or self.peers.vip)
+        return self.node.flow("ingress", opening)
 
-    def remove(self, port: int) -> None:
+    def remove(self, port: int, vip: str = "") -> None:
         """Remove a connection, as the connection GC does."""
-        assert self.node.collect(self.flow(port), force=True) == 1
+        assert self.node.collect(self.flow(port, vip), force=True) == 1
 
     @property
     def _ports(self) -> int:
         return 14 + (20 if self.peers.family == 4 else 40)
 
-    def _frame(self, flags: str, port: int) -> bytes:
-        frame = bytearray(self._base("client", flags))
+    def _frame(self, flags: str, port: int, vip: str) -> bytes:
+        frame = bytearray(self._base(vip or self.peers.vip, flags))
         struct.pack_into("!H", frame, self._ports, port)
         return bytes(frame)
 
-    def _base(self, who: str, flags: str) -> bytes:
-        if (who, flags) not in self._frames:
-            ends = (self.peers.client, self.peers.vip)
-            if who == "answer":
+    def _base(self, what: str, flags: str) -> bytes:
+        """Return a packet to a frontend, or with ``answer`` one of a backend."""
+        if (what, flags) not in self._frames:
+            ends = (self.peers.client, what)
+            if what == "answer":
                 ends = (self.peers.with_port(self.peers.backend, 1), self.peers.client)
-            self._frames[who, flags] = bytes(LINK / tcp(*ends, flags))
-        return self._frames[who, flags]
+            self._frames[what, flags] = bytes(LINK / tcp(*ends, flags))
+        return self._frames[what, flags]
 
     # -- numbers --
 
@@ -135,3 +150,13 @@ class Loaded:
             active, inactive = pair
             value = self._record.pack({"connections": active + (inactive << 32) & 2**64 - 1})
             loads.update(struct.pack("=I", counters), value)
+
+
+def program(service: Loaded, schedule: Schedule, weights: Sequence[int]) -> list[Destination]:
+    """Write the Service as the agent lays it out; return its destinations in the same order."""
+    if schedule is Schedule.OVF:
+        weights = sorted(weights, reverse=True)
+    shown = [1] * len(weights) if schedule is Schedule.LC else weights
+    service.program(schedule, shown, reject=True)
+    places = map(address_port, service.backends)
+    return [Destination(*place, weight) for place, weight in zip(places, weights, strict=True)]

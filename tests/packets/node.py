@@ -96,7 +96,7 @@ class Node:
         for name in (
             *("connections", "new_connections", "node_addresses", "interfaces"),
             *("affinities", "service_networks", "fragments", "icmp_targets", "hardware_addresses"),
-            *("netfilter_flows", "established_flows"),
+            *("netfilter_flows", "established_flows", "backend_outcomes", "quarantined"),
             "masquerade_choices",
         ):
             found = self.pinned.map(name)

@@ -7,10 +7,12 @@ repeated here with programs from a file.
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +38,9 @@ from tests.packets.test_migration import connect_all, map_id, works
 
 SOURCE = load(SIZES)
 OLDER = load(replace(SIZES, max_connections=8192))
+
+STACK, ADD = 10, 0x07
+"""The register of the stack, and the instruction by which its addresses are calculated."""
 
 OTHER_USER = 65534
 """Some user id other than root's."""
@@ -125,6 +130,31 @@ def test_programs_from_a_file_translate_fragments(node: Node, udp_peers: Peers) 
     out = [node.forward(one) for one in sent]
     wanted = fragments(udp(udp_peers.client, udp_peers.backend, PAYLOAD))
     assert [bytes(one) for one in out] == [bytes(one) for one in wanted]
+
+
+def stack(code: bytes) -> int:
+    """Return how many bytes of the stack instructions use: the lowest address below register 10."""
+    lowest = 0
+    for operation, registers, offset, number in struct.iter_unpack("=BBhi", code):
+        stores, loads = operation & 7 in (2, 3), operation & 7 == 1
+        if (stores and registers & 15 == STACK) or (loads and registers >> 4 == STACK):
+            lowest = min(lowest, offset)
+        elif operation == ADD and number >= -512:
+            lowest = min(lowest, number)
+    return -lowest
+
+
+def test_a_program_and_its_subprograms_fit_on_the_stack_of_linux_6_1(compiled: bytes) -> None:
+    """That takes 32 bytes at a time of 512, newer ones 16."""
+    build = Bytecode.decode(compiled, SOURCE.code_digest)
+    together = {}
+    for program in build.programs:
+        starts = [0, *(at for at, _ in program.subprograms), len(program.code)]
+        own, *called = (-stack(program.code[a:b]) // 32 * -32 for a, b in pairwise(starts))
+        if called:
+            together[program.name] = own + max(called)
+    assert set(together) == {"connect4", "connect6", "sendmsg4", "sendmsg6", "explain"}
+    assert not {name: size for name, size in together.items() if size > 512}
 
 
 class Setup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,9 @@ from tests.packets.node import Node, address_port, same
 from tests.packets.peers import Peers
 from tests.packets.test_resets import KINDS, Conversation
 
+CLOCK_TICK = 0.01
+"""Seconds by which the kernel's coarse clock may be late (HZ is 100 at least)."""
+
 
 def departed(conversation: Conversation, place: str = "") -> Departed:
     """Return the backend as one that left the Service of the conversation."""
@@ -25,7 +29,14 @@ def departed(conversation: Conversation, place: str = "") -> Departed:
 
 
 def found(conversation: Conversation) -> list[TcpConnection]:
-    return TcpConnections(conversation.node.pinned).to({departed(conversation)})
+    return found_to(conversation, {departed(conversation)})
+
+
+def found_to(conversation: Conversation, wanted: set[Departed]) -> list[TcpConnection]:
+    """Return the connections to some backends, looked for as those of their Services."""
+    services = {service for service, _ in wanted}
+    connections = TcpConnections(conversation.node.pinned)
+    return [one for _, one in connections.to(services, wanted.__contains__)]
 
 
 def resets(conversation: Conversation) -> dict[Place, Reset]:
@@ -118,9 +129,25 @@ def test_connections_to_other_backends_and_of_other_services_are_not_found(
     connections = TcpConnections(conversation.node.pinned)
     service, place = departed(conversation)
     other = departed(conversation, conversation.peers.other_backend)
-    assert connections.to({other, (service + 1, place)}) == []
-    assert connections.backends({service, service + 1}) == {(service, place)}
-    assert connections.backends({service + 1}) == set()
+    assert found_to(conversation, {other, (service + 1, place)}) == []
+    ((of, _),) = connections.to({service, service + 1}, lambda _: True)
+    assert of == (service, place)
+    assert connections.to({service + 1}, lambda _: True) == []
+
+
+def test_a_connection_is_as_old_as_its_first_packet(node: Node, tcp_peers: Peers) -> None:
+    before = time.monotonic()
+    conversation = Conversation(node, tcp_peers, False).open()
+    (one,) = found(conversation)
+    assert before - CLOCK_TICK <= one.created <= time.monotonic()
+
+
+def test_a_pause_is_made_while_the_tables_are_read(node: Node, tcp_peers: Peers) -> None:
+    conversation = Conversation(node, tcp_peers, False).open()
+    pauses: list[None] = []
+    connections = TcpConnections(conversation.node.pinned, lambda: pauses.append(None))
+    connections.to({0}, lambda _: True)
+    assert len(pauses) == 1
 
 
 @KINDS

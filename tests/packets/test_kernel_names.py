@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from bpfsvc.datapath import loaded, syscall
-from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS, TC_PROGRAMS, XDP_PROGRAMS
+from bpfsvc.datapath.build.compiler import (
+    SOCKET_PROGRAMS,
+    TC_PROGRAMS,
+    WATCH_PROGRAM,
+    XDP_PROGRAMS,
+)
 from bpfsvc.datapath.kernel_names import LENGTH, PREFIX, SHORT, kernel_name, kernel_names
 from tests.packets.node import Node
 from tests.packets.test_tail_calls import NEEDS
 
-PROGRAMS = (*TC_PROGRAMS, *NEEDS, *XDP_PROGRAMS, *SOCKET_PROGRAMS)
+PROGRAMS = (*TC_PROGRAMS, *NEEDS, *XDP_PROGRAMS, *SOCKET_PROGRAMS, *WATCH_PROGRAM)
 
 
 def name_of_map(node: Node, name: str) -> str:

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.packets.loads import HALF_OPEN
 from tests.packets.node import SHOT, UNSPEC, Node, same
 from tests.packets.peers import Peers
-
-HALF_OPEN = -100_000
-"""A count of half-open pairs by which all entries are where nothing is evicted."""
 
 
 @pytest.fixture(autouse=True)

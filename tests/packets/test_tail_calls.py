@@ -14,8 +14,11 @@ from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import IPv6ExtHdrHopByHop
 from scapy.packet import Packet
 
+from bpfsvc.services.entries import Policies, Policy
+from bpfsvc.services.schedulers import Schedule
 from tests.packets.extension_headers import with_headers
 from tests.packets.icmp_errors import error
+from tests.packets.loads import Loaded
 from tests.packets.node import SHOT, UNSPEC, Node, ip, same
 from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
@@ -106,6 +109,19 @@ def echo(node: Node, peers: Peers) -> tuple[str, Packet]:
     return "ingress", ping(peers.client, peers.vip)
 
 
+def schedule(node: Node, peers: Peers) -> tuple[str, Packet]:
+    Loaded(node, peers).program(Schedule.LBLC, (1, 1))
+    return "ingress", peers.opening(peers.client, peers.vip)
+
+
+def attempt(node: Node, peers: Peers) -> tuple[str, Packet]:
+    policy = Policy(0, 1, False, False)
+    policies = Policies(policy, policy, policy, watched=True)
+    peers.service(node, [peers.backend], policies=policies)
+    peers.begin(node, peers.client, peers.vip, peers.backend)
+    return "ingress", peers.proof(peers.client, peers.vip, peers.backend, peers.client)[0]
+
+
 NEEDS = {
     "step_first": (first, TCP4),
     "step_open": (first, TCP4),
@@ -117,6 +133,8 @@ NEEDS = {
     "step_masquerade": (masquerade, TCP4),
     "step_fast_path": (shortcut, TCP4),
     "step_echo": (echo, TCP4),
+    "step_schedule": (schedule, TCP4),
+    "step_attempt": (attempt, TCP4),
 }
 
 

@@ -27,6 +27,7 @@ from bpfsvc.services.registry import (
     ECHO_ADDRESSES,
     ENDPOINTS,
     FRONTENDS,
+    LOCALITIES,
     MAPS,
     POSITIONS,
     SCHEDULE_ROUNDS,
@@ -39,6 +40,7 @@ from bpfsvc.services.registry import (
     EchoEntry,
     EndpointEntry,
     FrontendEntry,
+    LocalityEntry,
     PositionEntry,
     RoundEntry,
     ScheduleTableEntry,
@@ -72,6 +74,7 @@ class Kernel:
         self.candidates: dict[Key, CandidatesEntry] = self.maps[CANDIDATES]
         self.tables: dict[Key, ScheduleTableEntry] = self.maps[SCHEDULE_TABLES]
         self.rounds: dict[int, RoundEntry] = self.maps[SCHEDULE_ROUNDS]
+        self.localities: dict[LocalityEntry, LocalityEntry] = self.maps[LOCALITIES]
         self.vanished: set[Frontend] = set()
         self.ever: dict[ServicePort, set[Place]] = defaultdict(set)
 
@@ -110,6 +113,8 @@ class Kernel:
                 )
             if entry.policies.echo and entry.generation == newest[entry.service_id]:
                 assert self.echoes[_echo_of(entry)] > 0, "its address does not answer pings"
+            for policy in (entry.policies.pod, entry.policies.other):
+                self._check_locality(entry, policy)
             for policy in entry.policies.by_class:
                 self._check_table(entry, policy)
                 for slot in range(policy.first, policy.first + policy.size):
@@ -146,6 +151,13 @@ class Kernel:
         ]
         slots = range(policy.first, policy.first + policy.size)
         assert rows == [self.backends[*of, slot].counters_id for slot in slots]
+
+    def _check_locality(self, entry: FrontendEntry, policy: Policy) -> None:
+        """Check that the address can keep to backends, if its scheduler does that."""
+        schedule = entry.policies.schedule
+        if Schedule(schedule).is_local and 0 < policy.size <= 64:
+            address, local = entry.frontend.address, policy.first > 0
+            assert (entry.service_id, address, local, schedule) in self.localities
 
     def table(self, entry: FrontendEntry, policy: Policy) -> list[int]:
         """Return the places of the table of a policy."""

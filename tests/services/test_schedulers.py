@@ -27,7 +27,7 @@ from bpfsvc.services.schedulers import (
     lay_out,
     parse_scheduler,
 )
-from tests.specification import ipvs
+from tests.specification import ipvs, ipvs_loads
 from tests.specification.ipvs import Destination
 
 NAMES = ("random", "rr", "wrr", "sh", "sh,sh-fallback", "dh", "mh", "mh,mh-fallback")
@@ -104,7 +104,7 @@ def test_a_scheduler_is_read_with_its_flags(text: str, scheduler: Scheduler) -> 
     [
         ("", "scheduler '': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
         ("RR", "scheduler 'RR': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
-        ("lblc", "scheduler 'lblc': is one of ip_vs that bpfsvc does not have; use one of"),
+        ("lblc,x", "scheduler 'lblc': unknown flag 'x'; it has no flags"),
         ("sh,mh-port", "scheduler 'sh': unknown flag 'mh-port'; it has sh-fallback and sh-port"),
         ("rr,sh-port", "scheduler 'rr': unknown flag 'sh-port'; it has no flags"),
         ("mh,", "scheduler 'mh': unknown flag ''; it has mh-fallback and mh-port"),
@@ -143,6 +143,8 @@ def test_an_error_of_a_long_text_is_short(text: str) -> None:
         ("nq", Schedule.NQ),
         ("ovf", Schedule.OVF),
         ("twos", Schedule.TWOS),
+        ("lblc", Schedule.LBLC),
+        ("lblcr", Schedule.LBLCR),
         ("fo", Schedule.RANDOM),
     ],
 )
@@ -381,7 +383,7 @@ def test_fo_always_leads_to_the_highest_weight(there: list[Destination]) -> None
     layout = laid_out("fo", there)
     assert layout.weights == ()
     found = set(positions(layout, there)) if layout.table else {positions(layout, there)[0]}
-    assert found == {ipvs.fo(there)}
+    assert found == {ipvs_loads.fo(there)}
 
 
 @pytest.mark.parametrize("name", ["wlc", "sed", "nq", "ovf", "twos"])
@@ -395,7 +397,7 @@ def test_lc_does_not_look_at_weights() -> None:
     assert laid_out("lc", destinations([9] * 99 + [1])).table == b""
 
 
-@pytest.mark.parametrize("name", ["wlc", "sed", "nq"])
+@pytest.mark.parametrize("name", ["wlc", "sed", "nq", "lblc", "lblcr"])
 def test_of_many_endpoints_two_are_drawn_by_their_weights(name: str) -> None:
     assert laid_out(name, destinations([2] * 63 + [1])).table == b""
     weights = [2] * 64 + [1]
@@ -409,4 +411,4 @@ def test_twos_draws_each_endpoint_as_ip_vs_does() -> None:
     there = destinations([2, 0, 1, 3])
     table = positions(laid_out("twos", there), there)
     drawn = [table[max(draw - 1, 0)] for draw in range(len(table) + 1)]
-    assert drawn == [ipvs.twos_drawn(there, draw) for draw in range(len(table) + 1)]
+    assert drawn == [ipvs_loads.twos_drawn(there, draw) for draw in range(len(table) + 1)]

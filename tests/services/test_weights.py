@@ -49,6 +49,12 @@ def test_a_weight_of_a_slice_is_a_number() -> None:
         parse_weight("1.5")
 
 
+def test_a_number_of_many_digits_is_refused_in_a_short_line() -> None:
+    with pytest.raises(ValueError, match=r"a weight must be 0 to 65535, not '9+'") as error:
+        parse_weight("9" * 5000)
+    assert len(str(error.value)) < 100
+
+
 def test_an_endpoint_has_the_weight_of_its_address_else_node_else_zone_else_slice() -> None:
     weights = parse_weights("10.0.0.1=0,node/n1=5,zone/a=7")
     assert weights.of(HERE, "n1", "a", 9) == 0

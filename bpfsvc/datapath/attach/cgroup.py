@@ -10,12 +10,13 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bpfsvc.base.errors import KernelError, SystemUnfit, UsageError
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
-from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot, filesystem_magic, release
 
 _CGROUP2_MAGIC = 0x63677270
@@ -53,10 +54,24 @@ def check_cgroup_root(path: Path) -> None:
 
 def attach(root: PinRoot, pinned: Pinned, cgroup: Path) -> None:
     """Attach every socket LB program to ``cgroup``, or replace our former ones there."""
+    _attach_all(root, pinned, cgroup, SOCKET_PROGRAMS)
+
+
+def watch(root: PinRoot, pinned: Pinned, cgroup: Path) -> None:
+    """Attach the program that follows TCP sockets, or replace our former one there."""
+    _attach_all(root, pinned, cgroup, WATCH_PROGRAM)
+
+
+def unwatch(root: PinRoot) -> None:
+    """Detach the program that follows TCP sockets, if it is attached."""
+    _detach_all(root, WATCH_PROGRAM)
+
+
+def _attach_all(root: PinRoot, pinned: Pinned, cgroup: Path, programs: Mapping[str, int]) -> None:
     root.links.mkdir(exist_ok=True)
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for name, attach_type in SOCKET_PROGRAMS.items():
+        for name, attach_type in programs.items():
             _attach(root.links / name, pinned.program(name), target, attach_type)
     except OSError as error:
         raise KernelError(
@@ -95,8 +110,12 @@ def attached(root: PinRoot) -> dict[str, int]:
 
 
 def detach(root: PinRoot) -> int:
-    """Detach every socket LB program; return how many there were."""
-    pins = [root.links / name for name in SOCKET_PROGRAMS]
+    """Detach every program of sockets; return how many there were."""
+    return _detach_all(root, (*SOCKET_PROGRAMS, *WATCH_PROGRAM))
+
+
+def _detach_all(root: PinRoot, programs: Iterable[str]) -> int:
+    pins = [root.links / name for name in programs]
     found = [pin for pin in pins if pin.exists()]
     for pin in found:
         release(pin)

@@ -24,7 +24,7 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.datapath.build.source import CSource, loaded_numbers, size_of
 from bpfsvc.datapath.maps.layout import Layout, MapLayout
 
-VERSION = [3, __version__]
+VERSION = [4, __version__]
 """The number is that of the format. The digest of a build does not tell how bpfsvc compiles it."""
 
 INSTRUCTION = 8
@@ -45,6 +45,12 @@ class Program:
     """Where in ``code`` the descriptor of which map belongs: 4 bytes, in host order."""
     sizes: tuple[tuple[int, str], ...] = ()
     """Where in ``code`` which of :func:`loaded_numbers` belongs, so too."""
+    subprograms: tuple[tuple[int, int], ...] = ()
+    """Where in ``code`` each subprogram begins, and how many bytes it is handed a pointer to."""
+
+    def places(self) -> tuple[tuple[tuple[int, str | int], ...], ...]:
+        """Return all that is known of places in ``code``, in the order of the fields."""
+        return self.references, self.sizes, self.subprograms
 
     def linked(self, descriptors: dict[str, int]) -> bytes:
         """Return the instructions with the descriptors of the maps in their places."""
@@ -97,7 +103,7 @@ class Bytecode:
             "license": self.license,
             "steps": self.steps,
             "programs": [
-                [one.name, one.kind, one.attach_type, len(one.code), one.references, one.sizes]
+                [one.name, one.kind, one.attach_type, len(one.code), *one.places()]
                 for one in self.programs
             ],
             "layout": self.layout.to_json(),
@@ -146,10 +152,10 @@ def _programs(entries: list[list[Any]], content: bytes) -> list[Program]:
     start = len(content) - sum(sizes)
     places = accumulate(sizes, initial=start)
     return [
-        Program(name, kind, attach, content[at : at + size], _places(maps), _places(numbers))
-        for (name, kind, attach, size, maps, numbers), at in zip(entries, places, strict=False)
+        Program(name, kind, attach, content[at : at + size], *map(_places, found))
+        for (name, kind, attach, size, *found), at in zip(entries, places, strict=False)
     ]
 
 
-def _places(entries: list[list[Any]]) -> tuple[tuple[int, str], ...]:
-    return tuple((offset, name) for offset, name in entries)
+def _places(entries: list[list[Any]]) -> tuple[tuple[int, Any], ...]:
+    return tuple((offset, what) for offset, what in entries)

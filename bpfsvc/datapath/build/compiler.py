@@ -54,13 +54,17 @@ SOCKET_PROGRAMS = {
 }
 """Socket programs and their attach types (``enum bpf_attach_type``)."""
 
+WATCH_PROGRAM = {"sockops": 3}
+"""The program that is told what happens to TCP sockets, and its attach type. It is attached while a
+Service asks for it: it costs every connection something."""
+
 _OF_ANY_CALL = ("release",)
 """Socket programs that see the socket and no address."""
 
 XDP_PROGRAMS = ("xdp",)
 """Programs for uplinks, which see a packet before the kernel makes one of it."""
 
-_SCHED_CLS, _XDP, _SOCK, _SOCK_ADDR = 3, 6, 9, 18
+_SCHED_CLS, _XDP, _SOCK, _SOCK_OPS, _SOCK_ADDR = 3, 6, 9, 13, 18
 
 _XDP_ATTACH_TYPE = 37
 """BPF_XDP, which a link asks for."""
@@ -69,6 +73,9 @@ _LOAD_IMMEDIATE, _CALL = 0x18, 0x85
 """The instruction with a constant of 64 bits, twice as long as others; and a call."""
 
 _WARNINGS = ("-Wno-unused-function", "-Werror=implicit-function-declaration")
+
+_C = ("-fms-extensions", "-Wno-microsoft-anon-tag")
+"""The kernel's C: a struct may have the fields of another one as its own."""
 
 _MOVE = 0xB7
 """The instruction that writes a constant of 32 bits, with its sign, to a register."""
@@ -88,6 +95,12 @@ _LOADED_KIND = "LOADED_KIND"
 
 _LOADED = "LOADED_"
 """How the constants of such numbers begin: LOADED_MAX_CONNECTIONS is that of max_connections."""
+
+_SUBPROGRAM, _ARGUMENT = "SUBPROGRAM_", "ARGUMENT_"
+"""How the constants begin by which programs call subprograms (``lib/subprograms.h``)."""
+
+_TO_SUBPROGRAM = 1
+"""BPF_PSEUDO_CALL: what is called is in the program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +133,9 @@ def compile_text(request: CompileRequest) -> Bytecode:
     wanted |= dict.fromkeys(XDP_PROGRAMS, (_XDP, _XDP_ATTACH_TYPE))
     for name, attach_type in SOCKET_PROGRAMS.items():
         wanted[name] = (_SOCK if name in _OF_ANY_CALL else _SOCK_ADDR, attach_type)
+    wanted |= {name: (_SOCK_OPS, attach_type) for name, attach_type in WATCH_PROGRAM.items()}
     programs = tuple(
-        _program(name, kind, module.dump_func(name.encode()), names, constants)
+        _program(name, kind, _with_subprograms(module, name, constants), names, constants)
         for name, kind in wanted.items()
     )
     terms = lib.bpf_module_license(module.module).decode()
@@ -144,7 +158,7 @@ def compile_module(request: CompileRequest) -> Any:
         options = [f"-D{name}={value}" for name, value in request.defines.items()]
         try:
             text = request.text + _functions(_enumerators(request.text))
-            return BPF(text=text, cflags=[*options, *_WARNINGS])
+            return BPF(text=text, cflags=[*options, *_WARNINGS, *_C])
         except Exception as error:  # bcc raises nothing narrower
             raise KernelError(f"the kernel programs do not compile: {error}") from error
 
@@ -175,14 +189,52 @@ def _constants(module: Any, text: str) -> dict[str, int]:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """The code of a program with that of its subprograms behind it; see :class:`Program`."""
+
+    code: bytes
+    subprograms: tuple[tuple[int, int], ...]
+
+
+def _with_subprograms(module: Any, name: str, constants: dict[str, int]) -> _Linked:
+    """Return the code of a program, and behind it that of each subprogram it calls.
+
+    Both are in the same order of bytes, so a call differs from one of a helper by a mark in place
+    of a register, and by a distance in place of a number.
+    """
+    code = bytearray(module.dump_func(name.encode()))
+    numbers = {
+        number: subprogram.removeprefix(_SUBPROGRAM)
+        for subprogram, number in constants.items()
+        if subprogram.startswith(_SUBPROGRAM)
+    }
+    begins: dict[str, int] = {}
+    sizes = []
+    for at in range(0, len(code), INSTRUCTION):
+        operation, registers, number = struct.unpack_from("=BB2xi", code, at)
+        if operation != _CALL or registers or number not in numbers:
+            continue
+        called = numbers[number]
+        if called not in begins:
+            begins[called] = len(code)
+            sizes.append((len(code), constants[_ARGUMENT + called]))
+            code += module.dump_func((_SUBPROGRAM + called).lower().encode())
+        code[at + 1] = _TO_SUBPROGRAM << (4 if sys.byteorder == "little" else 0)
+        distance = (begins[called] - at) // INSTRUCTION - 1
+        struct.pack_into("=i", code, at + 4, distance)
+    return _Linked(bytes(code), tuple(sizes))
+
+
 def _program(
     name: str,
     kind: tuple[int, int],
-    code: bytes,
+    linked: _Linked,
     names: dict[int, str],
     constants: dict[str, int],
 ) -> Program:
     """Return the program without descriptors of maps and sizes, and where which of them belongs."""
+    code = linked.code
     free = bytearray(code)
     references, numbers = [], []
     sizes = {
@@ -201,13 +253,14 @@ def _program(
             numbers.append((at + 4, sizes[constant].removeprefix(_LOADED).lower()))
             free[at + 1] = registers & 15 if sys.byteorder == "little" else registers & 240
             struct.pack_into("=i", free, at + 4, 0)
-        elif operation in (_LOAD_IMMEDIATE, _CALL) and source:
+        elif operation == _LOAD_IMMEDIATE and source:
             raise KernelError(
                 f"program {name} refers to something that is no map",
                 "neither global variables nor functions that are not inlined can be used",
             )
         at += INSTRUCTION * (2 if operation == _LOAD_IMMEDIATE else 1)
-    return Program(name, *kind, bytes(free), tuple(references), tuple(numbers))
+    maps = tuple(references)
+    return Program(name, *kind, bytes(free), maps, tuple(numbers), linked.subprograms)
 
 
 def _map_layout(module: Any, lib: Any, index: int) -> MapLayout:

@@ -82,13 +82,14 @@ def _programs(build: Bytecode, maps: dict[str, int], opened: ExitStack) -> dict[
     def load(program: Program) -> int:
         code, name = program.linked(maps), kernel_name(program.name)
         kind = (program.kind, program.attach_type)
+        behind = program.subprograms
         try:
-            fd = creation.load_program(name, *kind, code, build.license)
+            fd = creation.load_program(name, *kind, code, build.license, behind)
         except OSError:
             reduced = without_optional(code)
             if reduced == code:
                 raise
-            fd = creation.load_program(name, *kind, reduced, build.license)
+            fd = creation.load_program(name, *kind, reduced, build.license, behind)
         opened.callback(os.close, fd)
         return fd
 

@@ -44,6 +44,8 @@ MAPS: dict[str, MapInfo] = {
     "socket_optouts": MapInfo(),
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),
     "backend_loads": MapInfo("--max-backends"),
+    "backend_outcomes": _INTERNAL,
+    "quarantined": MapInfo(),
     "udp_serving": MapInfo("--max-backend-slots", Role.INTERNAL),
     # connections
     "connections": MapInfo("--max-connections"),
@@ -76,6 +78,7 @@ MAPS: dict[str, MapInfo] = {
     "steps": _PER_BUILD,
     "packets": _PER_BUILD,
     "schedule_works": _PER_BUILD,
+    "fresh_namespaces": _PER_BUILD,
     "cached_routes": _PER_BUILD,
     "fast_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "established_flows": _INTERNAL,

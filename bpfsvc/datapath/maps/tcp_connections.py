@@ -8,7 +8,7 @@ acknowledged last: the number of the reset that this sender takes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from socket import IPPROTO_TCP, htons, ntohl, ntohs
 from typing import NamedTuple
 
@@ -24,22 +24,32 @@ _BECOMES = tuple(f"after.{field}" for field in _ENDS)
 _STATE = ("service", "reply", "established", "fin_sent", "fin_received", "reset")
 _NUMBERS = ("acknowledged", "window")
 
+_NS = 1_000_000_000
+
 
 class TcpConnection(NamedTuple):
-    """A connection: ``client`` sends to ``frontend``; behind ingress, ``routed`` to ``backend``."""
+    """A connection: ``client`` sends to ``frontend``; behind ingress, ``routed`` to ``backend``.
+
+    ``created``: when its first packet came, of time.monotonic().
+    """
 
     client: Place
     frontend: Place
     routed: Place
     backend: Place
     established: bool
+    created: float
 
 
 class TcpConnections:
     """The connections of one node."""
 
-    def __init__(self, pinned: Pinned) -> None:
-        """Open the maps; raise :class:`KernelError` if their layout is not the one known here."""
+    def __init__(self, pinned: Pinned, pause: Callable[[], object] = lambda: None) -> None:
+        """Open the maps; raise :class:`KernelError` if their layout is not the one known here.
+
+        ``pause()`` is called after each thousand entries that are read.
+        """
+        self._pause = pause
         self._connections = pinned.map("connections")
         self._new_connections = pinned.map("new_connections")
         self._gc = GcProgram(pinned)
@@ -47,19 +57,24 @@ class TcpConnections:
         self._key = layout.key.expect("the keys of map connections", _KEY)
         self._state = layout.value.pick(*_STATE)
         self._becomes = layout.value.pick(*_BECOMES)
+        self._created = layout.value.pick("created")
         self._numbers = layout.value.pick(*_NUMBERS)
         constant = pinned.layout.constant
         self._ingress, self._egress = constant("HOOK_INGRESS"), constant("HOOK_EGRESS")
         self._certain = constant("RESET_CERTAIN")
 
-    def backends(self, services: Collection[int]) -> set[Departed]:
-        """Return the service id and the backend of all connections of some service ids."""
-        return {(service, one.backend) for service, one in self._of(services)}
+    def to(
+        self, services: Collection[int], is_wanted: Callable[[Departed], bool]
+    ) -> list[tuple[Departed, TcpConnection]]:
+        """Return the connections of some service ids to some backends, but for what is over.
 
-    def to(self, departed: Collection[Departed]) -> list[TcpConnection]:
-        """Return the connections to some backends of Services, without those that are over."""
-        services = {service for service, _ in departed}
-        return [one for service, one in self._of(services) if (service, one.backend) in departed]
+        ``is_wanted``: True for the service id and the backend of a connection.
+        """
+        return [
+            (departed, one)
+            for service, one in self._of(services)
+            if is_wanted(departed := (service, one.backend))
+        ]
 
     def remove(self, connections: Iterable[TcpConnection]) -> list[Reset]:
         """Remove connections; return the resets that tell both sides, as far as it is known how.
@@ -94,7 +109,9 @@ class TcpConnections:
                     if hook == self._ingress:
                         value = block.values[at * width : (at + 1) * width]
                         places = (*_places(*ends), *_places(*self._becomes.unpack(value)))
-                        yield service, TcpConnection(*places, bool(established))
+                        (created,) = self._created.unpack(value)
+                        yield service, TcpConnection(*places, bool(established), created / _NS)
+                self._pause()
 
     def _is_over(self, fin_sent: int, fin_received: int, reset: int) -> bool:
         return reset == self._certain or bool(fin_sent and fin_received)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from socket import ntohs
 
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.sock_diag import TcpSocket, destroy_tcp, tcp_sockets
 from bpfsvc.services.departures import Departed
 
-_FIELDS = ("direct", "backend.service", "backend.by.address", "backend.by.port")
+_FIELDS = ("direct", "backend.service", "backend.by.address", "backend.by.port", "chosen")
+
+_NS = 1_000_000_000
 
 _log = logging.getLogger("bpfsvc")
 
 
 class TcpSockets:
-    """The sockets of this network namespace. Where they cannot be listed, that is logged."""
+    """The sockets of this network namespace."""
 
     def __init__(self, pinned: Pinned) -> None:
         """Open the map; raise :class:`KernelError` if its layout is not the one known here."""
@@ -29,26 +31,39 @@ class TcpSockets:
         # The first row of the storage has the layout of these values. TCP uses no other.
         self._row = pinned.layout.maps["socket_overflow"].value.pick(*_FIELDS)
 
-    def backends(self, services: Collection[int]) -> set[Departed]:
-        """Return the service id and the backend of all connections of some service ids."""
-        return {departed for _, departed in self._all() if departed[0] in services}
+    def connected(self) -> list[Departed]:
+        """Return the service id and the backend of each; raise OSError if they cannot be listed."""
+        return [departed for _, departed, _ in self._list()]
 
-    def close(self, departed: Collection[Departed]) -> int:
-        """Close the sockets that are connected to some backends of Services; return how many."""
+    def backends(self, services: Collection[int]) -> set[Departed]:
+        """Return the service id and the backend of all connections of some service ids.
+
+        Where sockets cannot be listed, that is logged.
+        """
+        return {departed for _, departed, _ in self._all() if departed[0] in services}
+
+    def close(self, is_over: Callable[[Departed, float], bool]) -> int:
+        """Close some sockets; return how many.
+
+        ``is_over``: True for the service id and the backend of such a socket, and when it was
+        connected, of time.monotonic().
+        """
         try:
-            return destroy_tcp([each for each, to in self._all() if to in departed])
+            over = [each for each, to, chosen in self._all() if is_over(to, chosen)]
+            return destroy_tcp(over)
         except OSError as error:
             _log.warning("TCP sockets cannot be closed: %s", os.strerror(error.errno or 0))
             return 0
 
-    def _all(self) -> Iterator[tuple[TcpSocket, Departed]]:
+    def _all(self) -> Iterator[tuple[TcpSocket, Departed, float]]:
         try:
-            found = tcp_sockets(self._storage.fd)
+            yield from self._list()
         except OSError as error:
             _log.warning("TCP sockets cannot be listed: %s", os.strerror(error.errno or 0))
-            return
-        for each in found:
-            direct, service, address, port = self._row.unpack_from(each.value)
+
+    def _list(self) -> Iterator[tuple[TcpSocket, Departed, float]]:
+        for each in tcp_sockets(self._storage.fd):
+            direct, service, address, port, chosen = self._row.unpack_from(each.value)
             place = address, ntohs(port)
             if service and not direct and each.peer == place:
-                yield each, (service, place)
+                yield each, (service, place), chosen / _NS

@@ -1,0 +1,61 @@
+"""How attempts to connect to backends ended (bpf/maps/backend_outcomes.h), and who is left out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.services.quarantine import Outcome
+
+_ID = struct.Struct("=I")
+_NS = 1_000_000_000
+
+
+class BackendOutcomes:
+    """The programs' notes, which are taken away when they are read."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._notes = pinned.map("backend_outcomes")
+        self._note = pinned.layout.maps["backend_outcomes"].value.pick(*Outcome._fields)
+
+    def take(self) -> dict[int, Outcome]:
+        """Return what was noted since the last call, by the ids of counters."""
+        found = list(self._notes.items())
+        # What a program adds between reading and deletion is lost: one of many, at most.
+        self._notes.delete_many([key for key, _ in found])
+        return {_ID.unpack(key)[0]: Outcome(*self._note.unpack(raw)) for key, raw in found}
+
+
+class QuarantinedMap:
+    """What people are shown: which backends get no new connections, and which are on trial."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._map = pinned.map("quarantined")
+        self._record = pinned.layout.maps["quarantined"].value
+        self._away, self._trial = _states(pinned.layout)
+
+    def set(self, states: Mapping[int, float | None]) -> None:
+        """Write all: by the id of the counters until when (monotonic); None: on trial."""
+        wanted = {
+            _ID.pack(counters): self._record.pack(
+                {"until": 0, "state": self._trial}
+                if until is None
+                else {"until": int(until * _NS), "state": self._away}
+            )
+            for counters, until in states.items()
+        }
+        room = self._map.max_entries
+        self._map.replace(dict(list(wanted.items())[:room]))
+
+
+def _states(layout: Layout) -> tuple[int, int]:
+    return layout.constant("QUARANTINE_AWAY"), layout.constant("QUARANTINE_TRIAL")
+
+
+def read_states(entries: Iterable[tuple[bytes, bytes]], layout: Layout) -> dict[int, bool]:
+    """Return the backends in quarantine by the ids of their counters: True if on trial."""
+    _, trial = _states(layout)
+    state = layout.maps["quarantined"].value.pick("state")
+    return {_ID.unpack(key)[0]: state.unpack(raw)[0] == trial for key, raw in entries}

@@ -1,0 +1,95 @@
+"""Connections that sockets carry (socket LB), as far as the kernel knows of them.
+
+A socket that is translated has no entry among the connections. Two places tell of some:
+
+* the kernel lists the TCP sockets of the node's network namespace together with their translations;
+* the loads of backends, of Services whose scheduler counts, have all sockets of the node.
+
+Sockets of pods are in no list. They are translated only where neither scheduler, weights nor
+removal need the programs at tc. Until it ends, a TCP socket counts as active, and a UDP socket as
+inactive.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from bpfsvc.datapath.maps.backend_loads import Load, read_load
+from bpfsvc.inspect import node
+from bpfsvc.inspect.connection_counts import Counts, Place
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.removal import KEEP
+from bpfsvc.inspect.service_entries import FrontendEntry
+
+ACTIVE, INACTIVE = "active", "inactive"
+
+_PARTIAL: Mapping[str, tuple[str, ...]] = {"TCP": (ACTIVE,), "UDP": (INACTIVE,), "SCTP": ()}
+"""By protocol: the numbers that sockets add to. SCTP sockets are not translated."""
+
+
+class SocketCounts:
+    """What is known of the sockets of a node. ``socket_lb``: off, host, all; "" if not known."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        settings = {row[0]: row[1] for row in node.settings(reader).rows}
+        self.socket_lb = str(settings.get("socket_lb", ""))
+        found = reader.node_sockets() if node.is_node_namespace(reader) else None
+        self.listed = found is not None
+        """True if the node's TCP sockets could be listed."""
+        self._of: dict[int, Counter[Place]] = {}
+        for service, place in found or ():
+            self._of.setdefault(service, Counter())[place] += 1
+
+    @property
+    def services(self) -> set[int]:
+        """The service ids of the sockets that are listed."""
+        return set(self._of)
+
+    def with_sockets(
+        self, service: int, counts: Mapping[Place, Counts], counting: Mapping[Place, int]
+    ) -> dict[Place, Counts]:
+        """Return connections of a service id by backend, those of sockets included.
+
+        * ``counts``: the others.
+        * ``counting``: the ids of the counters of backends whose loads are counted.
+        """
+        listed = self._of.get(service, Counter())
+        found: dict[Place, Counts] = {}
+        for place in counts.keys() | listed.keys() | counting.keys():
+            active, inactive = counts.get(place, (0, 0))
+            load = self._load(counting[place]) if place in counting else Load()
+            # A socket that is older than the scheduler is listed, and not in the load.
+            sockets = max(load.active, listed[place])
+            total = active + sockets, inactive + max(load.inactive, 0)
+            if any(total):
+                found[place] = total
+        return found
+
+    def _load(self, counters: int) -> Load:
+        raw = self._reader.value("backend_loads", counters.to_bytes(4, sys.byteorder))
+        record = self._reader.layout.maps["backend_loads"].value
+        return read_load(raw, record).sockets if raw else Load()
+
+    def partial(self, protocol: str, frontends: Collection[FrontendEntry]) -> tuple[str, ...]:
+        """Return which numbers of a service port leave out connections that sockets carry.
+
+        ``protocol``: empty if it is not known.
+        """
+        if self.socket_lb == "off":
+            return ()
+        if frontends and all(one.schedule.compares for one in frontends):
+            return ()
+        if protocol == "TCP" and self.listed:
+            by_tc = frontends and all(map(_is_left_to_tc, frontends))
+            if by_tc or self.socket_lb == "host":
+                return ()
+        return _PARTIAL.get(protocol, (ACTIVE, INACTIVE))
+
+
+def _is_left_to_tc(frontend: FrontendEntry) -> bool:
+    """True if the sockets of pods are not translated (``slot_choose`` in backend_select.h)."""
+    kind, tables = frontend.schedule
+    return kind != "random" or bool(tables[0]) or frontend.removal != KEEP

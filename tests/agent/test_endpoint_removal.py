@@ -1,0 +1,158 @@
+"""Which connections end when endpoints leave, and what the agent's thread does meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+from socket import IPPROTO_TCP
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bpfsvc.agent import endpoint_removal
+from bpfsvc.agent.endpoint_removal import EndpointRemoval
+from bpfsvc.base.address import pack
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath.maps.tcp_connections import TcpConnection
+from bpfsvc.datapath.resets import Reset
+from bpfsvc.lab.patience import wait
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.departures import SETTLED, Departed
+from bpfsvc.services.entries import Place, ServicePort
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.removal import Members
+from bpfsvc.services.view import NOTHING
+
+WEB, OTHER = ("default", "web"), ("default", "other")
+IDS = {WEB: 7, OTHER: 8}
+ONE, TWO = (pack("10.0.0.1"), 80), (pack("10.0.0.2"), 80)
+CLIENT, VIP = pack("10.9.0.9"), (pack("10.96.0.1"), 80)
+
+
+class Connections:
+    """The connections of a node, in the place of its maps; they are read when that is allowed."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[int, TcpConnection]] = []
+        self.removed: list[TcpConnection] = []
+        self.readings = 0
+        self.may_be_read = threading.Event()
+        self.may_be_read.set()
+        self.failures = 0
+
+    def open(self, service: int, backend: Place, created: float) -> TcpConnection:
+        """Add a connection."""
+        client = CLIENT, 1000 + len(self.all)
+        one = TcpConnection(client, VIP, client, backend, True, created)
+        self.all.append((service, one))
+        return one
+
+    def to(
+        self, services: Collection[int], is_wanted: Callable[[Departed], bool]
+    ) -> list[tuple[Departed, TcpConnection]]:
+        self.readings += 1
+        assert self.may_be_read.wait(60)
+        if self.failures:
+            self.failures -= 1
+            raise KernelError("map connections: cannot read", "")
+        pairs = (((service, one.backend), one) for service, one in self.all if service in services)
+        return [(departed, one) for departed, one in pairs if is_wanted(departed)]
+
+    def remove(self, connections: Collection[TcpConnection]) -> list[Reset]:
+        self.removed += connections
+        self.all = [(service, one) for service, one in self.all if one not in connections]
+        return []
+
+
+class Node:
+    """A removal without a kernel. Services are TCP ports of one Service each."""
+
+    def __init__(self, removal: EndpointRemoval, connections: Connections) -> None:
+        self.removal, self.connections = removal, connections
+
+    def have(self, key: ServiceKey, seconds: int | None, *places: Place) -> None:
+        """Hand on that a Service has these endpoints; ``seconds``: None: it keeps connections."""
+        port = ServicePort(*key, "http", IPPROTO_TCP, 4)
+        members = None if seconds is None else Members(seconds, {port: frozenset(places)})
+        applied = {port: SimpleNamespace(service_id=IDS[key])}
+        planner = SimpleNamespace(refused={}, applied_state=SimpleNamespace(of=lambda _: applied))
+        self.removal.follow(cast(Planner, planner), {key: NOTHING._replace(members=members)})
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    connections = Connections()
+    monkeypatch.setattr(endpoint_removal, "TcpConnections", lambda *_: connections)
+    monkeypatch.setattr(endpoint_removal, "send", lambda _: 0)
+    monkeypatch.setattr(endpoint_removal, "_RETRY", 0.01)
+    removal = EndpointRemoval(cast(Any, None), Observer(), with_sockets=False)
+    yield Node(removal, connections)
+    connections.may_be_read.set()
+    removal.stop()
+
+
+def test_a_service_that_keeps_connections_costs_nothing(node: Node) -> None:
+    node.have(WEB, None, ONE, TWO)
+    node.have(WEB, None, ONE)
+    assert not [one for one in threading.enumerate() if one.name == "endpoint removal"]
+
+
+def test_connections_to_an_endpoint_that_left_end_by_one_reading(node: Node) -> None:
+    over = node.connections.open(7, TWO, created=0)
+    for service, place in ((7, ONE), (8, TWO)):
+        node.connections.open(service, place, created=0)
+    node.have(WEB, 0, ONE, TWO)
+    wait(lambda: node.connections.readings == 1, "what is there is searched")
+    node.have(WEB, 0, ONE)
+    wait(lambda: node.connections.removed == [over], "the connection ends")
+    assert node.connections.readings == 2
+
+
+def test_what_an_earlier_agent_left_ends_by_the_reading_that_finds_it(node: Node) -> None:
+    over = node.connections.open(7, TWO, created=0)
+    node.have(WEB, 0, ONE)
+    wait(lambda: node.connections.removed == [over], "the connection ends")
+    assert node.connections.readings == 1
+
+
+def test_the_agent_goes_on_while_the_table_is_read(node: Node) -> None:
+    """Changes of this and of other Services are noted meanwhile, and count afterwards."""
+    over = [node.connections.open(7, TWO, created=0), node.connections.open(8, TWO, created=0)]
+    node.connections.may_be_read.clear()
+    node.have(WEB, 0, ONE)
+    wait(lambda: node.connections.readings == 1, "the table is being read")
+    node.have(OTHER, 0, ONE)
+    assert node.connections.removed == []
+    node.connections.may_be_read.set()
+    wait(lambda: node.connections.removed == over, "both end")
+
+
+def test_an_endpoint_that_is_back_keeps_connections_that_came_since(node: Node) -> None:
+    now = node.removal._clock()
+    node.have(WEB, 0, ONE, TWO)
+    wait(lambda: node.connections.readings == 1, "what is there is searched")
+    node.connections.may_be_read.clear()
+    before = node.connections.open(7, TWO, created=now)
+    node.have(WEB, 0, ONE)
+    wait(lambda: node.connections.readings == 2, "the table is being read")
+    node.have(WEB, 0, ONE, TWO)
+    since = node.connections.open(7, TWO, created=node.removal._clock() + SETTLED)
+    node.connections.may_be_read.set()
+    wait(lambda: node.connections.removed == [before], "the older one ends")
+    assert node.connections.all == [(7, since)]
+
+
+def test_after_a_failure_it_is_tried_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.connections.failures = 2
+    over = node.connections.open(7, TWO, created=0)
+    with caplog.at_level(logging.WARNING, "bpfsvc"):
+        node.have(WEB, 0, ONE)
+        wait(lambda: node.connections.removed == [over], "the connection ends")
+    assert (
+        caplog.messages
+        == ["connections to endpoints that left cannot be ended yet: map connections: cannot read"]
+        * 2
+    )
