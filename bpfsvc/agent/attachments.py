@@ -15,6 +15,7 @@ from bpfsvc.config.config import Config
 from bpfsvc.datapath.attach import cgroup, interfaces
 from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.build.installation import Installation
+from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.devices import Device
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
@@ -91,15 +92,8 @@ class TcAttachments:
         return lost
 
     def shared(self, devices: Iterable[Device]) -> dict[int, bool]:
-        """Return by index if a device has programs of others; True if that cannot be read."""
-        with tc.lister() as filters:
-            return {device.index: self._is_shared(filters, device.index) for device in devices}
-
-    def _is_shared(self, filters: tc.Lister, index: int) -> bool:
-        try:
-            return interfaces.is_shared(self._root, filters, index)
-        except BpfsvcError:
-            return True
+        """Return :func:`shared_devices` of these."""
+        return shared_devices(self._root, devices)
 
     def _attach(self, device: Device) -> None:
         suffix = "" if device.has_ethernet else "_l3"
@@ -138,6 +132,21 @@ class TcAttachments:
     def _is_attached(self, filters: tc.Lister, index: int, hook: Hook) -> bool:
         ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
         return bool(interfaces.programs(self._root, filters, index, hook) & ours)
+
+
+def shared_devices(root: PinRoot, devices: Iterable[Device]) -> dict[int, bool]:
+    """Return by index if a device has programs of others; True if that cannot be read."""
+    with tc.lister() as filters:
+        return {device.index: _is_shared(root, filters, device.index) for device in devices}
+
+
+def _is_shared(root: PinRoot, filters: tc.Lister, index: int) -> bool:
+    try:
+        return interfaces.is_shared(root, filters, index)
+    except DeviceGone:
+        return False  # nothing comes by it; a pod that ends is none of its bridge's concern
+    except BpfsvcError:
+        return True
 
 
 class SocketAttachments:

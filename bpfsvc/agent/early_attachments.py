@@ -10,15 +10,24 @@ already stays as it is.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from bpfsvc.agent.attachments import shared_devices
 from bpfsvc.agent.node_maps import NodeMaps
+from bpfsvc.agent.outside_flows import hand_over
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.attach import cgroup, interfaces
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.netlink import tc
-from bpfsvc.datapath.netlink.devices import Device, Interfaces, devices_to_attach
+from bpfsvc.datapath.netlink.devices import (
+    Device,
+    Interfaces,
+    bridges_of,
+    devices_to_attach,
+    with_bridges_of,
+)
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.datapath.netlink.monitor import Monitor
 
@@ -68,10 +77,11 @@ class EarlyAttachments:
         return settings.get("netns_cookie") == cgroup.netns_cookie()
 
     def _follow(self, network: Interfaces) -> None:
-        new = self._without_programs(devices_to_attach(network.devices, self._config.devices))
+        chosen = devices_to_attach(network.devices, self._config.devices)
+        new = self._without_programs(chosen)
         try:
             if new:
-                self._maps.add_interfaces(new, network)
+                self._add(new, chosen, network)
             attached = [device.name for device in new if self._attach(device)]
         except (BpfsvcError, KeyError, OSError) as error:
             self._give_up(error)
@@ -82,6 +92,22 @@ class EarlyAttachments:
                 count_text(len(attached), "interface"),
                 ", ".join(attached),
             )
+
+    def _add(self, new: Sequence[Device], chosen: Sequence[Device], network: Interfaces) -> None:
+        """Write the new interfaces, with what the fast path must know of them.
+
+        An earlier agent's programs redirect to their bridge, so answers have to be fast, too.
+        """
+        assert self._pinned
+        bridges = bridges_of(new, network)
+        found = shared_devices(self._root, (*chosen, *bridges))
+        shared = with_bridges_of(found, chosen, network)
+        if any(shared[bridge.index] for bridge in bridges):
+            self._maps.begin_nothing_fast()
+            hand_over(self._pinned)
+        self._maps.add_interfaces(
+            new, network, {index for index, is_shared in shared.items() if is_shared}
+        )
 
     def _without_programs(self, chosen: tuple[Device, ...]) -> list[Device]:
         with tc.lister() as filters:

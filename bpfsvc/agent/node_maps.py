@@ -231,10 +231,10 @@ class NodeMaps:
         self._interfaces.replace(self._interface_entries(chosen, shared))
         self._masquerades.clean()
 
-    def add_interfaces(self, new: Sequence[Device], network: Interfaces) -> None:
-        """Write interfaces beside those that are there; the fast path does not use them yet."""
+    def add_interfaces(self, new: Sequence[Device], network: Interfaces, shared: set[int]) -> None:
+        """Write interfaces beside those that are there; ``shared`` as :meth:`write_interfaces`."""
         self._network = network
-        entries = self._interface_entries(new, {device.index for device in new})
+        entries = self._interface_entries(new, shared)
         self._interfaces.update_many(entries.items())
 
     def _interface_entries(self, chosen: Sequence[Device], shared: set[int]) -> dict[bytes, bytes]:

@@ -27,6 +27,7 @@ from bpfsvc.datapath.netlink.devices import (
     bridges_of,
     choice_fault,
     devices_to_attach,
+    with_bridges_of,
 )
 from bpfsvc.http.healthz import Health
 from bpfsvc.http.service_health import ServiceHealthChecks
@@ -138,10 +139,8 @@ class NodeSync:
             for device in sending
             if device.index in self._shared
         }
-        self._shared = known | self._are_shared(
-            device for device in sending if device.index not in known
-        )
-        self._write_interfaces()
+        new = self._are_shared(device for device in sending if device.index not in known)
+        self._take_shared(with_bridges_of(known | new, self._chosen, network))
         if self._is_first_build:
             # A connection needs the programs of two interfaces. Until all are attached, the former
             # proxy keeps the new ones. (An earlier build serves meanwhile, and by the same bits.)
@@ -154,9 +153,26 @@ class NodeSync:
         attached = self._tc.indices
         self._xdp.follow(network, [each for each in self._chosen if each.index in attached])
 
-    def _write_interfaces(self) -> None:
-        shared = {index for index, is_shared in self._shared.items() if is_shared}
-        self._maps.write_interfaces(self._chosen, shared)
+    def _take_shared(self, shared: dict[int, bool]) -> None:
+        """Write the interfaces; the fast path bypasses none that is ``shared``, by index.
+
+        Netfilter is told first of what is on the fast path by one that was not. Of none at all is
+        known what it was for the agent before this one.
+        """
+        kept = bool(self._shared)
+        leaves = any(
+            is_shared and not self._shared.get(index, kept) for index, is_shared in shared.items()
+        )
+        if leaves:
+            # That takes seconds where there are many: none may begin meanwhile.
+            self._maps.begin_nothing_fast()
+            hand_over(self._installation.pinned)
+        self._shared = shared
+        self._maps.write_interfaces(
+            self._chosen, {index for index, is_shared in shared.items() if is_shared}
+        )
+        if leaves:
+            self._maps.rewrite_settings()
 
     # -- checking --
 
@@ -225,14 +241,10 @@ class NodeSync:
         if not self._maps.fast_path:
             return
         shared = self._are_shared(self._sending())
+        if self._network:
+            shared = with_bridges_of(shared, self._chosen, self._network)
         if shared != self._shared:
-            if any(shared[index] and not self._shared.get(index) for index in shared):
-                # That takes seconds where there are many: none may begin meanwhile.
-                self._maps.begin_nothing_fast()
-                hand_over(self._installation.pinned)
-            self._shared = shared
-            self._write_interfaces()
-            self._maps.rewrite_settings()
+            self._take_shared(shared)
 
     def _end_fast_outside(self) -> None:
         """Leave connections from outside to the stack, if the fast path is not used any more."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.pod import LabPod
 from tests.lab.testbed import API, API_PORTS, LOCAL, ONE, WEB, Testbed, built_testbed, objects
 
 FAST = ("--fast-path",)
@@ -61,6 +62,27 @@ def fast(**network: Any) -> Iterator[Testbed]:
         for node in testbed.lab.nodes:
             assert "the fast path is not used" not in testbed.cluster.agents[node.name].log
         yield testbed
+
+
+@contextmanager
+def another_program(testbed: Testbed, pod: LabPod) -> Iterator[None]:
+    """Attach a program to the host's interface of a pod, as a CNI does; it lets all frames pass.
+
+    The agent of that node starts anew with it, and once more without it.
+    """
+    node, cluster = pod.node, testbed.cluster
+    program = PinRoot(node.pin_root).current / "programs" / "egress_l3"
+    cluster.stop(node)
+    node.run(["tc", "qdisc", "add", "dev", pod.host_interface, "clsact"])
+    words = ["tc", "filter", "add", "dev", pod.host_interface, "egress", "protocol", "all"]
+    node.run([*words, "bpf", "da", "pinned", str(program)])
+    cluster.start(node)
+    try:
+        yield
+    finally:
+        cluster.stop(node)
+        node.run(["tc", "qdisc", "del", "dev", pod.host_interface, "clsact"])
+        cluster.start(node)
 
 
 def fast_packets(node: LabNode) -> int:

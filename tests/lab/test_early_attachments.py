@@ -6,6 +6,7 @@ Pods that start while no agent runs are served before the next one knows anythin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from bpfsvc.lab.dial import tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
 from bpfsvc.lab.pod import LabPod
+from tests.lab.fast_path import FAST, Counts
 from tests.lab.testbed import FAMILIES, ONE, Testbed, built_testbed, objects
 
 
@@ -62,6 +64,36 @@ def test_a_pod_that_came_meanwhile_is_served_before_the_api_server_answers(
     assert is_served(running, during)
     after = node.add_pod()
     wait(lambda: is_served(running, after), "the pod that came last is served")
+
+
+@pytest.mark.slow
+def test_a_client_outside_is_served_by_a_pod_of_a_bridge_that_came_meanwhile() -> None:
+    """Its address was known before, so the programs of the last agent send questions to it.
+
+    They are redirected to the bridge. If answers took the stack, the CNI would masquerade them.
+    """
+    network = {"layout": "bridge", "cni_masquerade": True}
+    with built_testbed(served=True, **network) as testbed:
+        node, cluster = testbed.node, testbed.cluster
+        pod = node.add_pod("late")
+        cluster.nodes = testbed.lab.nodes[:1]
+        cluster.put("one", *objects(ONE[0], [pod]))
+        cluster.options = FAST
+        cluster.start()
+        cluster.kill(node)
+        cluster.api.go_away()
+        pod.remove()
+        pod = node.add_pod("late", map(str, pod.addresses.values()))
+        pod.serve()
+        agent = cluster.launch(node, options=("--last-good-after", "10m"))
+        for family in FAMILIES:
+            place = node.address(family), ONE[0].node_port
+            asked = partial(tally, testbed.client, *place, timeout=0.3)
+            wait(lambda asked=asked: asked(count=1) == {"late": 1}, "the pod serves clients")  # type: ignore[misc]
+            counts = Counts(node, family)
+            assert asked(count=20) == {"late": 20}
+            counts.all_fast()
+        assert " ready: " not in agent.log
 
 
 def lost(place: Namespace) -> int:

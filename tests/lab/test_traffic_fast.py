@@ -10,7 +10,7 @@ import pytest
 
 from bpfsvc.lab.dial import Protocol, ask, connect
 from bpfsvc.lab.namespace import Namespace
-from tests.lab.fast_path import OUTSIDE, Counts, fast
+from tests.lab.fast_path import OUTSIDE, Counts, another_program, fast
 from tests.lab.testbed import API, LOCAL, ONE, Testbed
 
 _BIG = 2 << 20
@@ -155,6 +155,26 @@ def test_a_client_outside_is_served_by_the_fast_path(
     testbed: Testbed = request.getfixturevalue(layout)
     counts = Counts(testbed.node, family)
     ask(testbed.client, testbed.node.address(family), OUTSIDE[which].node_port, transport)
+    counts.all_fast()
+
+
+@pytest.mark.parametrize("which", ["local", "masqueraded"])
+def test_a_client_outside_reaches_a_pod_of_a_bridge_whose_port_has_another_program(
+    bridged: Testbed, family: int, transport: Protocol, which: str
+) -> None:
+    """Its answers come by the port, so they take the stack: the question does, too.
+
+    Else a CNI's masquerade takes the first answer for a connection of the pod's own.
+    """
+    pod, place = bridged.lab.pods[0], bridged.node.address(family)
+    with another_program(bridged, pod):
+        counts = Counts(bridged.node, family)
+        assert ask(bridged.client, place, OUTSIDE[which].node_port, transport).pod == pod.name
+        fast_path, forwarded, invalid = counts.since()
+        assert (fast_path, invalid) == (0, 0)
+        assert forwarded
+    counts = Counts(bridged.node, family)
+    ask(bridged.client, place, OUTSIDE[which].node_port, transport)
     counts.all_fast()
 
 

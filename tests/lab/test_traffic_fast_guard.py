@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from bpfsvc.lab.dial import ask, connect, tally
 from bpfsvc.lab.node import LabNode
 from bpfsvc.lab.patience import wait
 from bpfsvc.lab.pod import LabPod
-from tests.lab.fast_path import FAST, OUTSIDE, Counts, fast, fast_packets
+from tests.lab.fast_path import FAST, OUTSIDE, Counts, another_program, fast, fast_packets
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 
@@ -34,12 +33,7 @@ def test_an_interface_with_another_program_is_not_on_the_fast_path(
     """The program may enforce a CNI's policies or count packets."""
     node, pod = routed.node, routed.lab.pods[1]
     assert ask(pod, ONE[2].vip(family), 80).pod
-    routed.cluster.stop(node)
-    node.run(["tc", "qdisc", "add", "dev", pod.host_interface, "clsact"])
-    words = ["tc", "filter", "add", "dev", pod.host_interface, "egress", "protocol", "all"]
-    node.run([*words, "bpf", "da", "pinned", str(program_of(node))])
-    try:
-        routed.cluster.start(node)
+    with another_program(routed, pod):
         for namespace, backend in ((pod, 2), (routed.pod, 1)):
             counts = Counts(node, family)
             assert ask(namespace, ONE[backend].vip(family), 80).pod
@@ -49,19 +43,10 @@ def test_an_interface_with_another_program_is_not_on_the_fast_path(
         counts = Counts(node, family)
         assert ask(routed.pod, ONE[2].vip(family), 80).pod
         counts.all_fast()
-    finally:
-        routed.cluster.stop(node)
-        node.run(["tc", "qdisc", "del", "dev", pod.host_interface, "clsact"])
-        routed.cluster.start(node)
 
 
 def _interface(pod: LabPod) -> str:
     return pod.host_interface
-
-
-def program_of(node: LabNode) -> Path:
-    """Return the pin of a program that may stand for one of a CNI: it lets all frames pass."""
-    return PinRoot(node.pin_root).current / "programs" / "egress_l3"
 
 
 def test_a_queueing_limit_on_a_pods_interface_is_kept(routed: Testbed, family: int) -> None:

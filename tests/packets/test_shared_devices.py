@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from bpfsvc.agent import node_sync
-from bpfsvc.agent.attachments import TcAttachments
+from bpfsvc.agent.attachments import TcAttachments, shared_devices
 from bpfsvc.agent.node_sync import NodeSync
-from bpfsvc.datapath.netlink.devices import Interfaces
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.netlink.devices import Device, Interfaces
 from tests.config.settings import DEFAULTS
 from tests.packets.node import Node
+
+ETHERNET = 1
+"""ARPHRD_ETHER."""
 
 GUARD_SECONDS = 60
 """FAST_PATH_GUARD_SECONDS of the C sources."""
@@ -43,3 +49,51 @@ def test_no_connection_begins_on_the_fast_path_while_netfilter_is_told(
     sync.check_shared_devices()
     assert allowed == [False]
     assert allows_new(node)
+
+
+def test_a_bridge_leaves_the_fast_path_with_the_first_of_its_ports(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets are redirected to the bridge, and the answers come by the port."""
+    config = dataclasses.replace(DEFAULTS, fast_path="auto")
+    bridge = Device(30, "cni0", "bridge", 0, True, ETHERNET, ())
+    ports = [Device(each, f"veth{each}", "veth", 30, True, ETHERNET, ()) for each in (31, 32)]
+    network = Interfaces((bridge, *ports), 0, 0)
+    others: set[int] = set()
+    told = Mock()
+    monkeypatch.setattr(
+        TcAttachments,
+        "shared",
+        lambda _, found: {each.index: each.index in others for each in found},
+    )
+    monkeypatch.setattr(TcAttachments, "follow", lambda *_: None)
+    monkeypatch.setattr(node_sync, "hand_over", told)
+    sync = NodeSync(config, node.installation, Mock(), Mock(), Mock(), Mock())
+    sync.use_fast_path("")
+    sync.follow(network)
+    assert fast(node) == {30, 31, 32}
+    others.add(31)
+    sync.check_shared_devices()
+    assert fast(node) == {32}
+    told.assert_called_once()
+    others.clear()
+    sync.check_shared_devices()
+    assert fast(node) == {30, 31, 32}
+    assert allows_new(node)
+
+
+def fast(node: Node) -> set[int]:
+    """Return the indices of the interfaces that the fast path uses."""
+    interfaces = node.pinned.map("interfaces")
+    record = node.pinned.layout.maps["interfaces"].value
+    return {
+        int.from_bytes(key, sys.byteorder)
+        for key, value in interfaces.items()
+        if record.unpack(value)["shortcut"]
+    }
+
+
+def test_a_device_that_is_gone_is_not_shared(tmp_path: Path) -> None:
+    """Or the bridge of each pod that ends would leave the fast path for a while."""
+    gone = Device(999_999, "veth9", "veth", 30, True, ETHERNET, ())
+    assert shared_devices(PinRoot(tmp_path), [gone]) == {gone.index: False}

@@ -14,7 +14,7 @@ passes both is recognised by a mark (``bpf/path/passes.h``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -212,6 +212,18 @@ def bridges_of(ports: Iterable[Device], network: Interfaces) -> tuple[Device, ..
     """Return the bridges of these ports, each once."""
     found = {bridge.index: bridge for port in ports if (bridge := bridge_of(port, network))}
     return tuple(found.values())
+
+
+def with_bridges_of(
+    shared: Mapping[int, bool], ports: Iterable[Device], network: Interfaces
+) -> dict[int, bool]:
+    """Return ``shared``, by index, with the bridges of those of ``ports`` that are.
+
+    A packet is redirected to a bridge, whichever port it leaves by; the answer comes by the port.
+    Where that takes the stack, conntrack would see the answers alone.
+    """
+    bridges = bridges_of((port for port in ports if shared.get(port.index)), network)
+    return {**shared, **{bridge.index: True for bridge in bridges}}
 
 
 def allows_fast_path(device: Device, network: Interfaces) -> bool:
