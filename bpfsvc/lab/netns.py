@@ -48,6 +48,7 @@ class NetworkNamespace:
         self.fd = self._made() if make else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _made(self) -> int:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch(exist_ok=False)
         with _restored():
             syscalls.unshare(syscalls.CLONE_NEWNET)

@@ -15,7 +15,7 @@ from tests.cluster.cgroups import CGROUPS, of_machine
 from tests.cluster.cluster import Cluster
 from tests.cluster.e2e import expected, junit
 from tests.cluster.errors import ClusterError
-from tests.cluster.network import HOSTS
+from tests.cluster.network import HOSTS, unused_prefix
 from tests.cluster.report import Report
 from tests.cluster.settings import CNIS, FOLDER, PREFIX, PROXIES, Settings
 
@@ -114,7 +114,8 @@ def test(kubernetes: Path, folder: Path, whole: bool, names: tuple[str, ...]) ->
         cluster = None
     try:
         if cluster is None:
-            running.run_all(Settings(kubernetes=kubernetes, folder=folder), report, wanted, whole)
+            settings = Settings(kubernetes=kubernetes, folder=folder, prefix=unused_prefix())
+            running.run_all(settings, report, wanted, whole)
         else:
             cluster.build_bpfsvc()
             running.run_on(cluster, report, wanted, whole)

@@ -117,7 +117,7 @@ class Cluster:
         if self.settings.cgroups == "hybrid" and of_machine() == "unified":
             raise ClusterError("this machine has nothing but cgroup2", "use --cgroups unified")
         folder, prefix = self.settings.folder, self.settings.prefix
-        if (self.settings.state / "settings.json").exists():
+        if self.settings.is_saved:
             raise ClusterError(f"a cluster is up in {folder} already", "end it: make cluster-down")
         for name in network.NAMES:
             if network.exists(prefix + name):
@@ -127,7 +127,12 @@ class Cluster:
                 )
 
     def down(self) -> None:
-        """End everything that was started, whatever there is; programs, images, results stay."""
+        """End everything that was started, whatever there is; programs, images, results stay.
+
+        A cluster that was refused has started nothing: what has its names is another one's.
+        """
+        if not self.settings.is_saved:
+            return
         with ThreadPoolExecutor() as pool:
             list(pool.map(Node.stop, self.nodes.values()))
         self.control_plane.stop()

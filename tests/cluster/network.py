@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from ipaddress import ip_network
+from itertools import chain, count
 
 from bpfsvc.base import syscalls
 from bpfsvc.lab import links, sandbox
@@ -16,6 +17,7 @@ from tests.cluster.addresses import (
     NODES,
     OUTSIDE,
 )
+from tests.cluster.settings import PREFIX
 
 SWITCH = "switch"
 HOSTS = (API, OUTSIDE, *NODES)
@@ -93,6 +95,13 @@ def remove(prefix: str) -> None:
 def exists(name: str) -> bool:
     """True if there is a namespace of that full name."""
     return (sandbox.NETNS_ROOT / name).exists()
+
+
+def unused_prefix() -> str:
+    """Return the first of ``bpfsvc-``, ``bpfsvc2-``, ... that no namespace of a cluster has."""
+    numbered = (f"{PREFIX.removesuffix('-')}{number}-" for number in count(2))
+    prefixes = chain([PREFIX], numbered)
+    return next(each for each in prefixes if not any(exists(each + name) for name in NAMES))
 
 
 def default_gateways(prefix: str, name: str) -> list[str]:

@@ -60,6 +60,11 @@ class Settings:
         """The kubeconfig of the administrator."""
         return self.state / "admin.conf"
 
+    @property
+    def is_saved(self) -> bool:
+        """True if a cluster came up in the folder, at least in part, and was not ended."""
+        return (self.state / _FILE).exists()
+
     def save(self) -> None:
         """Write the settings into the folder."""
         fields = {key: str(value) for key, value in dataclasses.asdict(self).items()}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bpfsvc.lab.netns import NetworkNamespace
 from tests.cluster import network
 from tests.cluster.addresses import API, NODES, OUTSIDE
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.settings import PREFIX as USUAL
+from tests.cluster.settings import Settings
 
 PREFIX = "t-"
 RANGES = {"n1": ["10.244.0.0/24", "fd00:10:244::/64"], "n2": ["10.244.1.0/24"], "n3": []}
@@ -72,3 +77,23 @@ def test_a_network_that_was_built_in_part_is_removed() -> None:
     NetworkNamespace("n2", prefix=PREFIX).close()
     network.remove(PREFIX)
     assert not any(network.exists(PREFIX + name) for name in network.NAMES)
+
+
+@pytest.mark.usefixtures("built")
+def test_a_cluster_that_is_refused_leaves_the_other_one_with_its_names_alone(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(Settings(kubernetes=tmp_path, folder=tmp_path, prefix=PREFIX))
+    with pytest.raises(ClusterError, match="another cluster has the prefix"):
+        cluster.up()
+    cluster.down()
+    assert all(network.exists(PREFIX + name) for name in network.NAMES)
+
+
+def test_a_run_of_the_suites_takes_names_that_no_other_cluster_has() -> None:
+    assert network.unused_prefix() == USUAL
+    left_behind = NetworkNamespace("n2", prefix=USUAL, make=True)
+    try:
+        assert network.unused_prefix() == "bpfsvc2-"
+    finally:
+        left_behind.close()
