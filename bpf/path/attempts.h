@@ -60,10 +60,9 @@ static inline void attempt_refuse(const struct flow *key, struct connection *con
 		attempt_end(connection, other, 1, 0);
 }
 
-static inline int attempt_step(struct __sk_buff *skb, const struct packet *packet)
+static inline int attempt_step(struct __sk_buff *skb, struct packet *packet)
 {
-	struct flow flow = packet->flow;
-	struct connection *connection = connection_find(&flow);
+	struct connection *connection = connection_find(&packet->flow);
 
 	if (connection && connection->watched)
 		attempt_follow(packet, connection);

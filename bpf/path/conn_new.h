@@ -334,16 +334,13 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
  */
 static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *packet)
 {
-	struct schedule_work *work;
-	__u32 only = 0;
+	struct frontend_key asked = {
+		.address = packet->flow.destination,
+		.port = packet->flow.destination_port,
+		.protocol = packet->flow.protocol,
+	};
 
-	work = schedule_works.lookup(&only);
-	if (work) {
-		work->asked.address = packet->flow.destination;
-		work->asked.port = packet->flow.destination_port;
-		work->asked.protocol = packet->flow.protocol;
-		work->done = schedule_locality(work, packet->client.class, true);
-	}
+	schedule_locality(&asked, packet->client.class, true);
 	return tail_call(skb, STEP_FIRST);
 }
 

@@ -11,7 +11,6 @@
 #include "path/backend_select.h"
 #include "path/client.h"
 #include "path/schedule_locality.h"
-#include "path/schedule_work.h"
 
 /* The question, as data of a test packet. `choice` is empty, and the answer is written there. */
 struct question {
@@ -21,20 +20,6 @@ struct question {
 	struct client client;
 	struct choice choice;
 };
-
-/* Find the place of the backend, if the address keeps its backends; as packets find it. */
-static inline void explain_locality(const struct question *question)
-{
-	struct schedule_work *work;
-	__u32 only = 0;
-
-	work = schedule_works.lookup(&only);
-	if (!work)
-		return;
-	work->asked = question->frontend;
-	loopback_normalize(&work->asked.address);
-	work->done = schedule_locality(work, question->client.class, false);
-}
 
 static inline int explain_question(struct __sk_buff *skb)
 {
@@ -48,13 +33,13 @@ static inline int explain_question(struct __sk_buff *skb)
 	if (question.client.class == CLIENT_UNKNOWN)
 		question.client.class =
 			client_class(settings, skb->ifindex, &question.client.address);
-	explain_locality(&question);
+	loopback_normalize(&question.frontend.address);
+	schedule_locality(&question.frontend, question.client.class, false);
 	choosing.asked = question.frontend;
 	choosing.client = question.client;
 	verdict = choose(&choosing);
 	question.choice = choosing.choice;
 	/* The answer names the entry by its key, as choose() has found it. */
-	loopback_normalize(&question.frontend.address);
 	frontend_find(&question.frontend);
 	if (bpf_skb_store_bytes(skb, 0, &question, sizeof(question), 0))
 		return -1;

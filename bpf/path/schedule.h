@@ -124,12 +124,11 @@ static inline void schedule_static(struct schedule_work *work, const struct fron
 /* True if the backend of a packet has yet to be found by schedule_locality(). */
 static inline bool schedule_is_pending(const struct frontend *frontend)
 {
-	struct schedule_work *work;
-	__u32 only = 0;
+	const struct schedule_work *work;
 
 	if (frontend->schedule < SCHEDULE_LBLC)
 		return false;
-	work = schedule_works.lookup(&only);
+	work = schedule_work_get();
 	return work && !work->done;
 }
 
@@ -141,10 +140,9 @@ static inline bool schedule_is_pending(const struct frontend *frontend)
 static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
 				    const struct client *client, __u32 random, bool counted)
 {
-	__u32 only = 0, compared = -schedule_counts(frontend->schedule);
-	struct schedule_work *work;
+	__u32 compared = -schedule_counts(frontend->schedule);
+	struct schedule_work *work = schedule_work_get();
 
-	work = schedule_works.lookup(&only);
 	if (!work)
 		return random;
 	if (compared)
@@ -166,10 +164,8 @@ static inline void schedule_apply(struct backend_key *key, const struct policy *
 				  __u32 number, __u8 schedule)
 {
 	struct schedule_chunk *chunk;
-	struct schedule_work *work;
-	__u32 only = 0;
+	struct schedule_work *work = schedule_work_get();
 
-	work = schedule_works.lookup(&only);
 	if (!work)
 		return;
 	work->number = number % schedule_places(policy);

@@ -186,17 +186,23 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 }
 
 /*
- * Set `work->place` as schedule_least() does, for `work->asked`. False if that is no frontend which
- * keeps its backends. `counted`: what follows for later connections is written. The node itself
- * gets the least loaded of all, as its sockets do: for them the verifier would follow too much.
+ * Find the place of a backend for schedule_least(), if what is asked for keeps its backends.
+ * `counted`: what follows for later connections is written. The node itself gets the least loaded
+ * of all, as its sockets do: for them the verifier would follow too much.
  */
-static inline bool schedule_locality(struct schedule_work *work, __u32 class, bool counted)
+static inline void schedule_locality(const struct frontend_key *asked, __u32 class, bool counted)
 {
-	struct frontend *frontend = frontend_find(&work->asked);
+	struct schedule_work *work = schedule_work_get();
+	struct frontend *frontend;
 	const struct policy *policy;
 
+	if (!work)
+		return;
+	work->asked = *asked;
+	work->done = 0;
+	frontend = frontend_find(&work->asked);
 	if (!frontend || frontend->schedule < SCHEDULE_LBLC)
-		return false;
+		return;
 	policy = policy_for(frontend, class);
 	schedule_begin(work, frontend, policy, bpf_get_prandom_u32());
 	if (work->size > CANDIDATES)
@@ -204,5 +210,5 @@ static inline bool schedule_locality(struct schedule_work *work, __u32 class, bo
 	else if (class == CLIENT_NODE || !compare_local(work, frontend, policy, counted))
 		compare_all(work);
 	AS_IN_MEMORY();
-	return true;
+	work->done = 1;
 }

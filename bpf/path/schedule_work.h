@@ -52,6 +52,13 @@ struct schedule_work {
 
 MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);
 
+static inline struct schedule_work *schedule_work_get(void)
+{
+	__u32 only = 0;
+
+	return schedule_works.lookup(&only);
+}
+
 /*
  * The policy for a class of clients. (By an index: the verifier would follow three branches through
  * all that comes after.)
