@@ -149,11 +149,16 @@ def _is_shared(root: PinRoot, filters: tc.Lister, index: int) -> bool:
         return True
 
 
+def _cgroup_of_sockets(config: Config) -> Path | None:
+    """Return the cgroup whose processes use the socket LB; None without one."""
+    return config.cgroup_root if config.socket_lb != "off" else None
+
+
 class SocketAttachments:
     """The programs at the socket hooks of the cgroup whose processes use the socket LB."""
 
     def __init__(self, config: Config, installation: Installation) -> None:
-        self._cgroup: Path | None = config.cgroup_root if config.socket_lb != "off" else None
+        self._cgroup = _cgroup_of_sockets(config)
         self._root = installation.root
         self._pinned = installation.pinned
 
@@ -180,7 +185,7 @@ class SocketWatch:
     """The program that is told what happens to TCP sockets. It costs each of their connections."""
 
     def __init__(self, config: Config, installation: Installation) -> None:
-        self._cgroup: Path | None = config.cgroup_root if config.socket_lb != "off" else None
+        self._cgroup = _cgroup_of_sockets(config)
         self._root = installation.root
         self._pinned = installation.pinned
 

@@ -15,6 +15,7 @@ from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from bpfsvc.agent.load_recount import LoadRecount
 from bpfsvc.base.address import family
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Lifetimes
 from bpfsvc.datapath.maps.gc_program import GcProgram
@@ -34,8 +35,6 @@ _ROOMY = 0.5
 _ALONE_SECONDS = 15
 """How much longer an entry of replies is kept. It is removed with its partner; one that is older
 than that has none."""
-
-_NS = 1_000_000_000
 
 _HALF_OPEN_SLACK = 256
 """A difference of one in so many entries of the table is not worth correcting."""
@@ -185,7 +184,7 @@ class ConnectionGc:
         closed, half_open = self._early(crowded)
         keep = self._lifetimes
         shortest = min(closed, half_open, keep.udp, keep.sctp, keep.tcp_half_closed)
-        young = now - shortest * _NS
+        young = now - shortest * NS_PER_SECOND
         found, held_pairs = [], 0
         # Some hundred thousand times a sweep: what most entries need is done in place.
         for at, (
@@ -208,7 +207,7 @@ class ConnectionGc:
                 seconds = half_open
             else:
                 seconds = self._established_seconds(block.key(at), sent or received)
-            if now - seen < (seconds + _ALONE_SECONDS * reply) * _NS:
+            if now - seen < (seconds + _ALONE_SECONDS * reply) * NS_PER_SECOND:
                 continue
             key = block.key(at)
             if (
@@ -224,7 +223,7 @@ class ConnectionGc:
     def _forgotten(self, key: bytes, reply: bool, idle: int) -> bool:
         """True unless this is the port of a masquerade, which its backend may remember."""
         around_wire = (self._hook.unpack(key)[0] == self._egress) != bool(reply)
-        return not around_wire or idle >= (self._time_wait + _ALONE_SECONDS * reply) * _NS
+        return not around_wire or idle >= (self._time_wait + _ALONE_SECONDS * reply) * NS_PER_SECOND
 
     def _early(self, crowded: bool) -> tuple[int, int]:
         """Return the seconds for which closed and half-open connections are kept."""

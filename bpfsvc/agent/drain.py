@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.base.texts import count_text
 from bpfsvc.config.config import Lifetimes
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
@@ -34,8 +35,6 @@ _OPENING_SECONDS = 60
 _RESERVED_SECONDS = 86400
 """How long netfilter keeps an entry for us at most: as long as kube-proxy has it keep a connection
 that is silent."""
-
-_NS = 1_000_000_000
 
 _Entry = tuple[bytes, tuple[int, ...]]
 """The key of an entry, and its state: what ``_Drain`` picks of the value."""
@@ -123,7 +122,7 @@ class _Drain:
             seen, _, established, sent, received, reset, _ = state
             if reset == self._certain or (sent and received):
                 continue
-            if established or time.monotonic_ns() - seen < _OPENING_SECONDS * _NS:
+            if established or time.monotonic_ns() - seen < _OPENING_SECONDS * NS_PER_SECOND:
                 yield key, state
 
     def _count(self) -> int:

@@ -100,14 +100,13 @@ class EarlyAttachments:
         """
         assert self._pinned
         bridges = bridges_of(new, network)
-        found = shared_devices(self._root, (*chosen, *bridges))
-        shared = with_bridges_of(found, chosen, network)
-        if any(shared[bridge.index] for bridge in bridges):
+        masters = {bridge.index for bridge in bridges}
+        ports = [device for device in chosen if device in new or device.master in masters]
+        shared = with_bridges_of(shared_devices(self._root, (*ports, *bridges)), ports, network)
+        if any(shared[index] for index in masters):
             self._maps.begin_nothing_fast()
             hand_over(self._pinned)
-        self._maps.add_interfaces(
-            new, network, {index for index, is_shared in shared.items() if is_shared}
-        )
+        self._maps.add_interfaces(new, network, shared)
 
     def _without_programs(self, chosen: tuple[Device, ...]) -> list[Device]:
         with tc.lister() as filters:

@@ -31,7 +31,7 @@ from bpfsvc.datapath.resets import send
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.departures import SETTLED, Departed, Departures, Due
-from bpfsvc.services.entries import ServicePort
+from bpfsvc.services.entries import Place, ServicePort
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.removal import Members
 from bpfsvc.services.view import EndpointSummary
@@ -159,12 +159,9 @@ class EndpointRemoval:
         """Return connections to endpoints that are due, or unknown to Services seen first."""
         members = self._departures.members(self._seen)
         services = self._seen | {service for service, _ in due}
-
-        def is_wanted(departed: Departed) -> bool:
-            service, place = departed
-            return departed in due or (service in members and place not in members[service])
-
-        return self._connections.to(services, is_wanted)
+        return self._connections.to(
+            services, lambda departed: departed in due or _is_unknown(members, departed)
+        )
 
     def _unknown(self, found: Collection[tuple[Departed, TcpConnection]]) -> set[Departed]:
         """Return the endpoints of connections that Services seen for the first time do not have."""
@@ -172,11 +169,7 @@ class EndpointRemoval:
         all_of = {departed for departed, _ in found}
         if self._sockets:
             all_of |= self._sockets.backends(self._seen)
-        return {
-            (service, place)
-            for service, place in all_of
-            if service in members and place not in members[service]
-        }
+        return {departed for departed in all_of if _is_unknown(members, departed)}
 
     def _end(self, due: Due, found: Collection[TcpConnection]) -> None:
         resets = self._connections.remove(found)
@@ -201,6 +194,12 @@ class EndpointRemoval:
                 why,
                 count_text(closed, "socket"),
             )
+
+
+def _is_unknown(members: Mapping[int, frozenset[Place]], departed: Departed) -> bool:
+    """True if a Service, one of those whose endpoints are given, does not have this one."""
+    service, place = departed
+    return service in members and place not in members[service]
 
 
 def _is_over(left: Mapping[Departed, float], departed: Departed, created: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bpfsvc.agent import established_flows
 from bpfsvc.agent.masquerade_maps import MasqueradeMaps
@@ -223,28 +223,33 @@ class NodeMaps:
         macs = {device.mac for device in network.devices if len(device.mac) == _MAC}
         self._macs.replace({mac + bytes(8 - _MAC): bytes(4) for mac in macs})
 
-    def write_interfaces(self, chosen: Sequence[Device], shared: set[int]) -> None:
+    def write_interfaces(self, chosen: Sequence[Device], shared: Mapping[int, bool]) -> None:
         """Write the interfaces that programs are attached to.
 
-        ``shared``: indices of those with programs of others, which the fast path would bypass.
+        ``shared``: by index, True for those with programs of others, which the fast path would
+        bypass.
         """
         self._interfaces.replace(self._interface_entries(chosen, shared))
         self._masquerades.clean()
 
-    def add_interfaces(self, new: Sequence[Device], network: Interfaces, shared: set[int]) -> None:
+    def add_interfaces(
+        self, new: Sequence[Device], network: Interfaces, shared: Mapping[int, bool]
+    ) -> None:
         """Write interfaces beside those that are there; ``shared`` as :meth:`write_interfaces`."""
         self._network = network
         entries = self._interface_entries(new, shared)
         self._interfaces.update_many(entries.items())
 
-    def _interface_entries(self, chosen: Sequence[Device], shared: set[int]) -> dict[bytes, bytes]:
+    def _interface_entries(
+        self, chosen: Sequence[Device], shared: Mapping[int, bool]
+    ) -> dict[bytes, bytes]:
         record = self._pinned.layout.maps["interfaces"].value
         network = self._network
         # Exceptions are there before an interface refers to them, and as long as one does.
         masqueraded = self._masquerades.follow(network, chosen)
         pods = self._config.detection.pod_interfaces(arrival_names(network.devices))
         entries: dict[int, dict[str, Value]] = {
-            each.index: {"shortcut": each.index not in shared, "bridge": each.index}
+            each.index: {"shortcut": not shared.get(each.index), "bridge": each.index}
             for each in bridges_of(chosen, network)
         }
         for device in chosen:
@@ -252,8 +257,8 @@ class NodeMaps:
             entries[device.index] = {
                 **masqueraded[device.index],
                 "pods": device.index in pods,
-                "shortcut": (device.routes or bridge is not None) and device.index not in shared,
-                "peer": allows_fast_path(device, network) and device.index not in shared,
+                "shortcut": (device.routes or bridge is not None) and not shared.get(device.index),
+                "peer": allows_fast_path(device, network) and not shared.get(device.index),
                 "bridge": bridge.index if bridge else 0,
             }
         return {struct.pack("=I", index): record.pack(entry) for index, entry in entries.items()}

@@ -168,9 +168,7 @@ class NodeSync:
             self._maps.begin_nothing_fast()
             hand_over(self._installation.pinned)
         self._shared = shared
-        self._maps.write_interfaces(
-            self._chosen, {index for index, is_shared in shared.items() if is_shared}
-        )
+        self._maps.write_interfaces(self._chosen, shared)
         if leaves:
             self._maps.rewrite_settings()
 

@@ -20,14 +20,13 @@ from typing import NamedTuple
 
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place
+from bpfsvc.services.numbers import shortened
 
 MOST_FAILURES = 10_000
 MOST_SECONDS = 86400
 
 _RULE = re.compile(r"(\d{1,9}) failures? ?/ ?(\d{1,9})(s|m|h) for (\d{1,9})(s|m|h)", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_SHOWN = 40
-"""Letters of a bad value in an error: annotations may be long."""
 
 
 class Rule(NamedTuple):
@@ -72,7 +71,7 @@ def parse_quarantine(text: str) -> Rule:
     """Read the annotation. Raises ``ValueError`` with one line."""
     found = _RULE.fullmatch(" ".join(text.split()))
     if not found:
-        raise ValueError(f"{text[:_SHOWN]!r} must be like '5 failures/10s for 30s'")
+        raise ValueError(f"{shortened(text)} must be like '5 failures/10s for 30s'")
     failures = int(found[1])
     window, seconds = (int(found[at]) * _UNITS[found[at + 1]] for at in (2, 4))
     if not 1 <= failures <= MOST_FAILURES:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from bpfsvc.services.entries import COMPARED, Backend, Place
 from bpfsvc.services.maglev import Weighted, Weights, divided, maglev_table, positive
+from bpfsvc.services.numbers import shortened
 
 
 class Schedule(IntEnum):
@@ -92,9 +93,6 @@ MAX_ROUND = 16384
 BUCKETS = 256
 """Places of ip_vs_sh and ip_vs_dh."""
 
-_SHOWN = 40
-"""Letters of an unknown name in an error: annotations may be long."""
-
 
 def parse_scheduler(text: str) -> Scheduler:
     """Return the scheduler that ``name`` or ``name,flag,...`` stands for.
@@ -104,11 +102,11 @@ def parse_scheduler(text: str) -> Scheduler:
     name, *flags = (part.strip() for part in text.split(","))
     kind = _KINDS.get(name)
     if kind is None:
-        raise ValueError(f"scheduler {name[:_SHOWN]!r}: unknown; use one of {', '.join(_KINDS)}")
+        raise ValueError(f"scheduler {shortened(name)}: unknown; use one of {', '.join(_KINDS)}")
     for flag in flags:
         if flag not in kind.flags:
             known = " and ".join(kind.flags) if kind.flags else "no flags"
-            raise ValueError(f"scheduler {name!r}: unknown flag {flag[:_SHOWN]!r}; it has {known}")
+            raise ValueError(f"scheduler {name!r}: unknown flag {shortened(flag)}; it has {known}")
     return Scheduler(name, tuple(sorted(set(flags))))
 
 

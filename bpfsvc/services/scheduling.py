@@ -174,7 +174,7 @@ def read_scheduling(
     )
     quarantine = read("quarantine", service.quarantine, parse_quarantine, before.quarantine, None)
     found = Scheduling(
-        *(scheduler, weights, of_slices or NO_SLICES, removal, slow_start), quarantine=quarantine
+        scheduler, weights, of_slices or NO_SLICES, removal, slow_start, quarantine=quarantine
     )
     return found, reader.faults
 

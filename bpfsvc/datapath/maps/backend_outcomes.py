@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.services.quarantine import Outcome
 
 _ID = struct.Struct("=I")
-_NS = 1_000_000_000
 
 
 class BackendOutcomes:
@@ -42,7 +42,7 @@ class QuarantinedMap:
             _ID.pack(counters): self._record.pack(
                 {"until": 0, "state": self._trial}
                 if until is None
-                else {"until": int(until * _NS), "state": self._away}
+                else {"until": int(until * NS_PER_SECOND), "state": self._away}
             )
             for counters, until in states.items()
         }

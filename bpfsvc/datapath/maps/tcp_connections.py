@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from socket import IPPROTO_TCP, htons, ntohl, ntohs
 from typing import NamedTuple
 
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.resets import Reset
@@ -23,8 +24,6 @@ _KEY = (*_ENDS, "protocol", "hook", "zero")
 _BECOMES = tuple(f"after.{field}" for field in _ENDS)
 _STATE = ("service", "reply", "established", "fin_sent", "fin_received", "reset")
 _NUMBERS = ("acknowledged", "window")
-
-_NS = 1_000_000_000
 
 
 class TcpConnection(NamedTuple):
@@ -110,7 +109,10 @@ class TcpConnections:
                         value = block.values[at * width : (at + 1) * width]
                         places = (*_places(*ends), *_places(*self._becomes.unpack(value)))
                         (created,) = self._created.unpack(value)
-                        yield service, TcpConnection(*places, bool(established), created / _NS)
+                        yield (
+                            service,
+                            TcpConnection(*places, bool(established), created / NS_PER_SECOND),
+                        )
                 self._pause()
 
     def _is_over(self, fin_sent: int, fin_received: int, reset: int) -> bool:

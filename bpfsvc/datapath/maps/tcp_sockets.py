@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from socket import ntohs
 
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.sock_diag import TcpSocket, destroy_tcp, tcp_sockets
 from bpfsvc.services.departures import Departed
 
 _FIELDS = ("direct", "backend.service", "backend.by.address", "backend.by.port", "chosen")
-
-_NS = 1_000_000_000
 
 _log = logging.getLogger("bpfsvc")
 
@@ -66,4 +65,4 @@ class TcpSockets:
             direct, service, address, port, chosen = self._row.unpack_from(each.value)
             place = address, ntohs(port)
             if service and not direct and each.peer == place:
-                yield each, (service, place), chosen / _NS
+                yield each, (service, place), chosen / NS_PER_SECOND
