@@ -69,7 +69,7 @@ class Virtual:
         self._socket.bind((CLIENT[family], 0))
 
     def weigh(self, weights: Sequence[int]) -> None:
-        """Give all destinations other weights."""
+        """Set the weights of all destinations."""
         for address, weight in zip(self._addresses, weights, strict=True):
             self._set("-e", address, weight)
 

@@ -16,10 +16,9 @@ def ip(*words: str) -> None:
 def make_network(
     device: str, addresses: Mapping[int, Iterable[str]], router: Mapping[int, str]
 ) -> None:
-    """Give the node ``addresses`` of both families, and a way to destinations.
+    """Add ``addresses`` of both families to the node, and routes to destinations by a ``device``.
 
-    That is a ``device`` of which no packet returns. ``router``: its own addresses, with the length
-    of their networks.
+    No packet returns by that one. ``router``: its own addresses, with the length of their networks.
     """
     ip("link", "set", "lo", "up")
     ip("link", "add", device, "type", "dummy")

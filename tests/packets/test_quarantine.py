@@ -40,7 +40,7 @@ class Watched:
         assert same(back, tcp(self.peers.vip, self.peers.external, flags))
 
     def later(self) -> None:
-        """Let a second pass: connections are that much older."""
+        """Make all connections one second older."""
         created = time.monotonic_ns() - 1_000_000_000
         for name in ("connections", "new_connections"):
             record = self.node.pinned.layout.maps[name].value

@@ -53,7 +53,7 @@ class Model:
         ]
 
     def wait(self, seconds: int) -> None:
-        """Let time go by: what was changed was changed so much earlier."""
+        """Make what has changed so many seconds older."""
         self.now += seconds
         localities = self.service.node.pinned.map("localities")
         record = self.service.node.pinned.layout.maps["localities"].value

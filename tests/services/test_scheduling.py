@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
 from bpfsvc.base.address import pack, unpack
-from bpfsvc.model import EndpointSlice, ModelObject, ObjectKey, Service
+from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries, candidate_rows
-from bpfsvc.services.planner import Planner
+from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries
 from bpfsvc.services.registry import BACKENDS, ENDPOINTS, POSITIONS
 from bpfsvc.services.schedulers import NO_SLOT, Schedule, Scheduler
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, read_scheduling
 from bpfsvc.services.view import evaluate
-from tests.services.kernel import Kernel, new_planner, restore_from
+from tests.services.cluster import (
+    KEY,
+    LOCAL,
+    NODE_PORT,
+    ONE,
+    THREE,
+    TWO,
+    VIP,
+    Cluster,
+    scheduled,
+)
+from tests.services.kernel import new_planner
 from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, service
-
-VIP, NODE_PORT = frontend("10.96.0.1 80"), frontend("node4 30080")
-ONE, TWO, THREE = "10.0.0.1 here", "10.0.0.2 there", "10.0.0.3 there"
-LOCAL = {
-    "type": "NodePort",
-    "externalTrafficPolicy": "Local",
-    "ports": [{"name": "http", "port": 80, "nodePort": 30080}],
-}
-KEY = ("default", "web")
-
-
-def scheduled(scheduler: str = "", weights: str = "", **spec: Any) -> Service:
-    texts = {"bpfsvc.io/scheduler": scheduler, "bpfsvc.io/weights": weights}
-    return service(annotations={name: text for name, text in texts.items() if text}, **spec)
 
 
 def entries_of(
@@ -208,33 +203,6 @@ def test_a_bad_value_without_a_good_one_before_is_none() -> None:
     assert len(faults) == 3
 
 
-class Cluster:
-    """A planner and a kernel that checks every write."""
-
-    def __init__(self) -> None:
-        self.kernel = Kernel()
-        self.planner: Planner = new_planner()
-
-    def apply(self, *puts: ModelObject, gone: tuple[ObjectKey, ...] = ()) -> None:
-        self.kernel.sync(self.planner, self.planner.cache.apply(puts, gone), Random(1))
-
-    def restart(self) -> None:
-        """Replace the agent by one that knows the same objects."""
-        objects = self.planner.cache.objects()
-        self.planner = new_planner()
-        self.planner.cache.apply(objects, ())
-        restore_from(self.kernel, self.planner)
-        self.kernel.sync(self.planner, None, Random(1))
-
-    @property
-    def generation(self) -> int:
-        return self.kernel.frontends[VIP].generation
-
-    @property
-    def policies(self) -> Policies:
-        return self.kernel.frontends[VIP].policies
-
-
 def test_a_typo_changes_nothing_until_the_value_is_corrected_or_gone() -> None:
     cluster = Cluster()
     cluster.apply(scheduled("rr", "10.0.0.1=2"), endpoint_slice(ONE, TWO))
@@ -380,61 +348,3 @@ def test_nothing_is_written_of_a_quiesced_backend_but_its_slot() -> None:
     (one,) = cluster.planner.applied_state
     assert [entry.slot for entry in BACKENDS.entries(one)] == [0, 1]
     assert list(POSITIONS.entries(one)) == []
-
-
-# -- backends whose loads are compared --
-
-
-def test_backends_are_compared_by_their_weights() -> None:
-    cluster = Cluster()
-    cluster.apply(scheduled("wlc", "10.0.0.1=2,10.0.0.2=0"), endpoint_slice(ONE, TWO, THREE))
-    assert cluster.policies.schedule == Schedule.WLC
-    ids = {one.address: one.counters_id for one in cluster.kernel.backends.values()}
-    (entry,) = cluster.kernel.candidates.values()
-    rows = list(candidate_rows(entry.rows))
-    assert rows == [(ids[pack("10.0.0.1")], 2), (ids[pack("10.0.0.3")], 1)]
-
-
-def test_ovf_has_the_highest_weight_first_and_refuses() -> None:
-    cluster = Cluster()
-    cluster.apply(scheduled("ovf", "10.0.0.2=9"), endpoint_slice(ONE, TWO, THREE))
-    slots = [one.address for _, one in sorted(cluster.kernel.backends.items())]
-    assert slots == [pack("10.0.0.2"), pack("10.0.0.1"), pack("10.0.0.3")]
-    assert cluster.policies.pod.reject
-
-
-def test_each_address_of_a_service_keeps_backends_of_its_own() -> None:
-    """With policy Local other clients have others than pods."""
-    cluster = Cluster()
-    cluster.apply(scheduled("lblc", "", **LOCAL), endpoint_slice(ONE, TWO))
-    kept = {(entry.address, entry.local) for entry in cluster.kernel.localities.values()}
-    assert kept == {
-        *((VIP.address, False), (NODE_PORT.address, False)),
-        (NODE_PORT.address, True),
-    }
-    before = dict(cluster.kernel.localities)
-    cluster.apply(scheduled("lblc", "", **LOCAL), endpoint_slice(ONE, TWO, THREE))
-    cluster.restart()
-    assert cluster.kernel.localities == before
-    cluster.apply(scheduled("lblcr", "", **LOCAL), endpoint_slice(ONE, TWO, THREE))
-    schedules = {entry.schedule for entry in cluster.kernel.localities.values()}
-    assert schedules == {Schedule.LBLCR}
-    cluster.apply(scheduled("wlc", "", **LOCAL), endpoint_slice(ONE, TWO, THREE))
-    assert not cluster.kernel.localities
-
-
-def test_with_more_backends_than_are_compared_no_address_keeps_any() -> None:
-    cluster = Cluster()
-    many = [f"10.0.{number}.1 there" for number in range(65)]
-    cluster.apply(scheduled("lblcr"), endpoint_slice(*many[:64]))
-    assert len(cluster.kernel.localities) == 1
-    cluster.apply(scheduled("lblcr"), endpoint_slice(*many))
-    assert not cluster.kernel.localities
-
-
-def test_a_restart_finds_the_weights_that_are_compared() -> None:
-    cluster = Cluster()
-    cluster.apply(scheduled("sed", "10.0.0.1=3"), endpoint_slice(ONE, TWO))
-    before = dict(cluster.kernel.candidates), cluster.generation
-    cluster.restart()
-    assert (dict(cluster.kernel.candidates), cluster.generation) == before

@@ -38,8 +38,8 @@ def lc(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | Non
 def wlc(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
     """Return the destination with the least overhead for its weight.
 
-    The search begins after the first one that has a weight. Of those after it, nobody with weight 0
-    can be less: its product is 0.
+    The search begins after the first one that has a weight. Of those after it, a destination
+    of weight 0 is never less: its product is 0.
     """
     begin = next((at for at, one in enumerate(destinations) if one.weight > 0), None)
     if begin is None:
@@ -67,19 +67,9 @@ def sed(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | No
 
 def nq(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
     """Return the first destination without an active connection, or else that of ``sed``."""
-    least: int | None = None
-    for position, one in enumerate(destinations):
-        if one.weight == 0:
-            continue
-        if conns[position].active == 0:
-            return position
-        if least is None:
-            least = position
-            continue
-        ours = (conns[least].active + 1) * one.weight
-        if ours > (conns[position].active + 1) * destinations[least].weight:
-            least = position
-    return least
+    usable = (at for at, one in enumerate(destinations) if one.weight > 0)
+    idle = next((at for at in usable if conns[at].active == 0), None)
+    return sed(destinations, conns) if idle is None else idle
 
 
 def ovf(destinations: Sequence[Destination], conns: Sequence[Conns]) -> int | None:
