@@ -32,7 +32,7 @@ _CONNECTION = (
 )
 _POLICY = (
     *((name, "I") for name in ("first", "size", "table")),
-    *(("masquerade", "B"), ("reject", "B"), ("zero", "2s")),
+    *(("masquerade", "B"), ("reject", "B"), ("trials", "B"), ("zero", "B")),
 )
 _REFUSALS = ("rejected__no_endpoints", "dropped__no_endpoints", "dropped__source_range")
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
