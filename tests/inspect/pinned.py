@@ -82,7 +82,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "backend_loads": ("array", _NUMBER, (("connections", "Q"), ("sockets", "Q"))),
     "backend_counters": ("percpu_array", _NUMBER, tuple((name, "Q") for name in _TRAFFIC)),
-    "quarantined": ("hash", _NUMBER, (("until", "Q"), ("state", "Q"))),
+    "quarantined": ("hash", _NUMBER, tuple((name, "Q") for name in ("until", "state", "tried"))),
     "endpoints": ("hash", _PLACE, _NUMBER),
     "services": (
         "hash",
