@@ -41,6 +41,12 @@ enum fragment {
 	FRAGMENT_LATER, /* without ports */
 };
 
+/* Why a packet of a known connection opens one anew. */
+enum reuse {
+	REUSE_CLOSED = 1, /* the known one is closed */
+	REUSE_MOVED,	  /* its backend is in quarantine, and has not answered */
+};
+
 struct packet {
 	struct flow flow;
 	struct flow after; /* what `flow` must become */
@@ -50,7 +56,7 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 icmp_error;
 	__u8 echo;     /* an echo request: it has no flow, but may be for a cluster IP */
-	__u8 reuse;    /* the flow's connection is closed, and this opens another */
+	__u8 reuse;    /* of enum reuse; 0: it does not */
 	__u8 fragment; /* of enum fragment */
 	__u8 fragment_protocol;
 	__u8 hop; /* 1: the fast path forwards it, so its hop limit is decremented */

@@ -33,6 +33,7 @@ SHORT = {
     "step_echo": "echo",
     "step_schedule": "sched",
     "step_attempt": "attempt",
+    "step_trial": "trial",
     # maps
     "affinities": "affinity",
     "backend_counters": "be_count",

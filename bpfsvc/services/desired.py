@@ -262,7 +262,7 @@ def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Polici
 
 def _policy(slots: Slots, reachable: Range, *, masquerade: bool) -> Policy:
     """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops."""
-    first, size, table, refuses = reachable
+    first, size, table, refuses, trials = reachable
     if size:
-        return Policy(first, size, masquerade, refuses, table)
+        return Policy(first, size, masquerade, refuses, table, trials)
     return Policy(0, 0, False, reject=refuses or not slots.anything)

@@ -77,7 +77,8 @@ class Policy(NamedTuple):
 
     With ``size`` 0, or where the place in the table has no slot, there is no backend: with
     ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
-    the table of these slots; 0: none, any slot may be chosen.
+    the table of these slots; 0: none, any slot may be chosen. ``trials``: the number of backends on
+    trial (:mod:`bpfsvc.services.quarantine`), in the slots behind these.
     """
 
     first: int
@@ -85,6 +86,7 @@ class Policy(NamedTuple):
     masquerade: bool
     reject: bool
     table: int = 0
+    trials: int = 0
 
 
 class Policies(NamedTuple):

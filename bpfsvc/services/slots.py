@@ -1,8 +1,9 @@
 """Where the endpoints of a service port stand in the kernel: ranges of backend slots, and tables.
 
 C stands in the first slots and L in the next, only where they are needed; equal sets share slots.
-A range holds the endpoints that may be chosen. Those of weight 0 stand behind all ranges: nobody
-new comes to them, but their connections go on and are counted.
+A range holds the endpoints that may be chosen. Those on trial stand behind their range, and those
+of weight 0 behind all ranges: nobody new comes to these, but their connections go on and are
+counted.
 """
 
 from __future__ import annotations
@@ -19,20 +20,25 @@ from bpfsvc.services.entries import PLACE_BYTES, Backend, Place, PolicyWeights, 
 from bpfsvc.services.quarantine import left_out
 from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, in_order, lay_out
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
-from bpfsvc.services.slow_start import Shares, gradual
+from bpfsvc.services.slow_start import gradual
 from bpfsvc.services.weights import USUAL
+
+_MOST_TRIALS = 255
+"""Endpoints on trial at once; the number is a byte."""
 
 
 class Range(NamedTuple):
     """Backend slots ``first .. first + size - 1``, and the number of places in their table.
 
     ``refuses``: clients for whom nothing can be chosen are refused, though there are endpoints.
+    ``trials``: the number of endpoints on trial, in the slots behind.
     """
 
     first: int
     size: int
     table: int = 0
     refuses: bool = False
+    trials: int = 0
 
 
 class Slots(NamedTuple):
@@ -75,10 +81,9 @@ def place(
     if scheduling is USUAL_SCHEDULING and default == RANDOM:
         return _unscheduled(cluster, local, anything)
     weight = partial(_weight, endpoints, scheduling)
-    away = scheduling.away if endpoints.key.protocol == IPPROTO_TCP else ()
-    return _scheduled(
-        cluster, local, anything, scheduling.scheduler or default, weight, scheduling.shares, away
-    )
+    if endpoints.key.protocol != IPPROTO_TCP:
+        scheduling = scheduling._replace(away=(), trial=())
+    return _scheduled(cluster, local, anything, scheduling, default, weight)
 
 
 def usable_sets(
@@ -111,15 +116,15 @@ def _scheduled(
     cluster: list[Backend],
     local: list[Backend],
     anything: bool,
-    scheduler: Scheduler,
+    scheduling: Scheduling,
+    default: Scheduler,
     weight: Callable[[Backend], int],
-    shares: Shares,
-    away: tuple[Place, ...],
 ) -> Placed:
     """Place endpoints among which a scheduler chooses by their weights.
 
-    ``away``: endpoints in quarantine. They have weight 0, and their clients go elsewhere.
+    Those in quarantine, or on trial after it, have weight 0, and their clients go elsewhere.
     """
+    scheduler = scheduling.scheduler or default
     backends: list[Backend] = []
     quiesced: dict[Backend, None] = {}
     ranges: list[Range] = []
@@ -129,21 +134,28 @@ def _scheduled(
     for endpoints in [cluster] if cluster == local else [cluster, local]:
         endpoints = in_order(scheduler, endpoints, weight)
         weighted = [(one, weight(one)) for one in endpoints]
-        gone = left_out([one.place for one, of_one in weighted if of_one], away)
+        of_some = [one.place for one, of_one in weighted if of_one]
+        gone = left_out(of_some, (*scheduling.away, *scheduling.trial))
         if gone:
             weighted = [(one, 0 if one.place in gone else of_one) for one, of_one in weighted]
-        by, weights = gradual(_with_fallback(scheduler) if gone else scheduler, shares, weighted)
+        by, weights = gradual(
+            _with_fallback(scheduler) if gone else scheduler, scheduling.shares, weighted
+        )
         chosen = list(compress(endpoints, weights))
-        quiesced |= dict.fromkeys(compress(endpoints, map(not_, weights)))
+        tried = gone.intersection(scheduling.trial)
+        on_trial = [one for one in endpoints if one.place in tried][:_MOST_TRIALS]
+        nobody = compress(endpoints, map(not_, weights))
+        quiesced |= dict.fromkeys(one for one in nobody if one not in on_trial)
         places = [one.place for one in endpoints]
         schedule, table, of_slots = lay_out(by, list(zip(places, weights, strict=True)))
         refuses = bool(endpoints) and (not chosen or _has_gap(table) or schedule.may_refuse)
-        ranges.append(Range(len(backends), len(chosen), len(table) // PLACE_BYTES, refuses))
+        length = len(table) // PLACE_BYTES
+        ranges.append(Range(len(backends), len(chosen), length, refuses, len(on_trial)))
         if table:
             tables.append((len(backends), table))
         if of_slots:
             candidates.append((len(backends), of_slots))
-        backends += chosen
+        backends += chosen + on_trial
     slots = Slots(ranges[0], ranges[-1], anything, schedule.value)
     return Placed((*backends, *quiesced), slots, tuple(tables), tuple(candidates))
 

@@ -51,10 +51,12 @@ def asked(
     return outcome._replace(client=client), Known(thing, (SLICE,))
 
 
-def outcome_of(thing: Service, shares: Shares, verdict: str = "dnat", at: Place = TWO) -> Outcome:
+def outcome_of(
+    thing: Service, shares: Shares, verdict: str = "dnat", at: Place = TWO, **others: Any
+) -> Outcome:
     """Return what becomes of a packet of a pod to a Service of three endpoints."""
     scheduling, _ = read_scheduling(thing, [SLICE])
-    scheduling = scheduling._replace(shares=shares)
+    scheduling = scheduling._replace(shares=shares, **others)
     ((port, entries),) = evaluate(thing, [SLICE], NODE, CONFIG, scheduling).entries.items()
     slots = [(one, 1 + at) for at, one in enumerate(entries.backends)]
     owner = applied(port, 80, 1, 1, slots, entries.frontends, entries.extra)
@@ -131,6 +133,24 @@ def test_endpoints_of_weight_0_are_named() -> None:
     assert texts[1:] == [
         "scheduler rr: 2 endpoints take turns",
         "10.0.0.1:8080 is not chosen: its weight is 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("away", "is not chosen: connections to it failed (quarantine)"),
+        ("trial", "is on trial after a quarantine: it gets one new connection at a time"),
+    ],
+)
+def test_an_endpoint_in_quarantine_or_on_trial_is_named(state: str, text: str) -> None:
+    thing = service(annotations={"bpfsvc.io/quarantine": "1 failure/10s for 30s"})
+    outcome = outcome_of(thing, NO_SHARES, **{state: (ONE,)})
+    found = reasons(outcome, Known(thing, (SLICE,)), NODE, (), {ONE: state == "trial"})
+    assert list(found)[3:] == [
+        "endpoints see the address of the client",
+        "scheduler random: one of 2 endpoints at random",
+        f"10.0.0.1:8080 {text}",
     ]
 
 
