@@ -290,6 +290,19 @@ def test_the_backends_of_this_node_are_a_set_of_their_own(
 
 
 @by_schedule
+def test_a_client_without_backends_changes_nothing(
+    counted_ipv4: Loaded, schedule: Schedule
+) -> None:
+    """As of policy Local on a node without endpoints: it is dropped, and others are served."""
+    weights = [9] * 64
+    counted_ipv4.program(schedule, weights)
+    assert counted_ipv4.open(2000) == 0
+    counted_ipv4.program(schedule, weights, pods=False)
+    assert {counted_ipv4.open(2001 + number) for number in range(8)} == {None}
+    assert kept(counted_ipv4, counted_ipv4.peers.vip) == [0]
+
+
+@by_schedule
 def test_a_question_changes_nothing(counted_ipv4: Loaded, schedule: Schedule) -> None:
     """The answer is what the next connection gets."""
     counted_ipv4.program(schedule, (4, 4))
