@@ -60,6 +60,18 @@ def test_what_a_killed_agent_has_written_for_an_address_is_kept_if_it_is_needed(
     assert list(cluster.kernel.localities) == [entry]
 
 
+def test_a_new_endpoint_does_not_get_the_numbers_of_one_that_is_gone() -> None:
+    """Those of its connections that are left would count for it, and what an address kept."""
+    cluster = Cluster()
+    cluster.apply(scheduled("lblc"), endpoint_slice(ONE, TWO))
+    before = {one.counters_id for one in cluster.kernel.backends.values()}
+    cluster.apply(endpoint_slice(ONE))
+    cluster.apply(endpoint_slice(ONE, THREE))
+    ids = {one.address: one.counters_id for one in cluster.kernel.backends.values()}
+    assert ids[pack("10.0.0.1")] in before
+    assert ids[pack("10.0.0.3")] not in before
+
+
 def test_with_more_backends_than_are_compared_no_address_keeps_any() -> None:
     cluster = Cluster()
     many = [f"10.0.{number}.1 there" for number in range(65)]
