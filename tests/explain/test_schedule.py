@@ -176,6 +176,7 @@ def test_all_endpoints_may_have_weight_0() -> None:
         ("wrr", ["10.0.0.1:8080 is new: its share is 15 % of the usual (slow start)"]),
         ("mh", ["10.0.0.1:8080 is new: its share is 15 % of the usual (slow start)"]),
         ("sh", []),
+        ("fo", []),
     ],
 )
 def test_the_share_of_a_new_endpoint_is_named_where_it_grows(
