@@ -145,7 +145,8 @@ def test_endpoints_of_weight_0_are_named() -> None:
 )
 def test_an_endpoint_in_quarantine_or_on_trial_is_named(state: str, text: str) -> None:
     thing = service(annotations={"bpfsvc.io/quarantine": "1 failure/10s for 30s"})
-    outcome = outcome_of(thing, NO_SHARES, **{state: (ONE,)})
+    out: dict[str, Any] = {state: (ONE,)}
+    outcome = outcome_of(thing, NO_SHARES, **out)
     found = reasons(outcome, Known(thing, (SLICE,)), NODE, (), {ONE: state == "trial"})
     assert list(found)[3:] == [
         "endpoints see the address of the client",

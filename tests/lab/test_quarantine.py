@@ -77,14 +77,12 @@ def broken(pod: LabPod, rule: str) -> Iterator[Callable[[], None]]:
         heal()
 
 
-def call(
-    testbed: Testbed, where: str, family: int, *, patient: bool = False
-) -> OpenConnection:
+def call(testbed: Testbed, where: str, family: int, *, patient: bool = False) -> OpenConnection:
     """Connect through the Service.
 
-    If it is not patient, a client gives up by itself after the second SYN. The limits of the lab become longer on a slow
-    machine, but how long an endpoint is left out does not: it would be back before the state is
-    looked at.
+    If it is not patient, a client gives up by itself after the second SYN. The limits of the lab
+    become longer on a slow machine, but how long an endpoint is left out does not: it would be back
+    before the state is looked at.
     """
     if where == "client":
         to = (testbed.node.address(family), SICK.node_port)

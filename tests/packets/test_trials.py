@@ -1,4 +1,4 @@
-"""A backend on trial gets one connection at a time, until it is known how that one's attempt ends."""
+"""A backend on trial gets one connection at a time, until it is known how that attempt ends."""
 
 from __future__ import annotations
 

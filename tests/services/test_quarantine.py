@@ -194,12 +194,12 @@ def test_those_on_trial_are_told_in_the_order_in_which_they_left() -> None:
     judged.at(0, failed=[B] * 3)
     judged.at(1, failed=[A] * 3)
     judged.at(31)
-    assert judged.out == ((), (place(B), place(A)))
+    assert list(judged.out) == [(), (place(B), place(A))]
     judged.at(32, failed=[B])
-    assert judged.out == ((place(B),), (place(A),))
+    assert list(judged.out) == [(place(B),), (place(A),)]
     judged.groups([B, C, D])
     judged.at(33)
-    assert judged.out == ((place(B),), ())
+    assert list(judged.out) == [(place(B),), ()]
 
 
 def test_a_trial_goes_on_while_another_endpoint_is_out() -> None:
