@@ -15,7 +15,6 @@ from collections.abc import Iterable
 
 from bpfsvc.base.errors import MapFull
 
-
 _RESTING = 4096
 """So many ids of counters are left unused before one is used again, if there is room."""
 

@@ -52,7 +52,9 @@ def test_what_a_killed_agent_has_written_for_an_address_is_kept_if_it_is_needed(
     """It got as far as that with another scheduler; its successor carries the change out."""
     cluster = Cluster()
     cluster.apply(scheduled("wlc"), endpoint_slice(ONE, TWO))
-    entry = LocalityEntry(cluster.kernel.frontends[VIP].service_id, VIP.address, False, Schedule.LBLC)
+    entry = LocalityEntry(
+        cluster.kernel.frontends[VIP].service_id, VIP.address, False, Schedule.LBLC
+    )
     cluster.kernel.localities[entry] = entry
     cluster.planner.cache.apply([scheduled("lblc")], ())
     cluster.restart()
