@@ -63,13 +63,14 @@ struct packet {
 	__u32 fragment_id;
 	__u8 via;	    /* of enum forwarding; between steps */
 	__u8 passes_egress; /* egress may have to translate it: it is of no direct flow */
-	__u8 to_peer;	    /* on the fast path: to the other end of a veth, in a pod */
-	__u8 to_pod;	    /* to a pod of this node, by that way or by its interface */
-	__u8 egress_done;   /* nothing is left to do at egress */
-	__u8 redirected;    /* it is rewritten by a step, and takes the fast path then */
-	__u8 outside;	    /* of a first packet: its connection is one from outside to a pod */
+	__u8 to_pod; /* on the fast path: to a pod of this node by its interface, or past that */
+	__u8 egress_done; /* nothing is left to do at egress */
+	__u8 redirected;  /* it is rewritten by a step, and takes the fast path then */
+	__u8 outside;	  /* of a first packet: its connection is one from outside to a pod */
+	__u8 zero;
 	__be16 tcp_window;
 	__be32 tcp_acknowledged;
+	__u32 to_peer; /* on the fast path: past this interface, a veth, to its end in a pod */
 	struct fast_path_ends ends; /* of a first packet */
 	__u64 route[8];		    /* on the fast path: struct bpf_fib_lookup */
 	struct port_search search;  /* for a port to masquerade to */

@@ -66,6 +66,7 @@ SHORT = {
     "new_connections": "newconns",
     "netfilter_flows": "nf_flows",
     "node_addresses": "nodeaddr",
+    "pod_ports": "podports",
     "port_filters": "ports",
     "quarantined": "quarant",
     "positions": "position",
