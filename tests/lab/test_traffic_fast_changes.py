@@ -33,9 +33,8 @@ def changing(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield testbed
 
 
-def announce(pod: LabPod) -> None:
+def announce(pod: LabPod, mac: str) -> None:
     """Tell all on a pod's link which hardware address its addresses have, as CNI plugins do."""
-    mac = pod.uplink.mac
     with pod.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
         link.bind(("eth0", 0))
         for family, address in pod.addresses.items():
@@ -61,7 +60,7 @@ def backend_of(
     pod = node.add_pod(addresses=addresses or [])
     if mac:
         pod.uplink.set(address=mac)
-    announce(pod)
+    announce(pod, mac or pod.uplink.mac)
     pod.serve()
     testbed.cluster.apply("one", *objects(ONE[0], [pod]))
     return pod
@@ -121,10 +120,10 @@ def test_an_address_that_another_pod_of_the_node_has_now_is_reached_there_at_onc
 @pytest.mark.parametrize("changing", ["bridge"], indirect=True)
 @pytest.mark.parametrize("node", [0, 1], ids=["on this node", "on another node"])
 def test_both_addresses_of_a_pod_lead_to_the_port_of_the_pod_that_has_them_now(
-    changing: Testbed, family: int, node: int
+    changing: Testbed, family: int, transport: Protocol, node: int
 ) -> None:
     """Some CNI plugins make the hardware address of the IPv4 one."""
-    replace_pod(changing, family, "tcp", node, node, same_hardware=True)
+    replace_pod(changing, family, transport, node, node, same_hardware=True)
 
 
 @pytest.mark.parametrize("changing", ROUTED, indirect=True)
