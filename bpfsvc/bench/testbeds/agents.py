@@ -136,7 +136,8 @@ class CompilerPeak:
     """Watches for an agent's compiler process, and notes its largest resident size in MB."""
 
     def __init__(self, agent: BenchAgent) -> None:
-        self._children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+        # A child belongs to the thread that started it, and the programs are built by a thread.
+        self._tasks = Path(f"/proc/{agent.pid}/task")
         self._done = threading.Event()
         self._peak = 0
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -150,12 +151,11 @@ class CompilerPeak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.005):
-            try:
-                for child in self._children.read_text().split():
-                    size = _sizes(Path("/proc", child, "status")).get("VmHWM", 0)
-                    self._peak = max(self._peak, size)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # what ended meanwhile
+                for children in self._tasks.glob("*/children"):
+                    for child in children.read_text().split():
+                        size = _sizes(Path("/proc", child, "status")).get("VmHWM", 0)
+                        self._peak = max(self._peak, size)
 
 
 def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
