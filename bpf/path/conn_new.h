@@ -329,8 +329,9 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 }
 
 /*
- * Find the place of a first packet's backend, if the address that it is for keeps its backends.
- * Then begin anew with the packet. (Here the verifier follows the comparison once.)
+ * Find the place of a first packet's backend, if the address that it is for keeps its backends, and
+ * whether it spills over. Then begin anew with the packet. (Here the verifier follows the comparison
+ * once.)
  */
 static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *packet)
 {
@@ -340,6 +341,10 @@ static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *pa
 		.protocol = packet->flow.protocol,
 	};
 
+	struct schedule_work *work = schedule_work_get();
+
+	if (work)
+		spill_decide(work);
 	schedule_locality(&asked, packet->client.class, true);
 	return tail_call(skb, STEP_FIRST);
 }

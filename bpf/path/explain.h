@@ -11,6 +11,7 @@
 #include "path/backend_select.h"
 #include "path/client.h"
 #include "path/schedule_locality.h"
+#include "path/schedule_work.h"
 
 /* The question, as data of a test packet. `choice` is empty, and the answer is written there. */
 struct question {
@@ -19,26 +20,34 @@ struct question {
 	struct frontend_key frontend;
 	struct client client;
 	struct choice choice;
+	__u32 spilled; /* the client may be given any backend that serves */
 };
 
 static inline int explain_question(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
-	struct choosing choosing = {.chooser = CHOOSER_EXPLAIN};
+	struct choosing choosing = {.chooser = CHOOSER_EXPLAIN | CHOOSER_UNDECIDED};
+	struct schedule_work *work = schedule_work_get();
 	struct question question;
 	int verdict;
 
-	if (!settings || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
+	if (!settings || !work || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
 		return -1;
 	if (question.client.class == CLIENT_UNKNOWN)
 		question.client.class =
 			client_class(settings, skb->ifindex, &question.client.address);
 	loopback_normalize(&question.frontend.address);
-	schedule_locality(&question.frontend, question.client.class, false);
 	choosing.asked = question.frontend;
 	choosing.client = question.client;
+	work->spilling.spills = 0;
+	if (choose(&choosing) == VERDICT_SCHEDULE)
+		decide_spill(&choosing);
+	schedule_locality(&question.frontend, question.client.class, false);
+	choosing.chooser = CHOOSER_EXPLAIN;
 	verdict = choose(&choosing);
 	question.choice = choosing.choice;
+	question.spilled = work->spilling.spills & 1;
+	work->stepped = 0; /* no packet follows */
 	/* The answer names the entry by its key, as choose() has found it. */
 	frontend_find(&question.frontend);
 	if (bpf_skb_store_bytes(skb, 0, &question, sizeof(question), 0))

@@ -8,7 +8,7 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.services.entries import COMPARED, Place
-from bpfsvc.services.registry import LocalityEntry
+from bpfsvc.services.registry import LocalityEntry, among
 from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import scheduler_text
 from bpfsvc.services.slow_start import FULL, Shares
@@ -102,7 +102,7 @@ def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
     if outcome.client == "node":
         yield f"processes of the node get the least loaded of all, whatever {address} has"
         return
-    key = LocalityEntry(owner.service_id, outcome.frontend.address, policy.first > 0, schedule)
+    key = LocalityEntry(owner.service_id, outcome.frontend.address, among(policy), schedule)
     had, counters = kept(key), owner.counters()
     usable = [one.place for one in outcome.backends if counters[one.place] in had]
     texts = ", ".join(endpoint_text(*one) for one in usable)
