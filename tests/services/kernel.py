@@ -47,8 +47,8 @@ from bpfsvc.services.registry import (
     ScheduleTableEntry,
     ServiceMap,
     ServiceName,
-    among,
     SourceRangeEntry,
+    among,
 )
 from bpfsvc.services.schedulers import NO_SLOT, Schedule
 from tests.services.objects import CONFIG

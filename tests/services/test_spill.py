@@ -10,8 +10,8 @@ import pytest
 
 from bpfsvc.model import EndpointSlice, Node, Service
 from bpfsvc.services.entries import Policies, Policy
-from bpfsvc.services.quarantine import Outcome
 from bpfsvc.services.ids import Ids
+from bpfsvc.services.quarantine import Outcome
 from bpfsvc.services.registry import SPILLS, SpillEntry, among
 from bpfsvc.services.restore import restore
 from bpfsvc.services.schedulers import Schedule
