@@ -92,7 +92,7 @@ slow: $(VENV)/installed-test $(KERNEL)/version | compared
 api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
 
-kernels: $(VENV)/installed-test $(KERNEL)/version
+kernels: $(VENV)/installed-test $(KERNEL)/version | compared
 	@$(PYTEST) tests/kernels $(ARGS)
 
 image: $(VENV)/installed-test | containers

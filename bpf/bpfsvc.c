@@ -15,7 +15,6 @@
 #include "maps/direct_flows.h"
 #include "maps/fragments.h"
 #include "maps/metadata.h"
-#include "maps/quarantined.h"
 #include "maps/settings.h"
 #include "path/attempts.h"
 #include "path/conn_established.h"
@@ -58,7 +57,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 		if (hook == HOOK_EGRESS && !connection->reply) {
 			connection_reopen(&packet->flow, connection);
 		} else {
-			packet->reuse = 1;
+			packet->reuse = REUSE_CLOSED;
 			connection = NULL;
 		}
 	}
@@ -157,6 +156,14 @@ int step_schedule(struct __sk_buff *skb)
 	struct packet *packet = packet_get();
 
 	return packet ? first_packet_schedule(skb, packet) : TC_ACT_SHOT;
+}
+
+/* A first packet that may be the trial of a backend. */
+int step_trial(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? first_packet_try(skb, packet) : TC_ACT_SHOT;
 }
 
 /* A first packet whose backend is chosen: the entries for the packets that follow. */

@@ -41,6 +41,12 @@ enum fragment {
 	FRAGMENT_LATER, /* without ports */
 };
 
+/* Why a packet of a known connection opens one anew. */
+enum reuse {
+	REUSE_CLOSED = 1, /* the known one is closed */
+	REUSE_MOVED,	  /* its backend is in quarantine, and has not answered */
+};
+
 struct packet {
 	struct flow flow;
 	struct flow after; /* what `flow` must become */
@@ -50,20 +56,21 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 icmp_error;
 	__u8 echo;     /* an echo request: it has no flow, but may be for a cluster IP */
-	__u8 reuse;    /* the flow's connection is closed, and this opens another */
+	__u8 reuse;    /* of enum reuse; 0: it does not */
 	__u8 fragment; /* of enum fragment */
 	__u8 fragment_protocol;
 	__u8 hop; /* 1: the fast path forwards it, so its hop limit is decremented */
 	__u32 fragment_id;
 	__u8 via;	    /* of enum forwarding; between steps */
 	__u8 passes_egress; /* egress may have to translate it: it is of no direct flow */
-	__u8 to_peer;	    /* on the fast path: to the other end of a veth, in a pod */
-	__u8 to_pod;	    /* to a pod of this node, by that way or by its interface */
-	__u8 egress_done;   /* nothing is left to do at egress */
-	__u8 redirected;    /* it is rewritten by a step, and takes the fast path then */
-	__u8 outside;	    /* of a first packet: its connection is one from outside to a pod */
+	__u8 to_pod; /* on the fast path: to a pod of this node by its interface, or past that */
+	__u8 egress_done; /* nothing is left to do at egress */
+	__u8 redirected;  /* it is rewritten by a step, and takes the fast path then */
+	__u8 outside;	  /* of a first packet: its connection is one from outside to a pod */
+	__u8 zero;
 	__be16 tcp_window;
 	__be32 tcp_acknowledged;
+	__u32 to_peer; /* on the fast path: past this interface, a veth, to its end in a pod */
 	struct fast_path_ends ends; /* of a first packet */
 	__u64 route[8];		    /* on the fast path: struct bpf_fib_lookup */
 	struct port_search search;  /* for a port to masquerade to */

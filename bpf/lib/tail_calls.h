@@ -10,7 +10,7 @@
 
 /* By their place in `steps`; the program of STEP_X is `step_x`. */
 enum step {
-	STEP_FIRST,	  /* a packet of no known connection, or a SYN on a closed one */
+	STEP_FIRST,	  /* a packet of no known connection, or a SYN that opens one anew */
 	STEP_ESTABLISHED, /* a packet of a connection whose entries need more than an update */
 	STEP_ICMP,	  /* an ICMP error */
 	STEP_PARSE_SLOW,  /* fragments, IPv6 extension headers */
@@ -22,6 +22,7 @@ enum step {
 	STEP_ECHO,	  /* an echo request that is answered */
 	STEP_SCHEDULE,	  /* a first packet whose choice needs more than others do */
 	STEP_ATTEMPT,	  /* before STEP_ESTABLISHED, until it is known how an attempt ends */
+	STEP_TRIAL,	  /* before STEP_OPEN, while a backend is on trial */
 	STEPS,
 };
 

@@ -23,11 +23,20 @@ struct backend {
 
 MAP("hash", struct backend_key, struct backend, backends, MAX_BACKEND_SLOTS, BPF_F_NO_PREALLOC);
 
+/* What is noted of an attempt to connect. */
+enum watched {
+	WATCHED_NOT,
+	WATCHED,	 /* how it ends */
+	WATCHED_MAY_TRY, /* of a choice: the same, and it may be the trial of another backend */
+	WATCHED_TRIAL,	 /* the same, and it is the trial of its backend (quarantined.h) */
+	WATCHED_FAILED,	 /* nothing: it has failed, but the client may go on */
+};
+
 struct choice {
 	struct backend backend;
 	__u32 service;
 	__u8 masquerade;
 	__u8 sticky;  /* the service has session affinity */
 	__u8 counts;  /* for the load of the backend */
-	__u8 watched; /* how the attempt to connect ends is noted */
+	__u8 watched; /* of enum watched */
 };

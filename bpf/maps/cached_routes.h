@@ -21,11 +21,13 @@ struct cached_route {
 	__u32 traffic_class;
 	__u16 tick;	/* when it was asked for */
 	__u16 mtu;	/* of the way, IP header included; 0: there is no route in this place */
-	__u8 peer;	/* it leads into a pod, past the pod's interface */
 	__u8 both_ways; /* packets back to the source leave by the interface that these come by */
 	__u8 of_port;	/* these come by the port of a bridge */
 	__u8 asked;	/* how often */
-	__u8 pod;	/* it leads to a pod of this node, be it past the interface or not */
+	__u8 pod;	/* it leads to a pod of this node by the pod's interface, or past that */
+	__u8 zero;
+	__u32 peer; /* into a pod, past this interface of the pod; 0: by an interface */
+	__u32 zero_too;
 	__u64 route[8]; /* struct bpf_fib_lookup */
 };
 

@@ -62,7 +62,7 @@ struct connection {
 	/* One end is no pod, and packets take the fast path; see path/fast_path.h. */
 	__u8 outside;
 	__u8 client_first; /* both have sent their FIN, the backend after it had seen the client's */
-	__u8 watched; /* it is not known yet how this attempt to connect ends; see path/attempts.h */
+	__u8 watched; /* of enum watched, until it is known how the attempt ends (attempts.h) */
 	__u8 zeros[5];
 };
 

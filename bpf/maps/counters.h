@@ -24,6 +24,7 @@ struct counters {
 	__u64 dropped__redirects;
 	__u64 source_ports_changed;
 	__u64 connections_reopened;
+	__u64 connections_moved; /* opened anew: their backend is in quarantine */
 	__u64 connections_raced; /* two first packets at once, of which one used the other's entry */
 	__u64 direct_flows_noticed;
 	__u64 icmp_errors_translated;

@@ -16,8 +16,8 @@ struct policy {
 	__u32 table; /* places in the schedule's table; 0: one for each slot, without a table */
 	__u8 masquerade;
 	__u8 reject; /* without an endpoint: refuse the client, else drop silently */
+	__u8 trials; /* backends on trial, in the slots behind (quarantined.h) */
 	__u8 spills; /* to all that serve, whose slots are right before these; see spills.h */
-	__u8 zero;
 };
 
 /* What gives the number of a place in the schedule's table. */

@@ -11,6 +11,7 @@
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/positions.h"
+#include "maps/quarantined.h"
 #include "maps/refusals.h"
 #include "maps/service_networks.h"
 #include "maps/settings.h"
@@ -38,6 +39,7 @@ enum chooser {
 	CHOOSER_PACKET,
 	CHOOSER_NODE_SOCKET, /* which no tc program translates */
 	CHOOSER_POD_SOCKET,
+	CHOOSER_TRIAL,	     /* a node's socket, which may try a backend that is on trial */
 	CHOOSER_EXPLAIN = 4, /* nothing is counted */
 	/* Beside one of these, until it has been decided whether the connection spills over. */
 	CHOOSER_UNDECIDED = 8,
@@ -51,8 +53,11 @@ static inline __u32 not_zero(__u32 number)
 	return number >> 31;
 }
 
-/* Set `key` to the slot of the client's last backend, if the policy still has that. */
-static inline void affinity_apply(struct backend_key *key, const struct policy *policy,
+/*
+ * Set `key` to the slot of the client's last backend. False if the policy does not have that, or
+ * not any more.
+ */
+static inline bool affinity_apply(struct backend_key *key, const struct policy *policy,
 				  const struct address *client, __u32 seconds)
 {
 	/* One after the other in the same memory: of this, the stack has little. */
@@ -64,7 +69,7 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 	struct position *position;
 
 	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
-		return;
+		return false;
 	asked.place.service = key->service;
 	asked.place.generation = key->generation;
 	asked.place.address = last->backend;
@@ -72,17 +77,21 @@ static inline void affinity_apply(struct backend_key *key, const struct policy *
 	asked.place.zero = 0;
 	position = positions.lookup(&asked.place);
 	if (!position)
-		return;
+		return false;
 	if (policy_has(policy, position->slots[0]))
 		key->slot = position->slots[0];
 	else if (policy_has(policy, position->slots[1]))
 		key->slot = position->slots[1];
+	else
+		return false;
+	return true;
 }
 
 /*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
  * not know the port of the client yet, and the verifier has less to follow; and tc has an entry of
- * each connection, by which it is counted, and can be reset when its backend leaves.
+ * each connection, by which it is counted, can be reset when its backend leaves, or moved when it
+ * is silent.
  */
 static inline bool slot_choose(struct backend_key *key, const struct frontend *frontend,
 			       const struct policy *policy, __u64 number, enum chooser chooser)
@@ -90,7 +99,7 @@ static inline bool slot_choose(struct backend_key *key, const struct frontend *f
 	key->slot = policy->first + (__u32)((number * policy->size) >> 32);
 	if (chooser == CHOOSER_POD_SOCKET)
 		return !(frontend->schedule | policy->table | frontend->removal |
-			 frontend->counted);
+			 frontend->counted | policy->trials);
 	if (frontend->schedule | policy->table | policy->spills)
 		schedule_apply(key, policy, number, frontend->schedule);
 	return true;
@@ -111,10 +120,11 @@ static inline int guard(const struct address *address, __u32 *service)
 }
 
 /* Note what is to be counted and noted of the connection. */
-static inline void choice_mark(struct choice *choice, const struct frontend *frontend)
+static inline void choice_mark(struct choice *choice, const struct frontend *frontend,
+			       const struct policy *policy)
 {
 	choice->counts = schedule_counts(frontend->schedule) | frontend->counted;
-	choice->watched = frontend->watched;
+	choice->watched = frontend->watched + not_zero(policy->trials);
 }
 
 /*
@@ -149,8 +159,8 @@ static inline int choose_numbered(struct frontend_key *frontend_key, struct fron
 		if (policy.size) {
 			if (!slot_choose(&key, frontend, &policy, number, chooser))
 				return VERDICT_BY_TC;
-			if (affinity)
-				affinity_apply(&key, &policy, &client->address, affinity);
+			if (affinity && affinity_apply(&key, &policy, &client->address, affinity))
+				policy.trials = 0;
 			backend = backends.lookup(&key);
 			if (backend)
 				choice->backend = *backend;
@@ -165,7 +175,7 @@ static inline int choose_numbered(struct frontend_key *frontend_key, struct fron
 			return policy.reject ? VERDICT_REJECT : VERDICT_DROP;
 		choice->masquerade = policy.masquerade;
 		choice->sticky = not_zero(affinity);
-		choice_mark(choice, frontend);
+		choice_mark(choice, frontend, &policy);
 		return VERDICT_DNAT;
 	}
 	return VERDICT_DROP;
@@ -225,6 +235,50 @@ static inline int choose_for_packet(struct frontend_key *frontend_key, const str
 	return choose_found(frontend_key, frontend, client, number, choice, CHOOSER_PACKET);
 }
 
+/*
+ * Copy the backend of a slot of `frontend`. False where the entries change at this moment.
+ */
+static inline bool slot_read(struct frontend_key *frontend_key, struct frontend *frontend,
+			     struct backend_key *key, struct choice *choice, struct backend *copy)
+{
+	struct backend *backend;
+
+	key->service = frontend->service;
+	key->generation = frontend->generation;
+	backend = backends.lookup(key);
+	if (!backend)
+		return false;
+	*copy = *backend;
+	frontend = frontends.lookup(frontend_key);
+	return frontend && frontend->service == key->service && key->service == choice->service &&
+	       frontend->generation == key->generation;
+}
+
+/*
+ * Send a connection to a backend on trial of its frontend, if no other connection tries that one.
+ * Of several such backends it is one at random.
+ */
+static inline void choose_trial(struct frontend_key *frontend_key, const struct client *client,
+				struct choice *choice)
+{
+	struct frontend *frontend = frontend_find(frontend_key);
+	const struct policy *policy;
+	struct backend_key key = {};
+	struct backend copy;
+
+	choice->watched = WATCHED;
+	if (!frontend)
+		return;
+	policy = policy_for(frontend, client->class);
+	if (!policy->trials)
+		return;
+	key.slot = policy->first + policy->size + bpf_get_prandom_u32() % policy->trials;
+	if (!slot_read(frontend_key, frontend, &key, choice, &copy) || !trial_claim(copy.counters))
+		return;
+	choice->backend = copy;
+	choice->watched = WATCHED_TRIAL;
+}
+
 /* What choose() is asked, and its answer. */
 struct choosing {
 	struct frontend_key asked;
@@ -250,6 +304,10 @@ int subprogram_choose(struct choosing *choosing)
 	/* Linux 6.1 takes a key of a map from here, and not from its caller's memory. */
 	key = choosing->asked;
 	loopback_normalize(&key.address);
+	if (choosing->chooser == CHOOSER_TRIAL) {
+		choose_trial(&key, &choosing->client, &choosing->choice);
+		return VERDICT_DNAT;
+	}
 	return choose_backend(&key, &choosing->client, &choosing->choice, choosing->chooser);
 }
 
@@ -275,25 +333,16 @@ static inline void choose_again(struct frontend_key *frontend_key, const struct 
 {
 	struct frontend *frontend = frontend_find(frontend_key);
 	struct backend_key key = {};
-	struct backend *backend;
 	struct backend copy;
 	struct policy policy;
 
 	if (!frontend || choice->sticky)
 		return;
-	key.service = frontend->service;
-	key.generation = frontend->generation;
 	policy = *policy_for(frontend, client->class);
 	if (!policy.size || policy.table || policy.spills || frontend->schedule)
 		return;
 	key.slot = policy.first + number % policy.size;
-	backend = backends.lookup(&key);
-	if (!backend)
-		return;
-	copy = *backend;
-	frontend = frontends.lookup(frontend_key);
-	if (!frontend || frontend->service != key.service || key.service != choice->service ||
-	    frontend->generation != key.generation)
+	if (!slot_read(frontend_key, frontend, &key, choice, &copy))
 		return;
 	choice->backend = copy;
 	choice->masquerade = policy.masquerade;

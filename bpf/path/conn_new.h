@@ -268,17 +268,19 @@ static inline int conn_new_switched(struct __sk_buff *skb, const struct settings
 }
 
 /*
- * Remove the entries of a closed connection whose flow begins again with a SYN. A SYN from the
+ * Remove the entries of a connection whose flow begins again with a SYN: it is closed, or its
+ * backend has not answered and is in quarantine. A SYN from the
  * client opens a new connection: its backend is chosen at ingress, and at egress it passes as
  * ingress has translated it. A SYN from the backend belongs to no frontend.
  */
 static inline void conn_new_clear(struct packet *packet)
 {
 	struct connection *connection = connection_find(&packet->flow);
+	struct counters *counted = counters_get();
 
-	if (!connection)
+	if (!connection || !counted)
 		return;
-	COUNT(connections_reopened);
+	counted->connections_reopened += packet->reuse & REUSE_CLOSED;
 	packet->after = connection->after;
 	connection_remove(&packet->flow, connection);
 	if (packet->flow.hook == HOOK_INGRESS)
@@ -294,6 +296,12 @@ static inline bool begins_untranslated(const struct settings *settings, const st
 	return !settings->fast_path && !settings->settling && packet->flow.hook == HOOK_INGRESS &&
 	       !packet->passes_egress && tcp_opens(packet->tcp_flags) &&
 	       ends_in_pod_range(settings, &packet->flow, packet->v4);
+}
+
+/* The step of a first packet whose backend is chosen. */
+static inline enum step opening_step(const struct choice *choice)
+{
+	return choice->watched == WATCHED_MAY_TRY ? STEP_TRIAL : STEP_OPEN;
 }
 
 /* Decide on a first packet: let it pass, refuse or drop it, or go on to open its connection. */
@@ -316,7 +324,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	if (verdict == VERDICT_SCHEDULE)
 		return tail_call(skb, STEP_SCHEDULE);
 	if (verdict == VERDICT_DNAT)
-		return tail_call(skb, STEP_OPEN);
+		return tail_call(skb, opening_step(&packet->choice));
 	fragment_passed(packet);
 	if (verdict == VERDICT_NONE) {
 		if (begins_untranslated(settings, packet))
@@ -347,6 +355,19 @@ static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *pa
 		spill_decide(work);
 	schedule_locality(&asked, packet->client.class, true);
 	return tail_call(skb, STEP_FIRST);
+}
+
+/* Have a first packet try a backend that is on trial, if none other does. */
+static inline int first_packet_try(struct __sk_buff *skb, struct packet *packet)
+{
+	struct frontend_key asked = {
+		.address = packet->flow.destination,
+		.port = packet->flow.destination_port,
+		.protocol = packet->flow.protocol,
+	};
+
+	choose_trial(&asked, &packet->client, &packet->choice);
+	return tail_call(skb, STEP_OPEN);
 }
 
 /* Open the connection of a first packet, and translate the packet. */

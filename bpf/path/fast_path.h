@@ -211,7 +211,8 @@ static inline int redirect_to_neighbour(const struct bpf_fib_lookup *route)
 }
 
 /* With link layer addresses: in the pod there may be a bridge, with a virtual machine behind it. */
-static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_lookup *route)
+static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_lookup *route,
+				   __u32 interface)
 {
 	__u8 addresses[MAC_BYTES];
 
@@ -219,14 +220,14 @@ static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_l
 	__builtin_memcpy(addresses + MAC_BYTES / 2, route->smac, MAC_BYTES / 2);
 	if (bpf_skb_store_bytes(skb, 0, addresses, MAC_BYTES, 0))
 		return rewritten(-1);
-	return bpf_redirect_peer(route->ifindex, 0);
+	return bpf_redirect_peer(interface, 0);
 }
 
 static inline int fast_path_leave(struct __sk_buff *skb, struct packet *packet)
 {
 	COUNT(fast_forwarded);
 	if (packet->to_peer)
-		return redirect_to_peer(skb, route_of(packet));
+		return redirect_to_peer(skb, route_of(packet), packet->to_peer);
 	if (packet->egress_done && !packet->to_pod) {
 		struct settings *settings = settings_get();
 

@@ -80,13 +80,14 @@ static inline int fast_path_forward(struct __sk_buff *skb, const struct settings
 			 rewrite_hop_limit(skb, packet))
 		return rewritten(-1);
 	COUNT(fast_forwarded);
-	if (!cached->pod)
+	if (!cached->pod && !cached->peer)
 		egress_done_note(skb, settings);
 	if (tcp_ends(packet->tcp_flags) && (cached->peer || !cached->pod))
 		direct_flow_end_leaving(packet);
 	if (!cached->peer)
 		return redirect_to_neighbour(route);
-	return packet->v4 ? bpf_redirect_peer(route->ifindex, 0) : redirect_to_peer(skb, route);
+	return packet->v4 ? bpf_redirect_peer(cached->peer, 0) :
+			    redirect_to_peer(skb, route, cached->peer);
 }
 
 /* The same for a packet whose flow is known to be fast (PARSED_FAST). */

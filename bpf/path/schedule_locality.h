@@ -135,8 +135,9 @@ static inline void locality_join(struct locality *locality, __u32 counters, __u6
 }
 
 /*
- * Compare all backends of a policy. False if the address has no entry: then there is nothing that it
- * could keep. `counted`: what follows for later connections is written.
+ * Compare all backends of a policy. False if the address has no entry or such clients have no
+ * backend: then there is nothing that it could keep. `counted`: what follows for later connections
+ * is written.
  */
 static inline bool compare_local(struct schedule_work *work, const struct frontend *frontend,
 				 bool counted)
@@ -152,7 +153,7 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	work->locality.schedule = frontend->schedule;
 	work->key.chunk = 0;
 	locality = localities.lookup(&work->locality);
-	if (!locality)
+	if (!locality || !work->size)
 		return false;
 	found = candidates.lookup(&work->key);
 	if (!found)

@@ -60,7 +60,7 @@ struct schedule_work {
 	struct compared_member most;
 	struct spilling spilling;
 	struct policy policies[2]; /* that of the client, and that of all backends that serve */
-	__u32 shift; /* of 1, to an enum among */
+	__u32 shift;		   /* of 1, to an enum among */
 	__u32 zero;
 };
 

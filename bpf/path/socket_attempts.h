@@ -16,8 +16,10 @@ static inline void socket_attempt_begin(struct bpf_sock_addr *context, const str
 	if (!choice->watched)
 		return;
 	attempt = socket_loads.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (attempt)
-		attempt->attempt = choice->backend.counters;
+	if (!attempt)
+		return;
+	attempt->attempt = choice->backend.counters;
+	attempt->trial = choice->watched == WATCHED_TRIAL ? second_now() : 0;
 }
 
 /* True if a socket that was connecting has been closed by the kernel. */
@@ -33,10 +35,13 @@ static inline bool attempt_is_unanswered(const struct bpf_sock_ops *context)
 	return context->op == BPF_SOCK_OPS_RTO_CB && context->state == BPF_TCP_SYN_SENT;
 }
 
+/* A trial that has failed is ended by the agent: until then, no other socket tries the backend. */
 static inline void socket_attempt_end(struct socket_load *known, __u32 failures, __u32 successes)
 {
 	outcome_note(known->attempt, failures, successes);
-	known->attempt = 0;
+	if (successes)
+		socket_trial_release(known);
+	socket_attempt_forget(known);
 }
 
 /* Something happens to a TCP socket. */

@@ -315,6 +315,27 @@ static inline bool call_is_for_listener(struct bpf_sock_addr *context,
 	return node_listens(context, &flow);
 }
 
+/*
+ * Have a socket try a backend that is on trial, if none other does. Not one of MPTCP, of which it
+ * is not noted how the attempt ends.
+ */
+static inline void socket_try(struct bpf_sock_addr *context, struct socket_call *call)
+{
+	struct choice before = call->choice;
+
+	/* Else the compiler adds the offset of `sk` to it first, which the verifier refuses. */
+	asm volatile("" : "+r"(context));
+	if (skc_to_mptcp_sock(context->sk))
+		return;
+	call->chooser = CHOOSER_TRIAL;
+	choose((struct choosing *)&call->asked);
+	if (!connects_bound(context, call) || !bound_port_is_taken(context, call))
+		return;
+	if (call->choice.watched == WATCHED_TRIAL)
+		trial_release(call->choice.backend.counters, bpf_ktime_get_coarse_ns());
+	call->choice = before;
+}
+
 /* Choose where a call of the node goes, and send it there, or refuse it. */
 static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool connect,
 			      struct socket_translations *known, struct socket_call *call)
@@ -344,6 +365,8 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (known && !connect && !known->calls && socket_shares(context, known, call))
 		known->calls = 1;
+	if (connect && call->choice.watched == WATCHED_MAY_TRY)
+		socket_try(context, call);
 	if (connect) {
 		socket_leave_loopback(context, v4, call);
 		connect_note(context, call);

@@ -36,7 +36,7 @@ from bpfsvc.agent.start_log import ready_line
 from bpfsvc.agent.startup import Startup
 from bpfsvc.agent.syncer import Syncer
 from bpfsvc.config.config import Config
-from bpfsvc.datapath.build.installation import Installation, install
+from bpfsvc.datapath.build.installation import Installation, begin_install
 from bpfsvc.datapath.build.source import load
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.monitor import Monitor
@@ -98,6 +98,8 @@ class Agent:
             early.start()
             intake = self._start_threads(ending)
             installation = self._install(root)
+            ending.callback(installation.end_loading)
+            installation.on_failure(self._events.put)
             parts = self._make_parts(installation, intake, ending)
             if self._guard:
                 parts.node.use_fast_path(self._guard.reason)
@@ -118,7 +120,8 @@ class Agent:
 
     def _install(self, root: PinRoot) -> Installation:
         config = self._config
-        return install(root, load(config.sizes), _log.info, config.cache, config.programs)
+        source = load(config.sizes)
+        return begin_install(root, source, _log.info, config.cache, config.programs)
 
     def stop(self) -> None:
         """End :meth:`run` soon; safe to call from a signal handler."""

@@ -186,15 +186,16 @@ class SocketWatch:
 
     def __init__(self, config: Config, installation: Installation) -> None:
         self._cgroup = _cgroup_of_sockets(config)
+        self._installation = installation
         self._root = installation.root
-        self._pinned = installation.pinned
 
     def use(self, wanted: bool) -> None:
         """Attach it or detach it, as some Service wants it or none does."""
         if not (wanted and self._cgroup):
             cgroup.unwatch(self._root)
             return
+        self._installation.wait()
         try:
-            cgroup.watch(self._root, self._pinned, self._cgroup)
+            cgroup.watch(self._root, self._installation.pinned, self._cgroup)
         except BpfsvcError as error:
             _log.warning("failed connections of sockets are not seen: %s", error)

@@ -17,7 +17,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from socket import IPPROTO_TCP
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from bpfsvc.datapath.maps.tcp_sockets import TcpSockets
 from bpfsvc.datapath.resets import send
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.departures import SETTLED, Departed, Departures, Due
+from bpfsvc.services.departures import Departed, Departures, Due
 from bpfsvc.services.entries import Place, ServicePort
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.removal import Members
@@ -44,6 +45,9 @@ _PAUSE = 0.001
 
 _RETRY = 1.0
 """Seconds after a failure."""
+
+_TICK = 0.01
+"""Seconds by which the kernel's coarse clock may be late."""
 
 _log = logging.getLogger("bpfsvc")
 
@@ -78,8 +82,9 @@ class EndpointRemoval:
         self._thread = threading.Thread(target=self._run, name="endpoint removal", daemon=True)
         # What follows belongs to that thread.
         self._departures = Departures()
-        self._seen: set[int] = set()
-        """Service ids whose connections are not searched yet for endpoints that had left."""
+        self._seen: dict[int, float] = {}
+        """Service ids whose connections are not searched yet for endpoints that had left, and when
+        each was seen. A later connection may be to an endpoint that has come since."""
         self._connections = TcpConnections(pinned, lambda: self._stop.wait(_PAUSE))
         self._sockets = TcpSockets(pinned) if with_sockets else None
 
@@ -120,17 +125,23 @@ class EndpointRemoval:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
-                changes = self._changes.get(timeout=self._until_due())
-            except queue.Empty:
-                changes = []
-            for one in changes or ():
-                self._seen |= self._departures.update(*one)
+            # All of them: an endpoint that is due may be back by the last one.
+            for one in self._waiting():
+                seen = self._departures.update(*one)
+                self._seen |= dict.fromkeys(seen, one.at - _TICK)
             try:
                 self.carry_out()
             except (BpfsvcError, OSError) as error:
                 _log.warning("connections to endpoints that left cannot be ended yet: %s", error)
                 self._stop.wait(_RETRY)
+
+    def _waiting(self) -> Iterator[_Change]:
+        """Yield the changes that are there, or until something is due, the first that comes."""
+        seconds = self._until_due()
+        with suppress(queue.Empty):
+            while True:
+                yield from self._changes.get(timeout=seconds) or ()
+                seconds = 0
 
     def _until_due(self) -> float | None:
         """Return for how many seconds nothing is due; None: until the next change."""
@@ -147,9 +158,10 @@ class EndpointRemoval:
         if self._seen or due.first:
             found = self._find(due.first)
         if self._seen:
-            self._departures.add(self._unknown(found), now)
+            for departed in self._unknown(found):
+                self._departures.add([departed], now, until=self._seen[departed[0]])
             due = self._departures.due(now)
-            self._seen = set()
+            self._seen = {}
         if due.first or due.again:
             over = [one for departed, one in found if _is_over(due.first, departed, one.created)]
             self._end(due, over)
@@ -157,18 +169,18 @@ class EndpointRemoval:
 
     def _find(self, due: Collection[Departed]) -> list[tuple[Departed, TcpConnection]]:
         """Return connections to endpoints that are due, or unknown to Services seen first."""
-        members = self._departures.members(self._seen)
-        services = self._seen | {service for service, _ in due}
+        members = self._departures.members(self._seen.keys())
+        services = self._seen.keys() | {service for service, _ in due}
         return self._connections.to(
             services, lambda departed: departed in due or _is_unknown(members, departed)
         )
 
     def _unknown(self, found: Collection[tuple[Departed, TcpConnection]]) -> set[Departed]:
         """Return the endpoints of connections that Services seen for the first time do not have."""
-        members = self._departures.members(self._seen)
+        members = self._departures.members(self._seen.keys())
         all_of = {departed for departed, _ in found}
         if self._sockets:
-            all_of |= self._sockets.backends(self._seen)
+            all_of |= self._sockets.backends(self._seen.keys())
         return {departed for departed in all_of if _is_unknown(members, departed)}
 
     def _end(self, due: Due, found: Collection[TcpConnection]) -> None:
@@ -204,4 +216,4 @@ def _is_unknown(members: Mapping[int, frozenset[Place]], departed: Departed) -> 
 
 def _is_over(left: Mapping[Departed, float], departed: Departed, created: float) -> bool:
     """True if a connection is from the time before its endpoint left: that may be back by now."""
-    return departed in left and created <= left[departed] + SETTLED
+    return departed in left and created <= left[departed]

@@ -90,6 +90,10 @@ class NodeSync:
         """Use what the Node object says; it takes effect with the next picture of interfaces."""
         self._maps.set_node(node)
 
+    def wait_for_programs(self) -> None:
+        """Return when all programs can be attached; raise :class:`BpfsvcError` if they cannot."""
+        self._installation.wait()
+
     def start(self, network: Interfaces) -> None:
         """Attach all programs, and release the build that they replace."""
         installation = self._installation

@@ -61,7 +61,7 @@ class Quarantine:
         self._show(0)
 
     def judge(self, now: float) -> set[ServiceKey]:
-        """Return the Services to be planned again, as an endpoint is left out or used again."""
+        """Return the Services to be planned again, as an endpoint is left out, on trial or back."""
         if not self._counters:
             return set()
         outcomes = self._by_service(self._outcomes.take())
@@ -69,7 +69,7 @@ class Quarantine:
         self._reports.quarantine(changes)
         began = sum(one.step in (Step.AWAY, Step.AWAY_AGAIN) for one in changes)
         self._show(began)
-        return {one.service for one in changes if one.step is not Step.BACK}
+        return {one.service for one in changes}
 
     def _ids_of(self, key: ServiceKey) -> dict[Place, list[int]]:
         found: dict[Place, list[int]] = {}
@@ -92,7 +92,7 @@ class Quarantine:
         return found
 
     def _show(self, began: int) -> None:
-        """Write what people are shown, if it has changed."""
+        """Write who is left out, and who may be tried, if it has changed."""
         states = {
             counters: until
             for key, place, until in self._quarantines.states()

@@ -1,6 +1,7 @@
-"""From loaded programs to a node whose Services work: objects first, then entries, then hooks.
+"""From maps to a node whose Services work: objects first, then entries, then hooks.
 
 Everything is written once before the programs are attached: no packet meets half of the Services.
+The programs of a first build are verified meanwhile.
 Where the API server does not answer, the node starts from what there is
 (:mod:`bpfsvc.agent.cold_start`) and goes on waiting.
 """
@@ -93,6 +94,7 @@ class Startup:
             parts.node.follow_again()
             return
         parts.netfilter_flows.begin()
+        parts.node.wait_for_programs()
         self._early.stop()
         parts.node.start(self._monitor.start())
         parts.netfilter_flows.refresh()

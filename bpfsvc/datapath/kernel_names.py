@@ -33,6 +33,7 @@ SHORT = {
     "step_echo": "echo",
     "step_schedule": "sched",
     "step_attempt": "attempt",
+    "step_trial": "trial",
     # maps
     "affinities": "affinity",
     "backend_counters": "be_count",
@@ -65,6 +66,7 @@ SHORT = {
     "new_connections": "newconns",
     "netfilter_flows": "nf_flows",
     "node_addresses": "nodeaddr",
+    "pod_ports": "podports",
     "port_filters": "ports",
     "quarantined": "quarant",
     "positions": "position",

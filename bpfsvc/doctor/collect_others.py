@@ -51,9 +51,9 @@ _OUR_MAPS = tuple(map(kernel_names, ("connections", "new_connections", "backend_
 _HOOKS = {
     **dict.fromkeys(("ip", "ip6", "inet"), ("ingress", "prerouting", "forward", "postrouting")),
     "netdev": ("ingress", "egress"),
-    "bridge": ("prerouting", "input"),
+    "bridge": ("prerouting", "input", "output", "postrouting"),
 }
-"""Hooks that the fast path skips, by the family of the table; of bridges, those before IP."""
+"""Hooks that the fast path skips, by the family of the table; of bridges, those of the node."""
 
 # -- other implementations of Services -------------------------------------------------------------
 

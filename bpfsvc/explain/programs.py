@@ -24,7 +24,8 @@ _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 _QUESTION = struct.Struct("=16x 16sHBx 16sIH2x")
 """``struct question`` (``bpf/path/explain.h``) up to the choice."""
 
-_CHOICE = struct.Struct("=16sHBxI IBBxx")
+_CHOICE = struct.Struct("=16sHBxI IBBxx I")
+"""``struct choice``, and whether the connection spills over."""
 
 _FORBIDDEN = "forbidden"
 """The programs' verdict on clients outside the source ranges, whose packets are dropped."""

@@ -90,14 +90,17 @@ def _weightless(
     unused = quiesced(outcome)
     for place in (one.place for one in eligible):
         if place in unused:
-            why = (
-                "connections to it failed (quarantine)"
-                if place in quarantine
-                else "its weight is 0"
-            )
-            yield f"{endpoint_text(*place)} is not chosen: {why}"
+            yield f"{endpoint_text(*place)} {_WHY_UNUSED[quarantine.get(place)]}"
         elif quarantine.get(place):
             yield f"{endpoint_text(*place)} is on trial after a quarantine"
+
+
+_WHY_UNUSED = {
+    None: "is not chosen: its weight is 0",
+    False: "is not chosen: connections to it failed (quarantine)",
+    True: "is on trial after a quarantine: it gets one new connection at a time",
+}
+"""By whether the endpoint is on trial; None: it is not in quarantine."""
 
 
 def echo_reasons(outcome: Outcome) -> Iterator[str]:

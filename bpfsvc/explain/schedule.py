@@ -11,7 +11,7 @@ from bpfsvc.services.entries import COMPARED, Place
 from bpfsvc.services.registry import LocalityEntry, among
 from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import scheduler_text
-from bpfsvc.services.slow_start import FULL, Shares
+from bpfsvc.services.slow_start import FULL, GRADUAL, Shares
 
 Loads = Callable[[int], Load]
 """Returns the load of a backend by the id of its counters."""
@@ -40,9 +40,6 @@ _HOW = {
 _BY_WEIGHT = (Schedule.RANDOM, Schedule.ROUND)
 """Schedules that have tables for weights only."""
 
-_BY_SHARE = (Schedule.RANDOM, Schedule.ROUND, Schedule.MAGLEV, Schedule.MAGLEV_PORT)
-"""Schedules of which the tables have the shares of new endpoints."""
-
 _ALWAYS = (Schedule.SOURCE, Schedule.DESTINATION, Schedule.MAGLEV)
 """Schedules that choose the same endpoint at every question about one client."""
 
@@ -69,14 +66,15 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
 def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
     """Yield which of the endpoints are new, and have a share of their connections only."""
     schedule, policy = Schedule(outcome.policies.schedule), outcome.policy
-    if policy.size < 2 or not policy.table or schedule not in _BY_SHARE:
+    name, _, _ = scheduler_text(schedule.name.lower(), policy.table).partition(",")
+    if policy.size < 2 or not policy.table or name not in GRADUAL:
         return
     for one in dict.fromkeys(each.place for each in outcome.backends):
         share = shares.get(one[0])
         if share is not None:
             percent = 100 * share // FULL
-            name = endpoint_text(*one)
-            yield f"{name} is new: its share is {percent} % of the usual (slow start)"
+            new = endpoint_text(*one)
+            yield f"{new} is new: its share is {percent} % of the usual (slow start)"
 
 
 def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:

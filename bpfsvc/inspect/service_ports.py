@@ -5,7 +5,7 @@ A backend is
 * ``ready`` if new connections of some clients may be sent to it: the frontends lead there;
 * ``quiesced`` if its weight is 0: its connections go on, and no new ones are sent to it;
 * ``quarantined`` if it is treated so for a while, because connections to it failed;
-* ``trial`` if that is over, and the next connection to it decides;
+* ``trial`` if that is over: one connection at a time tries it, or all where others are too few;
 * ``draining`` if it has connections of the service port and no new ones are sent to it;
 * ``unused`` if it is written and no frontend leads to it, as where another Service has the
   frontends.
@@ -340,6 +340,8 @@ def _backends(
         active, inactive = counts.get(place, (0, 0))
         if who:
             state, weight = TRIAL if on_trial.get(counters) else READY, reached.weight(slot)
+        elif on_trial.get(counters):
+            state, weight = TRIAL, 0
         elif slot in reached.quiesced:
             state, weight = QUARANTINED if counters in on_trial else QUIESCED, 0
         else:

@@ -19,6 +19,8 @@ TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 NAME = ("namespace", "name", "port_name", "number", "protocol", "family")
 CLIENTS = ("pod", "node", "other")
 POLICY = ("first", "size", "masquerade", "reject")
+TRIALS = tuple(f"{who}.trials" for who in CLIENTS)
+"""Not shown here: ``bpfsvc services`` says which backend it is."""
 SPECIAL = ("affinity_seconds", "restricted")
 ECHO = "echo"
 """Not shown here: echo_addresses has a view of its own."""
@@ -77,7 +79,7 @@ def frontends(reader: Reader) -> Records:
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, ECHO, WATCHED))
+    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, *TRIALS, ECHO, WATCHED))
     schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
     service_names = ServiceNames(reader)
     places = _backend_places(reader)

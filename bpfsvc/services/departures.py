@@ -29,7 +29,7 @@ after its backend was chosen.
 
 
 class Due(NamedTuple):
-    """Endpoints whose time is over, and when each left.
+    """Endpoints whose time is over, and until when connections to each began.
 
     * ``first``: connections to these end now.
     * ``again``: sockets that have come since, to endpoints that were due before.
@@ -80,10 +80,10 @@ class Departures:
             if one in present
             for place in places - present[one]
         )
-        self.add(left, now, settled=now + SETTLED)
+        self.add(left, now, until=now + SETTLED)
         for departed in self._ends:
             if departed[0] in present:
-                at = max(now + self._seconds[departed[0]], self._left[departed] + SETTLED)
+                at = max(now + self._seconds[departed[0]], self._left[departed])
                 self._ends[departed] = min(self._ends[departed], at)
         return present.keys() - before.keys()
 
@@ -109,14 +109,15 @@ class Departures:
             if one in services
         }
 
-    def add(self, left: Iterable[Departed], now: float, *, settled: float = 0) -> None:
+    def add(self, left: Iterable[Departed], now: float, *, until: float) -> None:
         """Note that endpoints have left; those that are known to have left stay as they are.
 
-        ``settled``: from when on no packet opens a connection to them.
+        ``until``: when the last packet may have opened a connection to them. Later ones are to an
+        endpoint that is back, or has come since.
         """
         for departed in left:
-            self._left.setdefault(departed, now)
-            self._ends.setdefault(departed, max(now + self._seconds[departed[0]], settled))
+            self._left.setdefault(departed, until)
+            self._ends.setdefault(departed, max(now + self._seconds[departed[0]], until))
 
     @property
     def next_at(self) -> float | None:

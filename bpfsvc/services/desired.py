@@ -281,7 +281,8 @@ def _policy(slots: Slots, local_only: bool, *, masquerade: bool) -> Policy:
 
     Endpoints on this node alone are a policy, from which connections never spill over.
     """
-    first, size, table, refuses = slots.local if local_only else slots.cluster
+    first, size, table, refuses, trials = slots.local if local_only else slots.cluster
     if size:
-        return Policy(first, size, masquerade, refuses, table, slots.spills and not local_only)
+        spills = slots.spills and not local_only
+        return Policy(first, size, masquerade, refuses, table, trials, spills)
     return Policy(0, 0, False, reject=refuses or not slots.anything)

@@ -77,8 +77,9 @@ class Policy(NamedTuple):
 
     With ``size`` 0, or where the place in the table has no slot, there is no backend: with
     ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
-    the table of these slots; 0: none, any slot may be chosen. ``spills``: connections may spill over
-    to all endpoints that serve (:data:`Spill`), whose slots are right before these.
+    the table of these slots; 0: none, any slot may be chosen. ``trials``: the number of backends on
+    trial (:mod:`bpfsvc.services.quarantine`), in the slots behind these. ``spills``: connections
+    may spill over to all endpoints that serve (:data:`Spill`), whose slots are right before these.
     """
 
     first: int
@@ -86,6 +87,7 @@ class Policy(NamedTuple):
     masquerade: bool
     reject: bool
     table: int = 0
+    trials: int = 0
     spills: bool = False
 
 

@@ -2,9 +2,10 @@
 
 Service ids and generations only ever grow: an entry or a connection that still names an old one
 must not find another Service under it. Ids of counters are indices of an array in the kernel, so
-they stay dense and are used again, the longest unused first, which leaves a reader of statistics
-the most time to notice. An endpoint keeps its id, and so its counts, as long as it serves the same
-service port; that pairing is kept in the applied entries themselves.
+they stay dense and are used again, the longest unused first, but not soon: connections to an
+endpoint that is gone still count under its id, an address may still keep to it (``lblc``), and a
+reader of statistics needs time to notice. An endpoint keeps its id, and so its counts, as long as
+it serves the same service port; that pairing is kept in the applied entries themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from bpfsvc.base.errors import MapFull
+
+_RESTING = 4096
+"""So many ids of counters are left unused before one is used again, if there is room."""
 
 
 class Ids:
@@ -40,9 +44,10 @@ class Ids:
 
         The first is 1: 0 says that nothing is counted.
         """
-        if self._free_counters:
+        is_room = self._next_counter <= self.max_backends
+        if len(self._free_counters) > (_RESTING if is_room else 0):
             return self._free_counters.popleft()
-        if self._next_counter > self.max_backends:
+        if not is_room:
             raise MapFull(
                 f"map backend_counters is full: it has room for {self.max_backends} backends",
                 "raise --max-backends",

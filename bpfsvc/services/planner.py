@@ -27,7 +27,7 @@ from bpfsvc.services.entries import Frontend, PortEntries
 from bpfsvc.services.frontend_ownership import FrontendOwnership
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import FRONTENDS, SCHEDULE_ROUNDS, Read
+from bpfsvc.services.registry import FRONTENDS, MAPS, Read
 from bpfsvc.services.restore import restore
 from bpfsvc.services.scheduling import Schedulings
 from bpfsvc.services.view import EndpointSummary, ServiceView, evaluate
@@ -145,10 +145,13 @@ class Planner:
         return plan
 
     def _keep_counting(self, strays: Plan) -> Plan:
-        """Take out the deletion of counters of turns that service ports need again by now."""
-        if deleted := strays.deletes(SCHEDULE_ROUNDS):
-            needed = {key for one in self.applied_state for (key,) in SCHEDULE_ROUNDS.entries(one)}
-            deleted[:] = [one for one in deleted if one not in needed]
+        """Take out the deletion of what programs count in and service ports need again by now."""
+        for each in MAPS:
+            if each.put_once and (deleted := strays.deletes(each)):
+                needed = {
+                    each.key(entry) for one in self.applied_state for entry in each.entries(one)
+                }
+                deleted[:] = [key for key in deleted if key not in needed]
         return strays
 
     def _is_applied_for_owner(self, frontend: Frontend) -> bool:

@@ -1,9 +1,10 @@
 """Endpoints that connections fail to are left out for a while (``bpfsvc.io/quarantine``).
 
 ``5 failures/10s for 30s``: after so many failures within so many seconds, an endpoint gets no new
-connections for so long. Then it is on trial: it is used again, one failure takes it out once more,
-and one connection that is established ends the trial. Of each set of endpoints that some clients
-share, at most half are left out at a time, so never the last one.
+connections for so long. Then it is on trial: it gets one new connection at a time (bpf/maps/
+quarantined.h), one failure takes it out once more, and one connection that is established ends the
+trial. Of each set of endpoints that some clients share, at most half are left out or on trial at a
+time, so never the last one. If more would be, those that came last are used as all others are.
 
 Pure: the agent hands in the time, and how attempts to connect have ended (bpf/maps/
 backend_outcomes.h), and asks what has changed. What a former agent knew is lost: an endpoint that
@@ -94,14 +95,14 @@ class _Watched:
 
     * ``failures``: when, and how many, of each endpoint that is used.
     * ``away``: until when each endpoint is left out, those first that were taken out first.
-    * ``trial``: the endpoints of which the next connection decides.
+    * ``trial``: the endpoints of which the next connection decides, likewise in order.
     """
 
     rule: Rule
     groups: Groups = ()
     failures: dict[Place, list[tuple[float, int]]] = field(default_factory=dict)
     away: dict[Place, float] = field(default_factory=dict)
-    trial: set[Place] = field(default_factory=set)
+    trial: dict[Place, None] = field(default_factory=dict)
 
     def may_leave(self, place: Place) -> bool:
         """True if an endpoint may be left out, too."""
@@ -114,7 +115,7 @@ class _Watched:
         known = frozenset[Place]().union(*self.groups)
         self.away = {one: until for one, until in self.away.items() if one in known}
         self.failures = {one: found for one, found in self.failures.items() if one in known}
-        self.trial &= known
+        self.trial = {one: None for one in self.trial if one in known}
 
     def end_periods(self, now: float) -> list[Place]:
         """Return the endpoints on trial from now on: after their time, or as too many were out."""
@@ -126,7 +127,7 @@ class _Watched:
         ]
         for one in ended:
             del self.away[one]
-        self.trial.update(ended)
+        self.trial |= dict.fromkeys(ended)
         return ended
 
     def failed(self, place: Place, count: int, now: float) -> int:
@@ -147,13 +148,13 @@ class Quarantines:
         self._busy: set[ServiceKey] = set()
         """Services of which an endpoint is left out, or on trial."""
 
-    def watch(self, key: ServiceKey, rule: Rule) -> tuple[Place, ...]:
-        """Use a rule from now on; return the endpoints that are left out."""
+    def watch(self, key: ServiceKey, rule: Rule) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+        """Use a rule from now on; return the endpoints that are left out, and those on trial."""
         one = self._watched.get(key)
         if one is None:
             one = self._watched[key] = _Watched(rule)
         one.rule = rule
-        return tuple(one.away)
+        return tuple(one.away), tuple(one.trial)
 
     def forget(self, key: ServiceKey) -> None:
         """Forget a Service that has no such annotation any more."""
@@ -175,11 +176,14 @@ class Quarantines:
             if one is None:
                 continue
             one.forget_gone()
-            found += [Change(key, place, Step.TRIAL, one.rule) for place in one.end_periods(now)]
+            begun = one.end_periods(now)
+            found += [Change(key, place, Step.TRIAL, one.rule) for place in begun]
             # If not all may leave, the worst do.
             of_service = outcomes.get(key, {})
+            # What was noted of those whose trial begins now is of connections before it.
+            known = frozenset[Place]().union(*one.groups).difference(one.away, begun)
             for place in sorted(of_service, key=lambda each: -of_service[each].failures):
-                if any(place in group for group in one.groups) and place not in one.away:
+                if place in known:
                     found += _judge(key, one, place, of_service[place], now)
             if one.away or one.trial:
                 self._busy.add(key)
@@ -201,11 +205,11 @@ def _judge(
     """Judge an endpoint that is used."""
     if place in one.trial:
         if outcome.failures and one.may_leave(place):
-            one.trial.discard(place)
+            del one.trial[place]
             one.away[place] = now + one.rule.seconds
             yield Change(key, place, Step.AWAY_AGAIN, one.rule, outcome.failures)
         elif outcome.successes and not outcome.failures:
-            one.trial.discard(place)
+            del one.trial[place]
             yield Change(key, place, Step.BACK, one.rule)
         return
     if not outcome.failures:

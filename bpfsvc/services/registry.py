@@ -183,8 +183,8 @@ class CandidatesEntry(NamedTuple):
 class SpillEntry(NamedTuple):
     """To what connections of a service port spill over, and when.
 
-    What stands in front of ``compared`` is a :data:`~bpfsvc.services.entries.Spill`. What follows are
-    the ids of the counters of the endpoints whose loads are added up, the near ones first, and
+    What stands in front of ``compared`` is a :data:`~bpfsvc.services.entries.Spill`. What follows
+    are the ids of the counters of the endpoints whose loads are added up, the near ones first, and
     what the sums are multiplied with (:class:`bpfsvc.services.spill.Sample`).
     """
 

@@ -224,9 +224,7 @@ def _is_whole(met: Iterable[Policies], extra: Extra, slots: int) -> bool:
 
 def _has_tables(policies: Iterable[Policy], extra: Extra) -> bool:
     """True if no entry is missing of the tables that the policies have."""
-    needed = {
-        (one.first, chunk) for one in policies if one.table for chunk in chunks_of(one.table)
-    }
+    needed = {(one.first, chunk) for one in policies if one.table for chunk in chunks_of(one.table)}
     return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
 
 

@@ -64,6 +64,7 @@ class Scheduling(NamedTuple):
     shares: Shares = NO_SHARES
     quarantine: Rule | None = None
     away: tuple[Place, ...] = ()
+    trial: tuple[Place, ...] = ()
     zone_overload: int = 0
 
 
@@ -122,7 +123,8 @@ class Schedulings:
         if faults:
             self._faults[key] = "; ".join(faults)
         if now.quarantine:
-            now = now._replace(away=self.quarantines.watch(key, now.quarantine))
+            away, trial = self.quarantines.watch(key, now.quarantine)
+            now = now._replace(away=away, trial=trial)
         else:
             self.quarantines.forget(key)
         if now.slow_start:

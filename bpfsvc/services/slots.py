@@ -2,8 +2,9 @@
 
 C stands in the first slots and L in the next, only where they are needed; equal sets share slots.
 Where connections may spill over from C, all endpoints that serve stand before it.
-A range holds the endpoints that may be chosen. Those of weight 0 stand behind all ranges: nobody
-new comes to them, but their connections go on and are counted.
+A range holds the endpoints that may be chosen. Those on trial stand behind their range, and those
+of weight 0 behind all ranges: nobody new comes to these, but their connections go on and are
+counted.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ from bpfsvc.services.slow_start import Shares, gradual
 from bpfsvc.services.spill import can_spill
 from bpfsvc.services.weights import USUAL
 
+_MOST_TRIALS = 255
+"""Endpoints on trial at once; the number is a byte."""
+
 
 class Range(NamedTuple):
     """Backend slots ``first .. first + size - 1``, and the number of places in their table.
 
     ``refuses``: clients for whom nothing can be chosen are refused, though there are endpoints.
+    ``trials``: the number of endpoints on trial, in the slots behind.
     """
 
     first: int
     size: int
     table: int = 0
     refuses: bool = False
+    trials: int = 0
 
 
 class Slots(NamedTuple):
@@ -92,14 +98,15 @@ def place(
     anything = bool(eligible.cluster)
     if scheduling is USUAL_SCHEDULING and default == RANDOM:
         return _unscheduled(cluster, local, anything)
-    protocol = endpoints.key.protocol
+    tcp = endpoints.key.protocol == IPPROTO_TCP
     by = _Rules(
         scheduling.scheduler or default,
         partial(_weight, endpoints, scheduling),
         scheduling.shares,
-        scheduling.away if protocol == IPPROTO_TCP else (),
+        scheduling.away if tcp else (),
+        scheduling.trial if tcp else (),
         scheduling.zone_overload,
-        inactive=protocol not in (IPPROTO_TCP, IPPROTO_SCTP),
+        inactive=endpoints.key.protocol not in (IPPROTO_TCP, IPPROTO_SCTP),
     )
     return _scheduled(every if needs_cluster else [], cluster, local, anything, by)
 
@@ -139,7 +146,8 @@ def _slots(of_cluster: int, first_local: int, of_local: int, anything: bool) -> 
 class _Rules(NamedTuple):
     """By what a scheduler chooses among the endpoints of a service port.
 
-    * ``away``: endpoints in quarantine. They have weight 0, and their clients go elsewhere.
+    * ``away``, ``trial``: endpoints in quarantine, or on trial after it. They have weight 0, and
+      their clients go elsewhere.
     * ``overload``: as ``Scheduling.zone_overload``.
     * ``inactive``: inactive connections count for that, too.
     """
@@ -148,6 +156,7 @@ class _Rules(NamedTuple):
     weight: Callable[[Backend], int]
     shares: Shares
     away: tuple[Place, ...]
+    trial: tuple[Place, ...]
     overload: int
     inactive: bool
 
@@ -159,7 +168,11 @@ def _scheduled(
     anything: bool,
     by: _Rules,
 ) -> Placed:
-    """Place endpoints among which a scheduler chooses by their weights."""
+    """Place endpoints among which a scheduler chooses by their weights.
+
+    Where connections may spill over, those of all sets that are on trial stand behind C: what is
+    far and in quarantine is tried by a connection, too, before any spills over to it.
+    """
     sets = [cluster] if cluster == local else [cluster, local]
     may_spill = bool(every) and every != cluster
     if may_spill:
@@ -170,15 +183,22 @@ def _scheduled(
     tables: list[ScheduleTable] = []
     candidates: list[PolicyWeights] = []
     schedule = Schedule.RANDOM
+    far_tried: list[Backend] = []
     for endpoints in sets:
-        schedule, one, chosen, left = _arranged(endpoints, len(backends), by)
-        quiesced |= dict.fromkeys(left)
-        ranges.append(one.range)
+        schedule, one = _arranged(endpoints, len(backends), by)
+        quiesced |= dict.fromkeys(one.left)
+        tried = one.tried
+        if may_spill and endpoints is every:
+            far_tried, tried = tried, []
+        elif may_spill and endpoints is cluster:
+            tried = list(dict.fromkeys((*tried, *far_tried)))
+        tried = tried[:_MOST_TRIALS]
+        ranges.append(one.range._replace(trials=len(tried)))
         if one.table:
             tables.append((len(backends), one.table))
         if one.weights:
             candidates.append((len(backends), one.weights))
-        backends += chosen
+        backends += one.chosen + tried
     spill = _spill(ranges[0], ranges[1], backends, by) if may_spill else None
     if may_spill and not spill:
         return _scheduled([], cluster, local, anything, by)
@@ -192,24 +212,30 @@ def _scheduled(
         spills=spill is not None,
         counted=by.overload > 0,
     )
-    return Placed((*backends, *quiesced), slots, tuple(tables), tuple(candidates), spill)
+    nobody = [one for one in quiesced if one not in far_tried]
+    return Placed((*backends, *nobody), slots, tuple(tables), tuple(candidates), spill)
 
 
 class _Arranged(NamedTuple):
-    """A range, and what belongs to it: its table, and the weights of its slots."""
+    """A range, and what belongs to it: its table, and the weights of its slots.
+
+    ``chosen``: the endpoints in these slots. ``tried``: those on trial. ``left``: all others.
+    """
 
     range: Range
     table: bytes
     weights: tuple[int, ...]
+    chosen: list[Backend]
+    tried: list[Backend]
+    left: list[Backend]
 
 
-def _arranged(
-    endpoints: list[Backend], first: int, by: _Rules
-) -> tuple[Schedule, _Arranged, list[Backend], list[Backend]]:
-    """Return what a set of endpoints becomes, with those that may be chosen, and the others."""
+def _arranged(endpoints: list[Backend], first: int, by: _Rules) -> tuple[Schedule, _Arranged]:
+    """Return what a set of endpoints becomes."""
     endpoints = in_order(by.scheduler, endpoints, by.weight)
     weighted = [(one, by.weight(one)) for one in endpoints]
-    gone = left_out([one.place for one, of_one in weighted if of_one], by.away)
+    of_some = [one.place for one, of_one in weighted if of_one]
+    gone = left_out(of_some, (*by.away, *by.trial))
     if gone:
         weighted = [(one, 0 if one.place in gone else of_one) for one, of_one in weighted]
     scheduler = _with_fallback(by.scheduler) if gone else by.scheduler
@@ -221,8 +247,11 @@ def _arranged(
         of_slots = of_slots or tuple(filter(None, weights))
     refuses = bool(endpoints) and (not chosen or _has_gap(table) or schedule.may_refuse)
     found = Range(first, len(chosen), len(table) // PLACE_BYTES, refuses)
-    left = list(compress(endpoints, map(not_, weights)))
-    return schedule, _Arranged(found, table, of_slots), chosen, left
+    on_trial = gone.intersection(by.trial)
+    tried = [one for one in endpoints if one.place in on_trial]
+    nobody = compress(endpoints, map(not_, weights))
+    left = [one for one in nobody if one.place not in on_trial]
+    return schedule, _Arranged(found, table, of_slots, chosen, tried, left)
 
 
 def _spill(every: Range, near: Range, backends: list[Backend], by: _Rules) -> Spill | None:
@@ -230,7 +259,7 @@ def _spill(every: Range, near: Range, backends: list[Backend], by: _Rules) -> Sp
     used = {one.place for one in backends[: near.first + near.size]}
     if not every.size or not near.size or not can_spill(by.overload, near.size, len(used)):
         return None
-    first, size, table, _ = every
+    first, size, table, *_ = every
     return first, size, table, near.first, near.size, by.overload, int(by.inactive)
 
 

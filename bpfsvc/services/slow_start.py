@@ -30,7 +30,7 @@ Shares = Mapping[bytes, int]
 
 NO_SHARES: Shares = {}
 
-_GRADUAL = ("random", "rr", "wrr", "mh")
+GRADUAL = ("random", "rr", "wrr", "mh")
 """Schedulers by which a share can grow. With ``sh``, each step would move most clients; ``dh`` has
 no weights."""
 
@@ -98,7 +98,7 @@ def gradual(
     turns is then taking turns by weight.
     """
     found = list(weighted)
-    if scheduler.name not in _GRADUAL or not any(one.address in shares for one, _ in found):
+    if scheduler.name not in GRADUAL or not any(one.address in shares for one, _ in found):
         return scheduler, [weight for _, weight in found]
     if scheduler.name == "rr":
         scheduler = Scheduler("wrr")

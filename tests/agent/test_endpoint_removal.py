@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from socket import IPPROTO_TCP
 from types import SimpleNamespace
@@ -70,8 +71,17 @@ class Connections:
 class Node:
     """A removal without a kernel. Services are TCP ports of one Service each."""
 
-    def __init__(self, removal: EndpointRemoval, connections: Connections) -> None:
-        self.removal, self.connections = removal, connections
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.passed = 0.0
+        """Seconds that the test has let pass, beside those that pass anyway."""
+        self.removal = EndpointRemoval(
+            cast(Any, None), Observer(), with_sockets=False, clock=self.now
+        )
+
+    def now(self) -> float:
+        """Return the time."""
+        return time.monotonic() + self.passed
 
     def have(self, key: ServiceKey, seconds: int | None, *places: Place) -> None:
         """Hand on that a Service has these endpoints; ``seconds``: None: it keeps connections."""
@@ -88,10 +98,10 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     monkeypatch.setattr(endpoint_removal, "TcpConnections", lambda *_: connections)
     monkeypatch.setattr(endpoint_removal, "send", lambda _: 0)
     monkeypatch.setattr(endpoint_removal, "_RETRY", 0.01)
-    removal = EndpointRemoval(cast(Any, None), Observer(), with_sockets=False)
-    yield Node(removal, connections)
+    made = Node(connections)
+    yield made
     connections.may_be_read.set()
-    removal.stop()
+    made.removal.stop()
 
 
 def test_a_service_that_keeps_connections_costs_nothing(node: Node) -> None:
@@ -131,7 +141,7 @@ def test_the_agent_goes_on_while_the_table_is_read(node: Node) -> None:
 
 
 def test_an_endpoint_that_is_back_keeps_connections_that_came_since(node: Node) -> None:
-    now = node.removal._clock()
+    now = node.now()
     node.have(WEB, 0, ONE, TWO)
     wait(lambda: node.connections.readings == 1, "what is there is searched")
     node.connections.may_be_read.clear()
@@ -139,10 +149,48 @@ def test_an_endpoint_that_is_back_keeps_connections_that_came_since(node: Node) 
     node.have(WEB, 0, ONE)
     wait(lambda: node.connections.readings == 2, "the table is being read")
     node.have(WEB, 0, ONE, TWO)
-    since = node.connections.open(7, TWO, created=node.removal._clock() + SETTLED)
+    since = node.connections.open(7, TWO, created=node.now() + SETTLED)
     node.connections.may_be_read.set()
     wait(lambda: node.connections.removed == [before], "the older one ends")
     assert node.connections.all == [(7, since)]
+
+
+def test_an_endpoint_that_comes_while_the_first_search_runs_keeps_its_connections(
+    node: Node,
+) -> None:
+    """It has not left: the Service did not have it yet when the search began."""
+    node.connections.may_be_read.clear()
+    before = node.connections.open(7, TWO, created=0)
+    node.have(WEB, 0, ONE)
+    wait(lambda: node.connections.readings == 1, "the table is being read")
+    since = node.connections.open(7, TWO, created=node.now())
+    node.have(WEB, 0, ONE, TWO)
+    node.connections.may_be_read.set()
+    wait(lambda: node.connections.removed == [before], "the older one ends")
+    assert node.connections.all == [(7, since)]
+
+
+def test_an_endpoint_that_is_back_in_time_keeps_its_connections_however_late_that_is_noted(
+    node: Node,
+) -> None:
+    kept = node.connections.open(7, TWO, created=0)
+    node.have(WEB, 1, ONE, TWO)
+    wait(lambda: node.connections.readings == 1, "what is there is searched")
+    node.have(OTHER, 0, ONE)
+    wait(lambda: node.connections.readings == 2, "what is there is searched")
+    node.have(WEB, 1, ONE)
+    over = node.connections.open(8, ONE, created=0)
+    node.connections.may_be_read.clear()
+    node.have(OTHER, 0)
+    wait(lambda: node.connections.readings == 3, "the table is being read")
+    node.have(OTHER, 0, TWO)
+    node.have(WEB, 1, ONE, TWO)
+    node.passed += 5
+    node.connections.may_be_read.set()
+    wait(lambda: node.connections.removed == [over], "the connection of the other Service ends")
+    node.have(OTHER, 0)
+    wait(lambda: node.connections.readings >= 4, "the next endpoint has left")
+    assert node.connections.all == [(7, kept)]
 
 
 def test_after_a_failure_it_is_tried_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -199,6 +199,8 @@ def test_only_nftables_filters_of_forwarded_packets_count() -> None:
                    "hook": "forward", "prio": 0}},
         {"chain": {"family": "bridge", "table": "b", "name": "z", "type": "filter",
                    "hook": "prerouting", "prio": 0}},
+        {"chain": {"family": "bridge", "table": "b", "name": "o", "type": "filter",
+                   "hook": "output", "prio": 0}},
         {"chain": {"family": "inet", "table": "cni_plugins_masquerade", "name": "m", "type": "nat",
                    "hook": "postrouting", "prio": 0}},
         {"chain": {"family": "inet", "table": "a", "name": "plain"}}]}"""
@@ -206,6 +208,7 @@ def test_only_nftables_filters_of_forwarded_packets_count() -> None:
         NftChain("inet", "a", "f"),
         NftChain("netdev", "b", "x"),
         NftChain("bridge", "b", "z"),
+        NftChain("bridge", "b", "o"),
         NftChain("inet", "cni_plugins_masquerade", "m"),
     ]
 
@@ -330,12 +333,15 @@ def address(text: str, prefix: int, scope: int = 0) -> DeviceAddress:
 
 PODS = {
     "a veth": device(),
+    "a port of a bridge": device(master=3),
     "with the gateway's own address": device(addresses=(address("10.244.1.1", 32),)),
     "with an address of the link": device(addresses=(address("fe80::1", 64, 253),)),
 }
 
 NO_PODS = {
-    "a port of a bridge": device(master=3),
+    "a port of a bond": device(master=4),
+    "a port of a bridge whose traffic is shaped": device(master=5),
+    "a port of a bridge in a VRF": device(master=6),
     "hardware": device(kind=""),
     "both ends in one namespace": device(peer_elsewhere=False),
     "its traffic is shaped": device(queue="tbf"),
@@ -346,11 +352,19 @@ NO_PODS = {
 }
 
 
+MASTERS = (
+    device(index=3, name="cni0", kind="bridge", queue="noqueue"),
+    device(index=4, name="bond0", kind="bond"),
+    device(index=5, name="cni1", kind="bridge", queue="tbf"),
+    device(index=6, name="cni2", kind="bridge", master=7),
+)
+
+
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
 def test_packets_go_directly_into_a_pod_behind_a_veth(pod: Device) -> None:
-    assert allows_fast_path(pod, Interfaces((pod,), 2, 2))
+    assert allows_fast_path(pod, Interfaces((pod, *MASTERS), 2, 2))
 
 
 @pytest.mark.parametrize("other", NO_PODS.values(), ids=NO_PODS)
 def test_packets_do_not_go_directly_into_other_interfaces(other: Device) -> None:
-    assert not allows_fast_path(other, Interfaces((other,), 2, 2))
+    assert not allows_fast_path(other, Interfaces((other, *MASTERS), 2, 2))

@@ -51,10 +51,12 @@ def asked(
     return outcome._replace(client=client), Known(thing, (SLICE,))
 
 
-def outcome_of(thing: Service, shares: Shares, verdict: str = "dnat", at: Place = TWO) -> Outcome:
+def outcome_of(
+    thing: Service, shares: Shares, verdict: str = "dnat", at: Place = TWO, **others: Any
+) -> Outcome:
     """Return what becomes of a packet of a pod to a Service of three endpoints."""
     scheduling, _ = read_scheduling(thing, [SLICE])
-    scheduling = scheduling._replace(shares=shares)
+    scheduling = scheduling._replace(shares=shares, **others)
     ((port, entries),) = evaluate(thing, [SLICE], NODE, CONFIG, scheduling).entries.items()
     slots = [(one, 1 + at) for at, one in enumerate(entries.backends)]
     owner = applied(port, 80, 1, 1, slots, entries.frontends, entries.extra)
@@ -134,6 +136,25 @@ def test_endpoints_of_weight_0_are_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("away", "is not chosen: connections to it failed (quarantine)"),
+        ("trial", "is on trial after a quarantine: it gets one new connection at a time"),
+    ],
+)
+def test_an_endpoint_in_quarantine_or_on_trial_is_named(state: str, text: str) -> None:
+    thing = service(annotations={"bpfsvc.io/quarantine": "1 failure/10s for 30s"})
+    out: dict[str, Any] = {state: (ONE,)}
+    outcome = outcome_of(thing, NO_SHARES, **out)
+    found = reasons(outcome, Known(thing, (SLICE,)), NODE, (), {ONE: state == "trial"})
+    assert list(found)[3:] == [
+        "endpoints see the address of the client",
+        "scheduler random: one of 2 endpoints at random",
+        f"10.0.0.1:8080 {text}",
+    ]
+
+
 def test_a_place_without_an_endpoint_rejects() -> None:
     texts = said("sh", "10.0.0.1=0", verdict="reject", backend=(b"", 0))
     assert (
@@ -156,6 +177,7 @@ def test_all_endpoints_may_have_weight_0() -> None:
         ("wrr", ["10.0.0.1:8080 is new: its share is 15 % of the usual (slow start)"]),
         ("mh", ["10.0.0.1:8080 is new: its share is 15 % of the usual (slow start)"]),
         ("sh", []),
+        ("fo", []),
     ],
 )
 def test_the_share_of_a_new_endpoint_is_named_where_it_grows(

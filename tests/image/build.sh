@@ -55,9 +55,19 @@ buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
 lent=$(mktemp -d)
 trap 'rm -rf "$lent"' EXIT
 lend_pip "$lent"
-buildah bud --quiet --pull-never --format docker --build-arg VERSION="$version" \
-	--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
-	--target "$target" --tag "localhost/$target:$version" .
+build() {
+	buildah bud --quiet --pull-never --format docker --build-arg VERSION="$version" \
+		--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
+		--target "$target" --tag "localhost/$target:$version" .
+}
+# buildah runs a sealed copy of itself for each step. The kernel refuses to seal it ("Device or resource busy")
+# while it happens to look at the memory of the copy.
+for try in 1 2 3; do
+	build && break
+	[ "$try" -lt 3 ] || exit 1
+	echo "the image was not built, see above; once more" >&2
+	buildah rm --all >/dev/null
+done
 # A stage without instructions leaves a container, whose image could not be removed later.
 buildah rm --all >/dev/null
 buildah rmi --prune >/dev/null

@@ -32,7 +32,7 @@ _CONNECTION = (
 )
 _POLICY = (
     *((name, "I") for name in ("first", "size", "table")),
-    *(("masquerade", "B"), ("reject", "B"), ("zero", "2s")),
+    *(("masquerade", "B"), ("reject", "B"), ("trials", "B"), ("zero", "B")),
 )
 _REFUSALS = ("rejected__no_endpoints", "dropped__no_endpoints", "dropped__source_range")
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
@@ -82,7 +82,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "backend_loads": ("array", _NUMBER, (("connections", "Q"), ("sockets", "Q"))),
     "backend_counters": ("percpu_array", _NUMBER, tuple((name, "Q") for name in _TRAFFIC)),
-    "quarantined": ("hash", _NUMBER, (("until", "Q"), ("state", "Q"))),
+    "quarantined": ("hash", _NUMBER, tuple((name, "Q") for name in ("until", "state", "tried"))),
     "endpoints": ("hash", _PLACE, _NUMBER),
     "services": (
         "hash",

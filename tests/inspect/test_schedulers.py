@@ -132,17 +132,27 @@ def test_a_backend_behind_all_ranges_is_quiesced_with_or_without_connections() -
 
 
 def test_a_backend_in_quarantine_and_one_on_trial_are_told_from_others() -> None:
-    maps = scheduled(PODS, 2, Schedule.ROUND)
+    pods = [*PODS, "10.244.1.5:8080"]
+    maps = scheduled(pods, 2, Schedule.ROUND)
     by_name = {one.text: one.counters for one in only(maps).backends}
-    for backend, until, state in ((PODS[2], 5, 1), (PODS[1], 0, 2)):
+    for backend, until, state in ((PODS[2], 5, 1), (PODS[3], 0, 2)):
         maps.put("quarantined", {"value": by_name[backend]}, {"until": until, "state": state})
     found = {one.text: (one.state, one.weight) for one in only(maps).backends}
     assert found == {
         PODS[0]: ("ready", 1),
-        PODS[1]: ("trial", 1),
+        PODS[1]: ("ready", 1),
         PODS[2]: ("quarantined", 0),
-        PODS[3]: ("quiesced", 0),
+        PODS[3]: ("trial", 0),
+        pods[4]: ("quiesced", 0),
     }
+
+
+def test_a_backend_on_trial_that_all_clients_may_get_has_its_weight() -> None:
+    """As others are too few."""
+    maps = scheduled(PODS[:2], 2, Schedule.ROUND)
+    counters = only(maps).backends[1].counters
+    maps.put("quarantined", {"value": counters}, {"until": 0, "state": 2})
+    assert [(one.state, one.weight) for one in only(maps).backends] == [("ready", 1), ("trial", 1)]
 
 
 def test_all_backends_of_a_service_may_be_quiesced() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -26,9 +28,10 @@ WHERE = ("pod", "bound pod", "node", "client")
 RULE = "2 failures/60s for 8s"
 """Long enough to look at what is left out, on a busy machine too."""
 PORTS = itertools.count(20_000)
+GIVES_UP = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1500)
 
-REFUSE = "tcp dport 8080 tcp flags & (syn|ack) == syn reject with tcp reset"
-SILENT = "tcp dport 8080 tcp flags & (syn|ack) == syn drop"
+REFUSE = "tcp dport 8080 tcp flags & (syn|ack) == syn counter reject with tcp reset"
+SILENT = "tcp dport 8080 tcp flags & (syn|ack) == syn counter drop"
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +77,21 @@ def broken(pod: LabPod, rule: str) -> Iterator[Callable[[], None]]:
         heal()
 
 
-def call(testbed: Testbed, where: str, family: int, timeout: float = 1.5) -> OpenConnection:
-    """Connect through the Service."""
+def call(testbed: Testbed, where: str, family: int, *, patient: bool = False) -> OpenConnection:
+    """Connect through the Service.
+
+    If it is not patient, a client gives up by itself after the second SYN. The limits of the lab
+    become longer on a slow machine, but how long an endpoint is left out does not: it would be back
+    before the state is looked at.
+    """
     if where == "client":
         to = (testbed.node.address(family), SICK.node_port)
     else:
         to = (SICK.vip(family), 80)
     namespace = getattr(testbed, where.removeprefix("bound "))
     source = ("", next(PORTS)) if where.startswith("bound") else None
-    return connect(namespace, *to, source=source, timeout=timeout)
+    options, timeout = ([], 15.0) if patient else ([GIVES_UP], 2.0)
+    return connect(namespace, *to, source=source, options=options, timeout=timeout)
 
 
 def ask(testbed: Testbed, where: str, family: int) -> Reply:
@@ -133,6 +142,61 @@ def test_a_backend_leaves_and_comes_back(
         try_until(running, where, sick, family, "ready")
     found = {ask(running, where, family).pod for _ in range(40)}
     assert found == {sick.name, well.name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "family"), [(REFUSE, 6), (SILENT, 4)], ids=["refuses", "silent"])
+@pytest.mark.parametrize("where", WHERE)
+def test_of_many_clients_at_once_one_is_the_trial(
+    running: Testbed, where: str, rule: str, family: int
+) -> None:
+    """Of a silent endpoint tc moves that one to another, so that it only waits a second."""
+    sick, well = backends(running)
+    with broken(sick, rule):
+        try_until(running, where, sick, family, "quarantined")
+        wait(lambda: states(running, family)[sick.address(family)] == "trial", "it is on trial")
+        before = met(sick)
+        with ThreadPoolExecutor(20) as clients:
+            found = list(clients.map(lambda _: pod_of(running, where, family), range(20)))
+        fails = rule == REFUSE or where == "node"
+        assert found.count("") == fails
+        assert found.count(well.name) == 20 - fails
+        # Who is silent gets two SYNs of a socket of the node, which nothing can move.
+        assert met(sick) - before == (2 if rule == SILENT and where == "node" else 1)
+        wait(
+            lambda: states(running, family)[sick.address(family)] == "quarantined",
+            "it is out again",
+        )
+
+
+def pod_of(testbed: Testbed, where: str, family: int) -> str:
+    """Return the pod that answers a new client; "" if it fails."""
+    with suppress(OSError):
+        return ask(testbed, where, family).pod
+    return ""
+
+
+def met(pod: LabPod) -> int:
+    """Return how many SYNs a broken pod has got since it is broken."""
+    listed = json.loads(pod.run(["nft", "-j", "list", "chain", "inet", "sick", "in"]).stdout)
+    rules = (one["rule"]["expr"] for one in listed["nftables"] if "rule" in one)
+    return sum(each["counter"]["packets"] for one in rules for each in one if "counter" in each)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["bound pod", "client"])
+def test_who_waits_for_a_silent_endpoint_is_moved_when_that_is_in_quarantine(
+    running: Testbed, where: str, family: int
+) -> None:
+    sick, well = backends(running)
+    with broken(sick, SILENT), ThreadPoolExecutor(12) as clients:
+
+        def patient(_: int) -> str:
+            with call(running, where, family, patient=True) as opened:
+                return opened.who().pod
+
+        assert set(clients.map(patient, range(12))) == {well.name}
+    assert metric(running, "bpfsvc_connections_moved_total") > 0
 
 
 def open_to(testbed: Testbed, where: str, pod: LabPod, family: int) -> OpenConnection:

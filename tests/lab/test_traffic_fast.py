@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import socket
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from bpfsvc.lab.dial import Protocol, ask, connect
 from bpfsvc.lab.namespace import Namespace
+from bpfsvc.lab.pod import LabPod
 from tests.lab.fast_path import OUTSIDE, Counts, another_program, fast
 from tests.lab.testbed import API, LOCAL, ONE, Testbed
 
@@ -156,6 +158,22 @@ def test_a_client_outside_is_served_by_the_fast_path(
     counts = Counts(testbed.node, family)
     ask(testbed.client, testbed.node.address(family), OUTSIDE[which].node_port, transport)
     counts.all_fast()
+
+
+def test_packets_go_into_a_pod_on_a_bridge_past_its_port(bridged: Testbed, family: int) -> None:
+    """But for one now and then, by which the kernel learns that its neighbour is in use."""
+    pod = bridged.lab.pods[2]
+    with connect(bridged.pod, pod.address(family), 8080) as conversation:
+        conversation.who()
+        before = packets_by_port(pod)
+        assert all(conversation.echo(b"question %d" % number) for number in range(50))
+        assert packets_by_port(pod) - before < 25
+
+
+def packets_by_port(pod: LabPod) -> int:
+    """Return how many packets the node's interface of a pod has sent."""
+    shown = pod.node.run(["ip", "-json", "-stats", "link", "show", pod.host_interface]).stdout
+    return int(json.loads(shown)[0]["stats64"]["tx"]["packets"])
 
 
 @pytest.mark.parametrize("which", ["local", "masqueraded"])

@@ -33,9 +33,8 @@ def changing(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield testbed
 
 
-def announce(pod: LabPod) -> None:
+def announce(pod: LabPod, mac: str) -> None:
     """Tell all on a pod's link which hardware address its addresses have, as CNI plugins do."""
-    mac = pod.uplink.mac
     with pod.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
         link.bind(("eth0", 0))
         for family, address in pod.addresses.items():
@@ -54,10 +53,14 @@ def announce(pod: LabPod) -> None:
             link.send(bytes(frame))
 
 
-def backend_of(testbed: Testbed, node: LabNode, addresses: list[str] | None = None) -> LabPod:
+def backend_of(
+    testbed: Testbed, node: LabNode, addresses: list[str] | None = None, mac: str = ""
+) -> LabPod:
     """Start a pod, which is the one endpoint of a Service from then on."""
     pod = node.add_pod(addresses=addresses or [])
-    announce(pod)
+    if mac:
+        pod.uplink.set(address=mac)
+    announce(pod, mac or pod.uplink.mac)
     pod.serve()
     testbed.cluster.apply("one", *objects(ONE[0], [pod]))
     return pod
@@ -72,10 +75,19 @@ def answer(client: LabPod, address: str, port: int, transport: Protocol) -> Repl
         return ask(client, address, port, transport)
 
 
-def replace_pod(testbed: Testbed, family: int, transport: Protocol, of: int, to: int) -> None:
+def replace_pod(
+    testbed: Testbed,
+    family: int,
+    transport: Protocol,
+    of: int,
+    to: int,
+    *,
+    same_hardware: bool = False,
+) -> None:
     """Give the address of a pod of one node to a new one, and reach it there at once.
 
-    By its own address and through the Service, from pods of both nodes.
+    By its own address and through the Service, from pods of both nodes. ``same_hardware``: it has
+    the hardware address, too.
     """
     nodes = testbed.lab.nodes
     clients = [next(iter(node.pods.values())) for node in nodes[:2]]
@@ -87,8 +99,10 @@ def replace_pod(testbed: Testbed, family: int, transport: Protocol, of: int, to:
 
     first = backend_of(testbed, nodes[of])
     reached(first)
+    mac = first.uplink.mac if same_hardware else ""
     first.remove()
-    second = backend_of(testbed, nodes[to], [str(each) for each in first.addresses.values()])
+    addresses = [str(each) for each in first.addresses.values()]
+    second = backend_of(testbed, nodes[to], addresses, mac)
     try:
         reached(second)
     finally:
@@ -101,6 +115,15 @@ def test_an_address_that_another_pod_of_the_node_has_now_is_reached_there_at_onc
     changing: Testbed, family: int, transport: Protocol, node: int
 ) -> None:
     replace_pod(changing, family, transport, node, node)
+
+
+@pytest.mark.parametrize("changing", ["bridge"], indirect=True)
+@pytest.mark.parametrize("node", [0, 1], ids=["on this node", "on another node"])
+def test_both_addresses_of_a_pod_lead_to_the_port_of_the_pod_that_has_them_now(
+    changing: Testbed, family: int, transport: Protocol, node: int
+) -> None:
+    """Some CNI plugins make the hardware address of the IPv4 one."""
+    replace_pod(changing, family, transport, node, node, same_hardware=True)
 
 
 @pytest.mark.parametrize("changing", ROUTED, indirect=True)

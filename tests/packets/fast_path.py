@@ -100,6 +100,18 @@ class FastPathTestbed:
             [(struct.pack("=I", place), value) for place in range(cached.max_entries)]
         )
 
+    def outdate_routes(self, asked: int) -> None:
+        """Have the programs ask the kernel again, as if they had asked so often until now."""
+        cached = self.node.pinned.map("cached_routes")
+        record, size = self.node.pinned.layout.maps["cached_routes"].value, cached.cpu_value_size
+        for key, value in cached.items():
+            cpus = [record.unpack(value[at : at + size]) for at in range(0, len(value), size)]
+            if not any(entry["mtu"] for entry in cpus):
+                continue
+            for entry in cpus:
+                entry |= {"asked": asked, "tick": int(entry["tick"]) - 2 & 0xFFFF}
+            cached.update(key, b"".join(map(record.pack, cpus)))
+
     def run(
         self,
         hook: str,

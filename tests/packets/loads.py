@@ -52,10 +52,11 @@ class Loaded:
         table: Sequence[int] = (),
         reject: bool = False,
         first: int = 0,
+        pods: bool = True,
     ) -> None:
         """Write the Service: a backend for each weight, those of weight 0 behind all others.
 
-        ``first``: slots that it may not use.
+        ``first``: slots that it may not use. ``pods``: False if these have none of the backends.
         """
         numbers = range(FIRST_PORT, FIRST_PORT + len(weights))
         self.backends = [self.peers.with_port(self.peers.backend, one) for one in numbers]
@@ -64,7 +65,8 @@ class Loaded:
         quiesced = [one for one in self.backends if one not in used]
         entries = tuple(Backend(*address_port(one)) for one in (*others, *used, *quiesced))
         policy = Policy(first, len(used), False, reject, len(table))
-        policies = Policies(policy, policy, policy, schedule=schedule)
+        of_pods = policy if pods else Policy(0, 0, False, False)
+        policies = Policies(of_pods, policy, policy, schedule=schedule)
         number = PROTOCOLS[self.peers.protocol]
         run = struct.pack(f"={len(table)}H", *table)
         extra = extra_entries(

@@ -23,10 +23,10 @@ from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.datapath.build import builder, bytecode
 from bpfsvc.datapath.build.bytecode import Bytecode
 from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
-from bpfsvc.datapath.build.installation import install
+from bpfsvc.datapath.build.installation import begin_install, install
 from bpfsvc.datapath.build.source import CSource, load
 from bpfsvc.datapath.maps.layout import Layout
-from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab import sandbox
 from tests.packets.node import SIZES, Node, same, udp
 from tests.packets.peers import ALL_PEERS, Peers
@@ -267,10 +267,10 @@ def a_link(setup: Setup) -> None:
     setup.file.symlink_to(elsewhere)
 
 
-def spoilt(build: Bytecode) -> bytes:
-    """Return a build whose first program begins with an instruction that no verifier accepts."""
+def spoilt(build: Bytecode, name: str = "gc") -> bytes:
+    """Return a build of which one program begins with an instruction that no verifier accepts."""
     programs = (
-        replace(one, code=bytes(8) + one.code[8:]) if one.name == "gc" else one
+        replace(one, code=bytes(8) + one.code[8:]) if one.name == name else one
         for one in build.programs
     )
     return replace(build, programs=tuple(programs)).encode()
@@ -344,6 +344,39 @@ def test_programs_that_the_kernel_refuses_are_not_stored(setup: Setup) -> None:
         setup.install()
     assert not setup.file.exists()
     assert not setup.root.next.exists()
+
+
+def test_maps_in_use_stay_when_the_kernel_refuses_a_program_later(setup: Setup) -> None:
+    """Services are being written to them; the programs that are compiled then find them there."""
+    put(setup.file.parent, SOURCE, spoilt(setup.build, "egress"))
+    errors: list[Exception] = []
+    installation = begin_install(setup.root, SOURCE, setup.messages.append, setup.file.parent)
+    installation.on_failure(errors.append)
+    pinned = installation.pinned
+    pinned.map("services").update(bytes(4), bytes(pinned.map("services").value_size))
+    installation.wait()
+    assert (setup.compilations, errors) == (1, [])
+    after = Pinned(setup.root.next)
+    assert pinned.program("egress")
+    assert map_id(after, "services") == map_id(pinned, "services")
+    assert after.map("services").lookup(bytes(4)) is not None
+    after.close()
+    pinned.close()
+
+
+def test_a_refusal_while_maps_are_in_use_is_reported_at_once_and_to_those_who_wait(
+    setup: Setup,
+) -> None:
+    """The agent may be waiting for its API server."""
+    setup.compiled = spoilt(setup.build, "egress")
+    errors: list[Exception] = []
+    installation = begin_install(setup.root, SOURCE, setup.messages.append)
+    installation.on_failure(errors.append)
+    with pytest.raises(SystemUnfit, match="refuses the program egress") as caught:
+        installation.wait()
+    installation.end_loading()
+    assert errors == [caught.value]
+    installation.pinned.close()
 
 
 def test_old_builds_are_removed(setup: Setup) -> None:

@@ -290,6 +290,19 @@ def test_the_backends_of_this_node_are_a_set_of_their_own(
 
 
 @by_schedule
+def test_a_client_without_backends_changes_nothing(
+    counted_ipv4: Loaded, schedule: Schedule
+) -> None:
+    """As of policy Local on a node without endpoints: it is dropped, and others are served."""
+    weights = [9] * 64
+    counted_ipv4.program(schedule, weights)
+    assert counted_ipv4.open(2000) == 0
+    counted_ipv4.program(schedule, weights, pods=False)
+    assert {counted_ipv4.open(2001 + number) for number in range(8)} == {None}
+    assert kept(counted_ipv4, counted_ipv4.peers.vip) == [0]
+
+
+@by_schedule
 def test_a_question_changes_nothing(counted_ipv4: Loaded, schedule: Schedule) -> None:
     """The answer is what the next connection gets."""
     counted_ipv4.program(schedule, (4, 4))
@@ -354,11 +367,14 @@ def test_a_set_holds_all_backends_that_are_compared(counted_ipv4: Loaded) -> Non
     assert counted_ipv4.open(3000) == 0
 
 
-def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(counted_ipv4: Loaded) -> None:
+def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(
+    counted_ipv4: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = Random(5)
+    numbers = random.sample(range(500, 60000), 3 * 65)
+    monkeypatch.setattr(counted_ipv4.node.ids, "take_counter", numbers.pop)
     lost = 0
     for _ in range(3):
-        counted_ipv4.node.ids.free_counters(random.sample(range(500, 60000), 64))
         counted_ipv4.program(Schedule.WLC, [1])
         counted_ipv4.program(Schedule.LBLCR, [1] * 64)
         for port in range(64):

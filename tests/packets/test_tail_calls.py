@@ -122,6 +122,13 @@ def attempt(node: Node, peers: Peers) -> tuple[str, Packet]:
     return "ingress", peers.proof(peers.client, peers.vip, peers.backend, peers.client)[0]
 
 
+def trial(node: Node, peers: Peers) -> tuple[str, Packet]:
+    policy = Policy(0, 1, False, False, 0, 1)
+    policies = Policies(policy, policy, policy, watched=True)
+    peers.service(node, [peers.backend, peers.other_backend], policies=policies)
+    return "ingress", peers.opening(peers.client, peers.vip)
+
+
 NEEDS = {
     "step_first": (first, TCP4),
     "step_open": (first, TCP4),
@@ -135,6 +142,7 @@ NEEDS = {
     "step_echo": (echo, TCP4),
     "step_schedule": (schedule, TCP4),
     "step_attempt": (attempt, TCP4),
+    "step_trial": (trial, TCP4),
 }
 
 

@@ -41,11 +41,11 @@ def test_a_reset_is_due_when_packets_that_had_found_the_endpoint_are_gone() -> N
     assert departures.due(10) == ({}, {})
     at = departures.next_at
     assert at == 10 + SETTLED
-    assert departures.due(at) == ({(7, TWO): 10}, {})
+    assert departures.due(at) == ({(7, TWO): 10 + SETTLED}, {})
     departures.done(departures.due(at), at)
     assert departures.next_at == at + AGAIN
     assert departures.due(at + AGAIN - 0.1) == ({}, {})
-    assert departures.due(at + AGAIN) == ({}, {(7, TWO): 10})
+    assert departures.due(at + AGAIN) == ({}, {(7, TWO): 10 + SETTLED})
     departures.done(departures.due(at + AGAIN), at + AGAIN)
     assert departures.next_at is None
 
@@ -54,7 +54,7 @@ def test_what_could_not_be_carried_out_stays_due() -> None:
     departures = Watched()
     departures.have(0, 0, ONE, TWO)
     departures.have(10, 0, ONE)
-    assert departures.due(11) == departures.due(12) == ({(7, TWO): 10}, {})
+    assert departures.due(11) == departures.due(12) == ({(7, TWO): 10 + SETTLED}, {})
 
 
 def test_a_drain_is_due_after_its_time() -> None:
@@ -77,7 +77,7 @@ def test_an_endpoint_that_is_back_has_not_left() -> None:
     departures.have(1001, 0, ONE, TWO)
     assert departures.next_at is None
     departures.have(2000, 30, ONE)
-    assert departures.due(3000).first == {(7, TWO): 2000}
+    assert departures.due(3000).first == {(7, TWO): 2000 + SETTLED}
 
 
 def test_a_service_that_keeps_connections_again_ends_none() -> None:
@@ -109,7 +109,7 @@ def test_only_what_is_seen_for_the_first_time_is_searched_for() -> None:
 def test_a_connection_that_is_found_at_the_start_has_the_whole_time() -> None:
     departures = Watched()
     departures.have(100, 30, ONE)
-    departures.add({(7, TWO)}, 100)
+    departures.add({(7, TWO)}, 100, until=100)
     assert departures.ended(129) == set()
     assert departures.ended(130) == {(7, TWO)}
 
@@ -117,7 +117,7 @@ def test_a_connection_that_is_found_at_the_start_has_the_whole_time() -> None:
 def test_of_an_endpoint_that_left_long_ago_a_reset_is_due_at_once() -> None:
     departures = Watched()
     departures.have(100, 0, ONE)
-    departures.add({(7, TWO)}, 100)
+    departures.add({(7, TWO)}, 100, until=100)
     assert departures.ended(100) == {(7, TWO)}
 
 

@@ -213,7 +213,18 @@ def test_counter_ids_are_reused_longest_unused_first() -> None:
     agent = Agent(max_backends=3)
     agent.plan({WEB: port_entries(ONE, TWO)})
     agent.plan({WEB: port_entries()})
-    assert agent.plan({WEB: port_entries(THREE)}).counters_taken == [1]
+    assert agent.plan({WEB: port_entries(THREE)}).counters_taken == [3]
+    assert agent.plan({WEB: port_entries(ONE)}).counters_taken == [1]
+
+
+def test_counter_ids_rest_before_they_are_reused_and_yet_stay_dense() -> None:
+    ids = Ids(65536)
+    taken = []
+    for _ in range(10_000):
+        taken.append(ids.take_counter())
+        ids.free_counters(taken[-1:])
+    assert len(set(taken[:4000])) == len(set(taken[4000:8000])) == 4000
+    assert max(taken) < 4100
 
 
 def test_generations_and_service_ids_are_never_reused() -> None:

@@ -96,8 +96,13 @@ class Judged:
         return [(unpack(one.place[0]), one.step) for one in changes]
 
     @property
+    def out(self) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+        """The endpoints that are left out, and those on trial."""
+        return self.quarantines.watch(KEY, self.rule)
+
+    @property
     def away(self) -> set[str]:
-        return {unpack(address) for address, _ in self.quarantines.watch(KEY, self.rule)}
+        return {unpack(address) for address, _ in self.out[0]}
 
 
 def test_so_many_failures_within_the_window_take_an_endpoint_out() -> None:
@@ -174,6 +179,29 @@ def test_a_failure_in_the_trial_takes_it_out_for_another_time() -> None:
     assert judged.at(61) == [(A, Step.TRIAL)]
 
 
+def test_what_was_noted_before_its_trial_does_not_decide_it() -> None:
+    """These are connections that began before the endpoint left."""
+    judged = Judged([A, B])
+    judged.at(0, failed=[A] * 3)
+    assert judged.at(30, failed=[A]) == [(A, Step.TRIAL)]
+    assert judged.at(31, failed=[A]) == [(A, Step.AWAY_AGAIN)]
+    assert judged.at(61, worked=[A]) == [(A, Step.TRIAL)]
+    assert judged.at(62, worked=[A]) == [(A, Step.BACK)]
+
+
+def test_those_on_trial_are_told_in_the_order_in_which_they_left() -> None:
+    judged = Judged([A, B, C, D])
+    judged.at(0, failed=[B] * 3)
+    judged.at(1, failed=[A] * 3)
+    judged.at(31)
+    assert list(judged.out) == [(), (place(B), place(A))]
+    judged.at(32, failed=[B])
+    assert list(judged.out) == [(place(B),), (place(A),)]
+    judged.groups([B, C, D])
+    judged.at(33)
+    assert list(judged.out) == [(place(B),), ()]
+
+
 def test_a_trial_goes_on_while_another_endpoint_is_out() -> None:
     """A failed, and must not leave, as B did meanwhile; its next success ends the trial."""
     judged = Judged([A, B])
@@ -246,7 +274,8 @@ def test_whatever_happens_never_more_than_half_of_any_set_are_out(seed: int) -> 
             failed=random.choices(every, k=random.randint(0, 6)),
             worked=random.choices(every, k=random.randint(0, 3)),
         )
-        away = tuple(judged.quarantines.watch(KEY, judged.rule))
+        away, trial = judged.out
+        assert not set(away) & set(trial)
         for group in judged.quarantines._watched[KEY].groups:
             assert len(group & set(away)) <= len(group) // 2
 

@@ -57,6 +57,14 @@ class Cluster:
         addresses = [unpack(one.address) for one in applied.backends()]
         return addresses[policy.first : policy.first + policy.size]
 
+    def tried(self, words: str = "10.96.0.1 80") -> list[str]:
+        """Return the endpoints that get one connection at a time of clients outside."""
+        (applied,) = self.planner.applied_state.of(KEY).values()
+        policy = self.policies(words).other
+        behind = policy.first + policy.size
+        addresses = [unpack(one.address) for one in applied.backends()]
+        return addresses[behind : behind + policy.trials]
+
 
 TWO = endpoint_slice(f"{A} here", f"{B} there")
 
@@ -83,8 +91,50 @@ def test_by_every_scheduler_only_the_others_are_chosen_meanwhile(scheduler: str)
     length = cluster.policies().other.table
     assert NO_SLOT not in places[:length], "a client would be refused"
     assert cluster.policies().other.reject is (scheduler == "ovf")
+    without, tables = cluster.used(), applied.extra
+    assert cluster.tried() == []
     cluster.at(30)
-    assert cluster.used() == before
+    (applied,) = cluster.planner.applied_state.of(KEY).values()
+    assert (cluster.used(), cluster.tried()) == (without, [B])
+    assert applied.extra == tables, "its clients go elsewhere in the trial, too"
+    cluster.at(31, worked=[B])
+    assert (cluster.used(), cluster.tried()) == (before, [])
+
+
+def test_on_trial_an_endpoint_has_one_slot_more_than_those_that_are_chosen() -> None:
+    cluster = Cluster(quarantined(), TWO)
+    cluster.at(0, failed=[B])
+    cluster.at(30)
+    (applied,) = cluster.planner.applied_state.of(KEY).values()
+    assert [unpack(one.address) for one in applied.backends()] == [A, B]
+    cluster.at(31, failed=[B])
+    assert (cluster.used(), cluster.tried()) == ([A], [])
+
+
+def test_of_several_on_trial_each_may_be_tried() -> None:
+    cluster = Cluster(quarantined(), endpoint_slice(*(f"{x} here" for x in (A, B, C, D))))
+    cluster.at(0, failed=[D, B])
+    cluster.at(30)
+    assert cluster.used() == [A, C]
+    assert cluster.tried() == [B, D]
+    cluster.at(31, worked=[B])
+    assert cluster.used() == [A, B, C]
+    assert cluster.tried() == [D]
+
+
+def test_an_endpoint_on_trial_is_used_by_all_if_another_one_leaves() -> None:
+    """A client is never refused because of a quarantine, and never more than half are out."""
+    cluster = Cluster(quarantined(), TWO)
+    cluster.at(0, failed=[A])
+    cluster.at(30)
+    assert (cluster.used(), cluster.tried()) == ([B], [A])
+    cluster.at(31, failed=[B])
+    assert (cluster.used(), cluster.tried()) == ([A], [])
+    cluster.at(32, worked=[A])
+    cluster.at(61)
+    assert (cluster.used(), cluster.tried()) == ([A], [B])
+    cluster.apply(endpoint_slice(f"{B} there"))
+    assert (cluster.used(), cluster.tried()) == ([B], [])
 
 
 def test_source_hashing_moves_only_the_clients_of_the_endpoint_that_left() -> None:
@@ -129,6 +179,23 @@ def test_the_only_endpoint_of_this_node_stays_for_clients_that_are_bound_to_it()
     assert cluster.used("node4 30080") == [A]
     cluster.at(1, failed=[B])
     assert cluster.used() == [A, C]
+
+
+def test_an_endpoint_is_tried_by_each_set_of_clients_that_it_has_left() -> None:
+    local = service(
+        annotations={"bpfsvc.io/quarantine": "1 failure/10s for 30s"},
+        type="NodePort",
+        externalTrafficPolicy="Local",
+        ports=[{**HTTP, "nodePort": 30080}],
+    )
+    cluster = Cluster(local, endpoint_slice(f"{A} here", f"{B} here", f"{C} there"))
+    cluster.at(0, failed=[A])
+    cluster.at(30)
+    assert (cluster.used(), cluster.tried()) == ([B, C], [A])
+    assert (cluster.used("node4 30080"), cluster.tried("node4 30080")) == ([B], [A])
+    cluster.apply(endpoint_slice(f"{A} here", f"{B} there", f"{C} there"))
+    assert (cluster.used(), cluster.tried()) == ([B, C], [A])
+    assert (cluster.used("node4 30080"), cluster.tried("node4 30080")) == ([A], [])
 
 
 def test_an_endpoint_that_leaves_meanwhile_leaves_nobody_without_one() -> None:

@@ -54,6 +54,7 @@ SCHEDULERS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
         {"bpfsvc.io/scheduler": "sh", "bpfsvc.io/weights": "node/here=0"},
         {"bpfsvc.io/scheduler": "mh", "bpfsvc.io/weights": "10.0.0.1=2"},
         {"bpfsvc.io/scheduler": "wlc", "bpfsvc.io/weights": "10.0.0.1=2,10.0.0.3=0"},
+        {"bpfsvc.io/scheduler": "lblc"},
         {"bpfsvc.io/weights": "node/here=0,node/there=2"},
     ]
 )

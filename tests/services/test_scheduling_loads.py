@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import candidate_rows
+from bpfsvc.services.registry import LocalityEntry
 from bpfsvc.services.schedulers import Schedule
 from tests.services.cluster import LOCAL, NODE_PORT, ONE, THREE, TWO, VIP, Cluster, scheduled
 from tests.services.objects import endpoint_slice
@@ -45,6 +46,32 @@ def test_each_address_of_a_service_keeps_backends_of_its_own() -> None:
     assert schedules == {Schedule.LBLCR}
     cluster.apply(scheduled("wlc", "", **LOCAL), endpoint_slice(ONE, TWO, THREE))
     assert not cluster.kernel.localities
+
+
+def test_what_a_killed_agent_has_written_for_an_address_is_kept_if_it_is_needed() -> None:
+    """It got as far as that with another scheduler; its successor carries the change out."""
+    cluster = Cluster()
+    cluster.apply(scheduled("wlc"), endpoint_slice(ONE, TWO))
+    entry = LocalityEntry(
+        cluster.kernel.frontends[VIP].service_id, VIP.address, False, Schedule.LBLC
+    )
+    cluster.kernel.localities[entry] = entry
+    cluster.planner.cache.apply([scheduled("lblc")], ())
+    cluster.restart()
+    assert cluster.policies.schedule == Schedule.LBLC
+    assert list(cluster.kernel.localities) == [entry]
+
+
+def test_a_new_endpoint_does_not_get_the_numbers_of_one_that_is_gone() -> None:
+    """Those of its connections that are left would count for it, and what an address kept."""
+    cluster = Cluster()
+    cluster.apply(scheduled("lblc"), endpoint_slice(ONE, TWO))
+    before = {one.counters_id for one in cluster.kernel.backends.values()}
+    cluster.apply(endpoint_slice(ONE))
+    cluster.apply(endpoint_slice(ONE, THREE))
+    ids = {one.address: one.counters_id for one in cluster.kernel.backends.values()}
+    assert ids[pack("10.0.0.1")] in before
+    assert ids[pack("10.0.0.3")] not in before
 
 
 def test_with_more_backends_than_are_compared_no_address_keeps_any() -> None:

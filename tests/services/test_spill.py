@@ -147,9 +147,7 @@ def test_each_scheduler_has_tables_and_weights_of_both_sets(scheduler: str) -> N
 
 
 def test_an_address_remembers_endpoints_for_each_of_the_sets() -> None:
-    cluster = Spilling(
-        spilling(scheduler="lblc", externalTrafficPolicy="Local", **OUTSIDE), PODS
-    )
+    cluster = Spilling(spilling(scheduler="lblc", externalTrafficPolicy="Local", **OUTSIDE), PODS)
     assert {one.among for one in cluster.kernel.localities.values()} == {0, 1, 2}
     pod, _, other = cluster.at(NODE_PORT).by_class
     assert (among(pod), among(other)) == (2, 1)
@@ -250,7 +248,8 @@ def test_a_number_is_read_exactly(text: str, thousandths: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.9", "0", "-1.5", "1,5", "1.", ".5", "1e1", "100.1", "101", "1.5x", "nan", "1.0001"]
+    "text",
+    ["", "0.9", "0", "-1.5", "1,5", "1.", ".5", "1e1", "100.1", "101", "1.5x", "nan", "1.0001"],
 )
 def test_what_is_no_such_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be a number from 1 to 100") as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit
@@ -22,13 +23,16 @@ def make_build(
     previous: Pinned | None = None,
     cache: BytecodeCache | None = None,
     shipped: ShippedPrograms | None = None,
+    usable: Callable[[], None] = lambda: None,
 ) -> None:
     """Pin the build of ``source`` under ``next``, with unchanged maps of ``previous``.
 
     What this node compiled and kept in ``cache`` comes first: it does so only where ``shipped``
     does not fit. Bytecode that the kernel refuses is removed from the cache. If any was not used,
-    one line says why.
+    one line says why. ``usable``: see :func:`load_build`; from that call on the maps stay, also if
+    other programs have to be compiled.
     """
+    loading = _Loading(root, previous, usable)
     reasons: list[str] = []
     refused: BpfsvcError | None = None
     for store in (cache, shipped):
@@ -38,7 +42,7 @@ def make_build(
             found = store.read()
             if found is None:
                 continue
-            _load(root, found.sized(source), previous)
+            loading.load(found.sized(source))
         except Unusable as error:
             reasons.append(str(error))
         except BpfsvcError as error:
@@ -56,7 +60,7 @@ def make_build(
         build = Bytecode.decode(compiled, source.code_digest)
     except ValueError as error:
         raise KernelError(f"the output of the compiler process {error}") from error
-    _load(root, build.sized(source), previous)
+    loading.load(build.sized(source))
     if cache:
         cache.write(compiled)
 
@@ -78,9 +82,25 @@ def _compiled(source: CSource, reasons: list[str], refused: BpfsvcError | None) 
         raise
 
 
-def _load(root: PinRoot, build: Bytecode, previous: Pinned | None) -> None:
-    try:
-        load_build(build, root.next, previous)
-    except BaseException:
-        root.discard_next()
-        raise
+class _Loading:
+    """Attempts to load a build under ``next``; what a failed one has made is removed."""
+
+    def __init__(self, root: PinRoot, previous: Pinned | None, usable: Callable[[], None]) -> None:
+        self._root = root
+        self._previous = previous
+        self._usable = usable
+        self._in_use = False
+
+    def load(self, build: Bytecode) -> None:
+        try:
+            load_build(build, self._root.next, self._previous, self._hand_over)
+        except BaseException:
+            if self._in_use:
+                shutil.rmtree(self._root.next / "programs", ignore_errors=True)
+            else:
+                self._root.discard_next()
+            raise
+
+    def _hand_over(self) -> None:
+        self._in_use = True
+        self._usable()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from bpfsvc.base.errors import KernelError
@@ -33,7 +35,10 @@ _TIMES = ("created", "seen")
 
 
 class Installation:
-    """A build that is loaded. ``fresh``: its programs are not attached yet."""
+    """A build that is loaded. ``fresh``: its programs are not attached yet.
+
+    ``loading``: what still loads them; the maps can be used, and ``AGENT_PROGRAMS``.
+    """
 
     def __init__(
         self,
@@ -42,12 +47,35 @@ class Installation:
         previous: Pinned | None,
         fresh: bool,
         copied_at: int = 0,
+        loading: Future[None] | None = None,
     ) -> None:
         self.root = root
         self.pinned = pinned
         self.fresh = fresh
         self._previous = previous
         self._copied_at = copied_at
+        self._loading = loading
+
+    def wait(self) -> None:
+        """Return when all programs are loaded; raise :class:`BpfsvcError` if one cannot be."""
+        if self._loading:
+            self._loading.result()
+
+    def on_failure(self, call: Callable[[Exception], None]) -> None:
+        """Have ``call`` called, in any thread, with what :meth:`wait` raises, if it does."""
+
+        def report(loading: Future[None]) -> None:
+            error = loading.exception()
+            if isinstance(error, Exception):
+                call(error)
+
+        if self._loading:
+            self._loading.add_done_callback(report)
+
+    def end_loading(self) -> None:
+        """Return when nothing is being loaded any more, be it a success or not."""
+        if self._loading:
+            self._loading.exception()
 
     @property
     def replaces(self) -> bool:
@@ -101,6 +129,23 @@ def install(
     ``cache``: a directory for programs that are compiled here; ``shipped``: one of those that came
     with bpfsvc.
     """
+    installation = begin_install(root, source, log, cache, shipped)
+    installation.wait()
+    return installation
+
+
+def begin_install(
+    root: PinRoot,
+    source: CSource,
+    log: Callable[[str], None],
+    cache: Path | None = None,
+    shipped: Path | None = None,
+) -> Installation:
+    """Do the same, but where there was no build before, return as soon as the maps can be used.
+
+    Most of the time is the verifier's, and Services can be written meanwhile. Where a build is
+    replaced that is in force, nothing is written before it is certain that the new one loads.
+    """
     root.create()
     root.discard_next()
     try:
@@ -114,20 +159,29 @@ def install(
     if previous and previous.layout.digest == source.digest:
         return Installation(root, previous, None, fresh=False)
     digest = source.code_digest
-    make_build(
-        root,
-        source,
-        log,
-        previous,
-        BytecodeCache(cache, digest, log) if cache else None,
-        ShippedPrograms(shipped, digest) if shipped else None,
-    )
+    cached = BytecodeCache(cache, digest, log) if cache else None
+    carried = ShippedPrograms(shipped, digest) if shipped else None
+    usable = threading.Event()
+    loading = _in_thread(make_build, root, source, log, previous, cached, carried, usable.set)
+    loading.add_done_callback(lambda _: usable.set())
+    usable.wait()
+    if previous or loading.done():
+        loading.result()
     pinned = Pinned(root.next)
     now = time.monotonic_ns()
     if previous:
         copied = migrate(previous, pinned)
         log(f"replacing an older build; {copied} entries copied into changed maps")
-    return Installation(root, pinned, previous, fresh=True, copied_at=now)
+    return Installation(root, pinned, previous, fresh=True, copied_at=now, loading=loading)
+
+
+def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
+    """Call a function in a thread of its own, which ends with it."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(function, *args)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0) -> int:

@@ -12,6 +12,9 @@ from bpfsvc.services.quarantine import Outcome
 
 _ID = struct.Struct("=I")
 
+_SAID = ("until", "state")
+"""What the agent says of a backend."""
+
 
 class BackendOutcomes:
     """The programs' notes, which are taken away when they are read."""
@@ -29,25 +32,36 @@ class BackendOutcomes:
 
 
 class QuarantinedMap:
-    """What people are shown: which backends get no new connections, and which are on trial."""
+    """Which backends get no new connections, and which are on trial.
+
+    The programs note there which of these is being tried.
+    """
 
     def __init__(self, pinned: Pinned) -> None:
         self._map = pinned.map("quarantined")
         self._record = pinned.layout.maps["quarantined"].value
+        self._said = self._record.pick(*_SAID)
         self._away, self._trial = _states(pinned.layout)
 
     def set(self, states: Mapping[int, float | None]) -> None:
-        """Write all: by the id of the counters until when (monotonic); None: on trial."""
-        wanted = {
-            _ID.pack(counters): self._record.pack(
-                {"until": 0, "state": self._trial}
-                if until is None
-                else {"until": int(until * NS_PER_SECOND), "state": self._away}
-            )
-            for counters, until in states.items()
-        }
+        """Write all: by the id of the counters until when (monotonic); None: on trial.
+
+        An entry whose state is the same stays as it is: a connection may have its trial.
+        """
         room = self._map.max_entries
-        self._map.replace(dict(list(wanted.items())[:room]))
+        wanted = {
+            _ID.pack(counters): (0, self._trial)
+            if until is None
+            else (int(until * NS_PER_SECOND), self._away)
+            for counters, until in list(states.items())[:room]
+        }
+        have = {key: self._said.unpack(raw) for key, raw in self._map.items()}
+        self._map.delete_many([key for key in have if key not in wanted])
+        self._map.update_many(
+            (key, self._record.pack(dict(zip(_SAID, said, strict=True))))
+            for key, said in wanted.items()
+            if have.get(key) != said
+        )
 
 
 def _states(layout: Layout) -> tuple[int, int]:

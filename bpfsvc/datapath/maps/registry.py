@@ -80,6 +80,7 @@ MAPS: dict[str, MapInfo] = {
     "schedule_works": _PER_BUILD,
     "fresh_namespaces": _PER_BUILD,
     "cached_routes": _PER_BUILD,
+    "pod_ports": _PER_BUILD,
     "fast_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "established_flows": _INTERNAL,
     "port_filters": _PER_BUILD,

@@ -230,14 +230,17 @@ def allows_fast_path(device: Device, network: Interfaces) -> bool:
     """True if the fast path may redirect packets to the other end of this interface.
 
     It must be a veth into another namespace without a queueing discipline, which the fast path
-    would skip. The uplink of a node that is itself a container is such a veth, too, and leads to
-    more than one pod: it has the default route or an address of a subnet.
+    would skip; the same is true of its bridge, if it is a port of one. The uplink of a node that is
+    itself a container is such a veth, too, and leads to more than one pod: it has the default route
+    or an address of a subnet.
     """
+    skipped = bridge_of(device, network) if device.master else device
     return (
-        device.routes
+        skipped is not None
+        and skipped.routes
         and device.kind == "veth"
         and device.peer_elsewhere
-        and device.queue in ("", _NO_QUEUE)
+        and {device.queue, skipped.queue} <= {"", _NO_QUEUE}
         and device.index not in (network.default_v4, network.default_v6)
         and not any(_is_of_subnet(each) for each in device.addresses)
     )
