@@ -48,7 +48,7 @@ from bpfsvc.services.registry import (
     ServiceMap,
     ServiceName,
 )
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.schedulers import counts_connections
 
 _NOTHING_SHARED: Mapping[bytes, bytes] = {}
 
@@ -205,12 +205,7 @@ def _has_derived(one: Applied, found: _All) -> bool:
 def _is_whole(met: Iterable[Policies], extra: Extra, slots: int) -> bool:
     """True if nothing is missing that is needed to choose one of so many slots."""
     policies = {one for all_of in met for one in all_of.by_class}
-    counted = {
-        one
-        for all_of in met
-        if all_of.counted or Schedule(all_of.schedule).counts
-        for one in all_of.by_class
-    }
+    counted = {one for all_of in met if counts_connections(all_of) for one in all_of.by_class}
     spills = extra.get(SPILLS.name, ())
     near = {(one.first, one.size) for one in policies if one.spills}
     if near != {spill[3:5] for spill in spills} and near:
