@@ -39,9 +39,11 @@ static inline int explain_question(struct __sk_buff *skb)
 	loopback_normalize(&question.frontend.address);
 	choosing.asked = question.frontend;
 	choosing.client = question.client;
+	work->spilling.needed = 0;
 	work->spilling.spills = 0;
-	if (choose(&choosing) == VERDICT_SCHEDULE)
-		decide_spill(&choosing);
+	/* Without a branch, behind which the verifier would follow the rest twice. */
+	choose(&choosing);
+	decide_spill(&choosing);
 	schedule_locality(&question.frontend, question.client.class, false);
 	choosing.chooser = CHOOSER_EXPLAIN;
 	verdict = choose(&choosing);
