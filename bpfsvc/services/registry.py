@@ -301,11 +301,9 @@ def _spills(one: Applied) -> Iterator[SpillEntry]:
         far = [each for each in counters[first : first + size] if each not in known]
         found = sample(overload, len(near), len(far))
         rows = [near[at] for at in found.near] + [far[at] for at in found.far]
-        yield SpillEntry(
-            *(one.service_id, one.generation, *spill),
-            *(len(rows), len(found.near), found.near_factor, found.far_factor),
-            (*rows, *(0,) * (SPILL_COMPARED - len(rows))),
-        )
+        ids = (*rows, *(0,) * (SPILL_COMPARED - len(rows)))
+        summed = (len(rows), len(found.near), found.near_factor, found.far_factor, ids)
+        yield SpillEntry._make((one.service_id, one.generation, *spill, *summed))
 
 
 _ROUND = Schedule.ROUND.value

@@ -24,7 +24,7 @@ HERE = [f"10.0.0.{at} here zone-a@" for at in (1, 2)]
 THERE = [f"10.0.0.{at} there zone-b@" for at in (3, 4, 5, 6)]
 PODS = endpoint_slice(*HERE, *THERE)
 CLUSTER_IP, NODE_PORT = frontend("10.96.0.1 80"), frontend("node4 30080")
-OUTSIDE = {"type": "NodePort", "ports": [HTTP | {"nodePort": 30080}]}
+OUTSIDE: dict[str, Any] = {"type": "NodePort", "ports": [HTTP | {"nodePort": 30080}]}
 
 
 def spilling(overload: str | None = "1.5", **parts: Any) -> Service:
@@ -84,8 +84,8 @@ def test_without_the_annotation_nothing_is_written() -> None:
     cluster = Spilling(spilling(None), PODS)
     assert cluster.entry is None
     assert not cluster.at().counted
-    policies = [Policy(0, 2, masquerade, False) for masquerade in (False, True, True)]
-    assert cluster.at() == Policies(*policies, echo=True)
+    pod, outside = Policy(0, 2, False, False), Policy(0, 2, True, False)
+    assert cluster.at() == Policies(pod, outside, outside, echo=True)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_an_endpoint_in_quarantine_is_in_neither_set() -> None:
     cluster = Spilling(spilling(quarantine="1 failure/10s for 30s"), PODS)
     quarantines = cluster.planner.schedulings.quarantines
     for key, summary in cluster.planner.take_summaries().items():
-        assert summary.watched == {
+        assert set(summary.watched) == {
             frozenset(place(f"10.0.0.{at}") for at in numbers)
             for numbers in ((1, 2), (1, 2, 3, 4, 5, 6))
         }
@@ -188,6 +188,12 @@ def test_an_endpoint_in_quarantine_is_in_neither_set() -> None:
     assert cluster.of(cluster.at().pod) == ["2"]
     assert cluster.places(entry.first, entry.size) == ["2", "3", "5", "6"]
     assert (entry.compared, entry.near) == (4, 1)
+    # After it, a connection tries each: the far one, too, before any spills over to it.
+    changed = quarantines.step(31, {})
+    cluster.kernel.sync(cluster.planner, {one.service for one in changed}, Random(1))
+    near = cluster.at().pod
+    assert (cluster.of(near), near.trials) == (["2"], 2)
+    assert sorted(cluster.places(near.first + near.size, 2)) == ["1", "4"]
 
 
 def test_udp_counts_all_its_connections() -> None:
