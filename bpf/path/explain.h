@@ -44,7 +44,10 @@ static inline int explain_question(struct __sk_buff *skb)
 	/* Without a branch, behind which the verifier would follow the rest twice. */
 	choose(&choosing);
 	decide_spill(&choosing);
-	schedule_locality(&question.frontend, question.client.class, false);
+	/* Else the verifier would follow the comparison once for each class. */
+	work->class = question.client.class;
+	AS_IN_MEMORY();
+	schedule_locality(&question.frontend, work->class, false);
 	choosing.chooser = CHOOSER_EXPLAIN;
 	verdict = choose(&choosing);
 	question.choice = choosing.choice;

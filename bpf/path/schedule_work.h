@@ -61,7 +61,7 @@ struct schedule_work {
 	struct spilling spilling;
 	struct policy policies[2]; /* that of the client, and that of all backends that serve */
 	__u32 shift;		   /* of 1, to an enum among */
-	__u32 zero;
+	__u32 class;		   /* of a client that explain asks about */
 };
 
 MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);

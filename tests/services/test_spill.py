@@ -175,6 +175,7 @@ def test_an_endpoint_in_quarantine_is_in_neither_set() -> None:
     cluster = Spilling(spilling(quarantine="1 failure/10s for 30s"), PODS)
     quarantines = cluster.planner.schedulings.quarantines
     for key, summary in cluster.planner.take_summaries().items():
+        assert summary.watched
         assert set(summary.watched) == {
             frozenset(place(f"10.0.0.{at}") for at in numbers)
             for numbers in ((1, 2), (1, 2, 3, 4, 5, 6))
