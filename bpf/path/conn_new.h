@@ -242,7 +242,9 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	verdict = choose_for_packet(&key, &packet->client, &packet->choice);
+	packet->verdict = choose_for_packet(&key, &packet->client, &packet->choice);
+	AS_IN_MEMORY();
+	verdict = packet->verdict;
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;

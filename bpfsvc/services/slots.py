@@ -204,14 +204,8 @@ def _scheduled(
         return _scheduled([], cluster, local, anything, by)
     if spill and ranges[0].refuses:
         ranges[1] = ranges[1]._replace(refuses=True)
-    slots = Slots(
-        ranges[1 if spill else 0],
-        ranges[-1],
-        anything,
-        schedule.value,
-        spills=spill is not None,
-        counted=by.overload > 0,
-    )
+    near, spills = ranges[1 if spill else 0], spill is not None
+    slots = Slots(near, ranges[-1], anything, schedule.value, spills, by.overload > 0)
     nobody = [one for one in quiesced if one not in far_tried]
     return Placed((*backends, *nobody), slots, tuple(tables), tuple(candidates), spill)
 
