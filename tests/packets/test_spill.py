@@ -17,7 +17,7 @@ from tests.services.objects import endpoint_slice, service
 
 NEAR, ALL = 2, 6
 
-SCHEDULERS = ("random", "rr", "wrr", "lc", "sh", "mh", "lblc", "twos")
+SCHEDULERS = ("random", "rr", "wrr", "lc", "sh,sh-port", "mh,mh-port", "lblc", "twos")
 
 
 def spilling(node: Node, peers: Peers, scheduler: str, **parts: Any) -> Loaded:
