@@ -198,4 +198,6 @@ def test_tables_and_counts_are_dumped() -> None:
             "places": ("0", "-", "1"),
         }
     ]
-    assert shown(maps, "schedule_rounds") == [{"service": "default/web:http", "connections": 7}]
+    assert shown(maps, "schedule_rounds") == [
+        {"service": "default/web:http", "connections": 7, "spilled": 2}
+    ]
