@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from bpfsvc.datapath.build.installation import converter
+from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.entries import CLIENTS
 from bpfsvc.services.scheduling import read_scheduling
 from bpfsvc.services.view import evaluate
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
@@ -115,3 +118,18 @@ def test_inactive_connections_of_tcp_do_not_count(node: Node, tcp_peers: Peers) 
     loaded = spilling(node, tcp_peers, "lc")
     loaded.put([(1, 90), (1, 90), *[(1, 0)] * 4])
     assert loaded.open(2000) in (0, 1)
+
+
+def test_entries_of_builds_without_spilling_over_are_carried_over(node: Node) -> None:
+    maps = node.pinned.layout.maps
+    new = maps["schedule_rounds"].value
+    old = Record((("connections", "Q"),))
+    turns = new.unpack(converter(old, new)(old.pack({"connections": 7})))
+    assert turns == {"connections": 7, "spilled": 0}
+    new = maps["frontends"].value
+    added = {"counted", *(f"{who}.spills" for who in CLIENTS)}
+    old = Record(tuple((name, kind) for name, kind in new.fields if name not in added))
+    assert added <= set(new.names)
+    values = {name: number for number, name in enumerate(old.names, 1)}
+    carried = new.unpack(converter(old, new)(old.pack(values)))
+    assert carried == values | dict.fromkeys(added, 0)
