@@ -150,7 +150,7 @@ int step_first(struct __sk_buff *skb)
 	return settings && packet ? first_packet(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-/* A first packet to an address that keeps its backends: which of them it goes to. */
+/* A first packet to an address that keeps its backends, or that may spill over to more. */
 int step_schedule(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();

@@ -20,7 +20,7 @@ enum step {
 	STEP_MASQUERADE,  /* the first packet of a masqueraded connection leaves */
 	STEP_FAST_PATH,	  /* a packet of other steps takes the fast path */
 	STEP_ECHO,	  /* an echo request that is answered */
-	STEP_SCHEDULE,	  /* a first packet to an address that keeps its backends */
+	STEP_SCHEDULE,	  /* a first packet whose choice needs more than others do */
 	STEP_ATTEMPT,	  /* before STEP_ESTABLISHED, until it is known how an attempt ends */
 	STEP_TRIAL,	  /* before STEP_OPEN, while a backend is on trial */
 	STEPS,

@@ -1,6 +1,7 @@
 /*
  * Loads: how many connections each backend has now, as ip_vs counts them. Only Services whose
- * schedule compares these numbers count (frontends.h). Entry 0 is unused.
+ * schedule compares these numbers count (frontends.h), and those that may spill over (spills.h).
+ * Entry 0 is unused.
  *
  * All CPUs add to one number. Each connection and each socket says itself whether it is counted
  * (connections.h, socket_loads.h), so it is added once and taken back once. What is lost with an

@@ -1,6 +1,6 @@
 /*
- * Candidates: for schedules that compare loads, the backends of a policy in the order of its slots.
- * One lookup gives as many as are compared. They follow from `backends`; the entries of a
+ * Candidates: where loads are counted, the backends of a policy in the order of its slots. One
+ * lookup gives as many as a schedule compares. They follow from `backends`; the entries of a
  * generation never change.
  */
 #pragma once

@@ -17,7 +17,7 @@ struct policy {
 	__u8 masquerade;
 	__u8 reject; /* without an endpoint: refuse the client, else drop silently */
 	__u8 trials; /* backends on trial, in the slots behind (quarantined.h) */
-	__u8 zero;
+	__u8 spills; /* to all that serve, whose slots are right before these; see spills.h */
 };
 
 /* What gives the number of a place in the schedule's table. */
@@ -29,7 +29,7 @@ enum schedule {
 	SCHEDULE_DESTINATION, /* the address that the client asked for */
 	SCHEDULE_MAGLEV,      /* as SCHEDULE_SOURCE, by the hash of Maglev */
 	SCHEDULE_MAGLEV_PORT, /* as SCHEDULE_SOURCE_PORT, by the hash of Maglev */
-	/* From here on by the loads of the backends, which are counted for these only. */
+	/* From here on by the loads of the backends, which are counted for these. */
 	SCHEDULE_LC,   /* least connections */
 	SCHEDULE_WLC,  /* the same, by weight */
 	SCHEDULE_SED,  /* shortest expected delay */
@@ -77,7 +77,8 @@ struct frontend {
 	__u8 echo;		/* its address is in echo_addresses for it */
 	__u8 removal;		/* of enum removal */
 	__u8 watched;		/* how attempts to connect end is noted (backend_outcomes.h) */
-	__u8 zero[3];
+	__u8 counted;		/* loads of backends are, whatever the schedule */
+	__u8 zero[2];
 };
 
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);
@@ -112,7 +113,10 @@ static inline struct frontend *frontend_rest(const struct address *address)
 	return frontends.lookup(&rest);
 }
 
+/* True for a backend that a client may stay with: if a policy spills, any one that serves. */
 static inline bool policy_has(const struct policy *policy, __u32 slot)
 {
-	return slot >= policy->first && slot - policy->first < policy->size;
+	__u32 first = policy->first & ((__u32)policy->spills - 1);
+
+	return slot >= first && slot - first < policy->first - first + policy->size;
 }

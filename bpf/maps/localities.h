@@ -14,10 +14,17 @@ enum {
 	LOCALITY_MEMBERS = 1 << LOCALITY_BITS,
 };
 
+/* Which backends of the service are chosen from. */
+enum among {
+	AMONG_ALL,
+	AMONG_LOCAL, /* those on this node, by policy */
+	AMONG_NEAR,  /* those near by topology, while connections do not spill over */
+};
+
 struct locality_key {
 	__u32 service;
 	struct address address; /* that the client asks for */
-	__u8 local;		/* for the backends of this node alone, where these are a set */
+	__u8 among;		/* of enum among */
 	__u8 schedule;		/* another schedule begins anew */
 	__u8 zero[2];
 };

@@ -19,6 +19,7 @@
 #include "path/client.h"
 #include "path/schedule.h"
 #include "path/schedule_locality.h"
+#include "path/schedule_spill.h"
 #include "path/schedule_work.h"
 
 enum verdict {
@@ -30,7 +31,7 @@ enum verdict {
 	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
 	VERDICT_BY_TC,	   /* not chosen: tc sees the connection, with the client's port */
 	VERDICT_ECHO,	   /* an echo request that is answered: see echo.h */
-	VERDICT_SCHEDULE,  /* not chosen: the address keeps its backends, which is another step */
+	VERDICT_SCHEDULE,  /* not chosen: what it needs is another step, schedule_apart() */
 };
 
 /* For whom a backend is chosen. */
@@ -38,8 +39,10 @@ enum chooser {
 	CHOOSER_PACKET,
 	CHOOSER_NODE_SOCKET, /* which no tc program translates */
 	CHOOSER_POD_SOCKET,
-	CHOOSER_EXPLAIN, /* nothing is counted */
-	CHOOSER_TRIAL,	 /* a node's socket, which may try a backend that is on trial */
+	CHOOSER_TRIAL,	     /* a node's socket, which may try a backend that is on trial */
+	CHOOSER_EXPLAIN = 4, /* nothing is counted */
+	/* Beside one of these, until it has been decided whether the connection spills over. */
+	CHOOSER_UNDECIDED = 8,
 };
 
 /* != 0, without a branch, which the compiler makes of what it understands. */
@@ -57,19 +60,22 @@ static inline __u32 not_zero(__u32 number)
 static inline bool affinity_apply(struct backend_key *key, const struct policy *policy,
 				  const struct address *client, __u32 seconds)
 {
-	struct affinity_key client_key = {.service = key->service, .client = *client};
-	struct affinity *last = affinities.lookup(&client_key);
-	struct position_key place;
+	/* One after the other in the same memory: of this, the stack has little. */
+	union {
+		struct affinity_key client;
+		struct position_key place;
+	} asked = {.client = {.service = key->service, .client = *client}};
+	struct affinity *last = affinities.lookup(&asked.client);
 	struct position *position;
 
 	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
 		return false;
-	place.service = key->service;
-	place.generation = key->generation;
-	place.address = last->backend;
-	place.port = last->port;
-	place.zero = 0;
-	position = positions.lookup(&place);
+	asked.place.service = key->service;
+	asked.place.generation = key->generation;
+	asked.place.address = last->backend;
+	asked.place.port = last->port;
+	asked.place.zero = 0;
+	position = positions.lookup(&asked.place);
 	if (!position)
 		return false;
 	if (policy_has(policy, position->slots[0]))
@@ -84,15 +90,17 @@ static inline bool affinity_apply(struct backend_key *key, const struct policy *
 /*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
  * not know the port of the client yet, and the verifier has less to follow; and tc has an entry of
- * each connection, by which it can be reset when its backend leaves, or moved when it is silent.
+ * each connection, by which it is counted, can be reset when its backend leaves, or moved when it
+ * is silent.
  */
 static inline bool slot_choose(struct backend_key *key, const struct frontend *frontend,
 			       const struct policy *policy, __u64 number, enum chooser chooser)
 {
 	key->slot = policy->first + (__u32)((number * policy->size) >> 32);
 	if (chooser == CHOOSER_POD_SOCKET)
-		return !(frontend->schedule | policy->table | frontend->removal | policy->trials);
-	if (frontend->schedule | policy->table)
+		return !(frontend->schedule | policy->table | frontend->removal |
+			 frontend->counted | policy->trials);
+	if (frontend->schedule | policy->table | policy->spills)
 		schedule_apply(key, policy, number, frontend->schedule);
 	return true;
 }
@@ -115,7 +123,7 @@ static inline int guard(const struct address *address, __u32 *service)
 static inline void choice_mark(struct choice *choice, const struct frontend *frontend,
 			       const struct policy *policy)
 {
-	choice->counts = schedule_counts(frontend->schedule);
+	choice->counts = schedule_counts(frontend->schedule) | frontend->counted;
 	choice->watched = frontend->watched + not_zero(policy->trials);
 }
 
@@ -180,33 +188,49 @@ static inline int choose_found(struct frontend_key *frontend_key, struct fronten
 {
 	if (chooser != CHOOSER_POD_SOCKET && frontend && frontend->schedule)
 		number = schedule_number(frontend, &frontend_key->address, client, number,
-					 chooser != CHOOSER_EXPLAIN);
+					 !(chooser & CHOOSER_EXPLAIN));
 	return choose_numbered(frontend_key, frontend, client, number, choice, chooser);
+}
+
+/* True if it has to be decided first whether the connection of a socket spills over. */
+static inline bool spill_is_pending(const struct frontend *frontend, __u32 class, __u32 chooser)
+{
+	struct schedule_work *work;
+
+	if (!(policy_for(frontend, class)->spills & chooser / CHOOSER_UNDECIDED))
+		return false;
+	work = schedule_work_get();
+	if (work)
+		spill_ask(work, frontend, 1);
+	return true;
 }
 
 /*
  * Choose a backend of `frontend_key` for a client: its last one, if the service has session
  * affinity, else the one that the service's schedule gives, mostly one at random, each equally
- * likely. Return a verdict; `choice` is written for VERDICT_DNAT, and `choice->service` for refusals
- * too.
+ * likely. Return a verdict, VERDICT_SCHEDULE if it has yet to be decided whether the connection
+ * spills over. `choice` is written for VERDICT_DNAT, and `choice->service` for refusals too.
  */
 static inline int choose_backend(struct frontend_key *frontend_key, const struct client *client,
 				 struct choice *choice, enum chooser chooser)
 {
 	struct frontend *frontend = frontend_find(frontend_key);
-	__u64 number = bpf_get_prandom_u32();
+	__u64 number;
 
+	if (frontend && spill_is_pending(frontend, client->class, chooser))
+		return VERDICT_SCHEDULE;
+	number = bpf_get_prandom_u32();
 	return choose_found(frontend_key, frontend, client, number, choice, chooser);
 }
 
-/* The same for a first packet, whose address may keep its backends: then that is another step. */
+/* The same for a first packet, which may need another step before that. */
 static inline int choose_for_packet(struct frontend_key *frontend_key, const struct client *client,
 				    struct choice *choice)
 {
 	struct frontend *frontend = frontend_find(frontend_key);
 	__u64 number = bpf_get_prandom_u32();
 
-	if (frontend && schedule_is_pending(frontend))
+	if (frontend && schedule_is_pending(frontend, client->class))
 		return VERDICT_SCHEDULE;
 	return choose_found(frontend_key, frontend, client, number, choice, CHOOSER_PACKET);
 }
@@ -265,6 +289,7 @@ struct choosing {
 
 enum argument_size {
 	ARGUMENT_CHOOSE = sizeof(struct choosing),
+	ARGUMENT_SPILL = sizeof(struct choosing),
 };
 
 /* choose_backend() as a subprogram. An address 127.x.y.z is as good as 127.0.0.1. */
@@ -286,6 +311,18 @@ int subprogram_choose(struct choosing *choosing)
 	return choose_backend(&key, &choosing->client, &choosing->choice, choosing->chooser);
 }
 
+/* Decide whether a connection spills over, where choose() has said that this is to be done first. */
+static int (*decide_spill)(struct choosing *choosing) = (void *)SUBPROGRAM_SPILL;
+
+int subprogram_spill(struct choosing *choosing)
+{
+	struct schedule_work *work = schedule_work_get();
+
+	if (work)
+		spill_decide(work);
+	return 0;
+}
+
 /*
  * Choose once more, where the backend that choose_backend() has chosen will not do: another one for
  * each `number` in a row, as long as there are more. The choice stays as it is where the service
@@ -302,7 +339,7 @@ static inline void choose_again(struct frontend_key *frontend_key, const struct 
 	if (!frontend || choice->sticky)
 		return;
 	policy = *policy_for(frontend, client->class);
-	if (!policy.size || policy.table || frontend->schedule)
+	if (!policy.size || policy.table || policy.spills || frontend->schedule)
 		return;
 	key.slot = policy.first + number % policy.size;
 	if (!slot_read(frontend_key, frontend, &key, choice, &copy))

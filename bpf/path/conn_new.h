@@ -242,7 +242,9 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	key.port = packet->flow.destination_port;
 	key.protocol = packet->flow.protocol;
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	verdict = choose_for_packet(&key, &packet->client, &packet->choice);
+	packet->verdict = choose_for_packet(&key, &packet->client, &packet->choice);
+	AS_IN_MEMORY();
+	verdict = packet->verdict;
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;
@@ -337,8 +339,9 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 }
 
 /*
- * Find the place of a first packet's backend, if the address that it is for keeps its backends.
- * Then begin anew with the packet. (Here the verifier follows the comparison once.)
+ * Find the place of a first packet's backend, if the address that it is for keeps its backends, and
+ * whether it spills over. Then begin anew with the packet. (Here the verifier follows the comparison
+ * once.)
  */
 static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *packet)
 {
@@ -348,6 +351,10 @@ static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *pa
 		.protocol = packet->flow.protocol,
 	};
 
+	struct schedule_work *work = schedule_work_get();
+
+	if (work)
+		spill_decide(work);
 	schedule_locality(&asked, packet->client.class, true);
 	return tail_call(skb, STEP_FIRST);
 }

@@ -11,6 +11,7 @@
 #include "path/backend_select.h"
 #include "path/client.h"
 #include "path/schedule_locality.h"
+#include "path/schedule_work.h"
 
 /* The question, as data of a test packet. `choice` is empty, and the answer is written there. */
 struct question {
@@ -19,28 +20,41 @@ struct question {
 	struct frontend_key frontend;
 	struct client client;
 	struct choice choice;
+	__u32 spilled; /* the client may be given any backend that serves */
 };
 
 static inline int explain_question(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
-	struct choosing choosing = {.chooser = CHOOSER_EXPLAIN};
+	struct choosing choosing = {.chooser = CHOOSER_EXPLAIN | CHOOSER_UNDECIDED};
+	struct schedule_work *work = schedule_work_get();
 	struct question question;
 	int verdict;
 
-	if (!settings || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
+	if (!settings || !work || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
 		return -1;
-	if (question.client.class == CLIENT_UNKNOWN)
-		question.client.class =
-			client_class(settings, skb->ifindex, &question.client.address);
-	loopback_normalize(&question.frontend.address);
-	schedule_locality(&question.frontend, question.client.class, false);
-	choosing.asked = question.frontend;
+	/* In memory of a map: the verifier would follow what comes once for each way to get here. */
+	work->asked = question.frontend;
+	loopback_normalize(&work->asked.address);
+	work->class = question.client.class;
+	if (work->class == CLIENT_UNKNOWN)
+		work->class = client_class(settings, skb->ifindex, &question.client.address);
+	AS_IN_MEMORY();
+	question.client.class = work->class;
+	choosing.asked = work->asked;
 	choosing.client = question.client;
+	work->spilling.needed = 0;
+	work->spilling.spills = 0;
+	/* Without a branch, behind which the verifier would follow the rest twice. */
+	choose(&choosing);
+	decide_spill(&choosing);
+	schedule_locality(&work->asked, work->class, false);
+	choosing.chooser = CHOOSER_EXPLAIN;
 	verdict = choose(&choosing);
 	question.choice = choosing.choice;
-	/* The answer names the entry by its key, as choose() has found it. */
-	frontend_find(&question.frontend);
+	question.spilled = work->spilling.spills & 1;
+	work->stepped = 0;		 /* no packet follows */
+	question.frontend = work->asked; /* the key of the entry that is found */
 	if (bpf_skb_store_bytes(skb, 0, &question, sizeof(question), 0))
 		return -1;
 	return verdict;

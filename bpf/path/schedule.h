@@ -12,6 +12,7 @@
 #include "maps/schedule_tables.h"
 #include "path/client.h"
 #include "path/schedule_locality.h"
+#include "path/schedule_spill.h"
 #include "path/schedule_work.h"
 
 /* An address as one number in host order, as ip_vs folds it. */
@@ -109,27 +110,46 @@ static inline void schedule_static(struct schedule_work *work, const struct fron
 	__u32 to = part_mask(parts, PART_DESTINATION);
 	__u32 value = (address_folded(asked) & to) | (address_folded(&client->address) & ~to);
 	struct schedule_round *round;
+	__u64 *turns;
 
 	value += bpf_ntohs(client->port) & part_mask(parts, PART_PORT);
 	work->number = (random & part_mask(parts, PART_RANDOM)) |
 		       (multiplicative_hash(value) & part_mask(parts, PART_MULTIPLIED)) |
 		       (maglev_hash(value) & part_mask(parts, PART_MAGLEV));
 	work->key.service = frontend->service;
+	work->key.generation = frontend->generation;
+	work->shift = spills_now(work, policy_for(frontend, client->class));
 	round = schedule_rounds.lookup(&work->key.service);
-	if (round)
-		work->number = counted ? __sync_fetch_and_add(&round->connections, 1) :
-					 round->connections;
+	if (!round)
+		return;
+	turns = &round->connections;
+	turns += work->shift & 1;
+	work->number = counted ? __sync_fetch_and_add(turns, 1) : *turns;
 }
 
-/* True if the backend of a packet has yet to be found by schedule_locality(). */
-static inline bool schedule_is_pending(const struct frontend *frontend)
+/*
+ * True if a packet has to take STEP_SCHEDULE, which calls spill_decide() and schedule_locality();
+ * afterwards, once, false.
+ */
+static inline bool schedule_is_pending(const struct frontend *frontend, __u32 class)
 {
-	const struct schedule_work *work;
+	__u32 spills_over = policy_for(frontend, class)->spills, needed = spills_over;
+	struct schedule_work *work;
+	__u32 stepped;
 
-	if (frontend->schedule < SCHEDULE_LBLC)
+	asm("" : "+r"(needed)); /* one branch for both */
+	needed |= (SCHEDULE_LBLC - 1 - (__u32)frontend->schedule) >> 31;
+	if (!needed)
 		return false;
 	work = schedule_work_get();
-	return work && !work->done;
+	if (!work)
+		return false;
+	stepped = work->stepped;
+	work->stepped = 0;
+	if (stepped)
+		return false;
+	spill_ask(work, frontend, spills_over);
+	return true;
 }
 
 /*
@@ -168,15 +188,16 @@ static inline void schedule_apply(struct backend_key *key, const struct policy *
 
 	if (!work)
 		return;
-	work->number = number % schedule_places(policy);
-	work->slot = work->number;
 	work->key.service = key->service;
 	work->key.generation = key->generation;
+	policy = policy_spill(work, policy);
+	work->number = number % schedule_places(policy);
+	work->slot = work->number;
 	work->key.first = policy->first;
 	work->key.chunk = work->number / SCHEDULE_CHUNK;
 	chunk = schedule_tables.lookup(&work->key);
 	if (chunk)
 		work->slot = chunk->slots[work->number % SCHEDULE_CHUNK];
 	AS_IN_MEMORY();
-	key->slot = (policy->first + work->slot) | schedule_refuses(number, schedule);
+	key->slot = (work->key.first + work->slot) | schedule_refuses(number, schedule);
 }

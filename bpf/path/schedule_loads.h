@@ -10,6 +10,7 @@
 #include "maps/candidates.h"
 #include "maps/frontends.h"
 #include "maps/schedule_tables.h"
+#include "path/schedule_spill.h"
 #include "path/schedule_work.h"
 
 #define NO_PLACE 0xffffffff /* of SCHEDULE_OVF: the client has to be refused */
@@ -162,9 +163,11 @@ static inline void schedule_begin(struct schedule_work *work, const struct front
 	comparison_begin(work, frontend->schedule, random);
 	work->key.service = frontend->service;
 	work->key.generation = frontend->generation;
+	policy = policy_spill(work, policy);
 	work->key.first = policy->first;
 	work->size = policy->size;
 	work->places = schedule_places(policy);
+	work->shift = policy->spills;
 	AS_IN_MEMORY();
 }
 

@@ -140,7 +140,7 @@ static inline void locality_join(struct locality *locality, __u32 counters, __u6
  * is written.
  */
 static inline bool compare_local(struct schedule_work *work, const struct frontend *frontend,
-				 const struct policy *policy, bool counted)
+				 bool counted)
 {
 	struct candidates_chunk *found;
 	struct locality *locality;
@@ -148,7 +148,8 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 
 	work->locality.service = frontend->service;
 	work->locality.address = work->asked.address;
-	work->locality.local = (policy->first | -policy->first) >> 31;
+	/* AMONG_ALL where the first slot is 0. */
+	work->locality.among = (work->key.first | -work->key.first) >> 31 << work->shift;
 	work->locality.schedule = frontend->schedule;
 	work->key.chunk = 0;
 	locality = localities.lookup(&work->locality);
@@ -201,6 +202,7 @@ static inline void schedule_locality(const struct frontend_key *asked, __u32 cla
 		return;
 	work->asked = *asked;
 	work->done = 0;
+	work->stepped = 1;
 	frontend = frontend_find(&work->asked);
 	if (!frontend || frontend->schedule < SCHEDULE_LBLC)
 		return;
@@ -208,7 +210,7 @@ static inline void schedule_locality(const struct frontend_key *asked, __u32 cla
 	schedule_begin(work, frontend, policy, bpf_get_prandom_u32());
 	if (work->size > CANDIDATES)
 		compare_two(work);
-	else if (class == CLIENT_NODE || !compare_local(work, frontend, policy, counted))
+	else if (class == CLIENT_NODE || !compare_local(work, frontend, counted))
 		compare_all(work);
 	AS_IN_MEMORY();
 	work->done = 1;

@@ -9,6 +9,7 @@
 #include "maps/frontends.h"
 #include "maps/localities.h"
 #include "maps/schedule_tables.h"
+#include "maps/spills.h"
 #include "path/client.h"
 
 #define AS_IN_MEMORY() asm volatile("" ::: "memory")
@@ -19,6 +20,15 @@ struct compared_member {
 	__u64 weight;
 	__u64 joined;
 	__u64 counters;
+};
+
+/* Whether the connection at hand spills over: see path/schedule_spill.h. */
+struct spilling {
+	struct spill_key key; /* of the service that was asked about last */
+	__u32 needed;	      /* 1 if its policy spills, else 0 */
+	__u32 spills;	      /* 1 if the connection does, else 0 */
+	__s64 sum;	      /* of the loads of those compared, */
+	__s64 near;	      /* and of the near ones among them */
 };
 
 struct schedule_work {
@@ -39,8 +49,8 @@ struct schedule_work {
 	__u64 limited;	  /* all bits: the weight is a limit; else 0 */
 	/* of one that keeps an address where it is: */
 	struct frontend_key asked;
-	__u32 zero;
-	__u32 done; /* 1: `place` is that of the packet at hand */
+	__u32 stepped; /* 1: the step of the packet at hand was taken */
+	__u32 done;    /* 1: `place` is that of the packet at hand */
 	struct locality_key locality;
 	__u32 kept_place; /* of the least loaded member, */
 	__u64 kept_busy;  /* 1: which has more active connections than its weight */
@@ -48,6 +58,10 @@ struct schedule_work {
 	__u64 members;
 	struct compared_member least;
 	struct compared_member most;
+	struct spilling spilling;
+	struct policy policies[2]; /* that of the client, and that of all backends that serve */
+	__u32 shift;		   /* of 1, to an enum among */
+	__u32 class;		   /* of a client that explain asks about */
 };
 
 MAP("percpu_array", __u32, struct schedule_work, schedule_works, 1, 0);

@@ -342,8 +342,13 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 {
 	int verdict;
 
-	call->chooser = CHOOSER_NODE_SOCKET;
+	call->chooser = CHOOSER_NODE_SOCKET | CHOOSER_UNDECIDED;
 	verdict = choose((struct choosing *)&call->asked);
+	if (verdict == VERDICT_SCHEDULE) {
+		decide_spill((struct choosing *)&call->asked);
+		call->chooser = CHOOSER_NODE_SOCKET;
+		verdict = choose((struct choosing *)&call->asked);
+	}
 	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT)

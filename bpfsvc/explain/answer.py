@@ -10,7 +10,15 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.errors import KernelError
 from bpfsvc.explain.question import Question
 from bpfsvc.services.applied import Applied
-from bpfsvc.services.entries import Backend, Frontend, Place, Policies, Policy, frontend_text
+from bpfsvc.services.entries import (
+    Backend,
+    Frontend,
+    Place,
+    Policies,
+    Policy,
+    frontend_text,
+    spilled_policy,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,7 @@ class Outcome(NamedTuple):
 
     ``client`` is one of ``pod``, ``node`` and ``other``. ``own`` has the node's addresses, packed.
     ``backend`` is the one chosen for this packet, and ``source`` the client that it would see,
-    empty where no packet was sent.
+    empty where no packet was sent. ``spilled``: the connection spills over from the near endpoints.
     """
 
     verdict: str
@@ -77,6 +85,7 @@ class Outcome(NamedTuple):
     own: Set[bytes]
     backend: Place
     source: bytes = b""
+    spilled: bool = False
 
     @property
     def policies(self) -> Policies:
@@ -90,9 +99,14 @@ class Outcome(NamedTuple):
         return policy
 
     @property
+    def chosen_by(self) -> Policy:
+        """The policy whose endpoints are chosen from: of all that serve, if it spills over."""
+        return (self.spilled and spilled_policy(self.owner.extra)) or self.policy
+
+    @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends that the client may be given."""
-        first, size = self.policy[:2]
+        first, size = self.chosen_by[:2]
         return self.owner.backends()[first : first + size]
 
     @property

@@ -50,6 +50,7 @@ from bpfsvc.explain.schedule import (
     schedule_reasons,
     share_reasons,
 )
+from bpfsvc.explain.spill import spill_reasons
 from bpfsvc.model import ObjectError
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
@@ -60,7 +61,7 @@ from bpfsvc.services.ids import Ids
 from bpfsvc.services.nodeport_addresses import LOOPBACK
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.restore import restore
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.schedulers import counts_connections
 
 # -- the running agent's kernel --------------------------------------------------------------------
 
@@ -94,10 +95,12 @@ class LiveKernel:
             decision.client,
             self._own,
             decision.backend,
+            spilled=decision.spilled,
         )
         loads = load_reasons(outcome, self._load)
         kept = locality_reasons(outcome, partial(kept_of, self._pinned))
-        return answer_for(outcome, (*self._reasons(outcome, decision), *kept, *loads))
+        spill = spill_reasons(outcome, self._load)
+        return answer_for(outcome, (*self._reasons(outcome, decision), *spill, *kept, *loads))
 
     def _load(self, counters: int) -> Load:
         raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
@@ -242,7 +245,7 @@ class PrivateKernel:
         for name in _OF_TRAFFIC:
             _empty(self._pinned.map(name))
         owner, loads = self._owners.get(frontend), self._pinned.map("backend_loads")
-        if owner and Schedule(owner.frontends()[frontend].schedule).counts:
+        if owner and counts_connections(owner.frontends()[frontend]):
             for counters in owner.counter_ids:
                 loads.update(struct.pack("=I", counters), bytes(loads.value_size))
 

@@ -24,7 +24,8 @@ _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 _QUESTION = struct.Struct("=16x 16sHBx 16sIH2x")
 """``struct question`` (``bpf/path/explain.h``) up to the choice."""
 
-_CHOICE = struct.Struct("=16sHBxI IBBxx")
+_CHOICE = struct.Struct("=16sHBxI IBBxx I")
+"""``struct choice``, and whether the connection spills over."""
 
 _FORBIDDEN = "forbidden"
 """The programs' verdict on clients outside the source ranges, whose packets are dropped."""
@@ -42,7 +43,7 @@ class Decision:
     """What ``choose_backend`` decides: the verdict, the frontend that matched, and the backend.
 
     ``forbidden``: True if it is dropped by source ranges. ``client``: the kind of client, one of
-    :data:`~bpfsvc.services.entries.CLIENTS`.
+    :data:`~bpfsvc.services.entries.CLIENTS`. ``spilled``: True if the connection spills over.
     """
 
     verdict: str
@@ -50,6 +51,7 @@ class Decision:
     frontend: Frontend
     client: str
     backend: Place
+    spilled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,14 @@ def decide(pinned: Pinned, question: Question, interface: int, port: int = 0) ->
     if verdict is None:
         raise KernelError(f"the program explain failed ({number})")
     address, asked_port, protocol, _, client, _ = _QUESTION.unpack_from(data)
-    backend, backend_port, *_ = _CHOICE.unpack_from(data, _QUESTION.size)
+    backend, backend_port, *_, spilled = _CHOICE.unpack_from(data, _QUESTION.size)
     return Decision(
         "drop" if verdict == _FORBIDDEN else verdict,
         verdict == _FORBIDDEN,
         Frontend(address, socket.ntohs(asked_port), protocol),
         layout.constants_named("CLIENT_")[client],
         (backend, socket.ntohs(backend_port)),
+        bool(spilled),
     )
 
 

@@ -6,12 +6,13 @@ objects why the entries are as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import contains, network_text
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.explain.schedule import quiesced, schedule_reasons
+from bpfsvc.explain.spill import spilled_to
 from bpfsvc.model import Port, Service, Traits
 from bpfsvc.services.cache import Known
 from bpfsvc.services.context import NodeContext
@@ -74,7 +75,7 @@ def reasons(
         yield _why_none(outcome, has_eligible=bool(eligible))
     yield from schedule_reasons(outcome)
     yield from _weightless(outcome, eligible, quarantine)
-    yield from _excluded(endpoints, node, local_only)
+    yield from _excluded(endpoints, node, local_only, spilled_to(outcome))
     if outcome.policies.affinity_seconds:
         yield (
             "sessionAffinity ClientIP: a client that returns within"
@@ -187,8 +188,13 @@ def _why_none(outcome: Outcome, *, has_eligible: bool) -> str:
     return "no endpoint is usable anywhere: rejected"
 
 
-def _excluded(port: PortEndpoints, node: NodeContext, local_only: bool) -> Iterator[str]:
-    """Yield the endpoints that are not eligible, each with the reason."""
+def _excluded(
+    port: PortEndpoints, node: NodeContext, local_only: bool, spilled: Collection[Place]
+) -> Iterator[str]:
+    """Yield the endpoints that are not eligible, each with the reason.
+
+    ``spilled``: those to which connections may spill over.
+    """
     endpoints, eligible = port.all, port.eligible
     chosen = {backend.place for backend in (eligible.local if local_only else eligible.cluster)}
     if not endpoints:
@@ -198,7 +204,9 @@ def _excluded(port: PortEndpoints, node: NodeContext, local_only: bool) -> Itera
     for place, traits in sorted(endpoints.items(), key=lambda pair: endpoint_text(*pair[0])):
         if place not in chosen:
             why = _why_not(traits, node, local_only)
-            yield f"{endpoint_text(*place)} is not eligible: {why}"
+            what = "is far" if place in spilled else "is not eligible"
+            more = ", and connections may spill over to it" if place in spilled else ""
+            yield f"{endpoint_text(*place)} {what}: {why}{more}"
 
 
 def _why_not(traits: Traits, node: NodeContext, local_only: bool) -> str:

@@ -8,8 +8,8 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.services.entries import COMPARED, Place
-from bpfsvc.services.registry import LocalityEntry
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.registry import LocalityEntry, among
+from bpfsvc.services.schedulers import Schedule, counts_connections
 from bpfsvc.services.scheduling import scheduler_text
 from bpfsvc.services.slow_start import FULL, GRADUAL, Shares
 
@@ -46,7 +46,7 @@ _ALWAYS = (Schedule.SOURCE, Schedule.DESTINATION, Schedule.MAGLEV)
 
 def schedule_reasons(outcome: Outcome) -> Iterator[str]:
     """Yield the scheduler, and what it chooses where that is always the same."""
-    policy, schedule = outcome.policy, Schedule(outcome.policies.schedule)
+    policy, schedule = outcome.chosen_by, Schedule(outcome.policies.schedule)
     scheduler = scheduler_text(schedule.name.lower(), policy.table)
     name = f"scheduler {scheduler}"
     if policy.size and outcome.verdict == "reject":
@@ -65,7 +65,7 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
 
 def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
     """Yield which of the endpoints are new, and have a share of their connections only."""
-    schedule, policy = Schedule(outcome.policies.schedule), outcome.policy
+    schedule, policy = Schedule(outcome.policies.schedule), outcome.chosen_by
     name, _, _ = scheduler_text(schedule.name.lower(), policy.table).partition(",")
     if policy.size < 2 or not policy.table or name not in GRADUAL:
         return
@@ -79,7 +79,7 @@ def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
 
 def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     """Yield what the loads of the endpoints are, where they are compared."""
-    if not Schedule(outcome.policies.schedule).counts:
+    if not counts_connections(outcome.policies):
         return
     counters = outcome.owner.counters()
     for one in dict.fromkeys(each.place for each in outcome.backends):
@@ -90,7 +90,8 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
 
 def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
     """Yield which endpoints the address has, and why the one chosen now is one of them or not."""
-    owner, policy, schedule = outcome.owner, outcome.policy, Schedule(outcome.policies.schedule)
+    owner, policy = outcome.owner, outcome.chosen_by
+    schedule = Schedule(outcome.policies.schedule)
     if not schedule.is_local or outcome.verdict != "dnat":
         return
     address = unpack(outcome.frontend.address)
@@ -100,7 +101,7 @@ def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
     if outcome.client == "node":
         yield f"processes of the node get the least loaded of all, whatever {address} has"
         return
-    key = LocalityEntry(owner.service_id, outcome.frontend.address, policy.first > 0, schedule)
+    key = LocalityEntry(owner.service_id, outcome.frontend.address, among(policy), schedule)
     had, counters = kept(key), owner.counters()
     usable = [one.place for one in outcome.backends if counters[one.place] in had]
     texts = ", ".join(endpoint_text(*one) for one in usable)

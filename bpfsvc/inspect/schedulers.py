@@ -30,7 +30,7 @@ SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
 TABLE = ("service", "generation", "first", "chunk")
 PLACES = ("slots",)
 
-LOCALITY = ("service", "address", "local", "schedule")
+LOCALITY = ("service", "address", "among", "schedule")
 CHANGED = ("changed",)
 
 _EXACT = ("random", "round")
@@ -163,15 +163,17 @@ def localities(reader: Reader, now: int) -> Records:
     layout = reader.layout.maps["localities"]
     key, changed = chooser(layout.key, LOCALITY), chooser(layout.value, CHANGED)
     names, kinds = ServiceNames(reader), reader.layout.constants_named("SCHEDULE_")
+    sets = reader.layout.constants_named("AMONG_")
     rows: list[Row] = []
     for raw_key, raw in reader.entries("localities"):
-        service, address, local, schedule = key(raw_key)
+        service, address, number, schedule = key(raw_key)
+        among = sets.get(number, str(number))
         (at,) = changed(raw)
         age = round(max(0, now - at) / 1e9, 1) if at else ""
         kind = kinds.get(schedule, str(schedule))
         kept = tuple(map(str, kept_backends(raw, layout.value)))
-        rows.append((names[service], address_text(address), bool(local), kind, kept, age))
-    columns = ("service", "address", "local", "scheduler", "counters", "changed")
+        rows.append((names[service], address_text(address), among, kind, kept, age))
+    columns = ("service", "address", "among", "scheduler", "counters", "changed")
     return Records("localities", columns, sorted(rows), frozenset({"changed"}))
 
 

@@ -57,6 +57,7 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "id": port.service,
             "scheduler": port.scheduler,
             "on_removal": port.removal,
+            "zone_overload": port.zone_overload,
             "affinity_seconds": port.affinity_seconds,
             "source_ranges": list(port.source_ranges),
             "active": active,

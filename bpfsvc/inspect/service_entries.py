@@ -13,6 +13,7 @@ from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.removal import removal_reader
 from bpfsvc.inspect.schedulers import FrontendSchedule, schedule_reader, weights
 from bpfsvc.inspect.services import ADDRESS_KEY, BACKEND, FRONTEND, NAME, POLICY, SLOT
+from bpfsvc.inspect.spills import FrontendSpilling, spilling_reader
 
 Slot = tuple[bytes, int, int, int]
 """Address, port, whether it is on this node, index of its counters."""
@@ -32,6 +33,12 @@ class FrontendEntry:
     restricted: bool
     schedule: FrontendSchedule
     removal: str
+    spilling: FrontendSpilling
+
+    @property
+    def counts(self) -> bool:
+        """True if connections of each backend are counted."""
+        return self.schedule.compares or self.spilling.counted
 
 
 class Slots:
@@ -118,6 +125,7 @@ def frontend_entries(reader: Reader) -> dict[int, list[FrontendEntry]]:
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
     schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
+    spilling = spilling_reader(reader.layout)
     found: dict[int, list[FrontendEntry]] = {}
     for raw_key, raw in reader.entries("frontends"):
         address, port, protocol = key(raw_key)
@@ -136,6 +144,7 @@ def frontend_entries(reader: Reader) -> dict[int, list[FrontendEntry]]:
                 bool(restricted),
                 schedule(raw),
                 removal(raw),
+                spilling(raw),
             )
         )
     return found

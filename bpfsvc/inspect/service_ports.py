@@ -2,7 +2,8 @@
 
 A backend is
 
-* ``ready`` if new connections of some clients may be sent to it: the frontends lead there;
+* ``ready`` if new connections of some clients may be sent to it: the frontends lead there, or
+  connections spill over to it;
 * ``quiesced`` if its weight is 0: its connections go on, and no new ones are sent to it;
 * ``quarantined`` if it is treated so for a while, because connections to it failed;
 * ``trial`` if that is over: one connection at a time tries it, or all where others are too few;
@@ -50,6 +51,8 @@ from bpfsvc.inspect.services import (
     frontend_text,
 )
 from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
+from bpfsvc.inspect.spills import Spills, spill_ranges
+from bpfsvc.services.spill import overload_text
 
 READY, QUIESCED, DRAINING, UNUSED = "ready", "quiesced", "draining", "unused"
 QUARANTINED, TRIAL = "quarantined", "trial"
@@ -123,7 +126,7 @@ class ServicePortFacts:
     """One service port; ``namespace`` is empty if the kernel has no name for it any more.
 
     ``partial``: which numbers of connections, ``active`` or ``inactive``, leave out some that
-    sockets carry.
+    sockets carry. ``zone_overload``: when connections spill over; empty if none do.
     """
 
     service: int
@@ -135,6 +138,7 @@ class ServicePortFacts:
     family: str
     scheduler: str
     removal: str
+    zone_overload: str
     affinity_seconds: int
     source_ranges: tuple[str, ...]
     frontends: tuple[FrontendFacts, ...]
@@ -180,12 +184,12 @@ def collect(reader: Reader, sockets: SocketCounts | None = None) -> list[Service
     frontends = frontend_entries(reader)
     ranges = ranges_by_service(reader)
     names = port_names(reader)
+    spills = spill_ranges(reader)
     on_trial = quarantined(reader)
     found = [
         _service_port(
             names.get(service) or PortName(service),
-            frontends.get(service, []),
-            slots,
+            _Reached(service, frontends.get(service, []), slots, spills),
             counts.get(service, {}),
             tuple(ranges.get(service, ())),
             sockets,
@@ -211,14 +215,13 @@ def _require(layout: Layout) -> None:
 
 def _service_port(
     name: PortName,
-    frontends: list[FrontendEntry],
-    slots: Slots,
+    reached: _Reached,
     counts: Mapping[Place, Counts],
     ranges: tuple[str, ...],
     sockets: SocketCounts,
     on_trial: Mapping[int, bool],
 ) -> ServicePortFacts:
-    reached = _Reached(name.service, frontends, slots)
+    frontends = reached.frontends
     schedules = [one.schedule for one in frontends]
     # Of two frontends, one may have endpoints of one weight only, and so no table.
     schedule = max(schedules, key=lambda one: any(one.tables), default=None)
@@ -228,6 +231,7 @@ def _service_port(
         **name._asdict(),
         scheduler=schedule.scheduler if schedule else "",
         removal=frontends[0].removal if frontends else KEEP,
+        zone_overload=overload_text(reached.overload) if reached.overload else "",
         affinity_seconds=max((one.affinity for one in frontends), default=0),
         source_ranges=ranges,
         frontends=tuple(
@@ -244,14 +248,18 @@ class _Reached:
     * ``chosen``: those of each range of slots.
     * ``clients``: the classes that each backend is chosen for; none for others that are written.
     * ``quiesced``: backends behind all ranges, where those of weight 0 stand.
+    * ``overload``: when connections spill over, in thousandths; 0: never.
     """
 
-    def __init__(self, service: int, frontends: list[FrontendEntry], slots: Slots) -> None:
+    def __init__(
+        self, service: int, frontends: list[FrontendEntry], slots: Slots, spills: Spills
+    ) -> None:
+        self.frontends, self.overload = frontends, 0
         self.chosen: dict[SlotRange, tuple[Slot, ...]] = {}
         self.clients: dict[Slot, set[str]] = {}
         self._weights: dict[Slot, tuple[int, int]] = {}
-        self._service, self._slots = service, slots
-        self._compares = any(one.schedule.compares for one in frontends)
+        self._service, self._slots, self._spills = service, slots, spills
+        self._compares = any(one.counts for one in frontends)
         for one in frontends:
             self._follow(one)
         newest = max((one.generation for one in frontends), default=0)
@@ -276,6 +284,17 @@ class _Reached:
                         self._weights[slot] = max(self._weights.get(slot, (0, 0)), (size, weight))
             for slot in self.chosen[where]:
                 self.clients.setdefault(slot, set()).add(who)
+        self._follow_spilled(one)
+
+    def _follow_spilled(self, one: FrontendEntry) -> None:
+        """Add what connections spill over to."""
+        found = self._spills.get((self._service, one.generation))
+        if found is None or not any(one.spilling.clients):
+            return
+        first, size, self.overload = found
+        who = {name for name, spills in zip(CLIENTS, one.spilling.clients, strict=True) if spills}
+        for slot in self._slots.chosen(self._service, one.generation, (first, size)):
+            self.clients.setdefault(slot, set()).update(who)
 
     def local_ranges(self) -> set[SlotRange]:
         """Return the ranges whose backends are all on this node, if there are others."""

@@ -122,6 +122,8 @@ def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
         yield f"affinity={port.affinity_seconds}s"
     if port.removal != KEEP:
         yield f"on-removal={port.removal}"
+    if port.zone_overload:
+        yield f"zone-overload={port.zone_overload}"
     if wide and port.source_ranges:
         yield f"source-ranges={','.join(port.source_ranges)}"
 

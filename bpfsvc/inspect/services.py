@@ -11,6 +11,7 @@ from bpfsvc.inspect.records import Records, Row, Value
 from bpfsvc.inspect.removal import REMOVAL, removal_reader
 from bpfsvc.inspect.schedulers import SCHEDULING, schedule_reader
 from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.inspect.spills import SPILLING
 
 ADDRESS_KEY = ("address", "port", "protocol")
 SLOT = ("service", "generation", "slot")
@@ -79,7 +80,8 @@ def frontends(reader: Reader) -> Records:
     """
     layout = reader.layout.maps["frontends"]
     key, value = chooser(layout.key, ADDRESS_KEY), chooser(layout.value, FRONTEND)
-    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, *TRIALS, ECHO, WATCHED))
+    unshown = (*TRIALS, *SPILLING, ECHO, WATCHED)
+    more = extras(layout, ADDRESS_KEY, (*FRONTEND, *SCHEDULING, *REMOVAL, *unshown))
     schedule, removal = schedule_reader(reader.layout), removal_reader(reader.layout)
     service_names = ServiceNames(reader)
     places = _backend_places(reader)

@@ -3,7 +3,7 @@
 A socket that is translated has no entry among the connections. Two places tell of some:
 
 * the kernel lists the TCP sockets of the node's network namespace together with their translations;
-* the loads of backends, of Services whose scheduler counts, have all sockets of the node.
+* the loads of backends, of Services that count them, have all sockets of the node.
 
 Sockets of pods are in no list. They are translated only where neither scheduler, weights nor
 removal need the programs at tc. Until it ends, a TCP socket counts as active, and a UDP socket as
@@ -80,7 +80,7 @@ class SocketCounts:
         """
         if self.socket_lb == "off":
             return ()
-        if frontends and all(one.schedule.compares for one in frontends):
+        if frontends and all(one.counts for one in frontends):
             return ()
         if protocol == "TCP" and self.listed:
             by_tc = frontends and all(map(_is_left_to_tc, frontends))
@@ -92,4 +92,6 @@ class SocketCounts:
 def _is_left_to_tc(frontend: FrontendEntry) -> bool:
     """True if the sockets of pods are not translated (``slot_choose`` in backend_select.h)."""
     kind, tables = frontend.schedule
-    return kind != "random" or bool(tables[0]) or frontend.removal != KEEP
+    if kind != "random" or frontend.spilling.counted:
+        return True
+    return bool(tables[0]) or frontend.removal != KEEP

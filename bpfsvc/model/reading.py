@@ -104,6 +104,7 @@ def _service(raw: wire.Service) -> Objects:
             drain_seconds=annotations.drain_seconds,
             slow_start_seconds=annotations.slow_start_seconds,
             quarantine=annotations.quarantine,
+            zone_overload=annotations.zone_overload,
         ),
     )
 

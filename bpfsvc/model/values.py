@@ -55,7 +55,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
     * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``, ``slow_start_seconds``,
-      ``quarantine``: the annotations of these names as they are written.
+      ``quarantine``, ``zone_overload``: the annotations of these names as they are written.
     """
 
     namespace: str
@@ -78,6 +78,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     drain_seconds: str | None = None
     slow_start_seconds: str | None = None
     quarantine: str | None = None
+    zone_overload: str | None = None
 
     @property
     def key(self) -> ObjectKey:

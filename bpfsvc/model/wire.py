@@ -57,6 +57,7 @@ class Annotations(Wire):
     drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
     slow_start_seconds: str | None = field(default=None, name="bpfsvc.io/slow-start-seconds")
     quarantine: str | None = field(default=None, name="bpfsvc.io/quarantine")
+    zone_overload: str | None = field(default=None, name="bpfsvc.io/zone-overload")
 
 
 NO_ANNOTATIONS = Annotations()

@@ -22,8 +22,9 @@ from typing import NamedTuple, TypedDict
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
 from bpfsvc.model import Port, Service
 from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.endpoints import PortEndpoints
+from bpfsvc.services.endpoints import PortEndpoints, serving
 from bpfsvc.services.entries import (
+    Backend,
     Frontend,
     Place,
     Policies,
@@ -34,7 +35,7 @@ from bpfsvc.services.entries import (
 )
 from bpfsvc.services.refused_addresses import refusal
 from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
-from bpfsvc.services.slots import Range, Slots, place, usable_sets
+from bpfsvc.services.slots import Slots, place, usable_sets
 from bpfsvc.services.source_ranges import source_ranges
 
 # -- where the Service answers --
@@ -144,8 +145,9 @@ def port_entries(
     of_family = endpoints.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
-    backends, slots, tables, weights = place(
-        endpoints, scheduling, config.scheduler, **_needs(service, port, of_family)
+    every = _spilled_to(endpoints, scheduling, node)
+    backends, slots, tables, weights, spill = place(
+        endpoints, scheduling, config.scheduler, every, **_needs(service, port, of_family)
     )
     detector = config.has_detector(of_family)
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
@@ -167,16 +169,27 @@ def port_entries(
             policies = _special(policies, *special)
         met[one.frontend] = policies
     in_use = bool(ranges) and any(policies.restricted for policies in met.values())
-    extra = extra_entries(ranges if in_use else (), tables, weights)
+    extra = extra_entries(ranges if in_use else (), tables, weights, spill)
     return PortEntries(port.number, backends, met, extra)
 
 
 def endpoint_sets(
-    service: Service, port: Port, endpoints: PortEndpoints, scheduling: Scheduling
+    service: Service,
+    port: Port,
+    endpoints: PortEndpoints,
+    node: NodeContext,
+    scheduling: Scheduling,
 ) -> set[frozenset[Place]]:
     """Return the sets of endpoints that some clients of a service port share."""
     needs = _needs(service, port, endpoints.key.family)
-    return usable_sets(endpoints, scheduling, **needs)
+    return usable_sets(endpoints, scheduling, _spilled_to(endpoints, scheduling, node), **needs)
+
+
+def _spilled_to(
+    endpoints: PortEndpoints, scheduling: Scheduling, node: NodeContext
+) -> list[Backend]:
+    """Return the endpoints to which connections may spill over; none where they stay."""
+    return serving(endpoints.all, node) if scheduling.zone_overload else []
 
 
 class _Needs(TypedDict):
@@ -232,13 +245,13 @@ def _internal_policies(
     slots: Slots, local_only: bool, detector: bool, masquerade_all: bool
 ) -> Policies:
     """Cluster IP: clients that are no pods of this node are masqueraded, if pods are known."""
-    reachable = slots.local if local_only else slots.cluster
     foreign = detector or masquerade_all
     return Policies(
-        pod=_policy(slots, reachable, masquerade=masquerade_all),
-        node=_policy(slots, reachable, masquerade=foreign),
-        other=_policy(slots, reachable, masquerade=foreign),
+        pod=_policy(slots, local_only, masquerade=masquerade_all),
+        node=_policy(slots, local_only, masquerade=foreign),
+        other=_policy(slots, local_only, masquerade=foreign),
         schedule=slots.schedule,
+        counted=slots.counted,
     )
 
 
@@ -249,20 +262,27 @@ def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Polici
     Pods and processes of this node reach every endpoint even then: their replies come back here.
     """
     if not local_only:
-        everyone = _policy(slots, slots.cluster, masquerade=True)
-        return Policies(everyone, everyone, everyone, schedule=slots.schedule)
-    external = _policy(slots, slots.local, masquerade=False)
+        everyone = _policy(slots, False, masquerade=True)
+        return Policies(
+            everyone, everyone, everyone, schedule=slots.schedule, counted=slots.counted
+        )
+    external = _policy(slots, True, masquerade=False)
     return Policies(
-        pod=_policy(slots, slots.cluster, masquerade=False) if detector else external,
-        node=_policy(slots, slots.cluster, masquerade=True),
+        pod=_policy(slots, False, masquerade=False) if detector else external,
+        node=_policy(slots, False, masquerade=True),
         other=external,
         schedule=slots.schedule,
+        counted=slots.counted,
     )
 
 
-def _policy(slots: Slots, reachable: Range, *, masquerade: bool) -> Policy:
-    """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops."""
-    first, size, table, refuses, trials = reachable
+def _policy(slots: Slots, local_only: bool, *, masquerade: bool) -> Policy:
+    """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops.
+
+    Endpoints on this node alone are a policy, from which connections never spill over.
+    """
+    first, size, table, refuses, trials = slots.local if local_only else slots.cluster
     if size:
-        return Policy(first, size, masquerade, refuses, table, trials)
+        spills = slots.spills and not local_only
+        return Policy(first, size, masquerade, refuses, table, trials, spills)
     return Policy(0, 0, False, reject=refuses or not slots.anything)

@@ -16,6 +16,8 @@ from bpfsvc.services.weights import NO_SLICES, USUAL, SliceName
 
 Endpoints = dict[Place, Traits]
 
+_Found = list[tuple[Place, Traits]]
+
 
 class Eligible(NamedTuple):
     """C and L, each sorted by its text. C is empty only if nothing is usable anywhere (not H)."""
@@ -64,6 +66,11 @@ def merge_port(
     return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights)
 
 
+def serving(endpoints: Endpoints, node: NodeContext) -> list[Backend]:
+    """Return C as it is without topology, in the same order."""
+    return _backends(_serving(_sorted(endpoints)), node)
+
+
 def _merge(
     slices: Iterable[EndpointSlice], key: ServicePort, of_slices: Mapping[SliceName, int]
 ) -> tuple[Endpoints, Mapping[Place, int]]:
@@ -86,14 +93,17 @@ def _merge(
     return endpoints, weights or _NO_WEIGHTS
 
 
+def _serving(every: _Found) -> _Found:
+    """Keep those that are ready; draining ones only when none is."""
+    ready = [found for found in every if found[1].ready]
+    return ready or [found for found in every if found[1].draining]
+
+
 def _eligible(endpoints: Endpoints, node: NodeContext) -> Eligible:
     every = _sorted(endpoints)
     ready = [found for found in every if found[1].ready]
     near = _by_hints(ready, node) if ready else [found for found in every if found[1].draining]
     return Eligible(_backends(near, node), _backends(_local(every, ready, node), node))
-
-
-_Found = list[tuple[Place, Traits]]
 
 
 def _by_hints(ready: _Found, node: NodeContext) -> _Found:

@@ -78,7 +78,8 @@ class Policy(NamedTuple):
     With ``size`` 0, or where the place in the table has no slot, there is no backend: with
     ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
     the table of these slots; 0: none, any slot may be chosen. ``trials``: the number of backends on
-    trial (:mod:`bpfsvc.services.quarantine`), in the slots behind these.
+    trial (:mod:`bpfsvc.services.quarantine`), in the slots behind these. ``spills``: connections
+    may spill over to all endpoints that serve (:data:`Spill`), whose slots are right before these.
     """
 
     first: int
@@ -87,6 +88,7 @@ class Policy(NamedTuple):
     reject: bool
     table: int = 0
     trials: int = 0
+    spills: bool = False
 
 
 class Policies(NamedTuple):
@@ -101,6 +103,7 @@ class Policies(NamedTuple):
     * ``removal``: what becomes of connections to an endpoint that leaves
       (:class:`bpfsvc.services.removal.OnRemoval`).
     * ``watched``: how attempts to connect end is noted (:mod:`bpfsvc.services.quarantine`).
+    * ``counted``: the connections of each backend are counted, whatever the schedule.
     """
 
     pod: Policy
@@ -112,6 +115,7 @@ class Policies(NamedTuple):
     echo: bool = False
     removal: int = 0
     watched: bool = False
+    counted: bool = False
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:
@@ -172,6 +176,15 @@ PolicyWeights = tuple[int, tuple[int, ...]]
 """The first slot of a policy, and the weight of each of its slots."""
 
 
+Spill = tuple[int, int, int, int, int, int, int]
+"""To what connections spill over, and when: first slot, size and table of all endpoints that serve,
+as a policy has them; first slot and size of the near ones; the overload in thousandths; and 1 if
+inactive connections count, too, as those of UDP are."""
+
+SPILL_COMPARED = 64
+"""Endpoints whose loads are added up (bpf/maps/spills.h)."""
+
+
 def candidate_run(rows: Iterable[tuple[int, int]]) -> CandidateRun:
     """Return one entry of candidates, of ids of counters and weights."""
     packed = b"".join(_CANDIDATE.pack(*row) for row in rows)
@@ -193,10 +206,12 @@ def extra_entries(
     ranges: tuple[Network, ...],
     tables: tuple[ScheduleTable, ...] = (),
     weights: tuple[PolicyWeights, ...] = (),
+    spill: Spill | None = None,
 ) -> Extra:
-    """Return the entries of the maps of source ranges, of schedules' tables, and of candidates.
+    """Return the entries of the maps of source ranges, of schedules' tables, of candidates, and of
+    spills.
 
-    The ids of counters of candidates are not known yet.
+    The ids of counters of the latter two are not known yet.
     """
     extra: dict[str, tuple[tuple[Any, ...], ...]] = {}
     if ranges:
@@ -213,7 +228,16 @@ def extra_entries(
             for first, of_slots in weights
             for chunk, at in enumerate(range(0, len(of_slots), COMPARED))
         )
+    if spill:
+        extra["spills"] = (spill,)
     return extra or NO_EXTRA
+
+
+def spilled_policy(extra: Extra) -> Policy | None:
+    """Return the policy by which connections that spill over choose; None if none do."""
+    for first, size, table, *_ in extra.get("spills", ()):
+        return Policy(first, size, False, False, table, spills=True)
+    return None
 
 
 def ranges_of(extra: Extra) -> tuple[Network, ...]:

@@ -19,15 +19,20 @@ from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.applied import Applied
 from bpfsvc.services.entries import (
     COMPARED,
+    SPILL_COMPARED,
     CandidateRun,
     Frontend,
     PlaceRun,
     Policies,
+    Policy,
     ServicePort,
+    Spill,
     candidate_rows,
     candidate_run,
+    spilled_policy,
 )
 from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.spill import sample
 
 E = TypeVar("E", bound=tuple[Any, ...])
 """The type of a map's entries."""
@@ -175,6 +180,35 @@ class CandidatesEntry(NamedTuple):
     rows: CandidateRun
 
 
+class SpillEntry(NamedTuple):
+    """To what connections of a service port spill over, and when.
+
+    What stands in front of ``compared`` is a :data:`~bpfsvc.services.entries.Spill`. What follows
+    are the ids of the counters of the endpoints whose loads are added up, the near ones first, and
+    what the sums are multiplied with (:class:`bpfsvc.services.spill.Sample`).
+    """
+
+    service_id: int
+    generation: int
+    first: int
+    size: int
+    table: int
+    near_first: int
+    near_size: int
+    overload: int
+    inactive: int
+    compared: int
+    near: int
+    near_factor: int
+    far_factor: int
+    counters: tuple[int, ...]
+
+    @property
+    def spill(self) -> Spill:
+        """What the service port has of it."""
+        return self[2:9]
+
+
 class RoundEntry(NamedTuple):
     """A service port whose backends take turns."""
 
@@ -186,7 +220,7 @@ class LocalityEntry(NamedTuple):
 
     service_id: int
     address: bytes
-    local: bool
+    among: int
     schedule: int
 
 
@@ -257,6 +291,21 @@ def _candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
     return entry.first, entry.chunk, weights
 
 
+def _spills(one: Applied) -> Iterator[SpillEntry]:
+    """Yield what the service port has of it, with the counters of the endpoints to be compared."""
+    for spill in one.extra.get("spills", ()):
+        first, size, _, near_first, near_size, overload, _ = spill
+        counters = [counters_id for _, _, counters_id, _ in one.records()]
+        near = counters[near_first : near_first + near_size]
+        known = set(near)
+        far = [each for each in counters[first : first + size] if each not in known]
+        found = sample(overload, len(near), len(far))
+        rows = [near[at] for at in found.near] + [far[at] for at in found.far]
+        ids = (*rows, *(0,) * (SPILL_COMPARED - len(rows)))
+        summed = (len(rows), len(found.near), found.near_factor, found.far_factor, ids)
+        yield SpillEntry._make((one.service_id, one.generation, *spill, *summed))
+
+
 _ROUND = Schedule.ROUND.value
 
 
@@ -277,16 +326,24 @@ def _localities(one: Applied) -> Iterable[LocalityEntry]:
     return ()
 
 
+def among(policy: Policy) -> int:
+    """Return which endpoints a policy chooses from, as localities have it (``enum among``)."""
+    return int(policy.first > 0) << policy.spills
+
+
 def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
     """Yield one for each set of backends that is small enough to be compared.
 
     The node itself has none: its sockets get the least loaded of all backends.
     """
+    every = spilled_policy(one.extra)
     for frontend, policies in one.frontend_items():
-        for policy in (policies.pod, policies.other) if policies.schedule in _LOCAL else ():
+        met = (policies.pod, policies.other) if policies.schedule in _LOCAL else ()
+        for policy in (*met, every) if every and any(each.spills for each in met) else met:
             if 0 < policy.size <= COMPARED:
-                local = policy.first > 0
-                yield LocalityEntry(one.service_id, frontend.address, local, policies.schedule)
+                yield LocalityEntry(
+                    one.service_id, frontend.address, among(policy), policies.schedule
+                )
 
 
 def _echo_addresses(one: Applied) -> list[EchoEntry]:
@@ -353,6 +410,15 @@ CANDIDATES = ServiceMap(
     Restore.EXTRA,
     extra_of=_candidate_weights,
 )
+SPILLS = ServiceMap(
+    "spills",
+    SpillEntry,
+    2,
+    "--max-schedule-chunks",
+    _spills,
+    Restore.EXTRA,
+    extra_of=lambda entry: entry.spill,
+)
 SCHEDULE_ROUNDS = ServiceMap(
     "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
 )
@@ -386,6 +452,7 @@ MAPS: tuple[ServiceMap[Any], ...] = (
     SOURCE_RANGES,
     SCHEDULE_TABLES,
     CANDIDATES,
+    SPILLS,
     SCHEDULE_ROUNDS,
     LOCALITIES,
     ECHO_ADDRESSES,

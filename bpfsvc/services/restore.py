@@ -27,8 +27,10 @@ from bpfsvc.services.entries import (
     Extra,
     Frontend,
     Policies,
+    Policy,
     candidate_rows,
     chunks_of,
+    spilled_policy,
 )
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.plan import Plan
@@ -39,13 +41,14 @@ from bpfsvc.services.registry import (
     MAPS,
     SCHEDULE_TABLES,
     SERVICES,
+    SPILLS,
     E,
     Read,
     Restore,
     ServiceMap,
     ServiceName,
 )
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.schedulers import counts_connections
 
 _NOTHING_SHARED: Mapping[bytes, bytes] = {}
 
@@ -161,12 +164,8 @@ def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> 
     slots = sorted(entry for entry in backends if entry.generation == generation)
     if [entry.slot for entry in slots] != list(range(len(slots))):
         return None
-    if _reach(current.values()) > len(slots):
-        return None
     extra = _extra(name.service_id, generation, found)
-    if not _has_tables(current.values(), extra):
-        return None
-    if not _has_candidates(current.values(), extra):
+    if not _is_whole(current.values(), extra, len(slots)):
         return None
     pairs = [(Backend(one.address, one.port, one.hairpin), one.counters_id) for one in slots]
     one = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
@@ -203,35 +202,33 @@ def _has_derived(one: Applied, found: _All) -> bool:
     return True
 
 
-def _has_tables(policies: Iterable[Policies], extra: Extra) -> bool:
+def _is_whole(met: Iterable[Policies], extra: Extra, slots: int) -> bool:
+    """True if nothing is missing that is needed to choose one of so many slots."""
+    policies = {one for all_of in met for one in all_of.by_class}
+    counted = {one for all_of in met if counts_connections(all_of) for one in all_of.by_class}
+    spills = extra.get(SPILLS.name, ())
+    near = {(one.first, one.size) for one in policies if one.spills}
+    if near != {spill[3:5] for spill in spills} and near:
+        return False
+    if every := spilled_policy(extra):
+        policies.add(every)
+        counted.add(every)
+    reach = max((one.first + one.size for one in policies), default=0)
+    return reach <= slots and _has_tables(policies, extra) and _has_candidates(counted, extra)
+
+
+def _has_tables(policies: Iterable[Policy], extra: Extra) -> bool:
     """True if no entry is missing of the tables that the policies have."""
-    needed = {
-        (one.first, chunk)
-        for all_of in policies
-        for one in all_of.by_class
-        if one.table
-        for chunk in chunks_of(one.table)
-    }
+    needed = {(one.first, chunk) for one in policies if one.table for chunk in chunks_of(one.table)}
     return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
 
 
-def _has_candidates(policies: Iterable[Policies], extra: Extra) -> bool:
-    """True if each backend that is compared with others has its weight."""
+def _has_candidates(policies: Iterable[Policy], extra: Extra) -> bool:
+    """True if each backend whose connections are counted has its weight."""
     weighed: Counter[int] = Counter()
     for first, _, run in extra.get(CANDIDATES.name, ()):
         weighed[first] += sum(1 for _ in candidate_rows(run))
-    return all(
-        weighed[one.first] == one.size
-        for all_of in policies
-        if Schedule(all_of.schedule).counts
-        for one in all_of.by_class
-        if one.size
-    )
-
-
-def _reach(policies: Iterable[Policies]) -> int:
-    """Return the number of slots that the policies need."""
-    return max((one.first + one.size for all_of in policies for one in all_of.by_class), default=0)
+    return all(weighed[one.first] == one.size for one in policies if one.size)
 
 
 def _without_shared_counters(candidates: list[Applied], max_backends: int) -> tuple[Applied, ...]:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
-from bpfsvc.services.entries import COMPARED, Backend, Place
+from bpfsvc.services.entries import COMPARED, Backend, Place, Policies
 from bpfsvc.services.maglev import Weighted, Weights, divided, maglev_table, positive
 from bpfsvc.services.numbers import shortened
 
@@ -108,6 +108,11 @@ def parse_scheduler(text: str) -> Scheduler:
             known = " and ".join(kind.flags) if kind.flags else "no flags"
             raise ValueError(f"scheduler {name!r}: unknown flag {shortened(flag)}; it has {known}")
     return Scheduler(name, tuple(sorted(set(flags))))
+
+
+def counts_connections(policies: Policies) -> bool:
+    """True if the connections of each backend are counted, by the schedule or for spilling over."""
+    return policies.counted or Schedule(policies.schedule).counts
 
 
 def lay_out(scheduler: Scheduler, weighted: Sequence[tuple[Place, int]]) -> Layout:

@@ -25,6 +25,7 @@ from bpfsvc.services.removal import (
 )
 from bpfsvc.services.schedulers import Scheduler, parse_scheduler
 from bpfsvc.services.slow_start import NO_SHARES, Shares, SlowStarts
+from bpfsvc.services.spill import parse_overload
 from bpfsvc.services.weights import (
     NO_SLICES,
     NO_WEIGHTS,
@@ -51,6 +52,8 @@ class Scheduling(NamedTuple):
     * ``shares``: those of the endpoints that are new now.
     * ``quarantine``: when endpoints that connections fail to are left out; None: never.
     * ``away``: those that are left out now, in the order in which they were taken out.
+    * ``zone_overload``: in thousandths, how much near endpoints carry before connections spill
+      over (:mod:`bpfsvc.services.spill`); 0: these never do.
     """
 
     scheduler: Scheduler | None = None
@@ -62,6 +65,7 @@ class Scheduling(NamedTuple):
     quarantine: Rule | None = None
     away: tuple[Place, ...] = ()
     trial: tuple[Place, ...] = ()
+    zone_overload: int = 0
 
 
 USUAL_SCHEDULING = Scheduling()
@@ -175,8 +179,15 @@ def read_scheduling(
         "slow-start-seconds", service.slow_start_seconds, parse_seconds, before.slow_start, 0
     )
     quarantine = read("quarantine", service.quarantine, parse_quarantine, before.quarantine, None)
+    overload = read("zone-overload", service.zone_overload, parse_overload, before.zone_overload, 0)
     found = Scheduling(
-        scheduler, weights, of_slices or NO_SLICES, removal, slow_start, quarantine=quarantine
+        scheduler,
+        weights,
+        of_slices or NO_SLICES,
+        removal,
+        slow_start,
+        quarantine=quarantine,
+        zone_overload=overload,
     )
     return found, reader.faults
 
@@ -200,12 +211,13 @@ class _Reader:
             return last
 
 
-_NONE = (None,) * 6
+_NONE = (None,) * 7
 
 
 def _has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
     of_service = (
         *(service.scheduler, service.weights, service.slow_start_seconds),
         *(service.on_removal, service.drain_seconds, service.quarantine),
+        service.zone_overload,
     )
     return of_service != _NONE or any(one.weight is not None for one in slices)

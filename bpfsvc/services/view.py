@@ -88,7 +88,7 @@ def evaluate(
         ports.append(endpoints)
         entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
         if scheduling.quarantine and key.protocol == IPPROTO_TCP:
-            sets |= endpoint_sets(service, port, endpoints, scheduling)
+            sets |= endpoint_sets(service, port, endpoints, node, scheduling)
     summary = _summary(service, ports, node.name, scheduling.removal)
     if scheduling.quarantine:
         summary = summary._replace(watched=frozenset(sets))

@@ -32,7 +32,7 @@ _CONNECTION = (
 )
 _POLICY = (
     *((name, "I") for name in ("first", "size", "table")),
-    *(("masquerade", "B"), ("reject", "B"), ("trials", "B"), ("zero", "B")),
+    *(("masquerade", "B"), ("reject", "B"), ("trials", "B"), ("spills", "B")),
 )
 _REFUSALS = ("rejected__no_endpoints", "dropped__no_endpoints", "dropped__source_range")
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
@@ -49,7 +49,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
             *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
             *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
             ("removal", "B"),
-            ("watched", "B"),
+            *(("watched", "B"), ("counted", "B")),
         ),
     ),
     "schedule_tables": (
@@ -62,12 +62,17 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
         tuple((name, "I") for name in ("service", "generation", "first", "chunk")),
         (("rows", "512s"),),
     ),
+    "spills": (
+        "hash",
+        (("service", "I"), ("generation", "I")),
+        (("first", "I"), ("size", "I"), ("overload", "I")),
+    ),
     "echo_addresses": ("lpm_trie", (("prefix", "I"), ("address", "16s")), _NUMBER),
-    "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"),)),
+    "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"), ("spilled", "Q"))),
     "localities": (
         "hash",
         (
-            *(("service", "I"), ("address", "16s"), ("local", "B"), ("schedule", "B")),
+            *(("service", "I"), ("address", "16s"), ("among", "B"), ("schedule", "B")),
             ("zero", "2s"),
         ),
         (("changed", "Q"), ("joins", "I"), ("last", "I"), ("members", "512s")),
@@ -163,6 +168,7 @@ CONSTANTS = {
     **{"SOURCE_UNKNOWN": 0, "SOURCE_LEARNED": 1, "SOURCE_TRIED": 2, "SOURCE_PROVEN": 3},
     "SOURCE_UNSURE": 4,
     **{f"SCHEDULE_{one.name}": one.value for one in Schedule},
+    **{f"AMONG_{name}": number for number, name in enumerate(("ALL", "LOCAL", "NEAR"))},
     **{f"REMOVAL_{one.name}": one.value for one in OnRemoval},
     **{"QUARANTINE_AWAY": 1, "QUARANTINE_TRIAL": 2},
 }

@@ -194,6 +194,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "quarantined",
         "refusals",
         "schedule_rounds",
+        "spills",
     ]
     parts = ["new_connections", "connections", "backend_counters"]
     assert [found.name for found in dump(Maps(), parts)] == ["connections", "backends"]

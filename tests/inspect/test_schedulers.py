@@ -175,20 +175,20 @@ def test_what_addresses_keep_is_dumped() -> None:
     maps.put("localities", {**key, "schedule": Schedule.LBLC}, {"last": 7})
     joined = array("I", [5, 1, 0, 0, 9, 3, 0, 0, 4, 2]).tobytes()
     maps.put("localities", {**key, "schedule": Schedule.LBLCR}, {"members": joined})
-    maps.put("localities", {**key, "local": 1, "schedule": Schedule.LBLCR}, {})
+    maps.put("localities", {**key, "among": 1, "schedule": Schedule.LBLCR}, {})
     assert [
-        (row["service"], row["address"], row["local"], row["scheduler"], row["counters"])
+        (row["service"], row["address"], row["among"], row["scheduler"], row["counters"])
         for row in shown(maps, "localities")
     ] == [
-        ("default/web:http", "10.96.0.10", False, "lblc", ("7",)),
-        ("default/web:http", "10.96.0.10", False, "lblcr", ("9", "4", "5")),
-        ("default/web:http", "10.96.0.10", True, "lblcr", ()),
+        ("default/web:http", "10.96.0.10", "all", "lblc", ("7",)),
+        ("default/web:http", "10.96.0.10", "all", "lblcr", ("9", "4", "5")),
+        ("default/web:http", "10.96.0.10", "local", "lblcr", ()),
     ]
 
 
 def test_tables_and_counts_are_dumped() -> None:
     maps = scheduled(PODS[:2], 2, Schedule.SOURCE, (0, NO_SLOT, 1))
-    maps.put("schedule_rounds", {"value": 1}, {"connections": 7})
+    maps.put("schedule_rounds", {"value": 1}, {"connections": 7, "spilled": 2})
     assert shown(maps, "schedule_tables") == [
         {
             "service": "default/web:http",
@@ -198,4 +198,6 @@ def test_tables_and_counts_are_dumped() -> None:
             "places": ("0", "-", "1"),
         }
     ]
-    assert shown(maps, "schedule_rounds") == [{"service": "default/web:http", "connections": 7}]
+    assert shown(maps, "schedule_rounds") == [
+        {"service": "default/web:http", "connections": 7, "spilled": 2}
+    ]

@@ -113,6 +113,29 @@ def test_backends_that_no_frontend_leads_to_are_unused_or_drain() -> None:
     }
 
 
+def test_far_backends_are_ready_where_connections_spill_over_to_them() -> None:
+    maps = busy_node()
+    maps.service(3, "zoned")
+    slots(maps, 3, 5, ["10.244.3.3:80", "10.244.3.4:80", "10.244.3.3:80"], local="10.244.3.3:80")
+    met = policy("pod", 2, 1) | policy("node", 2, 1) | policy("other", 2, 1)
+    spilling = {"pod.spills": 1, "node.spills": 1, "counted": 1}
+    near = {"service": 3, "generation": 5, **met, **spilling}
+    maps.put("frontends", frontend("10.96.0.30:80"), near)
+    entry = {"first": 0, "size": 2, "overload": 1500}
+    maps.put("spills", {"service": 3, "generation": 5}, entry)
+    maps.put("backend_loads", {"value": 2}, {"sockets": 4})
+    (port,) = (one for one in collect(maps) if one.name == "zoned")
+    assert port.zone_overload == "1.5"
+    assert [(one.text, one.state, one.clients) for one in port.backends] == [
+        ("10.244.3.3:80", "ready", ("pod", "node", "other")),
+        ("10.244.3.4:80", "ready", ("pod", "node")),
+    ]
+    # All connections are counted, by the same counters as with a scheduler that compares them.
+    assert port.partial == ()
+    (web_port,) = (one for one in collect(maps) if one.name == "web")
+    assert web_port.zone_overload == ""
+
+
 def test_slots_of_an_older_generation_are_no_backends() -> None:
     maps = busy_node()
     slots(maps, 1, 3, [GONE])

@@ -58,7 +58,7 @@ class Scheduled:
     def turns(self) -> int:
         """Return the count of the map of turns."""
         ((_, value),) = self.node.pinned.map("schedule_rounds").items()
-        return int(struct.unpack("=Q", value)[0])
+        return int(struct.unpack("=QQ", value)[0])
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from bpfsvc.services.registry import (
     SCHEDULE_TABLES,
     SERVICES,
     SOURCE_RANGES,
+    SPILLS,
     BackendEntry,
     CandidatesEntry,
     E,
@@ -47,6 +48,7 @@ from bpfsvc.services.registry import (
     ServiceMap,
     ServiceName,
     SourceRangeEntry,
+    among,
 )
 from bpfsvc.services.schedulers import NO_SLOT, Schedule
 from tests.services.objects import CONFIG
@@ -117,6 +119,8 @@ class Kernel:
                 self._check_locality(entry, policy)
             for policy in entry.policies.by_class:
                 self._check_table(entry, policy)
+                if policy.spills:
+                    self._check_spill(entry, policy)
                 for slot in range(policy.first, policy.first + policy.size):
                     backend = self.backends.get((entry.service_id, entry.generation, slot))
                     assert backend, "a frontend has an empty slot"
@@ -125,7 +129,9 @@ class Kernel:
                     assert self.endpoints[EndpointEntry(*address_port, port.protocol)]
                     if entry.policies.affinity_seconds:
                         key = (entry.service_id, entry.generation, *address_port)
-                        assert slot in self.positions[key].slots
+                        known = self.positions[key].slots
+                        # If it spills, the client is found among all that serve.
+                        assert slot in known or (policy.spills and min(known) < policy.first)
 
     def _answering(self) -> Iterator[FrontendEntry]:
         return (entry for entry in self.frontends.values() if entry.policies.echo)
@@ -152,12 +158,22 @@ class Kernel:
         slots = range(policy.first, policy.first + policy.size)
         assert rows == [self.backends[*of, slot].counters_id for slot in slots]
 
+    def _check_spill(self, entry: FrontendEntry, policy: Policy) -> None:
+        """Check that connections find to what they spill over, right before the policy's slots."""
+        spill = self.maps[SPILLS][entry.service_id, entry.generation]
+        assert (spill.near_first, spill.near_size) == policy[:2]
+        assert spill.first + spill.size == policy.first
+        every = Policy(spill.first, spill.size, False, policy.reject, spill.table, spills=True)
+        self._check_table(entry, every)
+        for slot in range(spill.first, policy.first):
+            assert (entry.service_id, entry.generation, slot) in self.backends
+
     def _check_locality(self, entry: FrontendEntry, policy: Policy) -> None:
         """Check that the address can keep to backends, if its scheduler does that."""
         schedule = entry.policies.schedule
         if Schedule(schedule).is_local and 0 < policy.size <= 64:
-            address, local = entry.frontend.address, policy.first > 0
-            assert (entry.service_id, address, local, schedule) in self.localities
+            key = (entry.service_id, entry.frontend.address, among(policy), schedule)
+            assert key in self.localities
 
     def table(self, entry: FrontendEntry, policy: Policy) -> list[int]:
         """Return the places of the table of a policy."""

@@ -1,0 +1,34 @@
+/*
+ * Spills: for service ports of which topology leaves some endpoints to the clients of this node,
+ * the near ones: all that serve, and when a new connection is given one of these. Entries follow
+ * from `backends`; those of a generation never change.
+ */
+#pragma once
+
+#include "lib/map.h"
+#include "maps/schedule_tables.h"
+
+enum { SPILL_COMPARED = 64 }; /* backends whose loads are added up; of more, so many of them */
+
+struct spill_key {
+	__u32 service;
+	__u32 generation;
+};
+
+/* A connection spills over where the sum of the near loads * near_factor > far * far_factor. */
+struct spill {
+	__u32 first; /* of all that serve; as in struct policy */
+	__u32 size;
+	__u32 table;
+	__u32 near_first; /* of the near ones */
+	__u32 near_size;
+	__u32 overload; /* in thousandths, for people: the factors follow from it */
+	__u32 inactive; /* 1: inactive connections count, too */
+	__u32 compared; /* so many of `counters`, */
+	__u32 near;	/* of which the first ones are near */
+	__u32 near_factor;
+	__u32 far_factor;
+	__u32 counters[SPILL_COMPARED];
+};
+
+MAP("hash", struct spill_key, struct spill, spills, MAX_SCHEDULE_CHUNKS, BPF_F_NO_PREALLOC);

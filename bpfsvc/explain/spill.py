@@ -1,0 +1,56 @@
+"""Whether a connection spills over from the near endpoints, and by which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bpfsvc.base.texts import count_text
+from bpfsvc.datapath.maps.backend_loads import Load
+from bpfsvc.explain.answer import Outcome
+from bpfsvc.explain.schedule import Loads
+from bpfsvc.services.entries import SPILL_COMPARED, Place, spilled_policy
+from bpfsvc.services.spill import THOUSAND, overload_text
+
+
+def spilled_to(outcome: Outcome) -> set[Place]:
+    """Return all endpoints that serve, if such connections may spill over to these."""
+    every = spilled_policy(outcome.owner.extra) if outcome.policy.spills else None
+    if every is None:
+        return set()
+    slots = outcome.owner.backends()[every.first : every.first + every.size]
+    return {one.place for one in slots}
+
+
+def spill_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
+    """Yield whether the connection spills over, and the numbers that decide of that."""
+    every = spilled_to(outcome)
+    if not every or outcome.verdict != "dnat":
+        return
+    ((*_, overload, inactive),) = outcome.owner.extra["spills"]
+    policy, counters = outcome.policy, outcome.owner.counters()
+    slots = outcome.owner.backends()[policy.first : policy.first + policy.size]
+    near = {one.place for one in slots}
+
+    def total(places: set[Place]) -> int:
+        found: list[Load] = [loads(counters[one]) for one in places]
+        return sum(one.active + (one.inactive if inactive else 0) for one in found)
+
+    of_near, of_all, both = total(near), total(near | every), near | every
+    kind = "connections" if inactive else "active connections"
+    yield (
+        f"the {count_text(len(near), 'near endpoint')} and all {len(both)} that serve have"
+        f" {of_near} and {of_all} {kind}, on average {_mean(of_near, near)} and"
+        f" {_mean(of_all, both)} (zone-overload {overload_text(overload)})"
+    )
+    if len(both) > SPILL_COMPARED:
+        yield f"the programs add up those of {SPILL_COMPARED} of them"
+    limit = f"{overload_text(overload)} times {_mean(of_all, both)}"
+    limit = f"{limit} = {overload * of_all / THOUSAND / len(both):.2f}"
+    if outcome.spilled:
+        yield f"the near ones have more than {limit}: the connection spills over"
+    else:
+        yield f"the near ones do not have more than {limit}: the connection stays near"
+
+
+def _mean(number: int, places: set[Place]) -> str:
+    return f"{number / len(places):.2f}"

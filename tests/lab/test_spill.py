@@ -1,0 +1,85 @@
+"""Connections that spill over to another zone, with real sockets held open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bpfsvc.lab import objects as kube
+from bpfsvc.lab.dial import connect
+from bpfsvc.lab.objects import Object
+from tests.lab.test_schedulers import SPREAD, backends, explained, shown, spread_testbed
+from tests.lab.testbed import Testbed, objects
+
+pytestmark = pytest.mark.slow
+
+OVERLOAD = 1.5
+
+
+@pytest.fixture(scope="module")
+def zoned() -> Iterator[Testbed]:
+    """A lab whose nodes are zones, and a Service whose endpoints have hints for their own."""
+    with spread_testbed() as testbed:
+        nodes = testbed.lab.nodes
+        described = (kube.node(one.name, one.addresses.values(), one.name) for one in nodes)
+        testbed.cluster.apply("nodes", *described)
+        annotations = {"bpfsvc.io/zone-overload": f"{OVERLOAD}", "bpfsvc.io/scheduler": "lc"}
+        made, *slices = objects(SPREAD, backends(testbed), annotations=annotations)
+        testbed.cluster.apply("spread", made, *(hinted(testbed, one) for one in slices))
+        yield testbed
+
+
+def hinted(testbed: Testbed, one: Object) -> Object:
+    """Return a slice with a hint for each endpoint: the zone of its node."""
+    zones = {
+        str(address): node.name
+        for node in testbed.lab.nodes
+        for pod in node.pods.values()
+        for address in pod.addresses.values()
+    }
+    endpoints = [
+        {
+            **each,
+            "zone": zones[each["addresses"][0]],
+            "hints": {"forZones": [{"name": zones[each["addresses"][0]]}]},
+        }
+        for each in one["endpoints"]
+    ]
+    return {**one, "endpoints": endpoints}
+
+
+def test_sockets_of_pods_and_of_the_node_spill_over_by_the_same_numbers_over_a_restart(
+    zoned: Testbed, family: int
+) -> None:
+    near = {pod.name for pod in zoned.node.pods.values()}
+    counts = {pod.name: 0 for pod in backends(zoned)}
+    assert 0 < len(near & counts.keys()) < len(counts)
+
+    def overloaded() -> bool:
+        found = [number for name, number in counts.items() if name in near]
+        return sum(found) / len(found) > OVERLOAD * sum(counts.values()) / len(counts)
+
+    with ExitStack() as stack:
+        seen = []
+        for number in range(36):
+            if number == 18:
+                zoned.cluster.kill(zoned.node)
+                zoned.cluster.start(zoned.node)
+            over, where = overloaded(), zoned.pod if number % 2 else zoned.node
+            said = explained(zoned, family)
+            assert ("the connection spills over" in said) == over, (counts, said)
+            assert ("the connection stays near" in said) != over, (counts, said)
+            one = stack.enter_context(connect(where, SPREAD.vip(family), 80))
+            name = one.who().pod
+            assert over or name in near, (number, counts)
+            if over:
+                assert counts[name] == min(counts.values()), (number, counts)
+            counts[name] += 1
+            seen.append(over)
+        assert 0 < sum(seen) < len(seen)
+        port = shown(zoned, family)
+        assert port["zone_overload"] == f"{OVERLOAD}"
+        assert {one["state"] for one in port["backends"]} == {"ready"}
+        assert sorted(one["active"] for one in port["backends"]) == sorted(counts.values())

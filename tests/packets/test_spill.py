@@ -1,0 +1,139 @@
+"""Connections spill over from the near endpoints while these carry too much, packet by packet."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from bpfsvc.datapath.build.installation import converter
+from bpfsvc.datapath.maps.layout import Record, Value
+from bpfsvc.services.context import NodeContext, ServiceConfig
+from bpfsvc.services.entries import CLIENTS
+from bpfsvc.services.scheduling import read_scheduling
+from bpfsvc.services.view import evaluate
+from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
+from tests.packets.node import Node
+from tests.packets.peers import Peers
+from tests.services.objects import endpoint_slice, service
+
+NEAR, ALL = 2, 6
+
+SCHEDULERS = ("random", "rr", "wrr", "lc", "sh,sh-port", "mh,mh-port", "lblc", "twos")
+
+
+def spilling(node: Node, peers: Peers, scheduler: str, **parts: Any) -> Loaded:
+    """Write a Service of two near endpoints and four of another zone, with an overload of 1.5."""
+    loaded = Loaded(node, peers)
+    vip, port = peers.vip.rsplit(":", 1)
+    backend = peers.backend.rsplit(":", 1)[0].strip("[]")
+    of_service = service(
+        clusterIP=vip.strip("[]"),
+        ports=[{"name": "", "port": int(port)}],
+        annotations={"bpfsvc.io/zone-overload": "1.5", "bpfsvc.io/scheduler": scheduler},
+        **parts,
+    )
+    slices = [
+        endpoint_slice(
+            f"{backend} {'here zone-a' if number < NEAR else 'there zone-b'}@",
+            name=f"web-{number}",
+            ports=({"name": "", "port": FIRST_PORT + number},),
+        )
+        for number in range(ALL)
+    ]
+    scheduling, faults = read_scheduling(of_service, slices)
+    assert not faults
+    here = NodeContext("here", "zone-a")
+    node.program(evaluate(of_service, slices, here, ServiceConfig(), scheduling).entries)
+    node.half_open(HALF_OPEN)
+    loaded.backends = [peers.with_port(peers.backend, FIRST_PORT + at) for at in range(ALL)]
+    return loaded
+
+
+def overloaded(counts: list[int]) -> bool:
+    """True if the near ones have on average more than 1.5 times as many as all."""
+    return 1000 * sum(counts[:NEAR]) * ALL > 1500 * NEAR * sum(counts)
+
+
+def follow(loaded: Loaded, scheduler: str, connections: int) -> None:
+    """Open connections, at most 60 at once, and compare each choice with the rule."""
+    random, counts, alive = Random(3), [0] * ALL, dict[int, int]()
+    spilled, far = 0, 0
+    for port in range(2000, 2000 + connections):
+        over = overloaded(counts)
+        chosen = loaded.open(port)
+        assert chosen is not None
+        spilled, far = spilled + over, far + (chosen >= NEAR)
+        assert over or chosen < NEAR, (port, counts)
+        if over and scheduler == "lc":
+            assert counts[chosen] == min(counts), (port, chosen, counts)
+        counts[chosen] += 1
+        alive[port] = chosen
+        if len(alive) > 60:
+            gone = random.choice(list(alive))
+            counts[alive.pop(gone)] -= 1
+            loaded.send(gone, "R")
+            loaded.remove(gone)
+    assert spilled > 0
+    assert far > 0
+    assert [active for active, _ in loaded.numbers()] == counts
+    # The near ones carry 1.5 * 2 / 6 of all, as near as whole connections come to that.
+    assert 0.4 < sum(counts[:NEAR]) / sum(counts) < 0.6
+
+
+@pytest.mark.parametrize("scheduler", ["random", "lc"])
+def test_connections_spill_over_exactly_while_the_near_endpoints_carry_too_much(
+    node: Node, tcp_peers: Peers, scheduler: str
+) -> None:
+    follow(spilling(node, tcp_peers, scheduler), scheduler, 90)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_three_thousand_connections_follow_the_rule(
+    node: Node, tcp_peers: Peers, scheduler: str
+) -> None:
+    follow(spilling(node, tcp_peers, scheduler), scheduler, 3000)
+
+
+def test_with_the_policy_local_no_connection_spills_over(node: Node, tcp_peers: Peers) -> None:
+    loaded = spilling(node, tcp_peers, "random", internalTrafficPolicy="Local")
+    assert {loaded.open(port) for port in range(2000, 2060)} == {0, 1}
+
+
+def test_the_far_endpoints_count_as_soon_as_they_have_connections(
+    node: Node, tcp_peers: Peers
+) -> None:
+    loaded = spilling(node, tcp_peers, "lc")
+    loaded.put([(9, 0), (9, 0), *[(6, 0)] * 4])
+    # 9 is not more than 1.5 times 7; a tenth for one of the near ones does not change that.
+    assert loaded.open(2000) in (0, 1)
+    loaded.put([(9, 0), (9, 0), *[(4, 0)] * 4])
+    # 1.5 times 34 / 6 is 8.5.
+    assert loaded.open(2001) == 2
+
+
+def test_inactive_connections_of_tcp_do_not_count(node: Node, tcp_peers: Peers) -> None:
+    loaded = spilling(node, tcp_peers, "lc")
+    loaded.put([(1, 90), (1, 90), *[(1, 0)] * 4])
+    assert loaded.open(2000) in (0, 1)
+
+
+def test_entries_of_builds_without_spilling_over_are_carried_over(node: Node) -> None:
+    maps = node.pinned.layout.maps
+    new = maps["schedule_rounds"].value
+    old = Record((("connections", "Q"),))
+    turns = new.unpack(converter(old, new)(old.pack({"connections": 7})))
+    assert turns == {"connections": 7, "spilled": 0}
+    new = maps["frontends"].value
+    added = {"counted", *(f"{who}.spills" for who in CLIENTS)}
+    old = Record(tuple((name, kind) for name, kind in new.fields if name not in added))
+    assert added <= set(new.names)
+    numbers = [name for name, kind in old.fields if name and not kind.endswith("s")]
+    values: dict[str, Value] = {name: number for number, name in enumerate(numbers, 1)}
+    carried = new.unpack(converter(old, new)(old.pack(values)))
+    assert {name: carried[name] for name in (*numbers, *added)} == {
+        **values,
+        **dict.fromkeys(added, 0),
+    }
