@@ -10,6 +10,8 @@
 #include "lib/map.h"
 #include "maps/node_addresses.h"
 
+enum { MAX_TRIALS = 255 };
+
 struct policy {
 	__u32 first; /* slot */
 	__u32 size;  /* 0: no endpoint serves */

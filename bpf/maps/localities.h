@@ -24,7 +24,7 @@ enum among {
 struct locality_key {
 	__u32 service;
 	struct address address; /* that the client asks for */
-	__u8 among;		/* of enum among */
+	__u8 local;		/* of enum among; so named since it was 0 or 1, as entries stay */
 	__u8 schedule;		/* another schedule begins anew */
 	__u8 zero[2];
 };

@@ -265,14 +265,16 @@ static inline void choose_trial(struct frontend_key *frontend_key, const struct 
 	const struct policy *policy;
 	struct backend_key key = {};
 	struct backend copy;
+	__u32 trials;
 
 	choice->watched = WATCHED;
 	if (!frontend)
 		return;
 	policy = policy_for(frontend, client->class);
-	if (!policy->trials)
+	trials = policy->spills ? spill_trials(frontend, policy) : policy->trials;
+	if (!trials)
 		return;
-	key.slot = policy->first + policy->size + bpf_get_prandom_u32() % policy->trials;
+	key.slot = policy->first + policy->size + bpf_get_prandom_u32() % trials;
 	if (!slot_read(frontend_key, frontend, &key, choice, &copy) || !trial_claim(copy.counters))
 		return;
 	choice->backend = copy;

@@ -149,7 +149,7 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	work->locality.service = frontend->service;
 	work->locality.address = work->asked.address;
 	/* AMONG_ALL where the first slot is 0. */
-	work->locality.among = (work->key.first | -work->key.first) >> 31 << work->shift;
+	work->locality.local = (work->key.first | -work->key.first) >> 31 << work->shift;
 	work->locality.schedule = frontend->schedule;
 	work->key.chunk = 0;
 	locality = localities.lookup(&work->locality);

@@ -42,6 +42,7 @@ static inline void spill_ask(struct schedule_work *work, const struct frontend *
 	work->spilling.key.generation = frontend->generation;
 	work->spilling.needed = needed;
 	work->spilling.spills = 0;
+	work->spilling.untried = MAX_TRIALS;
 	AS_IN_MEMORY();
 }
 
@@ -65,6 +66,7 @@ static inline void spill_decide(struct schedule_work *work)
 	over = (spilling->sum - spilling->near) * spill->far_factor -
 	       spilling->near * spill->near_factor;
 	spilling->spills = over >> 63;
+	spilling->untried = spill->far_trials & ((over >> 63) - 1);
 	work->policies[1].first = spill->first;
 	work->policies[1].size = spill->size;
 	work->policies[1].table = spill->table;
@@ -83,6 +85,21 @@ static inline __u64 spills_now(const struct schedule_work *work, const struct po
 	other |= -other;
 	asm("" : "+r"(other));
 	return work->spilling.spills & policy->spills & ~(other >> 63);
+}
+
+/*
+ * Return how many of the backends on trial of a policy that spills the connection at hand may try:
+ * none that is far while nothing spills over.
+ */
+static inline __u32 spill_trials(const struct frontend *frontend, const struct policy *policy)
+{
+	const struct schedule_work *work = schedule_work_get();
+
+	if (!work || work->spilling.key.service != frontend->service ||
+	    work->spilling.key.generation != frontend->generation ||
+	    work->spilling.untried >= policy->trials)
+		return 0;
+	return policy->trials - work->spilling.untried;
 }
 
 /*

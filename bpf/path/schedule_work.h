@@ -27,6 +27,7 @@ struct spilling {
 	struct spill_key key; /* of the service that was asked about last */
 	__u32 needed;	      /* 1 if its policy spills, else 0 */
 	__u32 spills;	      /* 1 if the connection does, else 0 */
+	__u32 untried;	      /* so many backends on trial, the last ones, are not for it */
 	__s64 sum;	      /* of the loads of those compared, */
 	__s64 near;	      /* and of the near ones among them */
 };

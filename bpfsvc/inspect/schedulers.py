@@ -30,7 +30,7 @@ SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
 TABLE = ("service", "generation", "first", "chunk")
 PLACES = ("slots",)
 
-LOCALITY = ("service", "address", "among", "schedule")
+LOCALITY = ("service", "address", "local", "schedule")
 CHANGED = ("changed",)
 
 _EXACT = ("random", "round")

@@ -176,10 +176,11 @@ PolicyWeights = tuple[int, tuple[int, ...]]
 """The first slot of a policy, and the weight of each of its slots."""
 
 
-Spill = tuple[int, int, int, int, int, int, int]
+Spill = tuple[int, int, int, int, int, int, int, int]
 """To what connections spill over, and when: first slot, size and table of all endpoints that serve,
-as a policy has them; first slot and size of the near ones; the overload in thousandths; and 1 if
-inactive connections count, too, as those of UDP are."""
+as a policy has them; first slot and size of the near ones; how many of the backends on trial behind
+these, the last ones, are only for connections that spill over; the overload in thousandths; and 1
+if inactive connections count, too, as those of UDP are."""
 
 SPILL_COMPARED = 64
 """Endpoints whose loads are added up (bpf/maps/spills.h)."""

@@ -195,6 +195,7 @@ class SpillEntry(NamedTuple):
     table: int
     near_first: int
     near_size: int
+    far_trials: int
     overload: int
     inactive: int
     compared: int
@@ -206,7 +207,7 @@ class SpillEntry(NamedTuple):
     @property
     def spill(self) -> Spill:
         """What the service port has of it."""
-        return self[2:9]
+        return self[2:10]
 
 
 class RoundEntry(NamedTuple):
@@ -216,11 +217,15 @@ class RoundEntry(NamedTuple):
 
 
 class LocalityEntry(NamedTuple):
-    """What an address of a service port keeps to: backends of all, or of those of this node."""
+    """What an address of a service port keeps to. ``local``: backends of which set (:func:`among`).
+
+    It has the name that it had while there were two sets: an agent that is upgraded carries over
+    what it finds by the names of fields.
+    """
 
     service_id: int
     address: bytes
-    among: int
+    local: int
     schedule: int
 
 
@@ -294,7 +299,7 @@ def _candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
 def _spills(one: Applied) -> Iterator[SpillEntry]:
     """Yield what the service port has of it, with the counters of the endpoints to be compared."""
     for spill in one.extra.get("spills", ()):
-        first, size, _, near_first, near_size, overload, _ = spill
+        first, size, _, near_first, near_size, _, overload, _ = spill
         counters = [counters_id for _, _, counters_id, _ in one.records()]
         near = counters[near_first : near_first + near_size]
         known = set(near)

@@ -170,8 +170,8 @@ def _scheduled(
 ) -> Placed:
     """Place endpoints among which a scheduler chooses by their weights.
 
-    Where connections may spill over, those of all sets that are on trial stand behind C: what is
-    far and in quarantine is tried by a connection, too, before any spills over to it.
+    Where connections may spill over, those on trial of both sets stand behind C, near ones first:
+    what is far is tried by a connection that spills over, and by no other.
     """
     sets = [cluster] if cluster == local else [cluster, local]
     may_spill = bool(every) and every != cluster
@@ -183,15 +183,18 @@ def _scheduled(
     tables: list[ScheduleTable] = []
     candidates: list[PolicyWeights] = []
     schedule = Schedule.RANDOM
-    far_tried: list[Backend] = []
+    on_trial: dict[Backend, None] = {}
+    far_trials = 0
     for endpoints in sets:
         schedule, one = _arranged(endpoints, len(backends), by)
         quiesced |= dict.fromkeys(one.left)
         tried = one.tried
+        quiesced |= dict.fromkeys(tried[_MOST_TRIALS:])
         if may_spill and endpoints is every:
-            far_tried, tried = tried, []
+            on_trial, tried = dict.fromkeys(tried), []
         elif may_spill and endpoints is cluster:
-            tried = list(dict.fromkeys((*tried, *far_tried)))
+            tried = list(dict.fromkeys((*tried, *on_trial)))
+            far_trials = len(tried[:_MOST_TRIALS]) - len(one.tried[:_MOST_TRIALS])
         tried = tried[:_MOST_TRIALS]
         ranges.append(one.range._replace(trials=len(tried)))
         if one.table:
@@ -199,15 +202,15 @@ def _scheduled(
         if one.weights:
             candidates.append((len(backends), one.weights))
         backends += one.chosen + tried
-    spill = _spill(ranges[0], ranges[1], backends, by) if may_spill else None
+    spill = _spill(ranges[0], ranges[1], far_trials, backends, by) if may_spill else None
     if may_spill and not spill:
         return _scheduled([], cluster, local, anything, by)
     if spill and ranges[0].refuses:
         ranges[1] = ranges[1]._replace(refuses=True)
     near, spills = ranges[1 if spill else 0], spill is not None
     slots = Slots(near, ranges[-1], anything, schedule.value, spills, by.overload > 0)
-    nobody = [one for one in quiesced if one not in far_tried]
-    return Placed((*backends, *nobody), slots, tuple(tables), tuple(candidates), spill)
+    unused = [one for one in quiesced if one not in on_trial or one not in backends]
+    return Placed((*backends, *unused), slots, tuple(tables), tuple(candidates), spill)
 
 
 class _Arranged(NamedTuple):
@@ -243,18 +246,20 @@ def _arranged(endpoints: list[Backend], first: int, by: _Rules) -> tuple[Schedul
     found = Range(first, len(chosen), len(table) // PLACE_BYTES, refuses)
     on_trial = gone.intersection(by.trial)
     tried = [one for one in endpoints if one.place in on_trial]
-    nobody = compress(endpoints, map(not_, weights))
-    left = [one for one in nobody if one.place not in on_trial]
+    unused = compress(endpoints, map(not_, weights))
+    left = [one for one in unused if one.place not in on_trial]
     return schedule, _Arranged(found, table, of_slots, chosen, tried, left)
 
 
-def _spill(every: Range, near: Range, backends: list[Backend], by: _Rules) -> Spill | None:
+def _spill(
+    every: Range, near: Range, far_trials: int, backends: list[Backend], by: _Rules
+) -> Spill | None:
     """Return to what connections spill over; None if they never can."""
     used = {one.place for one in backends[: near.first + near.size]}
     if not every.size or not near.size or not can_spill(by.overload, near.size, len(used)):
         return None
     first, size, table, *_ = every
-    return first, size, table, near.first, near.size, by.overload, int(by.inactive)
+    return first, size, table, near.first, near.size, far_trials, by.overload, int(by.inactive)
 
 
 def _with_fallback(scheduler: Scheduler) -> Scheduler:

@@ -72,7 +72,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     "localities": (
         "hash",
         (
-            *(("service", "I"), ("address", "16s"), ("among", "B"), ("schedule", "B")),
+            *(("service", "I"), ("address", "16s"), ("local", "B"), ("schedule", "B")),
             ("zero", "2s"),
         ),
         (("changed", "Q"), ("joins", "I"), ("last", "I"), ("members", "512s")),

@@ -175,7 +175,7 @@ def test_what_addresses_keep_is_dumped() -> None:
     maps.put("localities", {**key, "schedule": Schedule.LBLC}, {"last": 7})
     joined = array("I", [5, 1, 0, 0, 9, 3, 0, 0, 4, 2]).tobytes()
     maps.put("localities", {**key, "schedule": Schedule.LBLCR}, {"members": joined})
-    maps.put("localities", {**key, "among": 1, "schedule": Schedule.LBLCR}, {})
+    maps.put("localities", {**key, "local": 1, "schedule": Schedule.LBLCR}, {})
     assert [
         (row["service"], row["address"], row["among"], row["scheduler"], row["counters"])
         for row in shown(maps, "localities")

@@ -286,7 +286,7 @@ def test_the_backends_of_this_node_are_a_set_of_their_own(
     assert counted_ipv4.open(2000) == 1
     layout = counted_ipv4.node.pinned.layout.maps["localities"].key
     keys = [layout.unpack(key) for key, _ in counted_ipv4.node.pinned.map("localities").items()]
-    assert [(one["among"], one["schedule"]) for one in keys] == [(1, schedule.value)] * 2
+    assert [(one["local"], one["schedule"]) for one in keys] == [(1, schedule.value)] * 2
 
 
 @by_schedule

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
 from bpfsvc.datapath.build.installation import converter
+from bpfsvc.datapath.maps.backend_outcomes import QuarantinedMap
 from bpfsvc.datapath.maps.layout import Record, Value
 from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.entries import CLIENTS
+from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import read_scheduling
 from bpfsvc.services.view import evaluate
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
-from tests.packets.node import Node
+from tests.packets.node import Node, address_port
 from tests.packets.peers import Peers
 from tests.services.objects import endpoint_slice, service
 
@@ -23,15 +26,24 @@ NEAR, ALL = 2, 6
 SCHEDULERS = ("random", "rr", "wrr", "lc", "sh,sh-port", "mh,mh-port", "lblc", "twos")
 
 
-def spilling(node: Node, peers: Peers, scheduler: str, **parts: Any) -> Loaded:
-    """Write a Service of two near endpoints and four of another zone, with an overload of 1.5."""
+def spilling(
+    node: Node, peers: Peers, scheduler: str, *, trial: Sequence[int] = (), **parts: Any
+) -> Loaded:
+    """Write a Service of two near endpoints and four of another zone, with an overload of 1.5.
+
+    ``trial``: which of them are on trial.
+    """
     loaded = Loaded(node, peers)
     vip, port = peers.vip.rsplit(":", 1)
     backend = peers.backend.rsplit(":", 1)[0].strip("[]")
     of_service = service(
         clusterIP=vip.strip("[]"),
         ports=[{"name": "", "port": int(port)}],
-        annotations={"bpfsvc.io/zone-overload": "1.5", "bpfsvc.io/scheduler": scheduler},
+        annotations={
+            "bpfsvc.io/zone-overload": "1.5",
+            "bpfsvc.io/scheduler": scheduler,
+            **({"bpfsvc.io/quarantine": "1 failure/10s for 30s"} if trial else {}),
+        },
         **parts,
     )
     slices = [
@@ -44,10 +56,14 @@ def spilling(node: Node, peers: Peers, scheduler: str, **parts: Any) -> Loaded:
     ]
     scheduling, faults = read_scheduling(of_service, slices)
     assert not faults
+    on_trial = [address_port(peers.with_port(peers.backend, FIRST_PORT + at)) for at in trial]
+    scheduling = scheduling._replace(trial=tuple(on_trial))
     here = NodeContext("here", "zone-a")
     node.program(evaluate(of_service, slices, here, ServiceConfig(), scheduling).entries)
     node.half_open(HALF_OPEN)
     loaded.backends = [peers.with_port(peers.backend, FIRST_PORT + at) for at in range(ALL)]
+    shown = QuarantinedMap(node.pinned)
+    shown.set({loaded.counters()[at]: None for at in trial})
     return loaded
 
 
@@ -118,6 +134,42 @@ def test_inactive_connections_of_tcp_do_not_count(node: Node, tcp_peers: Peers) 
     loaded = spilling(node, tcp_peers, "lc")
     loaded.put([(1, 90), (1, 90), *[(1, 0)] * 4])
     assert loaded.open(2000) in (0, 1)
+
+
+def test_a_far_endpoint_on_trial_is_tried_only_by_a_connection_that_spills_over(
+    node: Node, tcp_peers: Peers
+) -> None:
+    loaded = spilling(node, tcp_peers, "lc", trial=(5,))
+    loaded.put([(20, 0)] * ALL)
+    assert {loaded.open(port) for port in range(2000, 2004)} == {0, 1}
+    loaded.put([(9, 0), (9, 0), *[(0, 0)] * 4])
+    assert loaded.open(2004) == 5
+    assert loaded.open(2005) in (2, 3, 4)
+
+
+def test_a_near_endpoint_on_trial_is_tried_whether_connections_spill_over_or_not(
+    node: Node, tcp_peers: Peers
+) -> None:
+    loaded = spilling(node, tcp_peers, "lc", trial=(1, 5))
+    loaded.put([(20, 0)] * ALL)
+    assert [loaded.open(port) for port in range(2000, 2003)] == [1, 0, 0]
+    loaded.put([(9, 0), (1, 0), *[(0, 0)] * 4])
+    # Of the two on trial it is one at random, and the near one is being tried.
+    assert 5 in {loaded.open(port) for port in range(2003, 2030)}
+
+
+def test_what_addresses_keep_is_carried_over_by_its_set(node: Node) -> None:
+    new = node.pinned.layout.maps["localities"].key
+    fields = (
+        *(("service", "I"), ("address", "16s"), ("local", "B"), ("schedule", "B")),
+        ("zero", "2s"),
+    )
+    carry = converter(Record(fields), new)
+    for local in (0, 1):
+        values: dict[str, Value] = {"service": 7, "local": local, "schedule": Schedule.LBLCR.value}
+        old = Record(fields).pack({**values, "address": bytes(range(16)), "zero": bytes(2)})
+        assert new.unpack(carry(old))["local"] == local
+        assert carry(old) == old
 
 
 def test_entries_of_builds_without_spilling_over_are_carried_over(node: Node) -> None:

@@ -32,7 +32,7 @@ def test_each_address_of_a_service_keeps_backends_of_its_own() -> None:
     """With policy Local other clients have others than pods."""
     cluster = Cluster()
     cluster.apply(scheduled("lblc", "", **LOCAL), endpoint_slice(ONE, TWO))
-    kept = {(entry.address, entry.among) for entry in cluster.kernel.localities.values()}
+    kept = {(entry.address, entry.local) for entry in cluster.kernel.localities.values()}
     assert kept == {
         *((VIP.address, False), (NODE_PORT.address, False)),
         (NODE_PORT.address, True),
