@@ -8,7 +8,7 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.services.entries import COMPARED, Place
-from bpfsvc.services.registry import LocalityEntry, among
+from bpfsvc.services.schedule_entries import LocalityEntry, among
 from bpfsvc.services.schedulers import Schedule, counts_connections
 from bpfsvc.services.scheduling import scheduler_text
 from bpfsvc.services.slow_start import FULL, GRADUAL, Shares

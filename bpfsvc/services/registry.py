@@ -9,7 +9,7 @@ here, and the function that fills it (see :func:`extra_map`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
@@ -17,22 +17,19 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.applied import Applied
-from bpfsvc.services.entries import (
-    COMPARED,
-    SPILL_COMPARED,
-    CandidateRun,
-    Frontend,
-    PlaceRun,
-    Policies,
-    Policy,
-    ServicePort,
-    Spill,
-    candidate_rows,
-    candidate_run,
-    spilled_policy,
+from bpfsvc.services.entries import Frontend, Policies, ServicePort
+from bpfsvc.services.schedule_entries import (
+    CandidatesEntry,
+    LocalityEntry,
+    RoundEntry,
+    ScheduleTableEntry,
+    SpillEntry,
+    candidate_weights,
+    candidates,
+    localities,
+    rounds,
+    spills,
 )
-from bpfsvc.services.schedulers import Schedule
-from bpfsvc.services.spill import sample
 
 E = TypeVar("E", bound=tuple[Any, ...])
 """The type of a map's entries."""
@@ -160,75 +157,6 @@ class SourceRangeEntry(NamedTuple):
     network: Network
 
 
-class ScheduleTableEntry(NamedTuple):
-    """128 places of the table that belongs to the slots from ``first`` on."""
-
-    service_id: int
-    generation: int
-    first: int
-    chunk: int
-    slots: PlaceRun
-
-
-class CandidatesEntry(NamedTuple):
-    """64 backends of those from slot ``first`` on, of which the programs compare the loads."""
-
-    service_id: int
-    generation: int
-    first: int
-    chunk: int
-    rows: CandidateRun
-
-
-class SpillEntry(NamedTuple):
-    """To what connections of a service port spill over, and when.
-
-    What stands in front of ``compared`` is a :data:`~bpfsvc.services.entries.Spill`. What follows
-    are the ids of the counters of the endpoints whose loads are added up, the near ones first, and
-    what the sums are multiplied with (:class:`bpfsvc.services.spill.Sample`).
-    """
-
-    service_id: int
-    generation: int
-    first: int
-    size: int
-    table: int
-    near_first: int
-    near_size: int
-    far_trials: int
-    overload: int
-    inactive: int
-    compared: int
-    near: int
-    near_factor: int
-    far_factor: int
-    counters: tuple[int, ...]
-
-    @property
-    def spill(self) -> Spill:
-        """What the service port has of it."""
-        return self[2:10]
-
-
-class RoundEntry(NamedTuple):
-    """A service port whose backends take turns."""
-
-    service_id: int
-
-
-class LocalityEntry(NamedTuple):
-    """What an address of a service port keeps to. ``local``: backends of which set (:func:`among`).
-
-    It has the name that it had while there were two sets: an agent that is upgraded carries over
-    what it finds by the names of fields.
-    """
-
-    service_id: int
-    address: bytes
-    local: int
-    schedule: int
-
-
 class ServiceId(NamedTuple):
     """What the agent needs of an entry that the programs made."""
 
@@ -273,82 +201,6 @@ def _positions(one: Applied) -> Iterable[PositionEntry]:
         PositionEntry(service_id, generation, *place, slots)
         for place, slots in one.positions().items()
     ]
-
-
-def _candidates(one: Applied) -> Iterator[CandidatesEntry]:
-    """Yield the weights that the service port has, each with the counters of its backend."""
-    found = one.extra.get("candidates")
-    if not found:
-        return
-    counters = [counters_id for _, _, counters_id, _ in one.records()]
-    at: dict[int, int] = {}
-    for first, chunk, run in found:
-        weights = [weight for _, weight in candidate_rows(run)]
-        start = at.setdefault(first, first)
-        at[first] = start + len(weights)
-        rows = candidate_run(zip(counters[start : start + len(weights)], weights, strict=True))
-        yield CandidatesEntry(one.service_id, one.generation, first, chunk, rows)
-
-
-def _candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
-    """Return what the service port has of such an entry."""
-    weights = candidate_run((0, weight) for _, weight in candidate_rows(entry.rows))
-    return entry.first, entry.chunk, weights
-
-
-def _spills(one: Applied) -> Iterator[SpillEntry]:
-    """Yield what the service port has of it, with the counters of the endpoints to be compared."""
-    for spill in one.extra.get("spills", ()):
-        first, size, _, near_first, near_size, _, overload, _ = spill
-        counters = [counters_id for _, _, counters_id, _ in one.records()]
-        near = counters[near_first : near_first + near_size]
-        known = set(near)
-        far = [each for each in counters[first : first + size] if each not in known]
-        found = sample(overload, len(near), len(far))
-        rows = [near[at] for at in found.near] + [far[at] for at in found.far]
-        ids = (*rows, *(0,) * (SPILL_COMPARED - len(rows)))
-        summed = (len(rows), len(found.near), found.near_factor, found.far_factor, ids)
-        yield SpillEntry._make((one.service_id, one.generation, *spill, *summed))
-
-
-_ROUND = Schedule.ROUND.value
-
-
-def _rounds(one: Applied) -> Iterable[RoundEntry]:
-    for policies in one.flat_frontends[1::2]:
-        if policies.schedule == _ROUND:  # type: ignore[union-attr]
-            return (RoundEntry(one.service_id),)
-    return ()
-
-
-_LOCAL = tuple(one.value for one in Schedule if one.is_local)
-
-
-def _localities(one: Applied) -> Iterable[LocalityEntry]:
-    for policies in one.flat_frontends[1::2]:
-        if policies.schedule in _LOCAL:  # type: ignore[union-attr]
-            return dict.fromkeys(_localities_of(one))
-    return ()
-
-
-def among(policy: Policy) -> int:
-    """Return which endpoints a policy chooses from, as localities have it (``enum among``)."""
-    return int(policy.first > 0) << policy.spills
-
-
-def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
-    """Yield one for each set of backends that is small enough to be compared.
-
-    The node itself has none: its sockets get the least loaded of all backends.
-    """
-    every = spilled_policy(one.extra)
-    for frontend, policies in one.frontend_items():
-        met = (policies.pod, policies.other) if policies.schedule in _LOCAL else ()
-        for policy in (*met, every) if every and any(each.spills for each in met) else met:
-            if 0 < policy.size <= COMPARED:
-                yield LocalityEntry(
-                    one.service_id, frontend.address, among(policy), policies.schedule
-                )
 
 
 def _echo_addresses(one: Applied) -> list[EchoEntry]:
@@ -411,28 +263,28 @@ CANDIDATES = ServiceMap(
     CandidatesEntry,
     4,
     "--max-schedule-chunks",
-    _candidates,
+    candidates,
     Restore.EXTRA,
-    extra_of=_candidate_weights,
+    extra_of=candidate_weights,
 )
 SPILLS = ServiceMap(
     "spills",
     SpillEntry,
     2,
     "--max-schedule-chunks",
-    _spills,
+    spills,
     Restore.EXTRA,
     extra_of=lambda entry: entry.spill,
 )
 SCHEDULE_ROUNDS = ServiceMap(
-    "schedule_rounds", RoundEntry, 1, "--max-services", _rounds, Restore.DERIVED, put_once=True
+    "schedule_rounds", RoundEntry, 1, "--max-services", rounds, Restore.DERIVED, put_once=True
 )
 LOCALITIES = ServiceMap(
     "localities",
     LocalityEntry,
     4,
     "--max-schedule-chunks",
-    _localities,
+    localities,
     Restore.DERIVED,
     put_once=True,
 )

@@ -15,17 +15,26 @@ from bpfsvc.datapath.maps.layout import MapLayout, Record
 from bpfsvc.services import registry
 from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort, candidate_run
 from bpfsvc.services.registry import ServiceMap
+from bpfsvc.services.schedule_entries import (
+    CandidatesEntry,
+    LocalityEntry,
+    RoundEntry,
+    ScheduleTableEntry,
+    SpillEntry,
+)
 from tests.inspect.pinned import FIELDS
 
 ADDRESS = pack("10.0.0.1")
 POLICIES = Policies(
-    *(Policy(0, 3, False, False, 256), Policy(1, 2, True, False), Policy(0, 0, False, True)),
+    Policy(0, 3, False, False, 256, trials=2, spills=True),
+    *(Policy(1, 2, True, False), Policy(0, 0, False, True)),
     affinity_seconds=60,
     restricted=True,
     schedule=2,
     echo=True,
     removal=1,
     watched=True,
+    counted=True,
 )
 ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.SERVICES, registry.ServiceName(7, ServicePort("shop", "web", "http", 6, 4), 80)),
@@ -37,11 +46,12 @@ ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.REFUSALS, registry.ServiceId(7)),
     (
         registry.SCHEDULE_TABLES,
-        registry.ScheduleTableEntry(7, 8, 3, 1, PlaceRun(bytes(range(256)))),
+        ScheduleTableEntry(7, 8, 3, 1, PlaceRun(bytes(range(256)))),
     ),
-    (registry.CANDIDATES, registry.CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
-    (registry.SCHEDULE_ROUNDS, registry.RoundEntry(7)),
-    (registry.LOCALITIES, registry.LocalityEntry(7, ADDRESS, True, 13)),
+    (registry.CANDIDATES, CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
+    (registry.SPILLS, SpillEntry._make((7, 8, *range(12), tuple(range(64))))),
+    (registry.SCHEDULE_ROUNDS, RoundEntry(7)),
+    (registry.LOCALITIES, LocalityEntry(7, ADDRESS, 2, 13)),
     (registry.ECHO_ADDRESSES, registry.EchoEntry(Network(ADDRESS, 128))),
 ]
 
@@ -83,7 +93,7 @@ def test_the_bits_of_a_network_are_counted_from_the_prefix_on() -> None:
 
 
 def test_a_counter_of_the_programs_begins_at_zero() -> None:
-    assert codec(registry.SCHEDULE_ROUNDS).encode(registry.RoundEntry(7))[1] == bytes(8)
+    assert codec(registry.SCHEDULE_ROUNDS).encode(RoundEntry(7))[1] == bytes(16)
 
 
 def test_equal_policies_become_one_object() -> None:

@@ -65,7 +65,11 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     "spills": (
         "hash",
         (("service", "I"), ("generation", "I")),
-        (("first", "I"), ("size", "I"), ("overload", "I")),
+        (
+            *((name, "I") for name in ("first", "size", "table", "near_first", "near_size")),
+            *((name, "I") for name in ("far_trials", "overload", "inactive", "compared", "near")),
+            *(("near_factor", "I"), ("far_factor", "I"), ("counters", "256s")),
+        ),
     ),
     "echo_addresses": ("lpm_trie", (("prefix", "I"), ("address", "16s")), _NUMBER),
     "schedule_rounds": ("hash", _NUMBER, (("connections", "Q"), ("spilled", "Q"))),

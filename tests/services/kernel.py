@@ -36,18 +36,20 @@ from bpfsvc.services.registry import (
     SOURCE_RANGES,
     SPILLS,
     BackendEntry,
-    CandidatesEntry,
     E,
     EchoEntry,
     EndpointEntry,
     FrontendEntry,
-    LocalityEntry,
     PositionEntry,
-    RoundEntry,
-    ScheduleTableEntry,
     ServiceMap,
     ServiceName,
     SourceRangeEntry,
+)
+from bpfsvc.services.schedule_entries import (
+    CandidatesEntry,
+    LocalityEntry,
+    RoundEntry,
+    ScheduleTableEntry,
     among,
 )
 from bpfsvc.services.schedulers import NO_SLOT, Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import candidate_rows
-from bpfsvc.services.registry import LocalityEntry
+from bpfsvc.services.schedule_entries import LocalityEntry
 from bpfsvc.services.schedulers import Schedule
 from tests.services.cluster import LOCAL, NODE_PORT, ONE, THREE, TWO, VIP, Cluster, scheduled
 from tests.services.objects import endpoint_slice

@@ -12,8 +12,9 @@ from bpfsvc.model import EndpointSlice, Node, Service
 from bpfsvc.services.entries import Policies, Policy
 from bpfsvc.services.ids import Ids
 from bpfsvc.services.quarantine import Outcome
-from bpfsvc.services.registry import SPILLS, SpillEntry, among
+from bpfsvc.services.registry import SPILLS
 from bpfsvc.services.restore import restore
+from bpfsvc.services.schedule_entries import SpillEntry, among
 from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.spill import can_spill, overload_text, parse_overload, sample
 from tests.services.cluster import Cluster
