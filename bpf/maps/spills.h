@@ -23,10 +23,10 @@ struct spill {
 	__u32 near_first; /* of the near ones */
 	__u32 near_size;
 	__u32 far_trials; /* backends on trial only where a connection spills over: the last ones */
-	__u32 overload; /* in thousandths, for people: the factors follow from it */
-	__u32 inactive; /* 1: inactive connections count, too */
-	__u32 compared; /* so many of `counters`, */
-	__u32 near;	/* of which the first ones are near */
+	__u32 overload;	  /* in thousandths, for people: the factors follow from it */
+	__u32 inactive;	  /* 1: inactive connections count, too */
+	__u32 compared;	  /* so many of `counters`, */
+	__u32 near;	  /* of which the first ones are near */
 	__u32 near_factor;
 	__u32 far_factor;
 	__u32 counters[SPILL_COMPARED];

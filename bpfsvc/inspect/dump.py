@@ -11,7 +11,7 @@ from bpfsvc.datapath.maps.backend_loads import BackendLoad
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.localities import KEPT
 from bpfsvc.datapath.maps.registry import Role, map_info
-from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services
+from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services, spills
 from bpfsvc.inspect.fields import lacks
 from bpfsvc.inspect.generic import generic
 from bpfsvc.inspect.reader import Reader
@@ -82,6 +82,7 @@ _VIEWS = {
         {**_NAMES, "candidates": (schedulers.TABLE, ("rows",))},
         keys=len(schedulers.TABLE),
     ),
+    "spills": _View(spills.spills, {**_NAMES, "spills": (spills.KEY, spills.SHOWN)}, keys=2),
     "backend_loads": _View(
         schedulers.backend_loads, {"backend_loads": (_NUMBER, BackendLoad._fields)}
     ),

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect.fields import chooser, lacks
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.service_names import ServiceNames
 from bpfsvc.services.entries import CLIENTS
+from bpfsvc.services.spill import overload_text
 
 SPILLING = (*(f"{who}.spills" for who in CLIENTS), "counted")
 """Fields of a frontend; builds that have none know no spilling over."""
 
-_KEY, _VALUE = ("service", "generation"), ("first", "size", "overload")
+KEY = ("service", "generation")
+
+_VALUE = ("first", "size", "overload")
+
+SHOWN = (
+    *("first", "size", "near_first", "near_size", "far_trials", "overload", "inactive"),
+    *("compared", "near", "counters"),
+)
+"""Fields of an entry that its view needs."""
 
 
 class FrontendSpilling(NamedTuple):
@@ -55,11 +67,45 @@ def spilling_reader(layout: Layout) -> Callable[[bytes], FrontendSpilling]:
 def spill_ranges(reader: Reader) -> Spills:
     """Return to what connections spill over."""
     layout = reader.layout.maps.get("spills")
-    if layout is None or lacks(layout.key, _KEY) or lacks(layout.value, _VALUE):
+    if layout is None or lacks(layout.key, KEY) or lacks(layout.value, _VALUE):
         return {}
-    key, value = chooser(layout.key, _KEY), chooser(layout.value, _VALUE)
+    key, value = chooser(layout.key, KEY), chooser(layout.value, _VALUE)
     found = {}
     for raw_key, raw in reader.entries("spills"):
         service, generation = key(raw_key)
         found[service, generation] = SpillRange(*value(raw))
     return found
+
+
+def spills(reader: Reader) -> Records:
+    """Return for each service port to what connections spill over, and whose loads decide it.
+
+    ``all`` and ``near`` are slots; ``near_counters`` and ``far_counters`` ids of counters.
+    """
+    layout = reader.layout.maps["spills"]
+    key, value, names = chooser(layout.key, KEY), chooser(layout.value, SHOWN), ServiceNames(reader)
+    rows: list[Row] = []
+    for raw_key, raw in reader.entries("spills"):
+        service, generation = key(raw_key)
+        first, size, near_first, near_size, far_trials, overload, inactive, *summed = value(raw)
+        compared, near, packed = summed
+        ids = array("I", packed)
+        rows.append(
+            (
+                *(names[service], generation, overload_text(overload)),
+                *(_range(first, size), _range(near_first, near_size), far_trials),
+                "active and inactive" if inactive else "active",
+                *(tuple(map(str, ids[:near])), tuple(map(str, ids[near:compared]))),
+            )
+        )
+    return Records("spills", (*KEY, *_COLUMNS), sorted(rows))
+
+
+_COLUMNS = (
+    *("overload", "all", "near", "far_trials", "connections"),
+    *("near_counters", "far_counters"),
+)
+
+
+def _range(first: int, size: int) -> str:
+    return f"{first}-{first + size - 1}" if size else "-"

@@ -183,6 +183,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "positions",
         "schedule_tables",
         "candidates",
+        "spills",
         "backend_loads",
         "localities",
         "connections",
@@ -194,7 +195,6 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "quarantined",
         "refusals",
         "schedule_rounds",
-        "spills",
     ]
     parts = ["new_connections", "connections", "backend_counters"]
     assert [found.name for found in dump(Maps(), parts)] == ["connections", "backends"]

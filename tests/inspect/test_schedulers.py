@@ -201,3 +201,25 @@ def test_tables_and_counts_are_dumped() -> None:
     assert shown(maps, "schedule_rounds") == [
         {"service": "default/web:http", "connections": 7, "spilled": 2}
     ]
+
+
+def test_what_spills_over_is_dumped() -> None:
+    maps = scheduled(PODS[:2], 2, Schedule.RANDOM, ())
+    value = {"first": 0, "size": 6, "near_first": 6, "near_size": 2, "far_trials": 1}
+    summed = {"overload": 1250, "compared": 3, "near": 2}
+    counters = array("I", [7, 5, 9, *[0] * 61]).tobytes()
+    key = {"service": 1, "generation": 4}
+    maps.put("spills", key, {**value, **summed, "counters": counters})
+    assert shown(maps, "spills") == [
+        {
+            "service": "default/web:http",
+            "generation": 4,
+            "overload": "1.25",
+            "all": "0-5",
+            "near": "6-7",
+            "far_trials": 1,
+            "connections": "active",
+            "near_counters": ("7", "5"),
+            "far_counters": ("9",),
+        }
+    ]
