@@ -16,7 +16,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from bpfsvc.agent import memory
-from bpfsvc.agent.attachments import SocketWatch
 from bpfsvc.agent.cold_start import ColdStart
 from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.agent.early_attachments import EarlyAttachments
@@ -202,11 +201,12 @@ class Agent:
         local = LocalServer(config.pin_root, answers(planner, self._source), _log.warning)
         local.start()
         ending.callback(local.stop)
+        node = NodeSync(config, installation, health, health_checks, metrics, self._reports)
         return Parts(
             config=config,
             events=self._events,
             intake=intake,
-            node=NodeSync(config, installation, health, health_checks, metrics, self._reports),
+            node=node,
             syncer=Syncer(
                 planner,
                 pinned,
@@ -218,7 +218,7 @@ class Agent:
                 metrics=metrics,
                 reports=self._reports,
                 with_sockets=with_sockets,
-                watch_sockets=SocketWatch(config, installation).use,
+                watch_sockets=node.watch_sockets,
             ),
             collector=collector,
             netfilter_flows=NetfilterFlows(pinned, config.masquerade_ports),

@@ -20,6 +20,7 @@ from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.devices import Device
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.datapath.syscall import program_id
+from bpfsvc.http.healthz import Health
 
 _log = logging.getLogger(__name__)
 
@@ -184,18 +185,48 @@ class SocketAttachments:
 class SocketWatch:
     """The program that is told what happens to TCP sockets. It costs each of their connections."""
 
-    def __init__(self, config: Config, installation: Installation) -> None:
+    def __init__(self, config: Config, installation: Installation, health: Health) -> None:
         self._cgroup = _cgroup_of_sockets(config)
         self._installation = installation
         self._root = installation.root
+        self._health = health
+        self._watched: Path | None = None
+        self._fault = ""
 
     def use(self, wanted: bool) -> None:
         """Attach it or detach it, as some Service wants it or none does."""
-        if not (wanted and self._cgroup):
+        self._watched = self._cgroup if wanted else None
+        if self._watched:
+            self._installation.wait()
+            self._attach(self._watched)
+        else:
             cgroup.unwatch(self._root)
-            return
-        self._installation.wait()
+            self._set_fault("")
+
+    def repair(self) -> list[str]:
+        """Attach again what was removed, or failed; return what it was removed from."""
+        if self._watched is None or cgroup.is_watched(self._root):
+            return []
+        failed_before = bool(self._fault)
+        if not self._attach(self._watched):
+            return []
+        if failed_before:
+            _log.info("failed connections of sockets are seen now")
+            return []
+        return [f"the sockets of {self._watched}"]
+
+    def _attach(self, group: Path) -> bool:
         try:
-            cgroup.watch(self._root, self._installation.pinned, self._cgroup)
+            cgroup.watch(self._root, self._installation.pinned, group)
         except BpfsvcError as error:
-            _log.warning("failed connections of sockets are not seen: %s", error)
+            self._set_fault(f"failed connections of sockets are not seen: {error}")
+            return False
+        self._set_fault("")
+        return True
+
+    def _set_fault(self, text: str) -> None:
+        """Show the reason why it is not attached; log one that is new."""
+        if text and text != self._fault:
+            _log.warning("%s", text)
+        self._fault = text
+        self._health.set_note("socket watch", text or None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from bpfsvc.agent.attachments import SocketAttachments, TcAttachments
+from bpfsvc.agent.attachments import SocketAttachments, SocketWatch, TcAttachments
 from bpfsvc.agent.node_maps import NodeMaps
 from bpfsvc.agent.outside_flows import hand_over
 from bpfsvc.agent.pin_keeper import PinKeeper
@@ -59,6 +59,7 @@ class NodeSync:
         self._tc = TcAttachments(config, installation)
         self._xdp = XdpAttachments(config.xdp, installation)
         self._sockets = SocketAttachments(config, installation)
+        self._socket_watch = SocketWatch(config, installation, health)
         self._pins: PinKeeper | None = None
         self._pin_error = ""
         self._destinations = Destinations(installation.pinned)
@@ -89,6 +90,10 @@ class NodeSync:
     def set_node(self, node: Node) -> None:
         """Use what the Node object says; it takes effect with the next picture of interfaces."""
         self._maps.set_node(node)
+
+    def watch_sockets(self, wanted: bool) -> None:
+        """Have the kernel tell what happens to TCP sockets, or not any more."""
+        self._socket_watch.use(wanted)
 
     def wait_for_programs(self) -> None:
         """Return when all programs can be attached; raise :class:`BpfsvcError` if they cannot."""
@@ -204,7 +209,8 @@ class NodeSync:
         if self._network is None or self._pin_error:
             return
         self.check_shared_devices()
-        lost = self._sockets.repair() + self._tc.check() + self._xdp.check()
+        lost = self._sockets.repair() + self._socket_watch.repair()
+        lost += self._tc.check() + self._xdp.check()
         if lost:
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
             self._metrics.interfaces_lost(len(lost))

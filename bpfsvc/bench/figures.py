@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 
 Origin = Literal["json", "yaml", "API"]
 """Where an agent gets its objects from: files of a format, or an API server."""
+PodLinks = Literal["routed", "bridge"]
+"""How a node reaches its pods: by a route to the interface of each, or by one to their bridge."""
 
 SUITES = ("pods", "edge", "frames", "programs", "change", "start", "churn", "flood")
 """All, in the order in which they run."""
@@ -30,6 +32,7 @@ class Scale:
     * ``clients``: how many at once.
     * ``rounds``: of alternating measurements; each gives one ratio. ``slices``: turns of each mode
       in a round, ``slice_seconds`` each. ``warm_seconds``: before the first round.
+    * ``pods``: how nodes reach their pods where the load is real traffic.
     * ``pin``: whether the load and the nodes' work on its packets stay on one CPU.
     * ``changes``: of one EndpointSlice, followed by an agent; ``baseline_changes``: by baselines.
       ``baseline_limit``: seconds in which one must program a node, or is given up.
@@ -48,6 +51,7 @@ class Scale:
     slices: int = 3
     slice_seconds: float = 0.06
     warm_seconds: float = 0.06
+    pods: PodLinks = "routed"
     pin: bool = True
     changes: int = 100
     baseline_changes: int = 10

@@ -80,6 +80,7 @@ class Run:
                 load=build(sandbox.ROOT),
                 limit=plan.scale.baseline_limit,
                 kube_proxy=plan.kube_proxy,
+                pods=plan.scale.pods,
                 pin=plan.scale.pin,
             )
             self.steps += traffic.steps(context, together, tools, self._stack)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
-from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
+from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, PodLinks, Scale
 from bpfsvc.bench.modes import KUBE_PROXIES, MODES, RENAMED
 from bpfsvc.bench.results import Results
 
@@ -115,6 +115,14 @@ def _file(name: str, what: str) -> Callable[..., Any]:
     help="Start no measurement that would not end within this time.",
 )
 @click.option(
+    "--pods",
+    type=click.Choice(get_args(PodLinks)),
+    default="routed",
+    show_default=True,
+    help="How nodes reach their pods: by a route to the interface of each, as with Calico, or by a"
+    " bridge, as with Flannel.",
+)
+@click.option(
     "--pin/--no-pin",
     default=True,
     show_default=True,
@@ -188,7 +196,7 @@ def bench(
 
 def _scale(usual: Scale, given: Mapping[str, Any]) -> Scale:
     """Return how much to measure; an option that was not given is None."""
-    names = ("services", "modes", "clients", "rounds", "pin")
+    names = ("services", "modes", "clients", "rounds", "pods", "pin")
     wanted = {name: given[name] for name in names if given[name] is not None}
     if given["minutes"] is not None:
         wanted["limit"] = given["minutes"] * 60

@@ -282,9 +282,10 @@ def test_a_run_says_whether_it_was_pinned_when_and_with_which_kube_proxy(tmp_pat
     for pin, words in ((True, "pinned: client"), (False, "not pinned: client")):
         plan = RunPlan(suites=("pods",), scale=replace(Scale(), pin=pin), kube_proxy=binary)
         results = Run(plan).results
-        machine, mitigated, pinned, took = setting(results)
+        machine, mitigated, pods, pinned, took = setting(results)
         assert machine.endswith("kube-proxy v1.36.0")
         assert mitigated.startswith("mitigations of CPU faults: ")
+        assert pods == "pods: nodes have a route to the interface of each"
         assert pinned.startswith(words)
         assert took == f"{results.date}, took 0 s, 11 rounds"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.bench.cluster import BenchCluster
-from bpfsvc.bench.figures import Scale
+from bpfsvc.bench.figures import PodLinks, Scale
 from bpfsvc.bench.load.ports import PORTS
 from bpfsvc.bench.load.tool import build
 from bpfsvc.bench.results import Cell, Results
@@ -164,13 +164,17 @@ def test_kube_proxy_itself_is_measured_if_its_binary_is_given(kube_proxy: Path) 
 
 @contextmanager
 def set_up(
-    mode: str, kube_proxy: Path | None = None, *, pin: bool = True
+    mode: str,
+    kube_proxy: Path | None = None,
+    *,
+    pin: bool = True,
+    pods: PodLinks = "routed",
 ) -> Iterator[TrafficTestbed]:
     """Set a mode up for one Service."""
     directory = sandbox.ROOT / "cluster"
     directory.mkdir()
     cluster = BenchCluster(1, directory, BACKEND, BACKEND_PORT)
-    tools = Tools(load=build(sandbox.ROOT), limit=60, kube_proxy=kube_proxy, pin=pin)
+    tools = Tools(load=build(sandbox.ROOT), limit=60, kube_proxy=kube_proxy, pods=pods, pin=pin)
     try:
         with TrafficTestbed(mode, cluster, tools) as testbed:
             yield testbed
@@ -214,6 +218,17 @@ def _affinities(name: str) -> set[tuple[int, ...]]:
                 found |= {tuple(sorted(os.sched_getaffinity(thread))) for thread in threads}
     assert found
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["default", "direct"])
+def test_pods_may_be_on_a_bridge_and_the_fast_path_leads_into_them(mode: str) -> None:
+    with set_up(mode, pods="bridge") as testbed:
+        outcome, _ = testbed.run("request", "pod", 1, 0.02)
+        assert outcome.operations > 0
+        ports = json.loads(testbed.near.run(["bridge", "-j", "link", "show"]).stdout)
+        assert {port.get("master") for port in ports} == {"cni0"}
+        assert testbed.refusals() == []
 
 
 @pytest.mark.slow

@@ -60,6 +60,10 @@ COMMAND = "make bench ARGS='--markdown docs/benchmarks.md'"
 """How to repeat it, in a checkout of the repository, as root; with kube-proxy in PATH."""
 
 _MITIGATIONS = "mitigations"
+_PODS = {
+    "routed": "pods: nodes have a route to the interface of each",
+    "bridge": "pods: on a bridge of their node",
+}
 _PINNED = "pinned: client, server and the nodes' work on their packets share one CPU"
 _NOT_PINNED = "not pinned: client and server run on any CPU, where the kernel places them"
 
@@ -145,6 +149,8 @@ def setting(results: Results) -> list[str]:
     found = [machine or "machine unknown"]
     if _MITIGATIONS in results.machine:
         found.append(f"mitigations of CPU faults: {results.machine[_MITIGATIONS]}")
+    if "pods" in results.scale:
+        found.append(_PODS[results.scale["pods"]])
     if "pin" in results.scale:
         found.append(_PINNED if results.scale["pin"] else _NOT_PINNED)
     took = f"took {duration_text(results.seconds)}"

@@ -25,6 +25,7 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.bench.baselines import Baseline
 from bpfsvc.bench.clocks import cpu_seconds, softirq_thread, thread_seconds
 from bpfsvc.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
+from bpfsvc.bench.figures import PodLinks
 from bpfsvc.bench.kube_proxy import RealKubeProxy, legacy_iptables, place_of_rule
 from bpfsvc.bench.load.tool import BLOCK, BULK, Client, Outcome, Server
 from bpfsvc.bench.modes import AGENTS, DIRECT, KUBE_PROXIES, UNSERVED, UPLINK, XDP
@@ -54,12 +55,14 @@ class Tools:
     """What testbeds are made with.
 
     ``load``: the load tool. ``limit``: seconds that a baseline may take to program a node.
-    ``kube_proxy``: its binary, if there is one. ``pin``: whether the load stays on one core.
+    ``kube_proxy``: its binary, if there is one. ``pods``: how nodes reach them. ``pin``: whether
+    the load stays on one core.
     """
 
     load: Path
     limit: float
     kube_proxy: Path | None = None
+    pods: PodLinks = "routed"
     pin: bool = True
 
 
@@ -87,7 +90,13 @@ class TrafficTestbed(Environment):
 
     def _build(self) -> None:
         self._lab = self._stack.enter_context(
-            Lab("routed", families=(4,), pods_per_node=1, holds_pods=True, cni_masquerade=True)
+            Lab(
+                self._tools.pods,
+                families=(4,),
+                pods_per_node=1,
+                holds_pods=True,
+                cni_masquerade=True,
+            )
         )
         if self.mode == XDP:  # the agent checks all this when it attaches XDP
             self.set_offloads()

@@ -62,6 +62,11 @@ def watch(root: PinRoot, pinned: Pinned, cgroup: Path) -> None:
     _attach_all(root, pinned, cgroup, WATCH_PROGRAM)
 
 
+def is_watched(root: PinRoot) -> bool:
+    """Return True if the program that follows TCP sockets is attached."""
+    return bool(attached(root, WATCH_PROGRAM))
+
+
 def unwatch(root: PinRoot) -> None:
     """Detach the program that follows TCP sockets, if it is attached."""
     _detach_all(root, WATCH_PROGRAM)
@@ -69,17 +74,18 @@ def unwatch(root: PinRoot) -> None:
 
 def _attach_all(root: PinRoot, pinned: Pinned, cgroup: Path, programs: Mapping[str, int]) -> None:
     root.links.mkdir(exist_ok=True)
-    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for name, attach_type in programs.items():
-            _attach(root.links / name, pinned.program(name), target, attach_type)
+        target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name, attach_type in programs.items():
+                _attach(root.links / name, pinned.program(name), target, attach_type)
+        finally:
+            os.close(target)
     except OSError as error:
         raise KernelError(
             f"cannot attach to cgroup {cgroup}: {error.strerror}",
             "give another --cgroup-root, or none",
         ) from error
-    finally:
-        os.close(target)
 
 
 def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
@@ -97,10 +103,10 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
     syscall.keep_link(link, pin)
 
 
-def attached(root: PinRoot) -> dict[str, int]:
-    """Return the ids of the programs that are attached to a cgroup, by the name of the program."""
+def attached(root: PinRoot, programs: Iterable[str] = SOCKET_PROGRAMS) -> dict[str, int]:
+    """Return the ids of those that are attached to a cgroup, by the name of the program."""
     found = {}
-    for name in SOCKET_PROGRAMS:
+    for name in programs:
         if not (root.links / name).exists():
             continue
         with links.opened(root.links / name) as link:
