@@ -45,14 +45,6 @@ enum chooser {
 	CHOOSER_UNDECIDED = 8,
 };
 
-/* != 0, without a branch, which the compiler makes of what it understands. */
-static inline __u32 not_zero(__u32 number)
-{
-	number |= -number;
-	asm("" : "+r"(number));
-	return number >> 31;
-}
-
 /*
  * Set `key` to the slot of the client's last backend. False if the policy does not have that, or
  * not any more.

@@ -179,7 +179,10 @@ static inline void schedule_begin(struct schedule_work *work, const struct front
 static inline void schedule_least(struct schedule_work *work, const struct frontend *frontend,
 				  const struct policy *policy, __u32 random)
 {
-	__u32 done = work->done;
+	__u32 other = not_zero((work->key.service ^ frontend->service) |
+			       (work->key.generation ^ frontend->generation));
+	/* What was done for another service is of no use: the frontend has changed meanwhile. */
+	__u32 done = work->done & ~other;
 
 	work->done = 0;
 	schedule_begin(work, frontend, policy, random ^ ((random ^ work->place) & -done));

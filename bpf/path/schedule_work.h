@@ -14,6 +14,14 @@
 
 #define AS_IN_MEMORY() asm volatile("" ::: "memory")
 
+/* != 0, without a branch, which the compiler makes of what it understands. */
+static inline __u32 not_zero(__u32 number)
+{
+	number |= -number;
+	asm("" : "+r"(number));
+	return number >> 31;
+}
+
 /* The least or the most loaded backend so far of those that an address has. */
 struct compared_member {
 	__u64 cost;
@@ -51,7 +59,7 @@ struct schedule_work {
 	/* of one that keeps an address where it is: */
 	struct frontend_key asked;
 	__u32 stepped; /* 1: the step of the packet at hand was taken */
-	__u32 done;    /* 1: `place` is that of the packet at hand */
+	__u32 done;    /* 1: `place` is that of the packet at hand, for the service of `key` */
 	struct locality_key locality;
 	__u32 kept_place; /* of the least loaded member, */
 	__u64 kept_busy;  /* 1: which has more active connections than its weight */

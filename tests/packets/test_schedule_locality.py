@@ -319,6 +319,23 @@ def test_a_question_changes_nothing(counted_ipv4: Loaded, schedule: Schedule) ->
         assert answer.backend == address_port(counted_ipv4.backends[chosen])
 
 
+@pytest.mark.parametrize("other", [0, 1], ids=["of the Service", "of another one"])
+def test_what_was_chosen_for_a_service_that_is_gone_is_no_choice_for_another(
+    counted_ipv4: Loaded, other: int
+) -> None:
+    """A frontend may change between the two steps of a first packet, the choice and its use."""
+    counted_ipv4.program(Schedule.LC, (1, 1, 1))
+    counted_ipv4.put([(5, 0), (5, 0), (1, 0)])
+    (one,) = counted_ipv4.node.applied_state.of(("default", "web")).values()
+    works = counted_ipv4.node.pinned.map("schedule_works")
+    record = counted_ipv4.node.pinned.layout.maps["schedule_works"].value
+    key = {"key.service": one.service_id + other, "key.generation": one.generation}
+    value = record.pack({**key, "done": 1, "place": 1})
+    padded = value + bytes(works.cpu_value_size - len(value))
+    works.update(bytes(4), padded * (works.value_size // works.cpu_value_size))
+    assert counted_ipv4.open(1024) == (2 if other else 1)
+
+
 @by_schedule
 def test_the_node_itself_gets_the_least_loaded_of_all(
     counted_ipv4: Loaded, schedule: Schedule
