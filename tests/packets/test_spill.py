@@ -17,8 +17,8 @@ from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import read_scheduling
 from bpfsvc.services.view import evaluate
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
-from tests.packets.node import Node, address_port
-from tests.packets.peers import Peers
+from tests.packets.node import Node, address_port, tcp
+from tests.packets.peers import Peers, address_of
 from tests.services.objects import endpoint_slice, service
 
 NEAR, ALL = 2, 6
@@ -34,17 +34,16 @@ def spilling(
     ``trial``: which of them are on trial.
     """
     loaded = Loaded(node, peers)
-    vip, port = peers.vip.rsplit(":", 1)
-    backend = peers.backend.rsplit(":", 1)[0].strip("[]")
+    port = peers.vip.rsplit(":", 1)[1]
+    backend = address_of(peers.backend)
     of_service = service(
-        clusterIP=vip.strip("[]"),
         ports=[{"name": "", "port": int(port)}],
         annotations={
             "bpfsvc.io/zone-overload": "1.5",
             "bpfsvc.io/scheduler": scheduler,
             **({"bpfsvc.io/quarantine": "1 failure/10s for 30s"} if trial else {}),
         },
-        **parts,
+        **{"clusterIP": address_of(peers.vip), **parts},
     )
     slices = [
         endpoint_slice(
@@ -111,6 +110,20 @@ def test_three_thousand_connections_follow_the_rule(
     node: Node, tcp_peers: Peers, scheduler: str
 ) -> None:
     follow(spilling(node, tcp_peers, scheduler), scheduler, 3000)
+
+
+def test_clients_outside_that_the_policy_keeps_to_this_node_never_spill_over(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """externalTrafficPolicy Local is about the client's address, and no matter of topology."""
+    kind: dict[str, Any] = {"type": "LoadBalancer", "externalIPs": [address_of(tcp_peers.vip)]}
+    inside = address_of(tcp_peers.other_vip)
+    spilling(node, tcp_peers, "random", externalTrafficPolicy="Local", clusterIP=inside, **kind)
+    chosen = set()
+    for port in range(2000, 2060):
+        client = tcp_peers.with_port(address_of(tcp_peers.external), port)
+        chosen.add(node.forward(tcp(client, tcp_peers.vip)).payload.dport - FIRST_PORT)
+    assert chosen == {0, 1}
 
 
 def test_with_the_policy_local_no_connection_spills_over(node: Node, tcp_peers: Peers) -> None:
