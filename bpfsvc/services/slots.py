@@ -3,7 +3,7 @@
 C stands in the first slots and L in the next, only where they are needed; equal sets share slots.
 Where connections may spill over from C, all endpoints that serve stand before it.
 A range holds the endpoints that may be chosen. Those on trial stand behind their range, and those
-of weight 0 behind all ranges: nobody new comes to these, but their connections go on and are
+of weight 0 behind all ranges: these get no new connections, but those that they have go on and are
 counted.
 """
 
