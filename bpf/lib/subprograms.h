@@ -12,4 +12,5 @@
 /* No helper of the kernel has such a number. */
 enum subprogram {
 	SUBPROGRAM_CHOOSE = 0x7000,
+	SUBPROGRAM_COLLECT,
 };
