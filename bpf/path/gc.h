@@ -6,6 +6,7 @@
 #pragma once
 
 #include "lib/flow.h"
+#include "lib/subprograms.h"
 #include "lib/wire.h"
 #include "maps/connections.h"
 #include "maps/settings.h"
@@ -61,40 +62,68 @@ static inline bool connection_over(const struct settings *settings, struct flow 
 	return !other || connection_idle(other, now) >= lifetime;
 }
 
-static inline int gc_flows(struct __sk_buff *skb)
+/* One flow of a request, as the subprogram is handed it. */
+struct collecting {
+	struct flow flow;
+	struct gc_request request;
+};
+
+enum collect_argument_size {
+	ARGUMENT_COLLECT = sizeof(struct collecting),
+};
+
+/* Remove one flow, or note it. It is a subprogram, or the verifier follows it for each flow. */
+static int (*collect)(struct collecting *collecting) = (void *)SUBPROGRAM_COLLECT;
+
+/* Returns how many were removed: 1 or 0. */
+int subprogram_collect(struct collecting *collecting)
 {
 	struct settings *settings = settings_get();
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct gc_request header;
+	struct connection *connection;
+	struct gc_request request;
+	struct flow flow;
+
+	if (!collecting || !settings)
+		return 0;
+	/* Linux 6.1 takes a key of a map from here, and not from its caller's memory. */
+	flow = collecting->flow;
+	request = collecting->request;
+	if (request.note) {
+		port_filter_note(&flow, false, false);
+		return 0;
+	}
+	connection = connection_find(&flow);
+	if (!connection)
+		return 0;
+	if (!request.force &&
+	    !connection_over(settings, &flow, connection, bpf_ktime_get_coarse_ns(), &request))
+		return 0;
+	if (request.force && connection->reply) {
+		struct flow routed;
+
+		flow_reverse(&routed, &flow, HOOK_EGRESS);
+		masquerade_remove(&routed);
+	}
+	connection_remove(&flow, connection);
+	return 1;
+}
+
+static inline int gc_flows(struct __sk_buff *skb)
+{
+	struct collecting collecting = {};
 	int removed = 0;
 
-	if (!settings || bpf_skb_load_bytes(skb, 0, &header, sizeof(header)))
+	if (bpf_skb_load_bytes(skb, 0, &collecting.request, sizeof(collecting.request)))
 		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < GC_FLOWS; i++) {
-		struct connection *connection;
-		struct flow flow;
+		struct flow *flow = &collecting.flow;
 
-		if (i >= header.flows ||
-		    bpf_skb_load_bytes(skb, sizeof(header) + i * sizeof(flow), &flow, sizeof(flow)))
+		if (i >= collecting.request.flows ||
+		    bpf_skb_load_bytes(skb, sizeof(collecting.request) + i * sizeof(*flow), flow,
+				       sizeof(*flow)))
 			break;
-		if (header.note) {
-			port_filter_note(&flow, false, false);
-			continue;
-		}
-		connection = connection_find(&flow);
-		if (!connection)
-			continue;
-		if (!header.force && !connection_over(settings, &flow, connection, now, &header))
-			continue;
-		if (header.force && connection->reply) {
-			struct flow routed;
-
-			flow_reverse(&routed, &flow, HOOK_EGRESS);
-			masquerade_remove(&routed);
-		}
-		connection_remove(&flow, connection);
-		removed++;
+		removed += collect(&collecting);
 	}
 	return removed;
 }
