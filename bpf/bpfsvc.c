@@ -21,6 +21,7 @@
 #include "path/conn_leave.h"
 #include "path/conn_new.h"
 #include "path/conn_state.h"
+#include "path/conn_untranslated.h"
 #include "path/echo.h"
 #include "path/explain.h"
 #include "path/fast_path.h"
@@ -173,6 +174,14 @@ int step_open(struct __sk_buff *skb)
 	struct packet *packet = packet_get();
 
 	return settings && packet ? first_packet_open(skb, settings, packet) : TC_ACT_SHOT;
+}
+
+/* A first packet from outside to a backend's own address, whose route is known. */
+int step_untranslated(struct __sk_buff *skb)
+{
+	struct packet *packet = packet_get();
+
+	return packet ? untranslated_first(skb, packet) : TC_ACT_SHOT;
 }
 
 /* A packet of a known connection whose state needs more work. */

@@ -26,6 +26,7 @@
 #include "maps/backend_loads.h"
 #include "maps/half_open.h"
 #include "maps/port_filter.h"
+#include "maps/untranslated.h"
 
 struct connection {
 	struct flow after;
@@ -59,8 +60,7 @@ struct connection {
 	__be16 window;
 	__u8 window_shift; /* of its window, plus one; 0: not known */
 	__u8 counted;	   /* of enum counted, where the client's packets find their backend */
-	/* One end is no pod, and packets take the fast path; see path/fast_path.h. */
-	__u8 outside;
+	__u8 outside;	   /* of enum outside */
 	__u8 client_first; /* both have sent their FIN, the backend after it had seen the client's */
 	__u8 watched; /* of enum watched, until it is known how the attempt ends (attempts.h) */
 	__u8 zeros[5];
@@ -70,6 +70,12 @@ struct connection {
 enum counted {
 	COUNTED = 1,
 	COUNTED_INACTIVE = 2, /* as an inactive one */
+};
+
+/* Whether one end is no pod, and packets take the fast path; see path/fast_path.h. */
+enum outside {
+	OUTSIDE = 1,
+	OUTSIDE_UNTRANSLATED = 2, /* and its entries change nothing; they are counted */
 };
 
 /* Whether a connection has been reset. */
@@ -287,13 +293,15 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 	struct connection *other;
 	struct flow partner;
 
+	/* First and by numbers, so that the verifier does not follow this on many paths. */
+	pair_count_release(half_open_get(), connection->held);
+	pair_count_release(untranslated_get(), connection->outside >> 1);
+
 	other = partner_find(&partner, flow, connection);
 	if (other) {
 		load_leave(other);
 		entry_delete(&partner);
 	}
-	if (connection->held)
-		half_open_release();
 	load_leave(connection);
 	entry_delete(flow);
 }

@@ -81,12 +81,16 @@ static inline bool destination_may_be_frontend(const struct address *address)
 	return !known || address_may_be_frontend(known, address);
 }
 
-/* True if a flow may be one of an address of the node, or of a service, to a backend. */
-static inline bool flow_may_be_to_backend(const struct flow *flow)
+/*
+ * True if a flow may be one to a backend, of an address of the node or of a service, or from
+ * `anywhere`.
+ */
+static inline bool flow_may_be_to_backend(const struct flow *flow, bool anywhere)
 {
 	struct destinations *known = destinations_get();
 
-	return !known || (destination_bit(known->served, destination_index(&flow->source, 0, 0)) &&
+	return !known || ((anywhere | destination_bit(known->served,
+						      destination_index(&flow->source, 0, 0))) &&
 			  destination_bit(known->backends, destination_index(&flow->destination,
 									     flow->destination_port,
 									     flow->protocol)));

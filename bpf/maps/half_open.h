@@ -5,6 +5,7 @@
 #pragma once
 
 #include "lib/map.h"
+#include "lib/pair_count.h"
 
 MAP("array", __u32, __s64, half_open, 1, 0);
 
@@ -20,18 +21,10 @@ static inline __s64 *half_open_get(void)
 /* Count one more pair. False if a part of the entries of `connections` is taken by such pairs. */
 static inline bool half_open_take(void)
 {
-	__s64 *pairs = half_open_get();
-
-	if (!pairs || *pairs >= (__s64)(LOADED_SIZE(MAX_CONNECTIONS) / HALF_OPEN_PART))
-		return false;
-	__sync_fetch_and_add(pairs, 1);
-	return true;
+	return pair_count_take(half_open_get(), LOADED_SIZE(MAX_CONNECTIONS) / HALF_OPEN_PART);
 }
 
 static inline void half_open_release(void)
 {
-	__s64 *pairs = half_open_get();
-
-	if (pairs)
-		__sync_fetch_and_add(pairs, -1);
+	pair_count_release(half_open_get(), 1);
 }

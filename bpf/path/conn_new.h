@@ -29,6 +29,7 @@
 #include "path/client.h"
 #include "path/conn_leave.h"
 #include "path/conn_unknown.h"
+#include "path/conn_untranslated.h"
 #include "path/echo.h"
 #include "path/fast_path.h"
 #include "path/fast_path_direct.h"
@@ -176,7 +177,9 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 	} else if (!owner) {
 		masquerade_forget(&packet->flow);
 	}
-	if (!owner) {
+	if (!owner && untranslated_possible(settings, packet)) {
+		packet->untranslated = 1;
+	} else if (!owner) {
 		/*
 		 * Each datagram is a first packet here; one of a flow already noted teaches
 		 * nothing.
@@ -186,8 +189,9 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 		    (direct_flow_note(&packet->flow) || packet->flow.protocol == PROTO_TCP))
 			netns_learn(skb, packet, true);
 		return VERDICT_NONE;
+	} else {
+		netns_learn(skb, packet, true);
 	}
-	netns_learn(skb, packet, true);
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
 	packet->choice.backend.address = packet->flow.destination;
 	packet->choice.backend.port = packet->flow.destination_port;
@@ -280,8 +284,10 @@ static inline void conn_new_clear(struct packet *packet)
 	struct connection *connection = connection_find(&packet->flow);
 	struct counters *counted = counters_get();
 
-	if (!connection || !counted)
+	if (!connection || !counted) {
+		untranslated_clear(packet);
 		return;
+	}
 	counted->connections_reopened += packet->reuse & REUSE_CLOSED;
 	packet->after = connection->after;
 	connection_remove(&packet->flow, connection);
@@ -312,6 +318,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 {
 	int verdict;
 
+	packet->untranslated = 0;
 	if (packet->reuse)
 		conn_new_clear(packet);
 	if (packet->flow.hook == HOOK_INGRESS && !frame_is_ours(skb))
@@ -379,6 +386,8 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 	enum forwarding via = BY_STACK;
 
 	conn_new_plan(skb, settings, packet);
+	if (packet->untranslated)
+		return tail_call(skb, STEP_UNTRANSLATED);
 	switch (conn_new_open(skb, settings, packet, &packet->choice)) {
 	case 0:
 		break;

@@ -75,12 +75,13 @@ static inline bool between_pods(const struct settings *settings, const struct fl
 	       ends_in_pod_range(settings, flow, v4);
 }
 
-/* True if the connection that a packet opens is one from outside to a pod. */
-static inline bool from_outside(const struct settings *settings, const struct packet *packet)
+/* True if the connection that a packet opens, routed as `routed`, is one from outside to a pod. */
+static inline bool from_outside(const struct settings *settings, const struct packet *packet,
+				const struct flow *routed)
 {
 	return settings->fast_path && settings->fast_outside && packet->flow.hook == HOOK_INGRESS &&
-	       in_pod_range(settings, &packet->after.destination, packet->v4) &&
-	       !in_pod_range(settings, &packet->after.source, packet->v4);
+	       in_pod_range(settings, &routed->destination, packet->v4) &&
+	       !in_pod_range(settings, &routed->source, packet->v4);
 }
 
 /*
@@ -122,16 +123,39 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 	return settings->fast_path && comes_by(skb, connection->shortcut) ? via : BY_STACK;
 }
 
+/*
+ * True if a packet with SYN of the server's side shows that an untranslated connection is over: the
+ * pod begins another one with the same ports, or answers to one whose beginning was not seen here.
+ * Netfilter has to see all of that. One that is not closed ends only by the pod's own interface:
+ * behind a bridge, other pods could send such a packet, too.
+ */
+static inline bool untranslated_is_over(struct __sk_buff *skb, const struct connection *leaving,
+					bool opens)
+{
+	if (leaving->outside != OUTSIDE_UNTRANSLATED || !comes_by(skb, leaving->shortcut))
+		return false;
+	return connection_closed(leaving) || (opens && skb->ifindex == leaving->shortcut);
+}
+
 /* The same as fast_path_reply() for a packet; egress is what translates it. */
 static inline struct connection *
 fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struct packet *packet)
 {
 	struct connection *leaving;
+	bool opens = tcp_opens(packet->tcp_flags);
 
-	if (packet->reuse || tcp_opens(packet->tcp_flags))
+	if (packet->reuse || (opens && !settings->fast_outside))
 		return NULL;
 	packet->after = packet->flow;
 	leaving = fast_path_reply(skb, settings, &packet->after, &packet->passes_egress);
+	if (leaving && packet->tcp_flags & TCP_SYN && untranslated_is_over(skb, leaving, opens)) {
+		packet->reuse = REUSE_CLOSED;
+		return NULL;
+	}
+	if (opens) {
+		packet->passes_egress = 0;
+		return NULL;
+	}
 	if (leaving && settings->established &&
 	    (packet->fragment || !established_goes_on(&packet->flow, packet->tcp_flags)))
 		return NULL;
@@ -163,7 +187,7 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 	    !fast_path_guarded(settings))
 		return false;
 	packet->outside = !between_pods(settings, &packet->after, packet->v4);
-	if (packet->outside && !from_outside(settings, packet))
+	if (packet->outside && !from_outside(settings, packet, &packet->after))
 		return false;
 	cached = fast_path_find(skb, packet, BY_FAST_PATH_BACK);
 	if (!cached)

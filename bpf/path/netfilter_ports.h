@@ -24,7 +24,8 @@
 
 /*
  * True if a packet that leaves without an entry may have a port of a connection of ours, and is not
- * of that connection, masqueraded at another interface.
+ * of that connection, masqueraded at another interface. Where connections from outside are fast,
+ * ours are also those that other nodes have masqueraded (path/conn_untranslated.h).
  */
 static inline bool netfilter_port_possible(const struct __sk_buff *skb,
 					   const struct settings *settings,
@@ -32,14 +33,19 @@ static inline bool netfilter_port_possible(const struct __sk_buff *skb,
 {
 	return (packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags)) &&
 	       is_masquerade_port(settings, packet->flow.source_port) &&
-	       !masqueraded_noted(skb, settings) && flow_may_be_to_backend(&packet->flow);
+	       !masqueraded_noted(skb, settings) &&
+	       flow_may_be_to_backend(&packet->flow, settings->fast_outside);
 }
 
-/* True if a connection of ours has the port of such a packet. If none has, note that it is used. */
-static inline bool netfilter_port_collides(const struct __sk_buff *skb,
-					   const struct settings *settings,
+/*
+ * True if a connection of ours has the port of such a packet: one that is masqueraded, or one that is
+ * not translated and comes from outside, of which this is no packet. If none has, note that it is
+ * used.
+ */
+static inline bool netfilter_port_collides(struct __sk_buff *skb, const struct settings *settings,
 					   const struct packet *packet)
 {
+	struct connection *leaving;
 	struct flow reply;
 
 	if (!netfilter_port_possible(skb, settings, packet))
@@ -47,6 +53,10 @@ static inline bool netfilter_port_collides(const struct __sk_buff *skb,
 	flow_reverse(&reply, &packet->flow, HOOK_INGRESS);
 	if (connection_find(&reply))
 		return true;
+	reply.hook = HOOK_EGRESS;
+	leaving = connection_find(&reply);
+	if (leaving && leaving->outside == OUTSIDE_UNTRANSLATED)
+		return !pass_noted(skb, settings, &packet->flow);
 	netfilter_flow_note(&packet->flow);
 	return false;
 }

@@ -36,7 +36,7 @@ _ALONE_SECONDS = 15
 """How much longer an entry of replies is kept. It is removed with its partner; one that is older
 than that has none."""
 
-_HALF_OPEN_SLACK = 256
+_COUNT_SLACK = 256
 """A difference of one in so many entries of the table is not worth correcting."""
 
 
@@ -59,11 +59,13 @@ class ConnectionGc:
             "fin_received",
             "reset",
             "held",
+            "outside",
             "client_first",
         )
         self._becomes = layout.value.pick("after.source", "after.source_port", "reply")
-        self._half_open = pinned.map("half_open")
         constant = pinned.layout.constant
+        self._pair_counts = pinned.map("half_open"), pinned.map("untranslated")
+        self._untranslated = constant("OUTSIDE_UNTRANSLATED")
         self._hook = layout.key.pick("hook")
         self._egress = constant("HOOK_EGRESS")
         self._time_wait = constant("TIME_WAIT_SECONDS")
@@ -91,7 +93,7 @@ class ConnectionGc:
 
     def sweep(self) -> int:
         """Read the table once; return how many entries were over and are removed."""
-        removed = entries = half_open = 0
+        removed = entries = half_open = untranslated = 0
         room = self._connections.max_entries
         crowded, early_ports = self.entries > _CROWDED * room, self.entries > _ROOMY * room
         recount = self._loads.begin()
@@ -102,28 +104,29 @@ class ConnectionGc:
             entries += block.size
             if recount:
                 recount.add(block)
-            over, held = self._over(block, crowded, early_ports)
+            over, held, unchanged = self._over(block, crowded, early_ports)
             half_open += held
+            untranslated += unchanged
             removed += self._gc.remove(over, crowded=crowded, early_ports=early_ports)
             if self._stop.wait(_PAUSE):
                 return removed
-        self._correct_half_open(half_open)
+        self._correct_counts(half_open, untranslated)
         if recount:
             recount.end()
         self._warn_if_crowded(entries)
         self.entries = entries
         return removed
 
-    def _correct_half_open(self, counted: int) -> None:
-        """Correct the programs' own count of half-open connections.
+    def _correct_counts(self, *counts: int) -> None:
+        """Correct the programs' own counts of half-open and of untranslated connections.
 
         They count without locks, and may count one pair twice. Small differences are due to the
         time that the counting took.
         """
-        kept = int.from_bytes(self._half_open.lookup(bytes(4)) or b"", sys.byteorder, signed=True)
-        if abs(kept - counted) > self._connections.max_entries // _HALF_OPEN_SLACK:
-            value = counted.to_bytes(self._half_open.value_size, sys.byteorder)
-            self._half_open.update(bytes(4), value)
+        for of_kind, counted in zip(self._pair_counts, counts, strict=True):
+            kept = int.from_bytes(of_kind.lookup(bytes(4)) or b"", sys.byteorder, signed=True)
+            if abs(kept - counted) > self._connections.max_entries // _COUNT_SLACK:
+                of_kind.update(bytes(4), counted.to_bytes(of_kind.value_size, sys.byteorder))
 
     def _warn_if_crowded(self, entries: int) -> None:
         """Warn once when the table fills up, while there is still time."""
@@ -178,14 +181,17 @@ class ConnectionGc:
             except (BpfsvcError, OSError) as error:
                 self._log(f"the connection GC could not sweep: {error}")
 
-    def _over(self, block: Block, crowded: bool, early_ports: bool) -> tuple[list[bytes], int]:
-        """Return the keys of entries that seem to be over, and how many pairs are half open."""
+    def _over(self, block: Block, crowded: bool, early_ports: bool) -> tuple[list[bytes], int, int]:
+        """Return the keys of entries that seem to be over, and two numbers of pairs.
+
+        These are the pairs that are half open, and those that are not translated.
+        """
         now = time.monotonic_ns()
         closed, half_open = self._early(crowded)
         keep = self._lifetimes
         shortest = min(closed, half_open, keep.udp, keep.sctp, keep.tcp_half_closed)
         young = now - shortest * NS_PER_SECOND
-        found, held_pairs = [], 0
+        found, held_pairs, untranslated = [], 0, 0
         # Some hundred thousand times a sweep: what most entries need is done in place.
         for at, (
             seen,
@@ -195,10 +201,13 @@ class ConnectionGc:
             received,
             reset,
             held,
+            outside,
             client_first,
         ) in enumerate(self._state.iter_unpack(block.values)):
             if held and not reply:
                 held_pairs += 1
+            if outside == self._untranslated and not reply:
+                untranslated += 1
             if seen > young:
                 continue
             if reset or (sent and received):
@@ -218,7 +227,7 @@ class ConnectionGc:
                 or self._forgotten(key, reply, now - seen)
             ):
                 found.append(key)
-        return found, held_pairs
+        return found, held_pairs, untranslated
 
     def _forgotten(self, key: bytes, reply: bool, idle: int) -> bool:
         """True unless this is the port of a masquerade, which its backend may remember."""

@@ -34,6 +34,7 @@ SHORT = {
     "step_schedule": "sched",
     "step_attempt": "attempt",
     "step_trial": "trial",
+    "step_untranslated": "as_is",
     # maps
     "affinities": "affinity",
     "backend_counters": "be_count",
@@ -81,6 +82,7 @@ SHORT = {
     "source_ranges": "ranges",
     "udp_serving": "udp_srv",
     "udp_sockets": "udp_sock",
+    "untranslated": "untransl",
 }
 """Names that do not fit, each with its short form."""
 

@@ -129,6 +129,12 @@ def trial(node: Node, peers: Peers) -> tuple[str, Packet]:
     return "ingress", peers.opening(peers.client, peers.vip)
 
 
+def as_it_is(node: Node, peers: Peers) -> tuple[str, Packet]:
+    peers.service(node, [peers.backend])
+    node.settings(first=20000, ports=20000, fast_path=1, fast_outside=1)
+    return "ingress", peers.opening(peers.with_port(peers.external, 20007), peers.backend)
+
+
 NEEDS = {
     "step_first": (first, TCP4),
     "step_open": (first, TCP4),
@@ -143,6 +149,7 @@ NEEDS = {
     "step_schedule": (schedule, TCP4),
     "step_attempt": (attempt, TCP4),
     "step_trial": (trial, TCP4),
+    "step_untranslated": (as_it_is, TCP4),
 }
 
 

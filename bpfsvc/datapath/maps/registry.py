@@ -54,6 +54,7 @@ MAPS: dict[str, MapInfo] = {
     "netfilter_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "affinities": MapInfo("--max-affinities"),
     "half_open": _INTERNAL,
+    "untranslated": _INTERNAL,
     "masquerade_turns": _INTERNAL,
     "fragments": _INTERNAL,
     "fragment_budgets": _INTERNAL,

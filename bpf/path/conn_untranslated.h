@@ -1,0 +1,119 @@
+/*
+ * Connections from outside to a backend's own address, on the backend's node: those that another
+ * node has masqueraded, which made them of connections to a NodePort. They are not translated here.
+ * But netfilter has to see all of their packets or none, or it takes an answer for the beginning of
+ * a connection of the pod's own, and a CNI's rules give that another source. So they take the fast
+ * path as a whole, and for that they get a pair of entries that change nothing: all that holds for a
+ * connection through a NodePort (path/fast_path.h) holds for them. Unlike fingerprints
+ * (maps/fast_flows.h), entries are not lost while a connection lasts.
+ *
+ * Only a SYN begins one: answers to a datagram that somebody has made up would not show that the pod
+ * has not begun the flow. Only from a port of a masquerade: of these it is known which ones
+ * netfilter has for translations of its own, as of a hostPort (path/netfilter_ports.h).
+ *
+ * Whatever is missing, room, route or guard, leaves a connection to the stack, from its SYN on.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/scratch.h"
+#include "lib/tail_calls.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/direct_flows.h"
+#include "maps/endpoints.h"
+#include "maps/interfaces.h"
+#include "maps/netfilter_flows.h"
+#include "maps/settings.h"
+#include "maps/untranslated.h"
+#include "path/fast_path.h"
+#include "path/snat_ports.h"
+
+/* True if a first packet that stays as it is may get such entries. */
+static inline bool untranslated_possible(const struct settings *settings, struct packet *packet)
+{
+	struct flow flow = packet->flow;
+
+	flow.hook = 0;
+	return flow.protocol == PROTO_TCP && !packet->fragment && !settings->settling &&
+	       is_masquerade_port(settings, flow.source_port) &&
+	       from_outside(settings, packet, &packet->flow) &&
+	       endpoint_known(&flow.destination, flow.destination_port, PROTO_TCP) &&
+	       !netfilter_flow_exists(&flow);
+}
+
+/* True if the route of a first packet leads to a pod of this node, by its interface or a bridge. */
+static inline bool leads_to_pod(struct packet *packet)
+{
+	const struct bpf_fib_lookup *route = route_of(packet);
+	__u32 ifindex = route->ifindex;
+	struct interface *leaves_by = interfaces.lookup(&ifindex);
+
+	if (packet->to_pod)
+		return true;
+	if (!leaves_by || leaves_by->bridge != ifindex)
+		return false;
+	if (packet->v4)
+		return route->family == AF_INET &&
+		       route->ipv4_dst == packet->after.destination.words[3];
+	return address_equal((const struct address *)route->ipv6_dst, &packet->after.destination);
+}
+
+/*
+ * Write the entries of such a connection, whose first packet is planned. They are never among those
+ * that may be evicted. After another error than -EEXIST the stack serves the connection.
+ */
+static inline int untranslated_open(struct __sk_buff *skb, struct packet *packet)
+{
+	struct connection entry = {.reply = 1, .outside = OUTSIDE_UNTRANSLATED, .held = 1};
+	struct flow reply;
+	int error;
+
+	if (!packet->outside || !leads_to_pod(packet) || !untranslated_take())
+		return -ENOSPC;
+	entry.created = entry.seen = bpf_ktime_get_coarse_ns();
+	entry.shortcut = packet->ends.backend;
+	flow_reverse(&entry.after, &packet->flow, 0);
+	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
+	error = connection_take(&reply, &entry);
+	if (!error) {
+		entry.reply = 0;
+		entry.after = packet->after;
+		entry.shortcut = packet->ends.client;
+		error = connection_take(&packet->flow, &entry);
+		if (error)
+			entry_delete(&reply);
+	}
+	if (error) {
+		half_open_release();
+		untranslated_release();
+	}
+	return error;
+}
+
+/* Begin such a connection, if that is possible: then its first packet goes on as a later one does. */
+static inline int untranslated_first(struct __sk_buff *skb, struct packet *packet)
+{
+	int error = untranslated_open(skb, packet);
+
+	if (error && error != -EEXIST) {
+		direct_flow_note(&packet->flow);
+		return TC_ACT_UNSPEC;
+	}
+	packet->hop = 0;
+	return tail_call(skb, STEP_ESTABLISHED);
+}
+
+/* Remove the entries of such a connection, over by a packet of the server's side. */
+static inline void untranslated_clear(struct packet *packet)
+{
+	struct connection *leaving;
+
+	if (packet->flow.hook != HOOK_INGRESS)
+		return;
+	packet->after = packet->flow;
+	packet->after.hook = HOOK_EGRESS;
+	leaving = connection_find(&packet->after);
+	if (leaving && leaving->outside == OUTSIDE_UNTRANSLATED)
+		connection_remove(&packet->after, leaving);
+}
