@@ -143,8 +143,10 @@ def test_where_there_is_no_more_room_the_stack_serves_connections(
             with connect(testbed.client, *_to(testbed, family)) as newer:
                 assert newer.fetch(1 << 20)
             by_fast_path, forwarded, invalid = counts.since()
-            assert (by_fast_path, invalid) == (0, 0)
-            assert forwarded
+            # One may be the last acknowledgement of the older connection.
+            assert by_fast_path <= 1
+            assert invalid == 0
+            assert forwarded > 10
     counts = Counts(node, family)
     ask(testbed.client, *_to(testbed, family))
     counts.all_fast()
