@@ -17,7 +17,6 @@
 #include "maps/connections.h"
 #include "maps/counters.h"
 #include "maps/destinations.h"
-#include "maps/direct_flows.h"
 #include "maps/endpoints.h"
 #include "maps/fast_flows.h"
 #include "maps/fragments.h"
@@ -151,51 +150,6 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	else if (error)
 		COUNT(dropped__connections_full);
 	return error;
-}
-
-/*
- * A first packet to a backend's own address. It stays as it is, unless a connection through a
- * frontend already owns its 5-tuple; then it gets another source port.
- */
-static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *settings,
-				  struct packet *packet)
-{
-	struct connection *owner;
-	struct flow reply;
-
-	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
-	owner = connection_find(&reply);
-	if (owner && pass_noted(skb, settings, &packet->flow)) {
-		packet->passes_egress = 1;
-		return VERDICT_NONE;
-	}
-	if (owner && connection_closed(owner)) {
-		/* The entries of a closed connection must not translate this one's replies. */
-		connection_remove(&reply, owner);
-		masquerade_remove(&packet->flow);
-		owner = NULL;
-	} else if (!owner) {
-		masquerade_forget(&packet->flow);
-	}
-	if (!owner && untranslated_possible(settings, packet)) {
-		packet->untranslated = 1;
-	} else if (!owner) {
-		/*
-		 * Each datagram is a first packet here; one of a flow already noted teaches
-		 * nothing.
-		 */
-		if (endpoint_known(&packet->flow.destination, packet->flow.destination_port,
-				   packet->flow.protocol) &&
-		    (direct_flow_note(&packet->flow) || packet->flow.protocol == PROTO_TCP))
-			netns_learn(skb, packet, true);
-		return VERDICT_NONE;
-	} else {
-		netns_learn(skb, packet, true);
-	}
-	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	packet->choice.backend.address = packet->flow.destination;
-	packet->choice.backend.port = packet->flow.destination_port;
-	return VERDICT_DNAT;
 }
 
 /*

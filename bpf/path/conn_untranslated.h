@@ -1,6 +1,7 @@
 /*
- * Connections from outside to a backend's own address, on the backend's node: those that another
- * node has masqueraded, which made them of connections to a NodePort. They are not translated here.
+ * First packets to a backend's own address, which mostly stay as they are. Among them are those from
+ * outside that begin connections of the fast path, on the backend's node: those that another node
+ * has masqueraded, which made them of connections to a NodePort. They are not translated here.
  * But netfilter has to see all of their packets or none, or it takes an answer for the beginning of
  * a connection of the pod's own, and a CNI's rules give that another source. So they take the fast
  * path as a whole, and for that they get a pair of entries that change nothing: all that holds for a
@@ -26,7 +27,10 @@
 #include "maps/netfilter_flows.h"
 #include "maps/settings.h"
 #include "maps/untranslated.h"
+#include "path/backend_select.h"
 #include "path/fast_path.h"
+#include "path/passes.h"
+#include "path/pod_netns.h"
 #include "path/snat_ports.h"
 
 /* True if a first packet that stays as it is may get such entries. */
@@ -40,6 +44,51 @@ static inline bool untranslated_possible(const struct settings *settings, struct
 	       from_outside(settings, packet, &packet->flow) &&
 	       endpoint_known(&flow.destination, flow.destination_port, PROTO_TCP) &&
 	       !netfilter_flow_exists(&flow);
+}
+
+/*
+ * A first packet to a backend's own address. It stays as it is, unless a connection through a
+ * frontend already owns its 5-tuple; then it gets another source port.
+ */
+static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *settings,
+				  struct packet *packet)
+{
+	struct connection *owner;
+	struct flow reply;
+
+	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
+	owner = connection_find(&reply);
+	if (owner && pass_noted(skb, settings, &packet->flow)) {
+		packet->passes_egress = 1;
+		return VERDICT_NONE;
+	}
+	if (owner && connection_closed(owner)) {
+		/* The entries of a closed connection must not translate this one's replies. */
+		connection_remove(&reply, owner);
+		masquerade_remove(&packet->flow);
+		owner = NULL;
+	} else if (!owner) {
+		masquerade_forget(&packet->flow);
+	}
+	if (!owner && untranslated_possible(settings, packet)) {
+		packet->untranslated = 1;
+	} else if (!owner) {
+		/*
+		 * Each datagram is a first packet here; one of a flow already noted teaches
+		 * nothing.
+		 */
+		if (endpoint_known(&packet->flow.destination, packet->flow.destination_port,
+				   packet->flow.protocol) &&
+		    (direct_flow_note(&packet->flow) || packet->flow.protocol == PROTO_TCP))
+			netns_learn(skb, packet, true);
+		return VERDICT_NONE;
+	} else {
+		netns_learn(skb, packet, true);
+	}
+	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	packet->choice.backend.address = packet->flow.destination;
+	packet->choice.backend.port = packet->flow.destination_port;
+	return VERDICT_DNAT;
 }
 
 /* True if the route of a first packet leads to a pod of this node, by its interface or a bridge. */
