@@ -40,7 +40,7 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 	tests packets 3300 tests/packets/test_{walk,masquerade_ports,reuse,guards,echo,quarantine}.py \
 		tests/packets/test_{fragments,sctp,schedules,schedule_loads,load_counts,schedule_locality,spill,verifier}.py \
 		-m 'not slow' -k 'not TCP/IPv6 and not UDP/IPv4'
-	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_bridge,fast_path_direct,fast_path_outside,untranslated_flows}.py \
+	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_bridge,fast_path_direct,fast_path_outside,fast_path_untranslated,untranslated_flows}.py \
 		-k TCP/IPv4
 } &
 suite demo 2400 $python -m bpfsvc.demo
