@@ -12,9 +12,9 @@ static inline bool pair_count_take(__s64 *pairs, __u32 most)
 	return true;
 }
 
-/* Count as many pairs less, 1 or 0. */
+/* Count as many pairs less, 1 or 0. Nothing is written for 0: all CPUs share the number. */
 static inline void pair_count_release(__s64 *pairs, __s64 number)
 {
-	if (pairs)
+	if (pairs && number)
 		__sync_fetch_and_add(pairs, -number);
 }

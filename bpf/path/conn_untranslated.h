@@ -8,9 +8,10 @@
  * connection through a NodePort (path/fast_path.h) holds for them. Unlike fingerprints
  * (maps/fast_flows.h), entries are not lost while a connection lasts.
  *
- * Only a SYN begins one: answers to a datagram that somebody has made up would not show that the pod
- * has not begun the flow. Only from a port of a masquerade: of these it is known which ones
- * netfilter has for translations of its own, as of a hostPort (path/netfilter_ports.h).
+ * Only a SYN begins one, so never UDP: a first datagram may be forged, and the pod's answer to it
+ * looks like one of a flow that the pod itself has begun. Only from a port of a masquerade: of these
+ * the programs know which ones netfilter has for translations of its own, as of a hostPort
+ * (path/netfilter_ports.h).
  *
  * Whatever is missing, room, route or guard, leaves a connection to the stack, from its SYN on.
  */

@@ -137,14 +137,19 @@ static inline bool untranslated_is_over(struct __sk_buff *skb, const struct conn
 	return connection_closed(leaving) || (opens && skb->ifindex == leaving->shortcut);
 }
 
-/* The same as fast_path_reply() for a packet; egress is what translates it. */
+/*
+ * The same as fast_path_reply() for a packet; egress is what translates it. A packet that opens a
+ * connection is looked up only if it may end an untranslated one, whose client has such a port.
+ */
 static inline struct connection *
 fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struct packet *packet)
 {
 	struct connection *leaving;
 	bool opens = tcp_opens(packet->tcp_flags);
 
-	if (packet->reuse || (opens && !settings->fast_outside))
+	if (packet->reuse ||
+	    (opens && !(settings->fast_outside &&
+			is_masquerade_port(settings, packet->flow.destination_port))))
 		return NULL;
 	packet->after = packet->flow;
 	leaving = fast_path_reply(skb, settings, &packet->after, &packet->passes_egress);
