@@ -29,6 +29,7 @@ FieldPath = tuple[str | int, ...]
 """The keys and the list positions that lead to a field; ``()`` is the document."""
 
 _DEPTH_LIMIT = 100
+_TOO_DEEP = f"nested deeper than {_DEPTH_LIMIT} levels"
 _TAG = "tag:yaml.org,2002:"
 _STR, _MAP, _SEQ, _MERGE = (_TAG + name for name in ("str", "map", "seq", "merge"))
 _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "binary"))
@@ -231,7 +232,7 @@ class _Rules:
         self._depth += 1
         if self._depth > _DEPTH_LIMIT:
             line = _line(parent) if parent else 1
-            raise YamlError(line, f"nested deeper than {_DEPTH_LIMIT} levels")
+            raise YamlError(line, _TOO_DEEP)
 
     def ascend_resolver(self) -> None:
         """Count the levels on the way up."""
@@ -294,6 +295,9 @@ if yaml.__with_libyaml__:
 def _syntax_error(data: bytes, error: yaml.MarkedYAMLError) -> YamlError:
     mark = error.problem_mark or error.context_mark
     reason = ": ".join(part for part in (error.context, error.problem) if part)
+    if "maximum nesting depth" in (error.problem or ""):
+        # libyaml 0.2.6 reads ahead and stops at its own limit of 1,000 levels before ours.
+        reason = _TOO_DEEP
     last = data.rstrip().count(b"\n")
     if mark and mark.line > last and error.context_mark:
         # What is still open at the end of the text must be closed where it began.

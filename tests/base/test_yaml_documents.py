@@ -98,6 +98,7 @@ def test_yaml_mappings(text: str, value: object) -> None:
         pytest.param("a: 1\nb: \x01\n", 2, "control characters", id="a control character"),
         pytest.param("a: " + "[" * 200_000, 1, "nested deeper", id="200,000 brackets"),
         pytest.param("{a: " * 50_000, 1, "nested deeper", id="50,000 braces"),
+        pytest.param("- " * 50_000, 1, "nested deeper", id="50,000 lists on a line"),
     ],
 )
 def test_yaml_is_refused_with_its_line(text: str, line: int, words: str) -> None:
