@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from bpfsvc.lab import links, sandbox
@@ -127,6 +128,7 @@ class Lab(Environment):
             self._stack.callback(tree.rmdir)
         prefix = f"{name}-"
         self.switch = self._open(Namespace("switch", prefix=prefix))
+        self._only_switch()
         lan = links.bridge(self.switch, "br0")
         for family in self.families:
             links.add_address(lan, *_host(_LAN, family, _SWITCH))
@@ -153,6 +155,15 @@ class Lab(Environment):
         for node in self.nodes:
             for _ in range(self._counts[1]):
                 node.add_pod()
+
+    def _only_switch(self) -> None:
+        """Keep netfilter out of the switch: a network has no work of a node's processors.
+
+        Where the kernel has br_netfilter, a new namespace hands it what its bridges forward.
+        """
+        for rules in ("iptables", "ip6tables", "arptables"):
+            with suppress(FileNotFoundError):
+                self.switch.sysctl(f"net.bridge.bridge-nf-call-{rules}", 0)
 
     def _open(self, made: _N) -> _N:
         self._stack.callback(made.close)

@@ -16,7 +16,8 @@ JUDGED = (
 
 METHOD = (
     "Everything happens in network namespaces of its own: two nodes with pods, and an external "
-    "client, joined by veth pairs. Each mode has a lab of its own, all of them exist at once, "
+    "client, joined by veth pairs and a bridge, with netfilter off in it: it stands for a network, "
+    "which costs a node nothing. Each mode has a lab of its own, all of them exist at once, "
     "and the turns of a round go from one to the next, so that what else the machine does affects "
     "all alike. Client and server run on one core, which does the nodes' work on their packets, "
     "too, so that nothing waits for a core to wake up and a rate shows what the whole path costs; "
