@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.packets.node import Node, tcp
+from tests.packets.node import Node
+from tests.packets.packet import tcp
 from tests.packets.peers import Peers
 
 ENDINGS = pytest.mark.parametrize("ending", ["FIN both ways", "RST by client", "RST by backend"])

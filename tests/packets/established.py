@@ -8,7 +8,8 @@ from typing import NamedTuple
 from scapy.packet import Packet
 
 from tests.packets.fast_path import FastPathTestbed, forwarded, hop, limit
-from tests.packets.node import REDIRECT, UNSPEC, same, tcp
+from tests.packets.node import REDIRECT, UNSPEC
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 
 _TRIES = 8

@@ -26,7 +26,8 @@ from bpfsvc.lab import links
 from bpfsvc.lab.links import End
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.services.entries import Policies, Policy
-from tests.packets.node import REDIRECT, UNSPEC, Node, same, tcp
+from tests.packets.node import REDIRECT, UNSPEC, Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 
 _INGRESS, _GSO_SIZE = 36, 176

@@ -6,7 +6,7 @@ from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
 from scapy.packet import Packet, Raw
 
-from tests.packets.node import ip
+from tests.packets.packet import ip
 
 QUOTED_CHECKSUM = 0x1234
 """The transport checksum of every quoted packet: translation does not change it."""

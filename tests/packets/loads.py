@@ -21,7 +21,8 @@ from bpfsvc.services.entries import (
     extra_entries,
 )
 from bpfsvc.services.schedulers import Schedule
-from tests.packets.node import LINK, REDIRECT, SHOT, UNSPEC, Node, address_port, tcp
+from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
+from tests.packets.packet import LINK, address_port, tcp
 from tests.packets.peers import Peers
 from tests.specification.ipvs import Destination
 

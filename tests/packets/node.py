@@ -11,12 +11,8 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
-from scapy.layers.inet import IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
-from scapy.layers.sctp import SCTP, SCTPChunkData, SCTPChunkInit, SCTPChunkInitAck
 from scapy.packet import Packet
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, pack, pack_network
@@ -45,6 +41,7 @@ from bpfsvc.services.entries import (
     extra_entries,
 )
 from bpfsvc.services.ids import Ids
+from tests.packets.packet import LINK, address_port
 
 UNSPEC = 0xFFFFFFFF
 """TC_ACT_UNSPEC, -1: no verdict."""
@@ -64,8 +61,6 @@ HOOKS = {"ingress": 1, "egress": 2}
 
 COLLECT_HEADER = struct.Struct("=14xBBBBx")
 """``struct gc_request``: number of flows, force, crowded, early ports."""
-
-LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 
 
 class Node:
@@ -394,54 +389,3 @@ class Node:
 def _network(text: str) -> Network:
     address, mask = pack_network(text)
     return Network(address, bits_of(mask))
-
-
-def address_port(text: str) -> tuple[bytes, int]:
-    """Return the packed address and the port of an ``address:port`` text."""
-    address, _, port = text.rpartition(":")
-    return pack(address.strip("[]")), int(port)
-
-
-def ip(source: str, destination: str) -> Packet:
-    """Make the IP layer of either family."""
-    layer = IPv6 if ":" in source else IP
-    return cast(Packet, layer(src=source, dst=destination))
-
-
-def tcp(client: str, server: str, flags: str = "S", payload: bytes = b"") -> Packet:
-    """Make a TCP packet from one ``address:port`` to another."""
-    (source, sport), (destination, dport) = _split(client), _split(server)
-    return ip(source, destination) / TCP(sport=sport, dport=dport, flags=flags) / payload
-
-
-def udp(client: str, server: str, payload: bytes = b"x") -> Packet:
-    """Make a UDP packet from one ``address:port`` to another."""
-    (source, sport), (destination, dport) = _split(client), _split(server)
-    return ip(source, destination) / UDP(sport=sport, dport=dport) / payload
-
-
-def sctp(client: str, server: str, chunk: Packet | None = None, payload: bytes = b"x") -> Packet:
-    """Make an SCTP packet from one ``address:port`` to another: ``chunk``, or else data."""
-    (source, sport), (destination, dport) = _split(client), _split(server)
-    chunk = SCTPChunkData(data=payload) if chunk is None else chunk
-    return ip(source, destination) / SCTP(sport=sport, dport=dport, tag=0x0BADCAFE) / chunk
-
-
-def sctp_init(client: str, server: str) -> Packet:
-    """Make the first packet of an SCTP association."""
-    return sctp(client, server, SCTPChunkInit(init_tag=7, a_rwnd=65536))
-
-
-def sctp_init_ack(server: str, client: str) -> Packet:
-    """Make the answer to the first packet of an SCTP association."""
-    return sctp(server, client, SCTPChunkInitAck(init_tag=9, a_rwnd=65536))
-
-
-def _split(text: str) -> tuple[str, int]:
-    address, _, port = text.rpartition(":")
-    return address.strip("[]"), int(port)
-
-
-def same(got: Packet, wanted: Packet) -> bool:
-    """True if two packets are equal to the last byte, checksums included."""
-    return bytes(got) == bytes(wanted)

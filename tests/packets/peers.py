@@ -12,7 +12,8 @@ from typing import Any
 
 from scapy.packet import Packet
 
-from tests.packets.node import Node, sctp, sctp_init, sctp_init_ack, tcp, udp
+from tests.packets.node import Node
+from tests.packets.packet import sctp, sctp_init, sctp_init_ack, tcp, udp
 
 
 @dataclass(frozen=True, slots=True)

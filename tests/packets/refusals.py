@@ -8,7 +8,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from tests.packets.extension_headers import with_headers
-from tests.packets.node import LINK, REDIRECT, Node
+from tests.packets.node import REDIRECT, Node
+from tests.packets.packet import LINK
 
 QUOTED = 128
 """Bytes of a refused packet that are quoted at most; of a shorter one all whole words of 4."""

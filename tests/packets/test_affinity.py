@@ -13,7 +13,8 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
 
 SECONDS = 6

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.packets.node import LINK, UNSPEC, Node, same, tcp
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import LINK, same, tcp
 from tests.packets.peers import Peers
 
 CONNECTIONS = 3000

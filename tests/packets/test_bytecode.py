@@ -28,7 +28,8 @@ from bpfsvc.datapath.build.source import CSource, load
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab import sandbox
-from tests.packets.node import SIZES, Node, same, udp
+from tests.packets.node import SIZES, Node
+from tests.packets.packet import same, udp
 from tests.packets.peers import ALL_PEERS, Peers
 from tests.packets.refusals import refused as is_refused
 from tests.packets.test_fragments import PAYLOAD

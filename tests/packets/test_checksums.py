@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 from scapy.packet import Packet
 
-from tests.packets.node import Node, same, udp
+from tests.packets.node import Node
+from tests.packets.packet import same, udp
 from tests.packets.peers import Peers
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.config.config import Lifetimes
-from tests.packets.node import Node, tcp
+from tests.packets.node import Node
+from tests.packets.packet import tcp
 from tests.packets.peers import Peers
 from tests.packets.test_gc_program import LIFETIMES, closed_masquerade, established
 

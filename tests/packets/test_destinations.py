@@ -11,7 +11,8 @@ import pytest
 from scapy.layers.inet import ICMP
 
 from bpfsvc.base.address import pack, unpack
-from tests.packets.node import SHOT, UNSPEC, Node, ip, same, udp
+from tests.packets.node import SHOT, UNSPEC, Node
+from tests.packets.packet import ip, same, udp
 from tests.packets.peers import UDP_PEERS, Peers, address_of
 
 STRANGE = {4: "203.0.113.7", 6: "fd99::7"}

@@ -14,7 +14,8 @@ import yaml
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.inspect.dump import choose
 from bpfsvc.lab.patience import stretched
-from tests.packets.node import Node, tcp, udp
+from tests.packets.node import Node
+from tests.packets.packet import tcp, udp
 
 CLIENT, VIP, BACKEND = "10.244.1.5:40000", "10.96.0.10:80", "10.244.2.7:8080"
 STRANGER = "192.168.50.9:40000"

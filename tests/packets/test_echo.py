@@ -20,7 +20,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from bpfsvc.services.entries import Policies, Policy
-from tests.packets.node import LINK, REDIRECT, SHOT, UNSPEC, Node, ip, same
+from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
+from tests.packets.packet import LINK, ip, same
 from tests.packets.peers import Peers, address_of
 from tests.packets.refusals import refused
 from tests.packets.test_fragments import PAYLOAD, cut, waits

@@ -14,7 +14,8 @@ from bpfsvc.datapath.maps.tcp_connections import TcpConnection, TcpConnections
 from bpfsvc.datapath.resets import Reset, packet_of
 from bpfsvc.services.departures import Departed
 from bpfsvc.services.entries import Place
-from tests.packets.node import Node, address_port, same
+from tests.packets.node import Node
+from tests.packets.packet import address_port, same
 from tests.packets.peers import Peers
 from tests.packets.test_resets import KINDS, Conversation
 

@@ -19,7 +19,8 @@ from scapy.layers.inet6 import (
 from scapy.packet import Packet, Raw
 
 from tests.packets.extension_headers import authentication, with_headers
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers
 
 HOP_BY_HOP = IPv6ExtHdrHopByHop(options=[RouterAlert()])

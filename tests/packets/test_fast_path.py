@@ -25,7 +25,8 @@ from tests.packets.fast_path import (
     open_near,
 )
 from tests.packets.icmp_errors import error
-from tests.packets.node import REDIRECT, same, tcp
+from tests.packets.node import REDIRECT
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 
 

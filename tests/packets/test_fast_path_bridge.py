@@ -8,7 +8,8 @@ import pytest
 
 from bpfsvc.base.address import pack
 from tests.packets.fast_path import FastPathTestbed, forwarded
-from tests.packets.node import REDIRECT, UNSPEC, same
+from tests.packets.node import REDIRECT, UNSPEC
+from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_fast_path_direct import conversation
 

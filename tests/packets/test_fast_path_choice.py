@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, open_far, prepare
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import SCTP_PEERS, Peers, address_of
 
 

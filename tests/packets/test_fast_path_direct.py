@@ -13,7 +13,8 @@ from scapy.packet import Packet
 from bpfsvc.lab.patience import wait
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.icmp_errors import error
-from tests.packets.node import REDIRECT, UNSPEC, same, tcp
+from tests.packets.node import REDIRECT, UNSPEC
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_fast_path import SLOW_PACKETS
 from tests.packets.test_fast_path_choice import unguarded

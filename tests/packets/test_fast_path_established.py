@@ -14,7 +14,8 @@ from bpfsvc.services.entries import Policies, Policy
 from tests.packets.established import KINDS, Connection, directly, open_by_the_stack
 from tests.packets.fast_path import WEB_PORT, FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.icmp_errors import error
-from tests.packets.node import REDIRECT, UNSPEC, same, tcp
+from tests.packets.node import REDIRECT, UNSPEC
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_fast_path import SLOW_PACKETS
 

@@ -11,7 +11,8 @@ from scapy.layers.inet import IP
 from bpfsvc.agent.connection_gc import ConnectionGc
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.icmp_errors import error
-from tests.packets.node import REDIRECT, UNSPEC, same, tcp, udp
+from tests.packets.node import REDIRECT, UNSPEC
+from tests.packets.packet import same, tcp, udp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_fast_path_bridge import be_neighbour, put_on_bridge

@@ -22,7 +22,8 @@ from scapy.packet import Packet, Raw
 
 from bpfsvc.lab.patience import wait
 from tests.packets.extension_headers import with_headers
-from tests.packets.node import REDIRECT, UNSPEC, Node, ip, same, tcp, udp
+from tests.packets.node import REDIRECT, UNSPEC, Node
+from tests.packets.packet import ip, same, tcp, udp
 from tests.packets.peers import ALL_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.services.entries import CLIENTS, Policies, Policy
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers
 
 PORT = 30080

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 
 LIFETIMES = {

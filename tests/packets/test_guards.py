@@ -16,7 +16,8 @@ from scapy.layers.inet6 import (
 )
 from scapy.packet import Packet, Raw
 
-from tests.packets.node import UNSPEC, Node, ip, same, tcp
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import ip, same, tcp
 from tests.packets.peers import ALL_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 

@@ -16,7 +16,8 @@ from scapy.layers.inet6 import (
 from scapy.packet import Packet, Raw
 
 from tests.packets.icmp_errors import KINDS, error
-from tests.packets.node import Node, ip, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import ip, same, tcp
 from tests.packets.peers import Peers, address_of
 
 ABOUT = pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,8 @@ from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.services.entries import PortEntries
 from bpfsvc.services.schedulers import Schedule
 from tests.packets.loads import WEIGHTS, Loaded, program
-from tests.packets.node import Node, tcp
+from tests.packets.node import Node
+from tests.packets.packet import tcp
 from tests.packets.peers import Peers
 from tests.packets.test_connection_gc import KEEP
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bpfsvc.base.address import unpack
-from tests.packets.node import Node, same, tcp, udp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp, udp
 from tests.packets.peers import Peers, address_of
 
 NOTHING = unpack(bytes(16))

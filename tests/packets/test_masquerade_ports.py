@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from tests.packets.node import SHOT, Node, same, tcp
+from tests.packets.node import SHOT, Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 
 

@@ -20,7 +20,8 @@ from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.doctor.collect_others import is_bpfsvc
 from bpfsvc.lab import sandbox
-from tests.packets.node import SIZES, Node, same
+from tests.packets.node import SIZES, Node
+from tests.packets.packet import same
 from tests.packets.peers import ALL_PEERS, Peers
 
 FIELD = ("maps/connections.h", "\t__u8 reply;\n", "\t__u64 mark;\n\t__u8 reply;\n")

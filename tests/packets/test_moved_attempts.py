@@ -7,7 +7,8 @@ import pytest
 from bpfsvc.services.quarantine import Outcome
 from bpfsvc.services.schedulers import Schedule
 from tests.packets.icmp_errors import error
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_new_connections import MANY
 from tests.packets.test_trials import FAILED, Tried

@@ -18,7 +18,8 @@ from bpfsvc.base.ports import PortRange
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.datapath.netlink.conntrack_reserve import release, reserve
 from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 
 ROUTED = 7

@@ -14,7 +14,8 @@ import pytest
 
 from bpfsvc.datapath.build.source import load
 from bpfsvc.lab import sandbox
-from tests.packets.node import LINK, SIZES, UNSPEC, Node, same, tcp
+from tests.packets.node import SIZES, UNSPEC, Node
+from tests.packets.packet import LINK, same, tcp
 from tests.packets.peers import Peers, address_of
 
 MANY = 1 << 20

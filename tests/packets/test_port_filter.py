@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 from scapy.packet import Packet
 
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers
 
 SEEN_PORT = 20000

@@ -11,7 +11,8 @@ from bpfsvc.datapath.maps.backend_outcomes import BackendOutcomes, QuarantinedMa
 from bpfsvc.services.entries import Policies, Policy
 from bpfsvc.services.quarantine import Outcome
 from tests.packets.icmp_errors import error
-from tests.packets.node import Node, address_port, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import address_port, same, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_new_connections import MANY
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.packets.loads import HALF_OPEN
-from tests.packets.node import SHOT, UNSPEC, Node, same
+from tests.packets.node import SHOT, UNSPEC, Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers
 
 

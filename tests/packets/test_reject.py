@@ -16,7 +16,8 @@ from scapy.packet import Packet
 from bpfsvc.lab.patience import wait
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.icmp_errors import error
-from tests.packets.node import LINK, REDIRECT, SHOT, UNSPEC, Node, ip, same, tcp, udp
+from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
+from tests.packets.packet import LINK, ip, same, tcp, udp
 from tests.packets.peers import Peers, address_of
 from tests.packets.refusals import QUOTED, refused, unreachable
 

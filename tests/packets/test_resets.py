@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pytest
 from scapy.packet import Packet
 
-from tests.packets.node import Node, tcp
+from tests.packets.node import Node
+from tests.packets.packet import tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.uplink import Uplink
 

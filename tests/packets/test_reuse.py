@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.packets.endings import ENDINGS, end
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 
 KINDS = pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])

@@ -17,7 +17,7 @@ from bpfsvc.explain.programs import decide
 from bpfsvc.explain.question import question
 from bpfsvc.services.schedulers import Schedule, Scheduler, lay_out
 from tests.packets.loads import WEIGHTS, Loaded
-from tests.packets.node import address_port
+from tests.packets.packet import address_port
 from tests.packets.peers import address_of
 from tests.specification import ipvs_loads
 from tests.specification.ipvs import Destination

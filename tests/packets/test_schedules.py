@@ -20,7 +20,8 @@ from bpfsvc.services.entries import (
     extra_entries,
 )
 from bpfsvc.services.schedulers import NO_SLOT, Schedule
-from tests.packets.node import Node, address_port
+from tests.packets.node import Node
+from tests.packets.packet import address_port
 from tests.packets.peers import Peers, address_of
 from tests.specification import ipvs
 

@@ -23,7 +23,8 @@ from scapy.packet import Packet, Raw
 
 from bpfsvc.datapath.build import crc32c as tables
 from tests.packets.extension_headers import with_headers
-from tests.packets.node import LINK, UNSPEC, Node, same, sctp, sctp_init
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import LINK, same, sctp, sctp_init
 from tests.packets.peers import Peers
 
 CASES = 60

@@ -14,7 +14,8 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from tests.packets.node import Node, same
+from tests.packets.node import Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
 from tests.packets.refusals import refused
 

@@ -17,7 +17,8 @@ from bpfsvc.services.schedulers import Schedule
 from bpfsvc.services.scheduling import read_scheduling
 from bpfsvc.services.view import evaluate
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
-from tests.packets.node import Node, address_port, tcp
+from tests.packets.node import Node
+from tests.packets.packet import address_port, tcp
 from tests.packets.peers import Peers, address_of
 from tests.services.objects import endpoint_slice, service
 

@@ -19,7 +19,8 @@ from bpfsvc.services.schedulers import Schedule
 from tests.packets.extension_headers import with_headers
 from tests.packets.icmp_errors import error
 from tests.packets.loads import Loaded
-from tests.packets.node import SHOT, UNSPEC, Node, ip, same
+from tests.packets.node import SHOT, UNSPEC, Node
+from tests.packets.packet import ip, same
 from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 from tests.packets.test_echo import ECHO, ping

@@ -23,7 +23,8 @@ from bpfsvc.services.entries import (
 )
 from bpfsvc.services.quarantine import Outcome
 from bpfsvc.services.schedulers import Schedule
-from tests.packets.node import LINK, Node, address_port, tcp
+from tests.packets.node import Node
+from tests.packets.packet import LINK, address_port, tcp
 from tests.packets.peers import TCP_PEERS, Peers, address_of
 
 FAILED, WORKED = Outcome(1, 0), Outcome(0, 1)

@@ -15,7 +15,8 @@ from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
 from tests.packets.fast_path import hop, prepare
-from tests.packets.node import Node, ip, sctp, tcp
+from tests.packets.node import Node
+from tests.packets.packet import ip, sctp, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.wire import POD, UPLINK, Wire, wire
 

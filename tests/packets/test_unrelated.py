@@ -14,7 +14,8 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.layers.sctp import SCTP
 from scapy.packet import Packet, Raw
 
-from tests.packets.node import LINK, UNSPEC, Node, same, tcp, udp
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import LINK, same, tcp, udp
 from tests.packets.peers import Peers
 
 POD, VIP, BACKEND, US = "10.244.1.5", "10.96.0.10", "10.244.2.7", "192.168.50.11"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.packets.node import UNSPEC, Node, same, tcp
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 
 NOT_TRANSLATED = 8

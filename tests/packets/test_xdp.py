@@ -9,7 +9,8 @@ import pytest
 from scapy.packet import Packet
 
 from bpfsvc.lab import links
-from tests.packets.node import Node, tcp, udp
+from tests.packets.node import Node
+from tests.packets.packet import tcp, udp
 from tests.packets.peers import Peers, address_of
 from tests.packets.uplink import (
     CLIENT,

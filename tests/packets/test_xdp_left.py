@@ -11,7 +11,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from tests.packets.extension_headers import with_headers
-from tests.packets.node import sctp
+from tests.packets.packet import sctp
 from tests.packets.peers import Peers
 from tests.packets.uplink import (
     CLIENT,

@@ -6,7 +6,8 @@ import struct
 from typing import NamedTuple
 
 from tests.packets.fast_path import FastPathTestbed, forwarded
-from tests.packets.node import Node, same, tcp
+from tests.packets.node import Node
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 
 PORT = 20007
