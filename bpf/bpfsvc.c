@@ -33,6 +33,7 @@
 #include "path/reject.h"
 #include "path/socket_attempts.h"
 #include "path/socket_lb.h"
+#include "path/socket_translations.h"
 #include "path/step_missing.h"
 #include "path/xdp.h"
 
