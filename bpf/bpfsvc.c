@@ -9,6 +9,7 @@
 #include "lib/parse_slow.h"
 #include "lib/scratch.h"
 #include "lib/tail_calls.h"
+#include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/connections.h"
 #include "maps/destinations.h"
@@ -39,13 +40,13 @@
 
 /*
  * Find the connection of a parsed packet and translate it, or pass it on to where connections
- * begin. `inlined`: packets of established connections are translated here and not by a step.
+ * begin. `inlined`: packets of established connections are translated here and not by a step. (How a
+ * packet goes on is kept with it: the verifier would follow the rest for each way.)
  */
 static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 			 struct packet *packet, __u8 hook, bool inlined)
 {
 	struct connection *connection, *leaving = NULL;
-	enum forwarding via;
 
 	if (packet->icmp_error)
 		return tail_call_unknown(skb, packet, STEP_ICMP);
@@ -66,11 +67,13 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	if (connection) {
 		if (!inlined || conn_established_is_rare(connection, hook, packet->tcp_flags))
 			return tail_call(skb, established_step(connection));
-		via = hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
-					     BY_STACK;
+		packet->via = hook == HOOK_INGRESS ?
+				      forwarding_of(skb, settings, packet, connection) :
+				      BY_STACK;
+		AS_IN_MEMORY();
 		if (!conn_established_advance(skb, settings, packet, connection))
 			return TC_ACT_SHOT;
-		if (via == BY_STACK && hook == HOOK_INGRESS &&
+		if (hook == HOOK_INGRESS && packet->via == BY_STACK &&
 		    leaves_as_routed(settings, packet, connection))
 			egress_done_note(skb, settings);
 	} else {
@@ -83,13 +86,12 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 				       tail_call_unknown(skb, packet, STEP_FIRST) :
 			       inlined ? fast_path_direct(skb, settings, packet) :
 					 TC_ACT_UNSPEC;
-		via = fast_path_reply_via(settings, leaving);
-		if (!inlined) {
-			packet->via = via;
+		packet->via = fast_path_reply_via(settings, leaving);
+		if (!inlined)
 			return tail_call(skb, STEP_REWRITE);
-		}
 	}
-	return leave(skb, packet, via, leaving);
+	AS_IN_MEMORY();
+	return leave(skb, packet, hook == HOOK_INGRESS ? packet->via : BY_STACK, leaving);
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)

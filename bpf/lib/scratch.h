@@ -8,6 +8,7 @@
 #include "lib/flow.h"
 #include "lib/map.h"
 #include "maps/backends.h"
+#include "maps/frontends.h"
 #include "path/client.h"
 
 /* Interfaces by which packets of a fast path connection come; 0: it takes the stack. */
@@ -43,8 +44,9 @@ enum fragment {
 
 /* Why a packet of a known connection opens one anew. */
 enum reuse {
-	REUSE_CLOSED = 1, /* the known one is closed */
-	REUSE_MOVED,	  /* its backend is in quarantine, and has not answered */
+	REUSE_CLOSED = 1,  /* the known one is closed */
+	REUSE_MOVED = 2,   /* its backend is in quarantine, and has not answered */
+	REUSE_CLEARED = 4, /* beside one of these: its entries are removed */
 };
 
 struct packet {
@@ -74,8 +76,9 @@ struct packet {
 	__u32 to_peer; /* on the fast path: past this interface, a veth, to its end in a pod */
 	struct fast_path_ends ends; /* of a first packet */
 	__u64 route[8];		    /* on the fast path: struct bpf_fib_lookup */
-	struct port_search search;  /* for a port to masquerade to */
-	struct client client;	    /* of a first packet: its sender, and its backend */
+	struct port_search search;  /* for a source port */
+	struct frontend_key asked; /* of a first packet: its frontend, its sender and its backend */
+	struct client client;
 	struct choice choice;
 };
 

@@ -5,6 +5,7 @@
 #include "lib/scratch.h"
 #include "lib/tail_calls.h"
 #include "lib/tcp_options.h"
+#include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/backend_counters.h"
 #include "maps/connections.h"
@@ -67,7 +68,6 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 					struct packet *packet)
 {
 	struct connection *connection = connection_find(&packet->flow);
-	enum forwarding via;
 
 	/* Evicted or collected since the program before looked it up: the client will retry. */
 	if (!connection)
@@ -79,9 +79,11 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
 	    !masquerade_request(&connection->after, connection))
 		return TC_ACT_SHOT;
-	via = packet->flow.hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
-						  BY_STACK;
+	packet->via = packet->flow.hook == HOOK_INGRESS ?
+			      forwarding_of(skb, settings, packet, connection) :
+			      BY_STACK;
+	AS_IN_MEMORY();
 	return conn_established_advance(skb, settings, packet, connection) ?
-		       leave_rare(skb, packet, via) :
+		       leave_rare(skb, packet, packet->via) :
 		       TC_ACT_SHOT;
 }

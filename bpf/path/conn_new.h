@@ -11,6 +11,7 @@
 #include "lib/scratch.h"
 #include "lib/tail_calls.h"
 #include "lib/tcp_options.h"
+#include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/backend_counters.h"
 #include "maps/backends.h"
@@ -119,11 +120,14 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.watched = choice->watched;
 	entry.held = half_open_take();
 	flow_reverse(&entry.after, &packet->flow, 0);
-	if (!routed_flow_take(settings, after, &entry)) {
+	error = routed_flow_take(settings, &packet->search, after, &entry);
+	if (error) {
 		if (entry.held)
 			half_open_release();
-		return -ENOSPC;
+		return error;
 	}
+	if (after->source_port != packet->flow.source_port)
+		COUNT(source_ports_changed);
 
 	entry.reply = 0;
 	entry.after = *after;
@@ -176,7 +180,7 @@ static inline bool conn_new_hold_back(const struct settings *settings, struct pa
 static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet)
 {
-	struct frontend_key key = {};
+	struct frontend_key *key = &packet->asked;
 	int verdict;
 
 	if (packet->echo)
@@ -196,11 +200,13 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	packet->client.address = packet->flow.source;
 	packet->client.port = packet->flow.source_port;
 	packet->client.class = client_class(settings, skb->ifindex, &packet->client.address);
-	key.address = packet->flow.destination;
-	key.port = packet->flow.destination_port;
-	key.protocol = packet->flow.protocol;
+	key->address = packet->flow.destination;
+	key->port = packet->flow.destination_port;
+	key->protocol = packet->flow.protocol;
+	key->zero = 0;
+	AS_IN_MEMORY();
 	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	packet->verdict = choose_for_packet(&key, &packet->client, &packet->choice);
+	packet->verdict = choose_for_packet(key, &packet->client, &packet->choice);
 	AS_IN_MEMORY();
 	verdict = packet->verdict;
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
@@ -273,8 +279,12 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	int verdict;
 
 	packet->untranslated = 0;
-	if (packet->reuse)
+	if (packet->reuse && !(packet->reuse & REUSE_CLEARED)) {
+		/* Then begin anew: the verifier would follow all of the rest once more. */
 		conn_new_clear(packet);
+		packet->reuse |= REUSE_CLEARED;
+		return tail_call(skb, STEP_FIRST);
+	}
 	if (packet->flow.hook == HOOK_INGRESS && !frame_is_ours(skb))
 		verdict = conn_new_switched(skb, settings, packet);
 	else
@@ -345,6 +355,8 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 	switch (conn_new_open(skb, settings, packet, &packet->choice)) {
 	case 0:
 		break;
+	case -EAGAIN:
+		return tail_call(skb, STEP_OPEN);
 	case -EEXIST:
 		COUNT(connections_raced);
 		packet->hop = 0; /* it may have another backend, and so another route */

@@ -1,26 +1,16 @@
 /*
- * All that schedules calculate, in a map: the verifier does not follow values there, so they do not
- * multiply the paths through all that comes after them. What is read after AS_IN_MEMORY() is read
- * from the map; a register would still say by which path it was calculated.
+ * All that schedules calculate, in a map: the verifier does not follow values there (lib/verifier.h),
+ * so they do not multiply the paths through all that comes after them.
  */
 #pragma once
 
 #include "lib/map.h"
+#include "lib/verifier.h"
 #include "maps/frontends.h"
 #include "maps/localities.h"
 #include "maps/schedule_tables.h"
 #include "maps/spills.h"
 #include "path/client.h"
-
-#define AS_IN_MEMORY() asm volatile("" ::: "memory")
-
-/* != 0, without a branch, which the compiler makes of what it understands. */
-static inline __u32 not_zero(__u32 number)
-{
-	number |= -number;
-	asm("" : "+r"(number));
-	return number >> 31;
-}
 
 /* The least or the most loaded backend so far of those that an address has. */
 struct compared_member {

@@ -20,13 +20,16 @@
 #define EEXIST 17
 #define ENOSPC 28
 
-/* The verifier follows every try, which limits their number. */
-#define SOURCE_PORT_TRIES 12
-#define SOURCE_PORT_URGENT 8 /* from this one on: ports of flows that have just ended */
-#define MASQUERADE_PORT_TRIES 4
-#define MASQUERADE_ROUNDS 8 /* of so many tries */
-#define CLOSED_FROM_ROUND 2
-#define URGENT_FROM_ROUND 6
+/*
+ * The verifier follows every try of a round, and nearly all searches end in the first one. Each
+ * further round is a tail call, of which Linux allows 33.
+ */
+#define PORT_TRIES 2
+#define SOURCE_PORT_ROUNDS 6
+#define SOURCE_PORT_URGENT 4 /* from this round on: ports of flows that have just ended */
+#define MASQUERADE_ROUNDS 16
+#define CLOSED_FROM_ROUND 4
+#define URGENT_FROM_ROUND 12
 
 /* Which ports a connection may have, besides those that none has. */
 enum port_claim {
@@ -131,38 +134,37 @@ static inline int reply_take(struct flow *key, struct connection *reply, enum po
 /*
  * Make `routed` (client -> backend, between the hooks) unique, by another source port if
  * necessary, and take the key of its replies. When several ports are in use, those of flows that
- * have just ended are taken, its own first. False if that fails.
+ * have just ended are taken, its own first. -EAGAIN: none was free in this round; after another
+ * error the packet must be dropped.
  */
-static inline bool routed_flow_take(const struct settings *settings, struct flow *routed,
-				    struct connection *reply)
+static inline int routed_flow_take(const struct settings *settings, struct port_search *search,
+				   struct flow *routed, struct connection *reply)
 {
-	struct port_search search = port_search_begin(bpf_get_prandom_u32());
-	__be16 own_port = routed->source_port;
+	bool urgent = search->round >= SOURCE_PORT_URGENT;
+	bool own = !search->round || search->round == SOURCE_PORT_URGENT;
 	struct flow key;
 
+	if (!search->round)
+		*search = port_search_begin(bpf_get_prandom_u32());
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
-		bool urgent = i >= SOURCE_PORT_URGENT;
+	for (int i = 0; i < PORT_TRIES; i++) {
 		int error = -EEXIST;
 
-		if (i == SOURCE_PORT_URGENT)
-			routed->source_port = own_port;
+		if (i || !own)
+			routed->source_port = port_search_next(search, settings);
 		flow_reverse(&key, routed, HOOK_EGRESS);
 		if (!direct_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
 			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_CLOSED);
-		if (!error) {
-			if (routed->source_port != own_port)
-				COUNT(source_ports_changed);
-			return true;
-		}
-		if (error != -EEXIST) {
+		if (error && error != -EEXIST)
 			COUNT(dropped__connections_full);
-			return false;
-		}
-		routed->source_port = port_search_next(&search, settings);
+		if (error != -EEXIST)
+			return error;
 	}
+	search->round++;
+	if (search->round < SOURCE_PORT_ROUNDS)
+		return -EAGAIN;
 	COUNT(dropped__source_ports_exhausted);
-	return false;
+	return -ENOSPC;
 }
 
 /* True if a socket of this node would receive `reply`. */
@@ -211,7 +213,7 @@ static inline int masquerade_port_take(struct __sk_buff *skb, const struct setti
 	struct flow key;
 
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < MASQUERADE_PORT_TRIES; i++) {
+	for (int i = 0; i < PORT_TRIES; i++) {
 		int error;
 
 		wire->source_port = port_search_next(search, settings);
