@@ -98,10 +98,35 @@ static inline void fast_flows_take_over(const struct settings *settings,
 		fast_flow_remove(&packet->flow);
 }
 
+/* Make the entry of the server's packets, in `entry`, and write it. Errors are routed_flow_take()'s. */
+static inline int conn_new_reply(const struct settings *settings, struct packet *packet,
+				 const struct choice *choice, struct connection *entry)
+{
+	struct flow *after = &packet->after;
+	int error;
+
+	entry->created = bpf_ktime_get_coarse_ns();
+	entry->seen = entry->created;
+	entry->service = choice->service;
+	entry->counters = choice->backend.counters;
+	entry->reply = 1;
+	entry->shortcut = packet->ends.backend;
+	entry->outside = packet->outside;
+	entry->watched = choice->watched;
+	entry->held = half_open_take();
+	flow_reverse(&entry->after, &packet->flow, 0);
+	error = routed_flow_take(settings, &packet->search, after, entry);
+	if (error && entry->held)
+		half_open_release();
+	if (!error && after->source_port != packet->flow.source_port)
+		COUNT(source_ports_changed);
+	return error;
+}
+
 /*
  * Write the entries of both directions, and of the masquerade if there is to be one. -EEXIST if
- * another packet of the client has opened the connection meanwhile; after another error the packet
- * must be dropped.
+ * another packet of the client has opened the connection meanwhile, -EAGAIN if the search for a
+ * port is to go on; after another error the packet must be dropped.
  */
 static inline int conn_new_open(struct __sk_buff *skb, const struct settings *settings,
 				struct packet *packet, const struct choice *choice)
@@ -110,25 +135,9 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	struct connection entry = {};
 	int error;
 
-	entry.created = bpf_ktime_get_coarse_ns();
-	entry.seen = entry.created;
-	entry.service = choice->service;
-	entry.counters = choice->backend.counters;
-	entry.reply = 1;
-	entry.shortcut = packet->ends.backend;
-	entry.outside = packet->outside;
-	entry.watched = choice->watched;
-	entry.held = half_open_take();
-	flow_reverse(&entry.after, &packet->flow, 0);
-	error = routed_flow_take(settings, &packet->search, after, &entry);
-	if (error) {
-		if (entry.held)
-			half_open_release();
+	error = conn_new_reply(settings, packet, choice, &entry);
+	if (error)
 		return error;
-	}
-	if (after->source_port != packet->flow.source_port)
-		COUNT(source_ports_changed);
-
 	entry.reply = 0;
 	entry.after = *after;
 	entry.masquerade = choice->masquerade;
