@@ -98,7 +98,7 @@ static inline void fast_flows_take_over(const struct settings *settings,
 		fast_flow_remove(&packet->flow);
 }
 
-/* Make the entry of the server's packets, in `entry`, and write it. Errors are routed_flow_take()'s. */
+/* Write the entry of the server's packets, and keep it in `entry`. Errors: routed_flow_take(). */
 static inline int conn_new_reply(const struct settings *settings, struct packet *packet,
 				 const struct choice *choice, struct connection *entry)
 {
