@@ -14,18 +14,15 @@ import struct
 from collections.abc import Iterator
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.attach.tcx import ATTACH_TYPES
-from bpfsvc.datapath.netlink.hooks import Hook
 
 _PROG_GET_NEXT_ID, _MAP_GET_NEXT_ID = 11, 12
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID = 13, 14
-_PROG_QUERY = 16
 
 _MAP_NAME, _PROG_MAPS, _PROG_NAME = 24, 52, 64
 """Offsets in ``struct bpf_map_info`` and ``struct bpf_prog_info``: name; nr_map_ids; name."""
 _NAME_SIZE = 16
 _MAX_IDS = 64
-"""Of programs on a hook (the kernel's limit), and of a program's maps that are read."""
+"""Of a program's maps that are read."""
 
 _FORBIDDEN = {errno.EPERM, errno.EACCES}
 _GONE = {errno.ENOENT}
@@ -63,27 +60,6 @@ def maps_of(program_id: int) -> frozenset[str]:
     finally:
         os.close(fd)
     return frozenset(filter(None, (_name(_MAP_GET_FD_BY_ID, each, _MAP_NAME) for each in map_ids)))
-
-
-def tcx_programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
-    """Return the ids of the tcx programs on a hook, in the order in which they run."""
-    found = ctypes.create_string_buffer(4 * _MAX_IDS)
-    # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and unused fields
-    attributes = ctypes.create_string_buffer(
-        struct.pack(
-            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(found), _MAX_IDS
-        ),
-        64,
-    )
-    try:
-        syscall.call(_PROG_QUERY, attributes)
-    except OSError as error:
-        # EINVAL: this kernel has no tcx. ENODEV: the interface has gone.
-        if error.errno in {errno.EINVAL, errno.ENODEV, errno.ENOENT} | _FORBIDDEN:
-            return ()
-        raise
-    count = min(_MAX_IDS, struct.unpack_from("=I", attributes, 24)[0])
-    return struct.unpack_from(f"={count}I", found)
 
 
 def _names(get_next_id: int, get_fd: int, offset: int) -> frozenset[str] | None:

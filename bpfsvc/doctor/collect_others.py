@@ -87,7 +87,7 @@ def foreign_programs(root: PinRoot, devices: Sequence[Device]) -> Iterator[Forei
 
 def _at_hook(root: PinRoot, device: Device, hook: Hook) -> Iterator[ForeignProgram]:
     own = tcx.program_id(root, device.index, hook)
-    for program in loaded.tcx_programs(device.index, hook):
+    for program in tcx.programs(device.index, hook):
         if program != own:
             yield ForeignProgram(
                 device.name,

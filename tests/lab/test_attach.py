@@ -6,6 +6,7 @@ import ctypes
 import errno
 import multiprocessing
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -20,10 +21,13 @@ from pyroute2 import IPRoute
 
 from bpfsvc.base.attachment import PRIORITY
 from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath.attach import tcx
+from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import HANDLE, DeviceGone, ForeignFilter, ForeignQdisc, Hook
 from bpfsvc.datapath.netlink.tc import attach, attached, detach
 from bpfsvc.lab import sandbox
+from bpfsvc.lab.namespace import Namespace
 
 TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
 EXPERIMENTAL = 0x88B5  # EtherType of IEEE 802 for experiments: no stack answers it
@@ -365,3 +369,22 @@ def test_the_flood_finds_a_gap(near: int) -> None:
             detach(near)
             attach(near, Hook.EGRESS, fd, "bpfsvc/one")
         assert not silent(seen)
+
+
+def test_a_link_to_another_namespaces_interface_is_none_to_ours(near: int) -> None:
+    """Indexes are numbered in each network namespace, and a link only tells the index."""
+    root = PinRoot(sandbox.BPF_ROOT / "two-namespaces")
+    root.create()
+    other = Namespace("other", prefix="attach-")
+    try:
+        other.run(f"ip link add there index {near} type veth peer name far".split())
+        with program(TC_ACT_UNSPEC) as mine:
+            with other.entered():
+                tcx.attach(root, near, Hook.INGRESS, mine)
+                assert tcx.program_id(root, near, Hook.INGRESS)
+            assert not tcx.program_id(root, near, Hook.INGRESS)
+            tcx.attach(root, near, Hook.INGRESS, mine)
+            assert tcx.programs(near, Hook.INGRESS) == (tcx.program_id(root, near, Hook.INGRESS),)
+    finally:
+        other.close()
+        shutil.rmtree(root.path)

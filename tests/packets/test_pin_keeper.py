@@ -10,7 +10,6 @@ import pytest
 from bpfsvc.agent.pin_keeper import PinKeeper
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.syscalls import mount, unmount
-from bpfsvc.datapath import loaded
 from bpfsvc.datapath.attach import tcx
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot, is_bpffs
 from bpfsvc.datapath.netlink.hooks import Hook
@@ -49,7 +48,7 @@ def keeper(own: Node) -> PinKeeper:
 
 def attached(node: Node) -> bool:
     """True if our program is attached to the interface."""
-    return program_id(node.pinned.program("ingress")) in loaded.tcx_programs(LO, Hook.INGRESS)
+    return program_id(node.pinned.program("ingress")) in tcx.programs(LO, Hook.INGRESS)
 
 
 def pins(root: PinRoot) -> set[str]:

@@ -8,7 +8,6 @@ to the other takes two steps, and packets of a connection would be lost between 
 from __future__ import annotations
 
 from bpfsvc.base.attachment import AttachMode
-from bpfsvc.datapath import loaded
 from bpfsvc.datapath.attach import tcx
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
@@ -66,7 +65,7 @@ def is_shared(root: PinRoot, filters: tc.Lister, ifindex: int) -> bool:
     Raises :class:`~bpfsvc.datapath.netlink.hooks.DeviceGone` or ``KernelError``.
     """
     return any(
-        set(loaded.tcx_programs(ifindex, hook)) - {tcx.program_id(root, ifindex, hook)}
+        set(tcx.programs(ifindex, hook)) - {tcx.program_id(root, ifindex, hook)}
         or any(not each.ours for each in filters(ifindex, hook))
         for hook in Hook
     )

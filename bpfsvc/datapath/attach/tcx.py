@@ -9,12 +9,15 @@ Older kernels have no tcx; for them there is :mod:`bpfsvc.datapath.netlink.tc`.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import struct
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, KernelError
+from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
-from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.maps.pins import PinRoot, release
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 
 ATTACH_TYPES = {Hook.INGRESS: 46, Hook.EGRESS: 47}
@@ -23,6 +26,12 @@ ATTACH_TYPES = {Hook.INGRESS: 46, Hook.EGRESS: 47}
 _PREFIX = "tcx"
 
 _NO_TCX = {errno.EINVAL, errno.EOPNOTSUPP}
+
+_PROG_QUERY = 16
+_MAX_PROGRAMS = 64
+"""On a hook; the kernel's limit."""
+_NONE_FOUND = {errno.EINVAL, errno.ENODEV, errno.ENOENT, errno.EPERM, errno.EACCES}
+"""No tcx, no such interface, no program, no permission."""
 
 
 class Unsupported(KernelError):
@@ -42,12 +51,39 @@ def attach(root: PinRoot, ifindex: int, hook: Hook, program: int) -> None:
             return Unsupported("this kernel has no tcx")
         return KernelError(f"cannot attach to interface {ifindex}: {error.strerror}")
 
-    links.attach(_pin(root, ifindex, hook), ifindex, program, ATTACH_TYPES[hook], 0, explain)
+    pin = _pin(root, ifindex, hook)
+    if pin.exists() and not program_id(root, ifindex, hook):
+        release(pin)
+    links.attach(pin, ifindex, program, ATTACH_TYPES[hook], 0, explain)
 
 
 def program_id(root: PinRoot, ifindex: int, hook: Hook) -> int:
-    """Return the id of our program on a hook; 0 if there is none."""
-    return links.program_id(_pin(root, ifindex, hook), ifindex)
+    """Return the id of our program on a hook; 0 if there is none.
+
+    A link may be one to an interface of another network namespace, with the same index.
+    """
+    found = links.program_id(_pin(root, ifindex, hook), ifindex)
+    return found if found and found in programs(ifindex, hook) else 0
+
+
+def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
+    """Return the ids of all tcx programs on a hook, in the order in which they run."""
+    found = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
+    # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and unused fields
+    attributes = ctypes.create_string_buffer(
+        struct.pack(
+            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(found), _MAX_PROGRAMS
+        ),
+        64,
+    )
+    try:
+        syscall.call(_PROG_QUERY, attributes)
+    except OSError as error:
+        if error.errno in _NONE_FOUND:
+            return ()
+        raise
+    count = min(_MAX_PROGRAMS, struct.unpack_from("=I", attributes, 24)[0])
+    return struct.unpack_from(f"={count}I", found)
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:
