@@ -18,7 +18,6 @@ from tests.lab.traces import descriptors, traces
 @pytest.fixture(scope="module")
 def routed() -> Iterator[Lab]:
     with Lab("routed") as built:
-        built.serve()
         yield built
 
 

@@ -17,8 +17,8 @@ LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 
 def address_port(text: str) -> tuple[bytes, int]:
     """Return the packed address and the port of an ``address:port`` text."""
-    address, _, port = text.rpartition(":")
-    return pack(address.strip("[]")), int(port)
+    address, port = _split(text)
+    return pack(address), port
 
 
 def ip(source: str, destination: str) -> Packet:
