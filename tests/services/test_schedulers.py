@@ -20,7 +20,6 @@ from bpfsvc.services.schedulers import (
     BUCKETS,
     MAX_ROUND,
     NO_SLOT,
-    RANDOM,
     Layout,
     Schedule,
     Scheduler,
@@ -82,47 +81,7 @@ SMALL_SETS = st.lists(st.integers(0, 3), min_size=1, max_size=9).map(destination
 FEW = settings(max_examples=30, deadline=None, derandomize=True)
 
 
-# -- Names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "scheduler"),
-    [
-        ("random", RANDOM),
-        ("wrr", Scheduler("wrr")),
-        ("sh,sh-port,sh-fallback", Scheduler("sh", ("sh-fallback", "sh-port"))),
-        (" mh , mh-port,mh-port ", Scheduler("mh", ("mh-port",))),
-    ],
-)
-def test_a_scheduler_is_read_with_its_flags(text: str, scheduler: Scheduler) -> None:
-    assert parse_scheduler(text) == scheduler
-    assert parse_scheduler(str(scheduler)) == scheduler
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("", "scheduler '': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
-        ("RR", "scheduler 'RR': unknown; use one of random, rr, wrr, sh, dh, mh, lc"),
-        ("lblc,x", "scheduler 'lblc': unknown flag 'x'; it has no flags"),
-        ("sh,mh-port", "scheduler 'sh': unknown flag 'mh-port'; it has sh-fallback and sh-port"),
-        ("rr,sh-port", "scheduler 'rr': unknown flag 'sh-port'; it has no flags"),
-        ("mh,", "scheduler 'mh': unknown flag ''; it has mh-fallback and mh-port"),
-        ("a\nb", r"scheduler 'a\nb': unknown"),
-    ],
-)
-def test_an_error_is_one_line_that_names_what_is_known(text: str, error: str) -> None:
-    with pytest.raises(ValueError) as raised:  # noqa: PT011  the text is compared
-        parse_scheduler(text)
-    assert str(raised.value).startswith(error)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("text", ["x" * 100_000, "sh," + "x" * 100_000])
-def test_an_error_of_a_long_text_is_short(text: str) -> None:
-    with pytest.raises(ValueError, match="unknown") as raised:
-        parse_scheduler(text)
-    assert len(str(raised.value)) < 150
+# -- Every scheduler ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,9 +110,6 @@ def test_an_error_of_a_long_text_is_short(text: str) -> None:
 def test_a_scheduler_has_its_kind_of_number(text: str, schedule: Schedule) -> None:
     for weights in ([], [0, 0], [1], [1, 2, 0]):
         assert laid_out(text, destinations(weights)).schedule is schedule
-
-
-# -- Every scheduler ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", NAMES)
