@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from bpfsvc.lab.dial import OpenConnection, ask, connect, tally
 from bpfsvc.lab.objects import Object, port, service, slices
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.topology import Lab
-from tests.lab.testbed import WEB, Testbed, built_testbed, objects
+from tests.lab.testbed import Testbed
 
 CONNECTIONS = 400
 OTHERS = (
@@ -175,153 +174,6 @@ def test_a_full_map_of_connections_harms_no_established_connection(small: Testbe
 def serves_node(testbed: Testbed) -> bool:
     """True if processes of the node, which need no entry, get an answer."""
     return tally(testbed.node, VIP, 80, count=5) == {testbed.lab.pods[1].name: 5}
-
-
-# -- other programs --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Testbed]:
-    """A lab with a Service of all pods; only the second node has an agent.
-
-    Its programs are foreign ones to the agent of the first.
-    """
-    with built_testbed(layout="routed") as testbed:
-        testbed.cluster.options = ("--attach", "clsact")
-        testbed.cluster.put("services", *objects(WEB, testbed.lab.pods))
-        testbed.cluster.start(testbed.lab.nodes[1])
-        yield testbed
-
-
-def test_foreign_programs_are_reported_and_left_alone(plain: Testbed) -> None:
-    """A program that runs first is a warning, and none is ever changed, not even by cleanup."""
-    first, second = plain.lab.nodes
-    program = second.pin_root / "current" / "programs" / "gc"  # any that is not this agent's
-    device = plain.lab.pods[1].host_interface
-    first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
-    for hook, priority in (("ingress", "1"), ("egress", "60000")):
-        first.run(
-            [
-                "tc",
-                "filter",
-                "add",
-                "dev",
-                device,
-                hook,
-                "prio",
-                priority,
-                "handle",
-                "7",
-                "bpf",
-                "direct-action",
-                "object-pinned",
-                str(program),
-            ]
-        )
-
-    def foreign() -> list[str]:
-        return [
-            line
-            for hook in ("ingress", "egress")
-            for line in first.run(["tc", "filter", "show", "dev", device, hook]).stdout.splitlines()
-            if "handle 0x7 " in line
-        ]
-
-    before = foreign()
-    assert len(before) == 2
-    plain.cluster.start(first)
-    log = plain.cluster.agents[first.name].log
-    warnings = [line for line in log.splitlines() if "WARNING" in line]
-    assert len(warnings) == 1
-    assert f"{device} ingress: another program comes first" in warnings[0]
-    assert "--tc-priority" in warnings[0]
-    names = {pod.name for pod in plain.lab.pods}
-    assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == names
-    assert foreign() == before
-    plain.cluster.stop(first)
-    assert plain.cluster.command(first, "cleanup").returncode == 0
-    first.pin_root.mkdir(exist_ok=True)
-    assert foreign() == before
-
-
-def test_a_taken_priority_and_handle_is_named_and_other_interfaces_are_attached(
-    plain: Testbed,
-) -> None:
-    """The log names the interface and the flag to change."""
-    first, second = plain.lab.nodes
-    device = plain.lab.pods[1].host_interface
-    words = first_filter(second, plain.lab.pods[2].host_interface)
-    first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
-    first.run(
-        [
-            "tc",
-            "filter",
-            "add",
-            "dev",
-            device,
-            "ingress",
-            "prio",
-            words["priority"],
-            "handle",
-            words["handle"],
-            "bpf",
-            "direct-action",
-            "object-pinned",
-            str(second.pin_root / "current" / "programs" / "ingress"),
-        ]
-    )
-    plain.cluster.start(first)
-    log = plain.cluster.agents[first.name].log
-    assert f"{device} is not attached" in log
-    assert "--tc-priority" in log
-    assert device in plain.cluster.agents[first.name].health().body["notes"]["attachments"]
-    assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
-
-
-@pytest.mark.slow
-def test_refusals_of_all_interfaces_are_no_health(plain: Testbed) -> None:
-    """/healthz is 503 with the reason, the log and `status` name it, until the kernel agrees."""
-    first, second = plain.lab.nodes
-    words = first_filter(second, plain.lab.pods[2].host_interface)
-    if first.name in plain.cluster.agents:
-        plain.cluster.stop(first)
-    assert plain.cluster.command(first, "cleanup").returncode == 0
-    first.pin_root.mkdir(exist_ok=True)
-    devices = ["eth0", *(pod.host_interface for pod in first.pods.values())]
-    taken = ("prio", words["priority"], "handle", words["handle"], "bpf", "direct-action")
-    program = str(second.pin_root / "current" / "programs" / "ingress")
-    for device in devices:
-        first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
-        place = ("dev", device, "ingress")
-        first.run(["tc", "filter", "replace", *place, *taken, "object-pinned", program])
-    plain.cluster.launch(first)
-    agent = plain.cluster.agents[first.name]
-    agent.expect("eth0 is not attached")
-
-    def reasons() -> dict[str, str]:
-        found: dict[str, str] = agent.health().body.get("problems", {})
-        return found
-
-    wait(lambda: [*reasons()] == ["refused"], "the problem")
-    assert agent.health().status == 503
-    reason = "no interface has programs attached: programs cannot be attached to "
-    assert reasons()["refused"] == reason + ", ".join(sorted(devices))
-    shown = plain.cluster.command(first, "status")
-    assert shown.returncode == 1
-    assert shown.stdout.startswith(f"UNHEALTHY: {reason}")
-    for device in devices:
-        first.run(["tc", "qdisc", "del", "dev", device, "clsact"])
-    wait(lambda: agent.health().status == 200, "programs are attached", timeout=60)
-    assert plain.cluster.command(first, "status").returncode == 0
-    assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
-
-
-def first_filter(node: Any, device: str) -> dict[str, str]:
-    """Return priority and handle of the agent's filter on an interface, as tc shows them."""
-    shown = node.run(["tc", "filter", "show", "dev", device, "ingress"]).stdout
-    found = re.search(r"pref (\d+) bpf chain 0 handle (0x[0-9a-f]+)", shown)
-    assert found
-    return {"priority": found[1], "handle": found[2]}
 
 
 # -- broken manifests ------------------------------------------------------------------------------
