@@ -1,4 +1,4 @@
-"""Programs of others on interfaces: reported, left alone, and no health where they keep ours out."""
+"""Programs of others on interfaces: reported, left alone, and no health if they keep ours out."""
 
 from __future__ import annotations
 
