@@ -40,8 +40,7 @@
 
 /*
  * Find the connection of a parsed packet and translate it, or pass it on to where connections
- * begin. `inlined`: packets of established connections are translated here and not by a step. (How a
- * packet goes on is kept with it: the verifier would follow the rest for each way.)
+ * begin. `inlined`: packets of established connections are translated here and not by a step.
  */
 static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 			 struct packet *packet, __u8 hook, bool inlined)
@@ -67,10 +66,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	if (connection) {
 		if (!inlined || conn_established_is_rare(connection, hook, packet->tcp_flags))
 			return tail_call(skb, established_step(connection));
-		packet->via = hook == HOOK_INGRESS ?
-				      forwarding_of(skb, settings, packet, connection) :
-				      BY_STACK;
-		AS_IN_MEMORY();
+		packet_go_by(skb, settings, packet, hook, connection);
 		if (!conn_established_advance(skb, settings, packet, connection))
 			return TC_ACT_SHOT;
 		if (hook == HOOK_INGRESS && packet->via == BY_STACK &&

@@ -79,10 +79,7 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
 	    !masquerade_request(&connection->after, connection))
 		return TC_ACT_SHOT;
-	packet->via = packet->flow.hook == HOOK_INGRESS ?
-			      forwarding_of(skb, settings, packet, connection) :
-			      BY_STACK;
-	AS_IN_MEMORY();
+	packet_go_by(skb, settings, packet, packet->flow.hook, connection);
 	return conn_established_advance(skb, settings, packet, connection) ?
 		       leave_rare(skb, packet, packet->via) :
 		       TC_ACT_SHOT;

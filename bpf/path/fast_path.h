@@ -17,6 +17,7 @@
 #include "lib/flow.h"
 #include "lib/rewrite.h"
 #include "lib/scratch.h"
+#include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/backend_counters.h"
 #include "maps/connections.h"
@@ -121,6 +122,19 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 			       via | BY_FAST_PATH_BACK :
 			       BY_STACK;
 	return settings->fast_path && comes_by(skb, connection->shortcut) ? via : BY_STACK;
+}
+
+/*
+ * Keep with a packet of a connection how it goes on. (The verifier would follow the rest for each
+ * way.)
+ */
+static inline void packet_go_by(struct __sk_buff *skb, const struct settings *settings,
+				struct packet *packet, __u8 hook,
+				const struct connection *connection)
+{
+	packet->via = hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
+					     BY_STACK;
+	AS_IN_MEMORY();
 }
 
 /*
