@@ -90,10 +90,23 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	return leave(skb, packet, hook == HOOK_INGRESS ? packet->via : BY_STACK, leaving);
 }
 
+/* Forward a packet of a fast flow; what cannot open one after all takes the steps of conn_new.h. */
+static inline int walk_fast(struct __sk_buff *skb, const struct settings *settings,
+			    struct packet *packet)
+{
+	int verdict = fast_path_go_on(skb, settings, packet);
+
+	return verdict == TC_ACT_UNSPEC && tcp_opens(packet->tcp_flags) ?
+		       tail_call_unparsed(skb, packet) :
+		       verdict;
+}
+
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
+	/* parse() says so of no other: the compiler need not know how. */
+	bool may_be_fast = hook == HOOK_INGRESS && l2 == ETH_HLEN;
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
@@ -112,9 +125,9 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	case PARSED_SLOWLY:
 		return tail_call_unparsed(skb, packet);
 	case PARSED_FAST:
-		return fast_path_go_on(skb, settings, packet);
+		return may_be_fast ? walk_fast(skb, settings, packet) : TC_ACT_UNSPEC;
 	case PARSED_DIRECT:
-		return fast_path_direct(skb, settings, packet);
+		return may_be_fast ? fast_path_direct(skb, settings, packet) : TC_ACT_UNSPEC;
 	default:
 		return TC_ACT_UNSPEC;
 	}

@@ -6,6 +6,7 @@
 #include "lib/scratch.h"
 #include "lib/unknown_mark.h"
 #include "lib/wire.h"
+#include "maps/destinations.h"
 #include "maps/fast_flows.h"
 #include "maps/port_filter.h"
 #include "maps/settings.h"
@@ -123,8 +124,8 @@ static inline __u32 parse_quote(struct __sk_buff *skb, __u32 offset, bool v4, st
 
 enum parsed {
 	PARSED_NOTHING, /* nothing in it concerns Services */
-	PARSED_FAST,	/* of a flow that the fast path serves, and that is not translated */
-	PARSED_DIRECT,	/* of no translated connection, but the fast path may take it */
+	PARSED_FAST,   /* of a flow that the fast path serves, not translated; or it may open one */
+	PARSED_DIRECT, /* of no translated connection, but the fast path may take it */
 	PARSED,
 	PARSED_SLOWLY, /* parse_slow() has to look at it */
 	PARSED_EARLY,  /* a fragment that overtook the first of its datagram */
@@ -197,6 +198,13 @@ static inline bool opens_at_egress(const struct __sk_buff *skb, const struct set
 	       (!skb->ingress_ifindex || is_masquerade_port(settings, source));
 }
 
+/* True if a packet that opens a TCP connection at ingress is one between pods, and to no frontend. */
+static inline bool fast_flow_may_open(const struct settings *settings, const struct packet *packet)
+{
+	return ends_in_pod_range(settings, &packet->flow, packet->v4) &&
+	       !destination_may_be_frontend(&packet->flow.destination);
+}
+
 /* PARSED if a packet may be of a translated connection, by its ports, or open or end any. */
 static inline int parse_ports(struct __sk_buff *skb, const struct settings *settings,
 			      struct packet *packet, __u8 protocol, const struct ports *ports,
@@ -212,7 +220,8 @@ static inline int parse_ports(struct __sk_buff *skb, const struct settings *sett
 	if (established && hook == HOOK_EGRESS)
 		established_passed(skb, settings, packet);
 	if (fast && settings->fast_path && protocol == PROTO_TCP &&
-	    fast_flow_goes_on(&packet->flow, tcp->flags))
+	    (tcp_opens(tcp->flags) ? fast_flow_may_open(settings, packet) :
+				     fast_flow_goes_on(&packet->flow, tcp->flags)))
 		return PARSED_FAST;
 	if (tcp_ends(tcp->flags) ||
 	    (hook == HOOK_EGRESS ?

@@ -71,6 +71,7 @@ struct packet {
 	__u8 outside;	  /* of a first packet: its connection is one from outside to a pod */
 	__u8 verdict;	  /* of a first packet, on its way to be read as any number */
 	__u8 untranslated; /* of a first packet: it gets entries only for the sake of the fast path */
+	__u8 direct;	   /* of a first packet: it goes to a backend's own address as it is */
 	__be16 tcp_window;
 	__be32 tcp_acknowledged;
 	__u32 to_peer; /* on the fast path: past this interface, a veth, to its end in a pod */

@@ -1,5 +1,6 @@
 /*
- * Direct flows: connections to a backend's own address. They are not translated, but a client may
+ * Direct flows: connections to a backend's own address, as far as they take the stack; those of the
+ * fast path are in maps/fast_flows.h. They are not translated, but a client may
  * use one source port for such a connection and for one through a frontend that chose the same
  * backend. After routing both have the same 5-tuple, and no reply shows which of them it belongs
  * to. So the second one gets another source port. For that, first packets of direct flows to known
@@ -62,22 +63,21 @@ static inline __u16 direct_flow_now(void)
 	return bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
 }
 
-/* Remember a flow. True if it was not known. */
-static inline bool direct_flow_note(const struct flow *flow)
+/* Remember a flow. */
+static inline void direct_flow_note(const struct flow *flow)
 {
 	struct direct_flow entry = {.since = direct_flow_now()};
 	struct direct_flow *place = fingerprint_entry(flow, &entry.fingerprint);
 	bool known;
 
 	if (!place)
-		return false;
+		return;
 	known = place->fingerprint == entry.fingerprint && !place->ended;
 	if (known && place->since == entry.since)
-		return false;
+		return;
 	*place = entry;
 	if (!known)
 		COUNT(direct_flows_noticed);
-	return !known;
 }
 
 /*
@@ -106,22 +106,29 @@ static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
 }
 
 /*
- * True if `routed`, client to backend, is the 5-tuple of a direct flow. `urgent`: there is no other
- * port, so one of a flow that has just ended is taken, too.
+ * True if a direct flow still needs its port. `since`: its last first packet, or its end.
+ * `urgent`: there is no other port, so one of a flow that has just ended is taken, too.
  */
+static inline bool direct_flow_holds(const struct settings *settings, __u8 protocol, __u16 since,
+				     bool ended, bool urgent)
+{
+	__u16 idle = direct_flow_now() - since;
+
+	if (ended)
+		return !urgent && idle <= LINGER_SECONDS;
+	if (protocol == PROTO_UDP)
+		return idle <= settings->udp_seconds;
+	return !urgent || idle <= DIRECT_LEFTOVER_SECONDS;
+}
+
+/* True if `routed`, client to backend, is the 5-tuple of a direct flow that needs its port. */
 static inline bool direct_flow_exists(const struct settings *settings, const struct flow *routed,
 				      bool urgent)
 {
 	__u32 fingerprint;
 	struct direct_flow *place = fingerprint_entry(routed, &fingerprint);
-	__u16 idle;
 
-	if (!place || place->fingerprint != fingerprint)
-		return false;
-	idle = direct_flow_now() - place->since;
-	if (place->ended == DIRECT_ENDED)
-		return !urgent && idle <= LINGER_SECONDS;
-	if (routed->protocol == PROTO_UDP)
-		return idle <= settings->udp_seconds;
-	return !urgent || idle <= DIRECT_LEFTOVER_SECONDS;
+	return place && place->fingerprint == fingerprint &&
+	       direct_flow_holds(settings, routed->protocol, place->since,
+				 place->ended == DIRECT_ENDED, urgent);
 }

@@ -6,6 +6,9 @@
  * both ways. (Of two endpoints either may have asked: members of a cluster all use the same port.)
  * Of two flows in one place the later one stays; the other goes on by the stack.
  *
+ * A fast flow needs its port as one of maps/direct_flows.h does, and is remembered here alone: when it
+ * began, and who has ended it.
+ *
  * A flow that is here is none that was translated: what is routed like one that is, gets another
  * source port (conn_new_direct()), and a connection that takes over the 5-tuple of an older flow
  * removes it (fast_flow_remove()). So most packets need no other lookup.
@@ -18,23 +21,27 @@
 #include "lib/flow.h"
 #include "lib/map.h"
 #include "lib/wire.h"
+#include "maps/direct_flows.h"
 #include "maps/settings.h"
 
 /* A UDP flow that was silent for so long has to begin again: conntrack forgets it, too. */
 #define FAST_UDP_SECONDS 30
+
+#define FAST_END_SHIFT 4
 
 enum fast_flow_state {
 	FAST_FROM_FIRST = 1, /* seen from one of both ends */
 	FAST_FROM_SECOND = 2,
 	FAST_BOTH = 3,	/* so the flow is fast */
 	FAST_ENDED = 4, /* a FIN or RST was seen; what follows it is fast, too */
+	FAST_ENDED_BY_BOTH = FAST_BOTH << FAST_END_SHIFT, /* bits of those that have ended it */
 	/* It is not fast, but it is known not to be translated, so no connection is looked for. */
 	FAST_NOT_TRANSLATED = 8,
 };
 
 struct fast_flow {
 	__u32 fingerprint;
-	__u16 second; /* of UDP: when a packet was seen, the lower bits */
+	__u16 second; /* of its last datagram, its SYN, or its end: the lower bits */
 	__u8 state;   /* bits of enum fast_flow_state */
 	__u8 passed;  /* packets after netfilter, and in the upper bits from which ends */
 };
@@ -88,18 +95,31 @@ static inline struct fast_flow *fast_flow_find(const struct flow *flow)
 	return place && place->fingerprint == fingerprint ? place : NULL;
 }
 
+/* Note a packet with FIN or RST. */
+static inline void fast_flow_end(struct fast_flow *place, __u8 from, __u8 tcp_flags)
+{
+	place->state |= FAST_ENDED |
+			(tcp_flags & TCP_RST ? FAST_ENDED_BY_BOTH : from << FAST_END_SHIFT);
+	place->second = direct_flow_now();
+}
+
 /*
- * True if a packet of TCP is of a flow that is known to be fast. A flow that has ended stays so for
- * what follows its end.
+ * True if a packet of TCP, which opens none, is of a flow that is known to be fast. A flow that has
+ * ended stays so for what follows its end.
  */
 static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 {
-	struct fast_flow *place = fast_flow_find(flow);
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
 
-	if (!place || !(place->state & FAST_BOTH) || tcp_flags & TCP_SYN)
+	if (!place || place->fingerprint != fingerprint || !(place->state & FAST_BOTH))
+		return false;
+	/* The answer to a SYN that did not come this way, with the ports of an older flow? */
+	if (tcp_flags & TCP_SYN && place->state & FAST_ENDED)
 		return false;
 	if (tcp_ends(tcp_flags))
-		place->state |= FAST_ENDED;
+		fast_flow_end(place, from, tcp_flags);
 	return true;
 }
 
@@ -109,6 +129,20 @@ static inline bool fast_flow_known(const struct flow *flow)
 	const struct fast_flow *place = fast_flow_find(flow);
 
 	return place && (place->state & FAST_BOTH) == FAST_BOTH;
+}
+
+/*
+ * The same as direct_flow_exists() for `routed`: a fast flow is remembered here, and in
+ * `direct_flows` only if the stack serves it.
+ */
+static inline bool fast_flow_exists(const struct settings *settings, const struct flow *routed,
+				    bool urgent)
+{
+	const struct fast_flow *place = fast_flow_find(routed);
+
+	return place && (place->state & FAST_BOTH) == FAST_BOTH &&
+	       direct_flow_holds(settings, routed->protocol, place->second,
+				 (place->state & FAST_ENDED_BY_BOTH) == FAST_ENDED_BY_BOTH, urgent);
 }
 
 /* A flow is translated from now on, so it is none of these. */
@@ -132,13 +166,14 @@ static inline bool fast_flow_tcp(const struct settings *settings, const struct f
 		return false;
 	if (tcp_opens(tcp_flags)) {
 		place->fingerprint = fingerprint;
+		place->second = direct_flow_now();
 		place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
 		return place->state;
 	}
 	if (place->fingerprint != fingerprint)
 		return false;
 	if (tcp_ends(tcp_flags)) {
-		place->state |= FAST_ENDED;
+		fast_flow_end(place, from, tcp_flags);
 	} else if (tcp_flags & TCP_SYN && place->state & FAST_ENDED) {
 		/* The answer to a SYN that did not come this way, with the ports of an older flow. */
 		place->state = 0;

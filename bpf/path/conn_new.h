@@ -275,6 +275,26 @@ static inline bool begins_untranslated(const struct settings *settings, const st
 	       ends_in_pod_range(settings, &packet->flow, packet->v4);
 }
 
+/* Let a first packet pass that is not translated, by the fast path or the stack. */
+static inline int first_packet_pass(struct __sk_buff *skb, const struct settings *settings,
+				    struct packet *packet)
+{
+	int way;
+
+	if (begins_untranslated(settings, packet))
+		fast_flow_note_untranslated(&packet->flow);
+	way = fast_path_direct(skb, settings, packet);
+	/* What is fast is remembered by that: fast_flow_exists(). */
+	if (way != TC_ACT_UNSPEC)
+		return way;
+	if (packet->direct)
+		direct_flow_note(&packet->flow);
+	/* Nothing of an older connection with its ports may be fast any more. */
+	if (settings->fast_path && tcp_opens(packet->tcp_flags))
+		fast_flow_remove(&packet->flow);
+	return TC_ACT_UNSPEC;
+}
+
 /* The step of a first packet whose backend is chosen. */
 static inline enum step opening_step(const struct choice *choice)
 {
@@ -287,7 +307,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 {
 	int verdict;
 
-	packet->untranslated = 0;
+	packet->untranslated = packet->direct = 0;
 	if (packet->reuse && !(packet->reuse & REUSE_CLEARED)) {
 		/* Then begin anew: the verifier would follow all of the rest once more. */
 		conn_new_clear(packet);
@@ -308,11 +328,8 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	if (verdict == VERDICT_DNAT)
 		return tail_call(skb, opening_step(&packet->choice));
 	fragment_passed(packet);
-	if (verdict == VERDICT_NONE) {
-		if (begins_untranslated(settings, packet))
-			fast_flow_note_untranslated(&packet->flow);
-		return fast_path_direct(skb, settings, packet);
-	}
+	if (verdict == VERDICT_NONE)
+		return first_packet_pass(skb, settings, packet);
 	if (verdict == VERDICT_REJECT || verdict == VERDICT_RESET)
 		return tail_call(skb, STEP_REJECT);
 	return TC_ACT_SHOT;

@@ -74,13 +74,10 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 	if (!owner && untranslated_possible(settings, packet)) {
 		packet->untranslated = 1;
 	} else if (!owner) {
-		/*
-		 * Each datagram is a first packet here; one of a flow already noted teaches
-		 * nothing.
-		 */
-		if (endpoint_known(&packet->flow.destination, packet->flow.destination_port,
-				   packet->flow.protocol) &&
-		    (direct_flow_note(&packet->flow) || packet->flow.protocol == PROTO_TCP))
+		packet->direct = endpoint_known(&packet->flow.destination,
+						packet->flow.destination_port,
+						packet->flow.protocol);
+		if (packet->direct)
 			netns_learn(skb, packet, true);
 		return VERDICT_NONE;
 	} else {

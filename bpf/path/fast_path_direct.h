@@ -11,8 +11,9 @@
 #include "lib/scratch.h"
 #include "lib/wire.h"
 #include "maps/cached_routes.h"
+#include "maps/connections.h"
 #include "maps/counters.h"
-#include "maps/direct_flows.h"
+#include "maps/destinations.h"
 #include "maps/endpoints.h"
 #include "maps/established_flows.h"
 #include "maps/fast_flows.h"
@@ -20,6 +21,7 @@
 #include "path/cached_route.h"
 #include "path/fast_path.h"
 #include "path/passes.h"
+#include "path/pod_netns.h"
 
 struct ipv4_frame {
 	__u8 addresses[MAC_BYTES];
@@ -42,14 +44,6 @@ static inline int forward_ipv4(struct __sk_buff *skb, const struct bpf_fib_looku
 	__builtin_memcpy(frame.addresses + MAC_BYTES / 2, to->smac, MAC_BYTES / 2);
 	frame.type = bpf_htons(ETHERTYPE_IPV4);
 	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
-}
-
-/* Note the end of a direct flow as egress would, which the packet does not pass, or not as a whole. */
-static inline void direct_flow_end_leaving(struct packet *packet)
-{
-	packet->after = packet->flow;
-	packet->after.hook = HOOK_EGRESS;
-	direct_flow_end(&packet->after, packet->tcp_flags);
 }
 
 /* True if a packet is of a flow that began between pods, and may skip netfilter. */
@@ -82,24 +76,56 @@ static inline int fast_path_forward(struct __sk_buff *skb, const struct settings
 	COUNT(fast_forwarded);
 	if (!cached->pod && !cached->peer)
 		egress_done_note(skb, settings);
-	if (tcp_ends(packet->tcp_flags) && (cached->peer || !cached->pod))
-		direct_flow_end_leaving(packet);
 	if (!cached->peer)
 		return redirect_to_neighbour(route);
 	return packet->v4 ? bpf_redirect_peer(cached->peer, 0) :
 			    redirect_to_peer(skb, route, cached->peer);
 }
 
-/* The same for a packet whose flow is known to be fast (PARSED_FAST). */
+/* True if there is an entry for a flow that begins at ingress, or for what becomes of it later. */
+static inline bool flow_has_entry(struct flow *flow)
+{
+	struct flow at_egress = *flow;
+
+	if (connection_find(flow))
+		return true;
+	at_egress.hook = HOOK_EGRESS;
+	if (connection_find(&at_egress))
+		return true;
+	flow_reverse(&at_egress, flow, HOOK_EGRESS);
+	return connection_find(&at_egress) != NULL;
+}
+
+/*
+ * True if a packet opens a connection that is fast from here on, without the steps of conn_new.h.
+ * If it is not, nothing of an older one with its ports may be.
+ */
+static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings *settings,
+				   struct packet *packet, bool routed)
+{
+	if (routed && !flow_has_entry(&packet->flow) &&
+	    fast_flow_tcp(settings, &packet->flow, packet->tcp_flags)) {
+		netns_learn(skb, packet, true);
+		return true;
+	}
+	fast_flow_remove(&packet->flow);
+	return false;
+}
+
+/*
+ * The same for a packet whose flow is known to be fast, or that opens a connection between pods, to
+ * no frontend (PARSED_FAST).
+ */
 static inline int fast_path_go_on(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)
 {
 	struct cached_route *cached = cached_route_find(skb, packet, &packet->flow, false);
 
-	if (tcp_ends(packet->tcp_flags))
-		direct_flow_end(&packet->flow, packet->tcp_flags);
-	return cached && cached->both_ways ? fast_path_forward(skb, settings, packet, cached) :
-					     TC_ACT_UNSPEC;
+	if (cached && !cached->both_ways)
+		cached = NULL;
+	if (tcp_opens(packet->tcp_flags) && !fast_path_opens(skb, settings, packet, cached != NULL))
+		return TC_ACT_UNSPEC;
+	return cached ? fast_path_forward(skb, settings, packet, cached) : TC_ACT_UNSPEC;
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "maps/connections.h"
 #include "maps/counters.h"
 #include "maps/direct_flows.h"
+#include "maps/fast_flows.h"
 #include "maps/netfilter_flows.h"
 #include "maps/settings.h"
 
@@ -153,7 +154,8 @@ static inline int routed_flow_take(const struct settings *settings, struct port_
 		if (i || !own)
 			routed->source_port = port_search_next(search, settings);
 		flow_reverse(&key, routed, HOOK_EGRESS);
-		if (!direct_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
+		if (!direct_flow_exists(settings, routed, urgent) &&
+		    !fast_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
 			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_CLOSED);
 		if (error && error != -EEXIST)
 			COUNT(dropped__connections_full);

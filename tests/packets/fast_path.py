@@ -184,7 +184,10 @@ def fast_path(node: Node) -> Iterator[FastPathTestbed]:
 
 
 def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
-    """Route the peers as the picture shows, and turn the fast path on."""
+    """Route the peers as the picture shows, and turn the fast path on.
+
+    Destinations are known, as on a node whose agent has written all: not all are looked up.
+    """
     router = "192.168.50.12" if peers.family == 4 else "fd50::12"
     for name in ("pod0", "pod1", "eth0"):
         testbed.write_interface(name)
@@ -194,6 +197,7 @@ def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
     testbed.route(peers.backend, "eth0", router)
     testbed.route(peers.external, "eth0")
     testbed.node.settings(fast_path=1)
+    testbed.node.service_networks()
 
 
 def limit(packet: Packet) -> int:

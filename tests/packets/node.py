@@ -337,12 +337,13 @@ class Node:
 
     def age_direct(self, seconds: int) -> None:
         """Set the time when each direct flow began or ended to so many seconds ago."""
-        found = self.pinned.map("direct_flows")
-        record = self.pinned.layout.maps["direct_flows"].value
         since = int(time.monotonic()) - seconds & 0xFFFF
-        for key, value in list(found.items()):
-            if any(value):
-                found.update(key, record.pack({**record.unpack(value), "since": since}))
+        for name, field in (("direct_flows", "since"), ("fast_flows", "second")):
+            found = self.pinned.map(name)
+            record = self.pinned.layout.maps[name].value
+            for key, value in list(found.items()):
+                if any(value):
+                    found.update(key, record.pack({**record.unpack(value), field: since}))
 
     def age_affinities(self, seconds: float) -> None:
         """Set the time of each client's last new connection to so many seconds ago."""

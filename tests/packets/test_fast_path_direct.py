@@ -241,19 +241,6 @@ def test_without_a_range_of_pods_nothing_direct_is_fast(
         assert same(testbed.to_stack("pod0" if sent else "eth0", packet), packet)
 
 
-def test_the_end_of_a_fast_direct_connection_frees_its_port_for_the_service(
-    tcp_testbed: FastPathTestbed, tcp_peers: Peers
-) -> None:
-    """The server's FIN goes directly into the pod and does not pass egress, which notes it else."""
-    peers, node = tcp_peers, tcp_testbed.node
-    peers.service(node, [peers.backend])
-    for sent, packet in conversation(peers, peers.client, peers.backend)[:-1]:
-        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
-    node.age_direct(5)
-    opened = tcp_testbed.to_neighbour("pod0", peers.opening(peers.client, peers.vip))
-    assert forwarded(opened, peers.opening(peers.client, peers.backend))
-
-
 def test_a_connection_through_a_service_may_have_the_ports_of_an_older_direct_one(
     tcp_testbed: FastPathTestbed, tcp_peers: Peers
 ) -> None:
