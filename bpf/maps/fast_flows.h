@@ -139,10 +139,16 @@ static inline bool fast_flow_exists(const struct settings *settings, const struc
 				    bool urgent)
 {
 	const struct fast_flow *place = fast_flow_find(routed);
+	__u8 ended_by;
 
-	return place && (place->state & FAST_BOTH) == FAST_BOTH &&
-	       direct_flow_holds(settings, routed->protocol, place->second,
-				 (place->state & FAST_ENDED_BY_BOTH) == FAST_ENDED_BY_BOTH, urgent);
+	if (!place || (place->state & FAST_BOTH) != FAST_BOTH)
+		return false;
+	ended_by = place->state & FAST_ENDED_BY_BOTH;
+	/* An older build did not write who has ended a flow, nor when. */
+	if (place->state & FAST_ENDED && !ended_by)
+		return false;
+	return direct_flow_holds(settings, routed->protocol, place->second,
+				 ended_by == FAST_ENDED_BY_BOTH, urgent);
 }
 
 /* A flow is translated from now on, so it is none of these. */

@@ -285,14 +285,9 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 		fast_flow_note_untranslated(&packet->flow);
 	way = fast_path_direct(skb, settings, packet);
 	/* What is fast is remembered by that: fast_flow_exists(). */
-	if (way != TC_ACT_UNSPEC)
-		return way;
-	if (packet->direct)
+	if (way == TC_ACT_UNSPEC && packet->direct)
 		direct_flow_note(&packet->flow);
-	/* Nothing of an older connection with its ports may be fast any more. */
-	if (settings->fast_path && tcp_opens(packet->tcp_flags))
-		fast_flow_remove(&packet->flow);
-	return TC_ACT_UNSPEC;
+	return way;
 }
 
 /* The step of a first packet whose backend is chosen. */

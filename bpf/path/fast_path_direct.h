@@ -98,18 +98,17 @@ static inline bool flow_has_entry(struct flow *flow)
 
 /*
  * True if a packet opens a connection that is fast from here on, without the steps of conn_new.h.
- * If it is not, nothing of an older one with its ports may be.
+ * If not, what is known of its 5-tuple stays: the packet may be forged, and a reverse path filter or
+ * another hop may drop it.
  */
 static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet, bool routed)
 {
-	if (routed && !flow_has_entry(&packet->flow) &&
-	    fast_flow_tcp(settings, &packet->flow, packet->tcp_flags)) {
-		netns_learn(skb, packet, true);
-		return true;
-	}
-	fast_flow_remove(&packet->flow);
-	return false;
+	if (!routed || flow_has_entry(&packet->flow) ||
+	    !fast_flow_tcp(settings, &packet->flow, packet->tcp_flags))
+		return false;
+	netns_learn(skb, packet, true);
+	return true;
 }
 
 /*

@@ -126,21 +126,52 @@ def test_a_direct_connection_may_have_the_ports_of_one_through_the_service_that_
 
 
 def fast(pair: Pair, packet: Packet) -> bool:
+    """Run ingress of the pod; return whether the packet takes the fast path."""
     return pair.testbed.run("ingress", "pod0", packet)[0] == REDIRECT
 
 
-def test_a_connection_that_begins_by_the_stack_is_not_fast_because_an_older_one_was(
+def test_a_forged_first_packet_does_not_take_a_connection_from_the_fast_path(pair: Pair) -> None:
+    """By another pod's interface: the stack's reverse path filter drops it."""
+    pair.direct()
+    forged = tcp(pair.client, pair.backend, "S")
+    assert same(pair.testbed.to_stack("pod1", forged), forged)
+    assert fast(pair, tcp(pair.client, pair.backend, "PA"))
+
+
+def test_a_first_packet_on_its_last_hop_does_not_take_a_connection_from_the_fast_path(
     pair: Pair,
 ) -> None:
-    """Conntrack knows it from its SYN on, so it has to see the rest."""
     pair.direct()
-    pair.testbed.write_interface("eth0", shortcut=False)
-    pair.testbed.write_interface("pod0", shortcut=False)
-    again = tcp(pair.client, pair.backend, "S")
-    assert same(pair.testbed.to_stack("pod0", again), again)
-    for name in ("eth0", "pod0"):
-        pair.testbed.write_interface(name)
-    assert not fast(pair, tcp(pair.client, pair.backend, "PA"))
+    last = hop(tcp(pair.client, pair.backend, "S"), 1)
+    assert same(pair.testbed.to_stack("pod0", last), last)
+    assert fast(pair, tcp(pair.client, pair.backend, "PA"))
+
+
+@pytest.mark.parametrize("port", [12345, 40001])
+def test_a_first_packet_that_enters_a_pod_by_its_interface_stays_fast(
+    pair: Pair, port: int
+) -> None:
+    """It passes egress there, which asks for ports of the masquerade range whose they are."""
+    peers, testbed = pair.peers, pair.testbed
+    client, near = peers.with_port(pair.client, port), peers.other_backend
+    peers.service(testbed.node, [near], "near", frontends=[peers.other_vip])
+    testbed.node.settings(fast_path=1, fast_outside=1)
+    testbed.forget_neighbour(near, "pod1")
+    sent = testbed.run("ingress", "pod0", tcp(client, near))
+    assert sent[0] == REDIRECT
+    testbed.egress("pod1", sent[1].payload, came_by="pod0")
+    assert testbed.run("ingress", "pod1", tcp(near, client, "SA"))[0] == REDIRECT
+
+
+def test_a_flow_that_ended_under_an_older_build_needs_no_port(pair: Pair) -> None:
+    """Which did not write who has ended it, nor when."""
+    pair.direct()
+    found = pair.testbed.node.pinned.map("fast_flows")
+    record = pair.testbed.node.pinned.layout.maps["fast_flows"].value
+    for key, value in list(found.items()):
+        if any(value):
+            found.update(key, record.pack({**record.unpack(value), "state": 7, "second": 0}))
+    assert pair.through_service() == pair.client
 
 
 def test_each_repeated_first_packet_is_fast(pair: Pair) -> None:
