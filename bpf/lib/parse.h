@@ -198,7 +198,7 @@ static inline bool opens_at_egress(const struct __sk_buff *skb, const struct set
 	       (!skb->ingress_ifindex || is_masquerade_port(settings, source));
 }
 
-/* True if a packet that opens a TCP connection at ingress is one between pods, and to no frontend. */
+/* True if a packet that opens a TCP connection is one between pods, and to no frontend. */
 static inline bool fast_flow_may_open(const struct settings *settings, const struct packet *packet)
 {
 	return ends_in_pod_range(settings, &packet->flow, packet->v4) &&

@@ -1,13 +1,13 @@
 /*
  * Direct flows: connections to a backend's own address, as far as they take the stack; those of the
- * fast path are in maps/fast_flows.h. They are not translated, but a client may
- * use one source port for such a connection and for one through a frontend that chose the same
- * backend. After routing both have the same 5-tuple, and no reply shows which of them it belongs
- * to. So the second one gets another source port. For that, first packets of direct flows to known
- * endpoints are remembered as fingerprints, in a table where a new one replaces the old one of the
- * same index. A fingerprint of another flow, or of one that has ended, changes a port number and
- * does no harm. But if they were never forgotten, a client with many direct connections would soon
- * have none of its own ports left. So TCP's end is noted, and what is silent loses its port in time.
+ * fast path are in maps/fast_flows.h. They are not translated, but a client may use one source port
+ * for such a connection and for one through a frontend that chose the same backend. After routing
+ * both have the same 5-tuple, and no reply shows which of them it belongs to. So the second one gets
+ * another source port. For that, first packets of direct flows to known endpoints are remembered as
+ * fingerprints, in a table where a new one replaces the old one of the same index. A fingerprint of
+ * another flow, or of one that has ended, changes a port number and does no harm. But if they were
+ * never forgotten, a client with many direct connections would soon have none of its own ports left.
+ * So TCP's end is noted, and what is silent loses its port in time.
  */
 #pragma once
 
@@ -106,8 +106,8 @@ static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
 }
 
 /*
- * True if a direct flow still needs its port. `since`: its last first packet, or its end.
- * `urgent`: there is no other port, so one of a flow that has just ended is taken, too.
+ * True if a direct flow still needs its port. `since`: its last first packet, its end, or
+ * the last datagram of a fast one. `urgent`: there is no other port, so one of a flow that has just ended is taken, too.
  */
 static inline bool direct_flow_holds(const struct settings *settings, __u8 protocol, __u16 since,
 				     bool ended, bool urgent)

@@ -6,8 +6,8 @@
  * both ways. (Of two endpoints either may have asked: members of a cluster all use the same port.)
  * Of two flows in one place the later one stays; the other goes on by the stack.
  *
- * A fast flow needs its port as one of maps/direct_flows.h does, and is remembered here alone: when it
- * began, and who has ended it.
+ * A fast flow needs its port as one of maps/direct_flows.h does, and is remembered here alone: when
+ * it began, and who has ended it.
  *
  * A flow that is here is none that was translated: what is routed like one that is, gets another
  * source port (conn_new_direct()), and a connection that takes over the 5-tuple of an older flow
@@ -85,14 +85,20 @@ static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *
 	return fast_flows.lookup(&index);
 }
 
-/* Return what is known of a flow, which may be of either direction, or NULL. */
-static inline struct fast_flow *fast_flow_find(const struct flow *flow)
+/* Return what is known of a flow, which may be of either direction, or NULL; and who has sent. */
+static inline struct fast_flow *fast_flow_find_from(const struct flow *flow, __u8 *from)
 {
 	__u32 fingerprint;
-	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, from);
 
 	return place && place->fingerprint == fingerprint ? place : NULL;
+}
+
+static inline struct fast_flow *fast_flow_find(const struct flow *flow)
+{
+	__u8 from;
+
+	return fast_flow_find_from(flow, &from);
 }
 
 /* Note a packet with FIN or RST. */
@@ -109,11 +115,10 @@ static inline void fast_flow_end(struct fast_flow *place, __u8 from, __u8 tcp_fl
  */
 static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 {
-	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *place = fast_flow_find_from(flow, &from);
 
-	if (!place || place->fingerprint != fingerprint || !(place->state & FAST_BOTH))
+	if (!place || !(place->state & FAST_BOTH))
 		return false;
 	/* The answer to a SYN that did not come this way, with the ports of an older flow? */
 	if (tcp_flags & TCP_SYN && place->state & FAST_ENDED)
@@ -160,9 +165,8 @@ static inline void fast_flow_remove(const struct flow *flow)
 		place->state = 0;
 }
 
-/* True if a packet of TCP is fast. */
-static inline bool fast_flow_tcp(const struct settings *settings, const struct flow *flow,
-				 __u8 tcp_flags)
+/* Note that a TCP flow between pods begins. True if it is fast. */
+static inline bool fast_flow_begin(const struct settings *settings, const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u8 from;
@@ -170,21 +174,22 @@ static inline bool fast_flow_tcp(const struct settings *settings, const struct f
 
 	if (!place)
 		return false;
-	if (tcp_opens(tcp_flags)) {
-		place->fingerprint = fingerprint;
-		place->second = direct_flow_now();
-		place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
-		return place->state;
-	}
-	if (place->fingerprint != fingerprint)
-		return false;
-	if (tcp_ends(tcp_flags)) {
-		fast_flow_end(place, from, tcp_flags);
-	} else if (tcp_flags & TCP_SYN && place->state & FAST_ENDED) {
-		/* The answer to a SYN that did not come this way, with the ports of an older flow. */
+	place->fingerprint = fingerprint;
+	place->second = direct_flow_now();
+	place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
+	return place->state;
+}
+
+/*
+ * Forget a flow that has ended: the packet with its ports, of a flow that is not fast, answers a SYN
+ * that did not come this way.
+ */
+static inline void fast_flow_forget_ended(const struct flow *flow)
+{
+	struct fast_flow *place = fast_flow_find(flow);
+
+	if (place && place->state & FAST_ENDED)
 		place->state = 0;
-	}
-	return place->state & FAST_BOTH;
 }
 
 /* Note that a TCP flow between pods begins, by the stack, and is not translated. */
@@ -213,7 +218,7 @@ static inline bool fast_flow_is_untranslated(const struct flow *flow)
 static inline bool fast_flow_udp(const struct settings *settings, const struct flow *flow,
 				 bool to_server)
 {
-	__u16 now = bpf_ktime_get_coarse_ns() / NS_PER_SECOND;
+	__u16 now = direct_flow_now();
 	__u32 fingerprint;
 	__u8 from;
 	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);

@@ -284,7 +284,7 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 	if (begins_untranslated(settings, packet))
 		fast_flow_note_untranslated(&packet->flow);
 	way = fast_path_direct(skb, settings, packet);
-	/* What is fast is remembered by that: fast_flow_exists(). */
+	/* A fast flow is remembered by that: fast_flow_exists(). */
 	if (way == TC_ACT_UNSPEC && packet->direct)
 		direct_flow_note(&packet->flow);
 	return way;

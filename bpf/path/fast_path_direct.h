@@ -13,7 +13,6 @@
 #include "maps/cached_routes.h"
 #include "maps/connections.h"
 #include "maps/counters.h"
-#include "maps/destinations.h"
 #include "maps/endpoints.h"
 #include "maps/established_flows.h"
 #include "maps/fast_flows.h"
@@ -51,8 +50,10 @@ static inline bool direct_flow_is_fast(const struct settings *settings, const st
 {
 	const struct flow *flow = &packet->flow;
 
-	if (flow->protocol == PROTO_TCP)
-		return fast_flow_tcp(settings, flow, packet->tcp_flags);
+	if (flow->protocol == PROTO_TCP && tcp_opens(packet->tcp_flags))
+		return fast_flow_begin(settings, flow);
+	if (flow->protocol == PROTO_TCP && packet->tcp_flags & TCP_SYN)
+		fast_flow_forget_ended(flow);
 	if (flow->protocol != PROTO_UDP)
 		return false;
 	return fast_flow_udp(settings, flow, false) ||
@@ -96,16 +97,23 @@ static inline bool flow_has_entry(struct flow *flow)
 	return connection_find(&at_egress) != NULL;
 }
 
+/* Return the route of a packet that is not translated. NULL if it takes the stack. */
+static inline struct cached_route *direct_route_find(struct __sk_buff *skb,
+						     const struct packet *packet)
+{
+	struct cached_route *cached = cached_route_find(skb, packet, &packet->flow, false);
+
+	return cached && cached->both_ways ? cached : NULL;
+}
+
 /*
- * True if a packet opens a connection that is fast from here on, without the steps of conn_new.h.
- * If not, what is known of its 5-tuple stays: the packet may be forged, and a reverse path filter or
- * another hop may drop it.
+ * True if a packet that has a route opens a connection that is fast from here on, without the steps
+ * of conn_new.h. If not, what is known of its 5-tuple stays: the packet may be forged.
  */
 static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings *settings,
-				   struct packet *packet, bool routed)
+				   struct packet *packet)
 {
-	if (!routed || flow_has_entry(&packet->flow) ||
-	    !fast_flow_tcp(settings, &packet->flow, packet->tcp_flags))
+	if (flow_has_entry(&packet->flow) || !fast_flow_begin(settings, &packet->flow))
 		return false;
 	netns_learn(skb, packet, true);
 	return true;
@@ -118,13 +126,11 @@ static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings 
 static inline int fast_path_go_on(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)
 {
-	struct cached_route *cached = cached_route_find(skb, packet, &packet->flow, false);
+	struct cached_route *cached = direct_route_find(skb, packet);
 
-	if (cached && !cached->both_ways)
-		cached = NULL;
-	if (tcp_opens(packet->tcp_flags) && !fast_path_opens(skb, settings, packet, cached != NULL))
+	if (!cached || (tcp_opens(packet->tcp_flags) && !fast_path_opens(skb, settings, packet)))
 		return TC_ACT_UNSPEC;
-	return cached ? fast_path_forward(skb, settings, packet, cached) : TC_ACT_UNSPEC;
+	return fast_path_forward(skb, settings, packet, cached);
 }
 
 /*
@@ -143,9 +149,8 @@ static inline int fast_path_direct(struct __sk_buff *skb, const struct settings 
 		return TC_ACT_UNSPEC;
 	if (settings->established && !established_goes_on(&packet->flow, packet->tcp_flags))
 		return TC_ACT_UNSPEC;
-	cached = cached_route_find(skb, packet, &packet->flow, false);
-	return cached && cached->both_ways &&
-			       (settings->established || direct_flow_is_fast(settings, packet)) ?
+	cached = direct_route_find(skb, packet);
+	return cached && (settings->established || direct_flow_is_fast(settings, packet)) ?
 		       fast_path_forward(skb, settings, packet, cached) :
 		       TC_ACT_UNSPEC;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import cast
 
@@ -28,6 +29,19 @@ def node(loaded: Node) -> Node:
     """A node without Services or connections."""
     loaded.reset()
     return loaded
+
+
+@pytest.fixture
+def without_lookup(node: Node) -> Iterator[Node]:
+    """A node that drops every packet that it looks up.
+
+    In the place of the program for that is the one that masquerades known connections.
+    """
+    steps = node.pinned.map("steps")
+    first = struct.pack("=I", node.pinned.layout.constant("STEP_FIRST"))
+    steps.update(first, struct.pack("=I", node.pinned.program("step_masquerade")))
+    yield node
+    steps.update(first, struct.pack("=I", node.pinned.program("step_first")))
 
 
 @pytest.fixture(params=ALL_PEERS, ids=str)

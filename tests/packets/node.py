@@ -338,12 +338,16 @@ class Node:
     def age_direct(self, seconds: int) -> None:
         """Set the time when each direct flow began or ended to so many seconds ago."""
         since = int(time.monotonic()) - seconds & 0xFFFF
-        for name, field in (("direct_flows", "since"), ("fast_flows", "second")):
-            found = self.pinned.map(name)
-            record = self.pinned.layout.maps[name].value
-            for key, value in list(found.items()):
-                if any(value):
-                    found.update(key, record.pack({**record.unpack(value), field: since}))
+        self.set_fields("direct_flows", since=since)
+        self.set_fields("fast_flows", second=since)
+
+    def set_fields(self, name: str, **fields: int) -> None:
+        """Set fields of all entries of a map that are not empty."""
+        found = self.pinned.map(name)
+        record = self.pinned.layout.maps[name].value
+        for key, value in list(found.items()):
+            if any(value):
+                found.update(key, record.pack({**record.unpack(value), **fields}))
 
     def age_affinities(self, seconds: float) -> None:
         """Set the time of each client's last new connection to so many seconds ago."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 from scapy.layers.inet import ICMP
@@ -16,19 +15,6 @@ from tests.packets.packet import ip, same, udp
 from tests.packets.peers import UDP_PEERS, Peers, address_of
 
 STRANGE = {4: "203.0.113.7", 6: "fd99::7"}
-
-
-@pytest.fixture
-def without_lookup(node: Node) -> Iterator[Node]:
-    """A node that drops every packet that it looks up.
-
-    In the place of the program for that is the one that masquerades known connections.
-    """
-    steps = node.pinned.map("steps")
-    first = struct.pack("=I", node.pinned.layout.constant("STEP_FIRST"))
-    steps.update(first, struct.pack("=I", node.pinned.program("step_masquerade")))
-    yield node
-    steps.update(first, struct.pack("=I", node.pinned.program("step_first")))
 
 
 def looked_up(node: Node, address: str, port: int = 53) -> bool:
