@@ -6,86 +6,28 @@ repeated here with programs from a file.
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 
-import bpfsvc
-from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.datapath.build import builder, bytecode
 from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
-from bpfsvc.datapath.build.installation import begin_install, install
-from bpfsvc.datapath.build.source import CSource, load
-from bpfsvc.datapath.maps.layout import Layout
-from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.lab import sandbox
-from tests.packets.node import SIZES, Node
+from tests.packets.cached_node import OLDER, SOURCE, CachedNode, never, put
+from tests.packets.fragment import PAYLOAD
+from tests.packets.fragment import cut as fragments
+from tests.packets.node import Node
 from tests.packets.packet import same, udp
 from tests.packets.peers import ALL_PEERS, Peers
 from tests.packets.refusals import refused as is_refused
-from tests.packets.test_fragments import PAYLOAD
-from tests.packets.test_fragments import cut as fragments
 from tests.packets.test_gc_program import established
 from tests.packets.test_migration import connect_all, map_id, works
 
-SOURCE = load(SIZES)
-OLDER = load(replace(SIZES, max_connections=8192))
-
 STACK, ADD = 10, 0x07
 """The register of the stack, and the instruction by which its addresses are calculated."""
-
-OTHER_USER = 65534
-"""Some user id other than root's."""
-
-
-def never(*_: Any, **__: Any) -> NoReturn:
-    raise AssertionError("the compiler was started")
-
-
-class CachedNode(Node):
-    """A node that looks for its builds in a directory."""
-
-    def __init__(self, directory: Path, cache: Path, source: CSource = SOURCE) -> None:
-        self.cache = cache
-        super().__init__(directory, source)
-
-    def load(self, source: CSource) -> None:
-        self._use(install(self.root, source, print, self.cache))
-
-
-def put(cache: Path, source: CSource, data: bytes) -> Path:
-    """Write a file into a directory as the agent does; return its path."""
-    BytecodeCache(cache, source.code_digest, print).write(data)
-    return cache / f"{source.code_digest}.bytecode"
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of compiled programs after the first boot of a version."""
-    sandbox.require()
-    directory = tmp_path_factory.mktemp("var") / "lib" / "cache"
-    root = PinRoot(sandbox.BPF_ROOT / "first-boot")
-    messages: list[str] = []
-    install(root, SOURCE, messages.append, directory).pinned.close()
-    root.remove()
-    assert messages == []
-    return directory
-
-
-@pytest.fixture(scope="module")
-def compiled(cache: Path) -> bytes:
-    """What the compiler makes of the sources."""
-    (file,) = cache.iterdir()
-    return file.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -156,237 +98,6 @@ def test_a_program_and_its_subprograms_fit_on_the_stack_of_linux_6_1(compiled: b
             together[program.name] = own + max(called)
     assert set(together) == {"connect4", "connect6", "sendmsg4", "sendmsg6", "explain", "gc"}
     assert not {name: size for name, size in together.items() if size > 512}
-
-
-class Setup:
-    """A directory with a good file, a node's pins, and the messages of installing there."""
-
-    def __init__(self, directory: Path, root: PinRoot, compiled: bytes) -> None:
-        self.file = put(directory, SOURCE, compiled)
-        self.root = root
-        self.compiled = compiled
-        self.build = Bytecode.decode(compiled, SOURCE.code_digest)
-        self.compilations = 0
-        self.messages: list[str] = []
-
-    def install(self) -> None:
-        """Install as the first boot does; the compiler's result is prepared."""
-        self.messages.clear()
-        self.compilations = 0
-        install(self.root, SOURCE, self.messages.append, self.file.parent).pinned.close()
-        self.root.remove()
-
-    def compile_source(self, _source: CSource) -> bytes:
-        """Return the prepared result instead of compiling."""
-        self.compilations += 1
-        return self.compiled
-
-
-@pytest.fixture
-def setup(compiled: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    setup = Setup(tmp_path / "cache", PinRoot(sandbox.BPF_ROOT / tmp_path.name), compiled)
-    monkeypatch.setattr(builder, "compile_source", setup.compile_source)
-    yield setup
-    setup.root.remove()
-
-
-@pytest.mark.slow
-def test_the_compiler_is_started_only_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first boot leaves its result for the second, readable by root only."""
-    monkeypatch.setattr(subprocess, "run", never)
-    root = PinRoot(sandbox.BPF_ROOT / "second-boot")
-    messages: list[str] = []
-    install(root, SOURCE, messages.append, cache).pinned.close()
-    root.remove()
-    assert messages == []
-    (file,) = cache.iterdir()
-    assert (file.name, file.stat().st_mode & 0o777) == (f"{SOURCE.code_digest}.bytecode", 0o600)
-    assert "bcc" not in sys.modules
-
-
-def test_without_a_directory_nothing_is_stored_or_read(setup: Setup) -> None:
-    setup.file.unlink()
-    install(setup.root, SOURCE, setup.messages.append).pinned.close()
-    assert (setup.compilations, setup.messages) == (1, [])
-    assert list(setup.file.parent.iterdir()) == []
-
-
-def damaged(setup: Setup) -> None:
-    """Flip one bit."""
-    data = bytearray(setup.compiled)
-    data[len(data) // 2] ^= 1
-    put(setup.file.parent, SOURCE, bytes(data))
-
-
-def truncated(setup: Setup) -> None:
-    """Remove the end."""
-    put(setup.file.parent, SOURCE, setup.compiled[:-1000])
-
-
-def empty(setup: Setup) -> None:
-    """Write an empty file."""
-    put(setup.file.parent, SOURCE, b"")
-
-
-def of_another_machine(setup: Setup) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "machine", lambda: "s390x big")
-        put(setup.file.parent, SOURCE, setup.build.encode())
-
-
-def of_another_version(setup: Setup) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "VERSION", [0, bpfsvc.__version__])
-        put(setup.file.parent, SOURCE, setup.build.encode())
-
-
-def of_another_build(setup: Setup) -> None:
-    another = replace(setup.build, layout=Layout("another", setup.build.layout.maps))
-    put(setup.file.parent, SOURCE, another.encode())
-
-
-def refused(setup: Setup) -> None:
-    """Write a build of which the kernel refuses one program."""
-    put(setup.file.parent, SOURCE, spoilt(setup.build))
-
-
-def of_another_user(setup: Setup) -> None:
-    os.chown(setup.file, OTHER_USER, 0)
-
-
-def open_to_a_group(setup: Setup) -> None:
-    setup.file.chmod(0o660)
-
-
-def open_to_all(setup: Setup) -> None:
-    setup.file.chmod(0o602)
-
-
-def a_link(setup: Setup) -> None:
-    """Replace the file by a link to a good file."""
-    elsewhere = setup.file.rename(setup.file.parent.parent / "elsewhere")
-    setup.file.symlink_to(elsewhere)
-
-
-def spoilt(build: Bytecode, name: str = "gc") -> bytes:
-    """Return a build of which one program begins with an instruction that no verifier accepts."""
-    programs = (
-        replace(one, code=bytes(8) + one.code[8:]) if one.name == name else one
-        for one in build.programs
-    )
-    return replace(build, programs=tuple(programs)).encode()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (damaged, "is damaged"),
-        (truncated, "is damaged"),
-        (empty, "is damaged"),
-        (of_another_machine, "is of another machine: s390x big, and this is "),
-        (of_another_version, "was written by another version of bpfsvc"),
-        (of_another_build, "is of other sources"),
-        (refused, "does not load: this kernel"),
-        (of_another_user, "could have been written by others"),
-        (open_to_a_group, "could have been written by others"),
-        (open_to_all, "could have been written by others"),
-        (a_link, "cannot be read: "),
-    ],
-    ids=lambda case: getattr(case, "__name__", ""),
-)
-def test_an_unusable_file_is_replaced_and_one_line_reports_it(
-    setup: Setup, change: Callable[[Setup], None], reason: str
-) -> None:
-    change(setup)
-    setup.install()
-    (line,) = setup.messages
-    assert line.startswith(f"compiling anew: {setup.file} {reason}")
-    assert "\n" not in line
-    assert setup.compilations == 1
-    assert setup.file.read_bytes() == setup.compiled
-
-
-@pytest.mark.parametrize("which", ["itself", "above"])
-def test_a_directory_that_others_may_write_to_is_left_alone(setup: Setup, which: str) -> None:
-    """Other users who may rename files there could replace them with their own."""
-    directory = setup.file.parent if which == "itself" else setup.file.parent.parent
-    directory.chmod(0o777)
-    setup.file.write_bytes(b"theirs")
-    setup.install()
-    assert setup.messages == [f"compiled programs are not kept: others may write to {directory}"]
-    assert setup.compilations == 1
-    assert setup.file.read_bytes() == b"theirs"
-
-
-def test_a_parent_directory_may_be_writable_for_all_if_it_is_sticky(setup: Setup) -> None:
-    """Like /tmp: there users cannot remove each other's files."""
-    setup.file.parent.parent.chmod(0o1777)
-    setup.install()
-    assert (setup.compilations, setup.messages) == (0, [])
-
-
-@pytest.mark.parametrize("below", [".", "cache"])
-def test_a_file_in_place_of_the_directory_is_reported_and_ignored(setup: Setup, below: str) -> None:
-    """Or in place of a parent directory."""
-    obstacle = setup.file.parent.with_name("obstacle")
-    obstacle.write_text("in the way")
-    setup.file = obstacle / below / setup.file.name
-    setup.install()
-    (line,) = setup.messages
-    assert line.startswith(f"compiled programs are not kept: {obstacle}")
-    assert setup.compilations == 1
-
-
-def test_programs_that_the_kernel_refuses_are_not_stored(setup: Setup) -> None:
-    """The error names the program that was compiled just now, and no pins are left."""
-    setup.file.unlink()
-    setup.compiled = spoilt(setup.build)
-    with pytest.raises(SystemUnfit, match=r"refuses the program gc: .*Invalid argument"):
-        setup.install()
-    assert not setup.file.exists()
-    assert not setup.root.next.exists()
-
-
-def test_maps_in_use_stay_when_the_kernel_refuses_a_program_later(setup: Setup) -> None:
-    """Services are being written to them; the programs that are compiled then find them there."""
-    put(setup.file.parent, SOURCE, spoilt(setup.build, "egress"))
-    errors: list[Exception] = []
-    installation = begin_install(setup.root, SOURCE, setup.messages.append, setup.file.parent)
-    installation.on_failure(errors.append)
-    pinned = installation.pinned
-    pinned.map("services").update(bytes(4), bytes(pinned.map("services").value_size))
-    installation.wait()
-    assert (setup.compilations, errors) == (1, [])
-    after = Pinned(setup.root.next)
-    assert pinned.program("egress")
-    assert map_id(after, "services") == map_id(pinned, "services")
-    assert after.map("services").lookup(bytes(4)) is not None
-    after.close()
-    pinned.close()
-
-
-def test_a_refusal_while_maps_are_in_use_is_reported_at_once_and_to_those_who_wait(
-    setup: Setup,
-) -> None:
-    """The agent may be waiting for its API server."""
-    setup.compiled = spoilt(setup.build, "egress")
-    errors: list[Exception] = []
-    installation = begin_install(setup.root, SOURCE, setup.messages.append)
-    installation.on_failure(errors.append)
-    with pytest.raises(SystemUnfit, match="refuses the program egress") as caught:
-        installation.wait()
-    installation.end_loading()
-    assert errors == [caught.value]
-    installation.pinned.close()
-
-
-def test_old_builds_are_removed(setup: Setup) -> None:
-    """Three are kept, for a return to the version before and back again."""
-    for number in range(4):
-        BytecodeCache(setup.file.parent, f"{number:016x}", print).write(b"")
-    names = {file.name for file in setup.file.parent.iterdir()}
-    assert len(names) == 3
-    assert setup.file.name not in names
 
 
 def test_an_upgrade_from_a_file_takes_over_connections_and_shares_other_maps(

@@ -20,11 +20,11 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from bpfsvc.services.entries import Policies, Policy
+from tests.packets.fragment import PAYLOAD, cut, waits
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import LINK, ip, same
 from tests.packets.peers import Peers, address_of
 from tests.packets.refusals import refused
-from tests.packets.test_fragments import PAYLOAD, cut, waits
 from tests.packets.test_priority_tags import PRIORITY
 
 SERVE, DROP = Policy(0, 1, False, False), Policy(0, 0, False, False)

@@ -15,11 +15,11 @@ from scapy.packet import Packet
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.extension_headers import with_headers
 from tests.packets.fast_path import WEB_PORT, FastPathTestbed, fast_packets, forwarded, hop
+from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT
 from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
-from tests.packets.test_fragments import PAYLOAD, cut
 
 
 class Opened(NamedTuple):

@@ -10,6 +10,7 @@ from scapy.layers.inet import IP
 
 from bpfsvc.agent.connection_gc import ConnectionGc
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
+from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT, UNSPEC
 from tests.packets.packet import same, tcp, udp
@@ -17,7 +18,6 @@ from tests.packets.peers import Peers, address_of
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_fast_path_bridge import be_neighbour, put_on_bridge
 from tests.packets.test_fast_path_outside import _with_options
-from tests.packets.test_fragments import PAYLOAD, cut
 from tests.packets.untranslated import (
     PORT,
     RANGE,

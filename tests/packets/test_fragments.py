@@ -10,7 +10,7 @@ import itertools
 import time
 
 import pytest
-from scapy.layers.inet import IP, UDP, IPOption_Security, fragment
+from scapy.layers.inet import IP, UDP, IPOption_Security
 from scapy.layers.inet6 import (
     ICMPv6EchoRequest,
     IPv6ExtHdrDestOpt,
@@ -18,43 +18,19 @@ from scapy.layers.inet6 import (
     IPv6ExtHdrHopByHop,
     PadN,
 )
-from scapy.packet import Packet, Raw
+from scapy.packet import Packet
 
 from bpfsvc.lab.patience import wait
 from tests.packets.extension_headers import with_headers
-from tests.packets.node import REDIRECT, UNSPEC, Node
+from tests.packets.fragment import PAYLOAD, SIZE, cut, waits
+from tests.packets.node import UNSPEC, Node
 from tests.packets.packet import ip, same, tcp, udp
 from tests.packets.peers import ALL_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 
-PAYLOAD = bytes(number * 7 & 0xFF for number in range(3500))
-
 SCENES_OF_SUMS = [one for one in ALL_PEERS if one.protocol != "SCTP"]
 
 UDP6 = UDP_PEERS[1]
-
-SIZE = 1200
-"""Bytes of every fragment but the last, a multiple of 8."""
-
-
-def cut(packet: Packet, number: int = 77, size: int = SIZE) -> list[Packet]:
-    """Cut a packet into fragments that share an identification."""
-    if packet.version == 4:
-        whole = packet.copy()
-        whole.id = number
-        return [
-            IP(bytes(one))
-            for one in fragment(whole, size)  # type: ignore[no-untyped-call]
-        ]
-    data = bytes(packet.payload)
-    return [
-        ip(packet.src, packet.dst)
-        / IPv6ExtHdrFragment(
-            nh=type(packet)(bytes(packet)).nh, offset=at // 8, m=at + size < len(data), id=number
-        )
-        / Raw(data[at : at + size])
-        for at in range(0, len(data), size)
-    ]
 
 
 def translated(node: Node, packets: list[Packet], wanted: list[Packet]) -> bool:
@@ -120,12 +96,6 @@ def test_fragments_after_the_first_pass_in_any_order(node: Node, peers: Peers) -
 def fragments_of(node: Node) -> list[tuple[bytes, bytes]]:
     """Return the entries of the map of fragments."""
     return list(node.pinned.map("fragments").items())
-
-
-def waits(node: Node, packet: Packet) -> bool:
-    """True if a packet is sent unchanged into the interface that it came from, to wait."""
-    verdict, after = node.run("ingress", packet)
-    return verdict == REDIRECT and same(after, packet)
 
 
 def test_a_fragment_that_overtook_the_first_waits_until_that_has_passed(

@@ -10,12 +10,12 @@ import pytest
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet
 
+from tests.packets.fragment import cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT, UNSPEC, Node
 from tests.packets.packet import LINK
 from tests.packets.peers import Peers, address_of
 from tests.packets.refusals import is_reset, reset, unreachable
-from tests.packets.test_fragments import cut
 
 PRIORITY = Dot1Q(prio=5, vlan=0)
 OF_PROVIDER = Dot1AD(prio=3, vlan=0)

@@ -17,6 +17,7 @@ from scapy.packet import Packet
 from bpfsvc.services.entries import Policies, Policy
 from bpfsvc.services.schedulers import Schedule
 from tests.packets.extension_headers import with_headers
+from tests.packets.fragment import cut
 from tests.packets.icmp_errors import error
 from tests.packets.loads import Loaded
 from tests.packets.node import SHOT, UNSPEC, Node
@@ -24,7 +25,6 @@ from tests.packets.packet import ip, same
 from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 from tests.packets.test_echo import ECHO, ping
-from tests.packets.test_fragments import cut
 
 TCP4, TCP6 = TCP_PEERS
 UDP4, SCTP4 = UDP_PEERS[0], SCTP_PEERS[0]

@@ -1,0 +1,60 @@
+"""A node whose programs come from a file: builds are stored in a directory, as on a real node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.build.installation import install
+from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.lab import sandbox
+from tests.packets.node import SIZES, Node
+
+SOURCE = load(SIZES)
+OLDER = load(replace(SIZES, max_connections=8192))
+
+
+def never(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("the compiler was started")
+
+
+class CachedNode(Node):
+    """A node that looks for its builds in a directory."""
+
+    def __init__(self, directory: Path, cache: Path, source: CSource = SOURCE) -> None:
+        self.cache = cache
+        super().__init__(directory, source)
+
+    def load(self, source: CSource) -> None:
+        self._use(install(self.root, source, print, self.cache))
+
+
+def put(cache: Path, source: CSource, data: bytes) -> Path:
+    """Write a file into a directory as the agent does; return its path."""
+    BytecodeCache(cache, source.code_digest, print).write(data)
+    return cache / f"{source.code_digest}.bytecode"
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of compiled programs after the first boot of a version."""
+    sandbox.require()
+    directory = tmp_path_factory.mktemp("var") / "lib" / "cache"
+    root = PinRoot(sandbox.BPF_ROOT / "first-boot")
+    messages: list[str] = []
+    install(root, SOURCE, messages.append, directory).pinned.close()
+    root.remove()
+    assert messages == []
+    return directory
+
+
+@pytest.fixture(scope="session")
+def compiled(cache: Path) -> bytes:
+    """What the compiler makes of the sources."""
+    (file,) = cache.iterdir()
+    return file.read_bytes()
