@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import bisect
+import difflib
 import json
 import re
 import ssl
@@ -24,6 +25,9 @@ from tests.kube.requests import Answer, Stream, path, send
 
 _HEADERS = ("content-type", "cache-control", "retry-after")
 _NUMBER = re.compile(r"\b\d+\b")
+
+
+Query = dict[str, Any]
 
 
 class Restartable(Protocol):
@@ -254,6 +258,14 @@ class Pair:
         version = fields["rv"]
         # How a server writes the key where the next page starts is its own business.
         return self._rank(version) if version > 0 else version
+
+
+def assert_same(two: tuple[Seen, Seen], question: object = "") -> Seen:
+    """Fail with what differs; return the answer of the real server."""
+    real, lab = (json.dumps(each._asdict(), indent=1, sort_keys=True).splitlines() for each in two)
+    differing = list(difflib.unified_diff(real, lab, "real", "lab", lineterm=""))
+    assert not differing, "\n".join([str(question), *differing])
+    return two[0]
 
 
 class Pages:

@@ -7,92 +7,28 @@ beside the one that ends initial events, and the words about the syntax of a que
 
 from __future__ import annotations
 
-import difflib
-import json
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from bpfsvc.lab import objects
-from bpfsvc.lab.apiserver import ApiServer
-from tests.apiserver.fixtures import Certificates
-from tests.apiserver.kubernetes import KubeApiServer
-from tests.apiserver.pair import Pair, Seen
-from tests.apiserver.test_events import MOMENT, PLACE, event
+from tests.apiserver.pair import Pair, Query, Seen, assert_same
+from tests.apiserver.pair_fixtures import FOREIGN
+from tests.apiserver.test_events import PLACE, event
 from tests.kube.requests import SERVICES, SLICES
 
 pytestmark = pytest.mark.kubernetes
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
-FOREIGN = "service.kubernetes.io/service-proxy-name"
 AGENT = {"labelSelector": f"!{FOREIGN}", "fieldSelector": "spec.clusterIP!=None"}
 BEFORE = "before"
 """In a query: the version before the last change that ``world`` makes."""
-
-Query = dict[str, Any]
-
-
-@pytest.fixture(scope="module", params=["served", "recorded"])
-def servers(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    certificates: Certificates,
-) -> Iterator[tuple[KubeApiServer, str]]:
-    """A real server with an etcd of today, and with one that is too old for WatchList."""
-    real = KubeApiServer(
-        tmp_path_factory.mktemp("kubernetes"),
-        certificates.server,
-        certificates.server_key,
-        says_newer=request.param == "served",
-    )
-    try:
-        real.start()
-        yield real, request.param
-    finally:
-        real.stop()
-
-
-@pytest.fixture(scope="module")
-def pair(servers: tuple[KubeApiServer, str]) -> Iterator[Pair]:
-    """Both servers, with some Services, slices, nodes and pods."""
-    real, watch_list = servers
-    with ApiServer(watch_list=watch_list) as lab:
-        lab.start()
-        both = Pair(real, lab)
-        try:
-            world(both)
-            yield both
-        finally:
-            both.close()
-
-
-def world(pair: Pair) -> None:
-    for name in ("n1", "n2"):
-        pair.put(objects.node(name, ("192.0.2.1",)))
-    for name in ("a", "b", "c"):
-        pair.put(objects.service(name, ()))
-        pair.put(objects.endpoint_slice(name, [objects.endpoint("10.0.0.1")], name=f"{name}-1"))
-    pair.put(objects.service("none", (), clusterIP="None"))
-    pair.put(objects.service("foreign", (), labels={FOREIGN: "x", "tier": "db"}))
-    pair.put(objects.service("labelled", (), labels={"tier": "web"}))
-    pair.before = pair.version
-    pair.put(objects.service("d", ()))
 
 
 def resolved(pair: Pair, query: Query) -> Query:
     """Put the version in the place of its name."""
     return {name: pair.before if value == BEFORE else value for name, value in query.items()}
-
-
-def assert_same(two: tuple[Seen, Seen], question: object = "") -> Seen:
-    """Fail with what differs; return the answer of the real server."""
-    real, lab = (json.dumps(each._asdict(), indent=1, sort_keys=True).splitlines() for each in two)
-    differing = list(difflib.unified_diff(real, lab, "real", "lab", lineterm=""))
-    assert not differing, "\n".join([str(question), *differing])
-    return two[0]
 
 
 LISTS: list[Query] = [
@@ -300,52 +236,6 @@ def test_a_method_that_is_not_there_is_refused_in_the_same_way(pair: Pair) -> No
     """For a collection."""
     for method in ("POST", "PUT"):
         assert assert_same(pair.send(method, SERVICES, {})).status == 405
-
-
-MERGE = "application/merge-patch+json"
-WRONG_EVENTS: list[Query] = [
-    {"eventTime": None},
-    {"eventTime": "yesterday"},
-    {"reportingController": ""},
-    {"reportingController": "a b"},
-    {"reportingInstance": "x" * 129},
-    {"action": ""},
-    {"reason": ""},
-    {"type": "Bad"},
-    {"note": "x" * 1025},
-    {"series": {"count": 1, "lastObservedTime": MOMENT}},
-    {"series": {"count": 1}},
-    {"kind": "Foo"},
-    {"apiVersion": "v1"},
-    {"metadata": {"namespace": "default"}},
-    {"metadata": {"name": "Upper_", "namespace": "default"}},
-    {"metadata": {"name": "x", "namespace": "other"}},
-]
-
-
-@pytest.mark.parametrize("wrong", WRONG_EVENTS, ids=lambda each: str(each)[:40])
-def test_a_wrong_event_is_refused_in_the_same_way(pair: Pair, wrong: Query) -> None:
-    """With the same causes."""
-    assert assert_same(pair.send("POST", PLACE, event("wrong") | wrong)).status in (400, 422)
-
-
-def test_an_event_is_kept_and_patched_in_the_same_way(pair: Pair) -> None:
-    """What the agent's recorder does, and its conflicts."""
-    series = {"series": {"count": 2, "lastObservedTime": MOMENT}}
-    steps: list[tuple[str, str, Query, str]] = [
-        ("POST", PLACE, event("n1.1", note="a text"), "application/json"),
-        ("POST", PLACE, event("n1.1"), "application/json"),
-        ("PATCH", f"{PLACE}/n1.1", series, MERGE),
-        ("PATCH", f"{PLACE}/n1.1", {"series": {"count": 1}}, MERGE),
-        ("PATCH", f"{PLACE}/n1.1", {"reason": "Other"}, MERGE),
-        ("PATCH", f"{PLACE}/n1.1", {"note": "other"}, MERGE),
-        ("PATCH", f"{PLACE}/n1.1", series, "application/json"),
-        ("PATCH", f"{PLACE}/n1.2", series, MERGE),
-        ("GET", f"{PLACE}/n1.1", {}, "application/json"),
-        ("GET", f"{PLACE}/n1.2", {}, "application/json"),
-    ]
-    codes = [assert_same(pair.send(*step)).status for step in steps]
-    assert codes == [201, 409, 200, 422, 422, 422, 415, 404, 200, 404]
 
 
 @pytest.mark.parametrize("seed", range(3))
