@@ -43,6 +43,15 @@ class End:
         """Change attributes of the link (``mtu=``, ``state=``, ``master=`` ...)."""
         self.namespace.netlink.link("set", index=self.index, **attributes)
 
+    def await_carrier(self) -> None:
+        """Wait until the link sends: until carrier is noticed, the kernel drops what it gets."""
+
+        def sends() -> bool:
+            (link,) = self.namespace.netlink.link("get", index=self.index)
+            return bool(link.get("operstate") == "UP")
+
+        wait(sends, f"{self.name} has carrier")
+
     def offload(self, feature: str, on: bool) -> None:
         """Turn on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
 

@@ -62,6 +62,8 @@ class Stacked:
             address = ipaddress.ip_address(backend)
             links.add_route(here, links.host_route(address), self.vrrp)
             links.add_neighbour(self.vrrp, address, self._far.mac)
+        for end in (self._far, self.eth0, self.vrrp, cali0):
+            end.await_carrier()
         with here.entered():
             attacher = interfaces.Attacher(node.root, "clsact", 1)
             for end in (self.eth0, self.vrrp, cali0):
