@@ -37,7 +37,15 @@ enum fast_flow_state {
 	FAST_ENDED_BY_BOTH = FAST_BOTH << FAST_END_SHIFT, /* bits of those that have ended it */
 	/* It is not fast, but it is known not to be translated, so no connection is looked for. */
 	FAST_NOT_TRANSLATED = 8,
+	FAST_ANSWERED = 0x40, /* a SYN with ACK was seen */
 };
+
+/*
+ * A SYN that comes again within so many seconds belongs to the same attempt. If there was no answer
+ * to the first, the stack serves the rest: answers may come by a port of a bridge that has no
+ * programs yet, and netfilter drops them where it has not seen the SYN.
+ */
+#define FAST_ATTEMPT_SECONDS 60
 
 struct fast_flow {
 	__u32 fingerprint;
@@ -120,9 +128,12 @@ static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 
 	if (!place || !(place->state & FAST_BOTH))
 		return false;
-	/* The answer to a SYN that did not come this way, with the ports of an older flow? */
-	if (tcp_flags & TCP_SYN && place->state & FAST_ENDED)
-		return false;
+	if (tcp_flags & TCP_SYN) {
+		/* The answer to a SYN that did not come this way, with the ports of an older flow? */
+		if (place->state & FAST_ENDED)
+			return false;
+		place->state |= FAST_ANSWERED;
+	}
 	if (tcp_ends(tcp_flags))
 		fast_flow_end(place, from, tcp_flags);
 	return true;
@@ -165,17 +176,34 @@ static inline void fast_flow_remove(const struct flow *flow)
 		place->state = 0;
 }
 
+/*
+ * True if a SYN at `now` is one of a fast flow again, without an answer before, or again one of a
+ * flow that was left to the stack so.
+ */
+static inline bool fast_flow_is_unanswered(const struct fast_flow *place, __u16 now)
+{
+	__u16 since = now - place->second;
+
+	return since && since <= FAST_ATTEMPT_SECONDS &&
+	       (place->state == FAST_BOTH || place->state == FAST_NOT_TRANSLATED);
+}
+
 /* Note that a TCP flow between pods begins. True if it is fast. */
 static inline bool fast_flow_begin(const struct settings *settings, const struct flow *flow)
 {
+	__u16 now = direct_flow_now();
 	__u32 fingerprint;
 	__u8 from;
 	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
 
 	if (!place)
 		return false;
+	if (place->fingerprint == fingerprint && fast_flow_is_unanswered(place, now)) {
+		place->state = FAST_NOT_TRANSLATED;
+		return false;
+	}
 	place->fingerprint = fingerprint;
-	place->second = direct_flow_now();
+	place->second = now;
 	place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
 	return place->state;
 }

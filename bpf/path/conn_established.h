@@ -11,6 +11,7 @@
 #include "maps/connections.h"
 #include "maps/settings.h"
 #include "path/conn_leave.h"
+#include "path/conn_outside.h"
 #include "path/conn_state.h"
 #include "path/fast_path.h"
 #include "path/passes.h"
@@ -74,6 +75,8 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 		return TC_ACT_SHOT;
 	if (connection->masquerade_pending)
 		return tail_call(skb, STEP_MASQUERADE);
+	if (outside_left_to_stack(skb, packet, connection))
+		return TC_ACT_UNSPEC;
 	if (packet->tcp_flags & TCP_SYN && !connection->established)
 		connection->window_shift = tcp_window_shift(skb, packet->l4);
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&

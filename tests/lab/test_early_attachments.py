@@ -14,7 +14,7 @@ from bpfsvc.lab.dial import tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import wait
 from bpfsvc.lab.pod import LabPod
-from tests.lab.fast_path import FAST, Counts
+from tests.lab.fast_path import FAST, Counts, forbid_invalid
 from tests.lab.testbed import FAMILIES, ONE, Testbed, built_testbed, objects
 
 
@@ -94,6 +94,36 @@ def test_a_client_outside_is_served_by_a_pod_of_a_bridge_that_came_meanwhile() -
             assert asked(count=20) == {"late": 20}
             counts.all_fast()
         assert " ready: " not in agent.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("invalid", ["passes", "is dropped"])
+def test_a_pod_of_a_bridge_that_came_meanwhile_serves_what_other_nodes_send_it(
+    invalid: str,
+) -> None:
+    """Its answers take the stack, as no program sees them come: so do questions, then.
+
+    Where netfilter drops answers that it calls invalid, the second SYN of a client is the first
+    that takes the stack.
+    """
+    with built_testbed(layout="bridge", cni_masquerade=True) as testbed:
+        entry, node = testbed.lab.nodes[:2]
+        cluster = testbed.cluster
+        pod = node.add_pod("late")
+        cluster.put("one", *objects(ONE[0], [pod]))
+        cluster.options = FAST
+        cluster.start()
+        cluster.kill(node)
+        pod.remove()
+        pod = node.add_pod("late", map(str, pod.addresses.values()))
+        pod.serve()
+        if invalid == "is dropped":
+            forbid_invalid(node)
+        for family in FAMILIES:
+            place = entry.address(family), ONE[0].node_port
+            assert tally(testbed.client, *place, count=3, timeout=10) == {"late": 3}
+            direct = pod.address(family), 8080
+            assert tally(testbed.pod, *direct, count=3, timeout=10) == {"late": 3}
 
 
 def lost(place: Namespace) -> int:

@@ -327,3 +327,47 @@ def test_a_connection_whose_beginning_was_not_seen_takes_the_stack(
     """It is older than the fast path, and conntrack knows it."""
     for sent, packet in conversation(tcp_peers, tcp_peers.client, tcp_peers.backend)[1:]:
         assert same(tcp_testbed.to_stack("pod0" if sent else "eth0", packet), packet)
+
+
+def age(testbed: FastPathTestbed, seconds: int) -> None:
+    """Set the time of the SYN of each flow to so many seconds ago."""
+    testbed.node.age_direct(seconds)
+
+
+def test_a_syn_that_is_sent_again_without_an_answer_takes_the_stack_with_all_that_follows(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """Answers may come by a port of a bridge that has no programs yet, and by netfilter then."""
+    client, backend = tcp_peers.client, tcp_peers.backend
+    syn = tcp(client, backend)
+    assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
+    for seconds in (1, 3, 60):
+        age(tcp_testbed, seconds)
+        tcp_testbed.to_stack("pod0", syn)
+    tcp_testbed.to_stack("eth0", tcp(backend, client, "SA"))
+    for flags in ("A", "PA"):
+        tcp_testbed.to_stack("pod0", tcp(client, backend, flags))
+        tcp_testbed.to_stack("eth0", tcp(backend, client, flags))
+
+
+@pytest.mark.parametrize("seconds", [0, 61], ids=["at once", "much later"])
+def test_a_syn_that_is_no_second_attempt_is_fast(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers, seconds: int
+) -> None:
+    syn = tcp(tcp_peers.client, tcp_peers.backend)
+    assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
+    age(tcp_testbed, seconds)
+    assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
+
+
+def test_a_syn_that_is_sent_again_after_its_answer_is_fast(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """As one with the ports of an older connection is, whose end was not seen."""
+    client, backend = tcp_peers.client, tcp_peers.backend
+    open_direct(tcp_testbed, tcp_peers)
+    age(tcp_testbed, 1)
+    syn = tcp(client, backend)
+    assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
+    answer = tcp(backend, client, "SA")
+    assert forwarded(tcp_testbed.to_peer("eth0", answer, to="pod0"), answer)
