@@ -20,7 +20,7 @@ struct cached_route {
 	__u32 comes_by;
 	__u32 traffic_class;
 	__u16 tick;	/* when it was asked for */
-	__u16 mtu;	/* of the way, IP header included; 0: there is no route in this place */
+	__u16 mtu;	/* of the way, IP header included */
 	__u8 both_ways; /* packets back to the source leave by the interface that these come by */
 	__u8 of_port;	/* these come by the port of a bridge */
 	__u8 asked;	/* how often */

@@ -81,7 +81,8 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 	__u32 ifindex = skb->ifindex;
 	bool neighbour;
 
-	cached->mtu = 0;
+	/* What is there would be found by those that it is of, and without a route from here on. */
+	cached->tick = cached_route_now() - 1;
 	comes_by = interfaces.lookup(&ifindex);
 	/* Another program may have been attached to it, which has to see what comes by it. */
 	if (!comes_by || !comes_by->shortcut)

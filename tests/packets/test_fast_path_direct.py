@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from scapy.layers.inet import IP
 from scapy.packet import Packet
 
 from bpfsvc.lab.patience import wait
@@ -327,6 +328,22 @@ def test_a_connection_whose_beginning_was_not_seen_takes_the_stack(
     """It is older than the fast path, and conntrack knows it."""
     for sent, packet in conversation(tcp_peers, tcp_peers.client, tcp_peers.backend)[1:]:
         assert same(tcp_testbed.to_stack("pod0" if sent else "eth0", packet), packet)
+
+
+def test_a_packet_without_a_route_does_not_take_that_of_others_in_its_place(
+    testbed: FastPathTestbed, fast_peers: Peers
+) -> None:
+    """Two pairs of addresses, or two classes of one pair, may have one place among the routes."""
+    open_direct(testbed, fast_peers)
+    packet = fast_peers.data(fast_peers.client, fast_peers.backend)
+    assert forwarded(testbed.to_neighbour("pod0", packet), packet)
+    too_long = fast_peers.data(fast_peers.client, fast_peers.backend, bytes(1600))
+    if isinstance(too_long, IP):
+        too_long.tos = 0x20
+    else:
+        too_long.fl = 7
+    testbed.to_stack("pod0", too_long)
+    assert forwarded(testbed.to_neighbour("pod0", packet), packet)
 
 
 def age(testbed: FastPathTestbed, seconds: int) -> None:
