@@ -346,11 +346,6 @@ def test_a_packet_without_a_route_does_not_take_that_of_others_in_its_place(
     assert forwarded(testbed.to_neighbour("pod0", packet), packet)
 
 
-def age(testbed: FastPathTestbed, seconds: int) -> None:
-    """Set the time of the SYN of each flow to so many seconds ago."""
-    testbed.node.age_direct(seconds)
-
-
 def test_a_syn_that_is_sent_again_without_an_answer_takes_the_stack_with_all_that_follows(
     tcp_testbed: FastPathTestbed, tcp_peers: Peers
 ) -> None:
@@ -359,7 +354,7 @@ def test_a_syn_that_is_sent_again_without_an_answer_takes_the_stack_with_all_tha
     syn = tcp(client, backend)
     assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
     for seconds in (1, 3, 60):
-        age(tcp_testbed, seconds)
+        tcp_testbed.node.age_direct(seconds)
         tcp_testbed.to_stack("pod0", syn)
     tcp_testbed.to_stack("eth0", tcp(backend, client, "SA"))
     for flags in ("A", "PA"):
@@ -373,7 +368,7 @@ def test_a_syn_that_is_no_second_attempt_is_fast(
 ) -> None:
     syn = tcp(tcp_peers.client, tcp_peers.backend)
     assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
-    age(tcp_testbed, seconds)
+    tcp_testbed.node.age_direct(seconds)
     assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
 
 
@@ -383,7 +378,7 @@ def test_a_syn_that_is_sent_again_after_its_answer_is_fast(
     """As one with the ports of an older connection is, whose end was not seen."""
     client, backend = tcp_peers.client, tcp_peers.backend
     open_direct(tcp_testbed, tcp_peers)
-    age(tcp_testbed, 1)
+    tcp_testbed.node.age_direct(1)
     syn = tcp(client, backend)
     assert forwarded(tcp_testbed.to_neighbour("pod0", syn), syn)
     answer = tcp(backend, client, "SA")
