@@ -8,6 +8,7 @@
 #include "path/route.h"
 
 #define IPV4_NO_OPTIONS 0x45 /* version 4, a header without options */
+#define IPV6_FLOW_INFO 0x0fffffff
 
 struct ethernet {
 	__be16 destination[3];

@@ -8,7 +8,7 @@
 #include "maps/interfaces.h"
 
 #define IPV4_DSCP 0xfc
-#define IPV6_FLOW_INFO 0x0fffffff
+#define IPV6_DSCP 0x0fc00000
 #define TCP_LENGTH_OFFSET 12
 
 /* A route is kept with the packet, in bytes whose layout is that of the kernel. */
@@ -92,7 +92,8 @@ static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 
 		if (!read_bytes(skb, l3, &ip, sizeof(ip)))
 			return false;
-		*traffic_class = ip.version_and_flow & bpf_htonl(IPV6_FLOW_INFO);
+		/* Without its label: each connection has another, and would ask for its own route. */
+		*traffic_class = ip.version_and_flow & bpf_htonl(IPV6_DSCP);
 		*length = IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length);
 		hops = ip.hop_limit;
 	}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from ipaddress import ip_network
 from typing import Any
@@ -17,7 +18,8 @@ from bpfsvc.datapath.netlink.devices import (
     allows_fast_path,
     uplinks,
 )
-from bpfsvc.datapath.netlink.route_rules import unfollowed_rules
+from bpfsvc.datapath.netlink.route_rules import Rule, unfollowed_rules
+from bpfsvc.datapath.netlink.rtnetlink import CREATE_NEW, rtnetlink, rtnl
 from bpfsvc.datapath.netlink.xfrm import read_counts
 from bpfsvc.doctor.check_fast_path import check_fast_path, fast_path_objections
 from bpfsvc.doctor.collect_others import read_chains
@@ -282,6 +284,25 @@ def test_rules_of_ipv6_are_read() -> None:
         namespace.run(["ip", "-6", "rule", "add", *rule])
         with namespace.entered():
             assert unfollowed_rules() == ("IPv6 7: fwmark 0x1",)
+    finally:
+        namespace.close()
+
+
+def test_a_rule_for_a_flow_label_is_read() -> None:
+    """The ``ip`` of Debian 12 cannot write one."""
+    rule = Rule()
+    rule.update(family=socket.AF_INET6, table=100, action=1)
+    rule["attrs"] = [
+        ("FRA_PRIORITY", 7),
+        ("FRA_FLOWLABEL", 0x12345),
+        ("FRA_FLOWLABEL_MASK", 0xFFFFF),
+    ]
+    namespace = Namespace("rules")
+    try:
+        with namespace.entered():
+            with rtnetlink() as netlink:
+                netlink.request(rule, rtnl.RTM_NEWRULE, CREATE_NEW)
+            assert unfollowed_rules() == ("IPv6 7: flowlabel 0x12345",)
     finally:
         namespace.close()
 

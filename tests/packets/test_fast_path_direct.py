@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from scapy.layers.inet import IP
 from scapy.packet import Packet
 
-from bpfsvc.lab.patience import wait
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT, UNSPEC
@@ -172,41 +170,6 @@ def test_a_frame_for_another_machine_is_not_forwarded(
     assert same(frame.payload, packet)
 
 
-def test_a_new_route_is_followed_within_a_second(
-    testbed: FastPathTestbed, fast_peers: Peers
-) -> None:
-    """Though no agent says so: the answer of the kernel is used for a part of a second."""
-    open_direct(testbed, fast_peers)
-    packet = fast_peers.data(fast_peers.client, fast_peers.backend)
-    assert forwarded(testbed.to_neighbour("pod0", packet), packet)
-    testbed.unroute(fast_peers.backend)
-    wait(
-        lambda: testbed.run("ingress", "pod0", packet)[0] == UNSPEC,
-        "the route that was removed is not used any more",
-        timeout=1,
-    )
-
-
-def test_a_packet_to_an_unknown_neighbour_is_sent_by_the_kernel_that_resolves_it(
-    testbed: FastPathTestbed, fast_peers: Peers
-) -> None:
-    open_direct(testbed, fast_peers)
-    testbed.forget_neighbour(fast_peers.client, "pod0")
-    packet = fast_peers.data(fast_peers.backend, fast_peers.client)
-    assert forwarded(testbed.to_neighbour("eth0", packet), packet)
-
-
-def test_a_longer_packet_to_an_unknown_neighbour_is_fast_as_the_one_before(
-    testbed: FastPathTestbed, fast_peers: Peers
-) -> None:
-    """The kernel says the MTU of a way only if it knows the neighbour."""
-    open_direct(testbed, fast_peers)
-    testbed.forget_neighbour(fast_peers.client, "pod0")
-    for payload in (b"short", b"x" * 1000):
-        packet = fast_peers.data(fast_peers.backend, fast_peers.client, payload)
-        assert forwarded(testbed.to_neighbour("eth0", packet), packet)
-
-
 def test_errors_about_fast_packets_are_fast(testbed: FastPathTestbed, fast_peers: Peers) -> None:
     """Conntrack has seen nothing of the connection, and rules may drop what it finds invalid."""
     open_direct(testbed, fast_peers)
@@ -328,22 +291,6 @@ def test_a_connection_whose_beginning_was_not_seen_takes_the_stack(
     """It is older than the fast path, and conntrack knows it."""
     for sent, packet in conversation(tcp_peers, tcp_peers.client, tcp_peers.backend)[1:]:
         assert same(tcp_testbed.to_stack("pod0" if sent else "eth0", packet), packet)
-
-
-def test_a_packet_without_a_route_does_not_take_that_of_others_in_its_place(
-    testbed: FastPathTestbed, fast_peers: Peers
-) -> None:
-    """Two pairs of addresses, or two classes of one pair, may have one place among the routes."""
-    open_direct(testbed, fast_peers)
-    packet = fast_peers.data(fast_peers.client, fast_peers.backend)
-    assert forwarded(testbed.to_neighbour("pod0", packet), packet)
-    too_long = fast_peers.data(fast_peers.client, fast_peers.backend, bytes(1600))
-    if isinstance(too_long, IP):
-        too_long.tos = 0x20
-    else:
-        too_long.fl = 7
-    testbed.to_stack("pod0", too_long)
-    assert forwarded(testbed.to_neighbour("pod0", packet), packet)
 
 
 def test_a_syn_that_is_sent_again_without_an_answer_takes_the_stack_with_all_that_follows(

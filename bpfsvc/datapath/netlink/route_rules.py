@@ -1,6 +1,6 @@
 """Read the rules by which the kernel chooses a routing table (``ip rule``).
 
-The fast path asks for a route by addresses, interface and traffic class, and the answer is used for
+The fast path asks for a route by addresses, interface and DSCP, and the answer is used for
 all packets between two addresses. So rules that look at anything else are not followed.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
-from bpfsvc.datapath.netlink.rtnetlink import fibmsg, rtnetlink, rtnl
+from bpfsvc.datapath.netlink.rtnetlink import fibmsg, nlmsg, rtnetlink, rtnl
 
 _OTHERS = {
     "FRA_FWMARK": "fwmark",
@@ -18,8 +18,11 @@ _OTHERS = {
     "FRA_SPORT_RANGE": "sport",
     "FRA_DPORT_RANGE": "dport",
     "FRA_TUN_ID": "tun_id",
+    "FRA_FLOWLABEL": "flowlabel",
 }
 """What a rule may look at and the fast path does not -> its name in ``ip rule``."""
+
+_HEXADECIMAL = ("FRA_FWMARK", "FRA_FLOWLABEL")
 
 _INVERTED = 0x2
 """FIB_RULE_INVERT: the rule is for packets that do not match."""
@@ -27,12 +30,35 @@ _INVERTED = 0x2
 _FAMILIES = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 
 
+class Rule(nlmsg):  # type: ignore[misc]
+    """``struct fib_rule_hdr`` with what is looked at; pyroute2's own knows no flow labels.
+
+    They came with Linux 6.13. Not a subclass of that class: see ``tc._Message``.
+    """
+
+    __slots__ = ()
+    prefix = "FRA_"
+    fields = fibmsg.fields
+    port_range = fibmsg.port_range
+    nla_map: ClassVar[tuple[tuple[int, str, str], ...]] = (
+        (6, "FRA_PRIORITY", "uint32"),
+        (10, "FRA_FWMARK", "uint32"),
+        (12, "FRA_TUN_ID", "be64"),
+        (16, "FRA_FWMASK", "uint32"),
+        (22, "FRA_IP_PROTO", "uint8"),
+        (23, "FRA_SPORT_RANGE", "port_range"),
+        (24, "FRA_DPORT_RANGE", "port_range"),
+        (26, "FRA_FLOWLABEL", "be32"),
+        (27, "FRA_FLOWLABEL_MASK", "be32"),
+    )
+
+
 def unfollowed_rules() -> tuple[str, ...]:
     """Return the rules that packets of the fast path would not follow, one line each."""
-    with rtnetlink() as netlink:
+    with rtnetlink({rtnl.RTM_NEWRULE: Rule}) as netlink:
         found: list[str] = []
         for name, family in _FAMILIES.items():
-            request = fibmsg()
+            request = Rule()
             request["family"] = family
             rules = netlink.list(request, rtnl.RTM_GETRULE)
             found += (f"{name} {text}" for text in unfollowed(rules))
@@ -62,4 +88,4 @@ def _asks(rule: Any, attribute: str) -> bool:
 
 def _shown(rule: Any, attribute: str) -> str:
     value = rule.get_attr(attribute)
-    return f"{value or 0:#x}" if attribute == "FRA_FWMARK" else str(value)
+    return f"{value or 0:#x}" if attribute in _HEXADECIMAL else str(value)
