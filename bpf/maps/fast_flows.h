@@ -188,16 +188,21 @@ static inline bool fast_flow_is_unanswered(const struct fast_flow *place, __u16 
 	       (place->state == FAST_BOTH || place->state == FAST_NOT_TRANSLATED);
 }
 
-/* Note that a TCP flow between pods begins. True if it is fast. */
-static inline bool fast_flow_begin(const struct settings *settings, const struct flow *flow)
+/*
+ * True if the flow of this fingerprint was the last in its place, and fast. Then no connection that
+ * is translated has taken its 5-tuple since, or it would have removed it.
+ */
+static inline bool fast_flow_was(const struct fast_flow *place, __u32 fingerprint)
+{
+	return place->fingerprint == fingerprint && (place->state & FAST_BOTH) == FAST_BOTH;
+}
+
+/* Note that a TCP flow between pods begins, in its place. True if it is fast. */
+static inline bool fast_flow_begin_at(const struct settings *settings, struct fast_flow *place,
+				      __u32 fingerprint)
 {
 	__u16 now = direct_flow_now();
-	__u32 fingerprint;
-	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
 
-	if (!place)
-		return false;
 	if (place->fingerprint == fingerprint && fast_flow_is_unanswered(place, now)) {
 		place->state = FAST_NOT_TRANSLATED;
 		return false;
@@ -206,6 +211,15 @@ static inline bool fast_flow_begin(const struct settings *settings, const struct
 	place->second = now;
 	place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
 	return place->state;
+}
+
+static inline bool fast_flow_begin(const struct settings *settings, const struct flow *flow)
+{
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+
+	return place && fast_flow_begin_at(settings, place, fingerprint);
 }
 
 /*

@@ -108,12 +108,18 @@ static inline struct cached_route *direct_route_find(struct __sk_buff *skb,
 
 /*
  * True if a packet that has a route opens a connection that is fast from here on, without the steps
- * of conn_new.h. If not, what is known of its 5-tuple stays: the packet may be forged.
+ * of conn_new.h. If not, what is known of its 5-tuple stays: the packet may be forged. One that has
+ * the ports of an older fast flow, as clients take ports in turn, has no entry to look for.
  */
 static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet)
 {
-	if (flow_has_entry(&packet->flow) || !fast_flow_begin(settings, &packet->flow))
+	__u32 fingerprint;
+	__u8 from;
+	struct fast_flow *place = fast_flow_place(&packet->flow, &fingerprint, &from);
+
+	if (!place || (!fast_flow_was(place, fingerprint) && flow_has_entry(&packet->flow)) ||
+	    !fast_flow_begin_at(settings, place, fingerprint))
 		return false;
 	netns_learn(skb, packet, true);
 	return true;

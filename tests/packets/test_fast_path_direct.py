@@ -223,6 +223,30 @@ def test_a_connection_through_a_service_may_have_the_ports_of_an_older_direct_on
         assert forwarded(back, tcp(vip, client, flags))
 
 
+def test_a_direct_connection_with_the_ports_of_one_through_a_service_gets_another_port(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """Also if there was one with these ports before: then the programs look for no other."""
+    peers, client, backend, vip = tcp_peers, tcp_peers.client, tcp_peers.backend, tcp_peers.vip
+    peers.service(tcp_testbed.node, [backend])
+    for sent, packet in conversation(peers, client, backend)[:-1]:
+        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+    tcp_testbed.node.age_direct(5)
+    tcp_testbed.to_neighbour("pod0", peers.opening(client, vip))
+    tcp_testbed.to_neighbour("eth0", peers.answer(backend, client))
+    _, frame = tcp_testbed.run("ingress", "pod0", peers.opening(client, backend))
+    changed = frame.payload.payload
+    assert changed.dport == peers.opening(client, backend).dport
+    assert changed.sport != peers.opening(client, backend).sport
+
+
+def test_a_connection_with_the_ports_of_one_that_has_ended_is_fast_as_that_was(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    for sent, packet in 2 * conversation(tcp_peers, tcp_peers.client, tcp_peers.backend)[:-1]:
+        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+
+
 def test_an_address_that_becomes_a_frontend_is_translated_from_the_next_connection_on(
     tcp_testbed: FastPathTestbed, tcp_peers: Peers
 ) -> None:
