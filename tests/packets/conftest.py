@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from typing import cast
@@ -45,6 +46,15 @@ def without_lookup(node: Node) -> Iterator[Node]:
     steps.update(first, struct.pack("=I", node.pinned.program("step_masquerade")))
     yield node
     steps.update(first, struct.pack("=I", node.pinned.program("step_first")))
+
+
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """Stay on one CPU: each has entries of its own in some maps."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
 
 
 @pytest.fixture(params=ALL_PEERS, ids=str)

@@ -15,6 +15,7 @@ import ipaddress
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
@@ -104,14 +105,24 @@ class FastPathTestbed:
     def outdate_routes(self, asked: int) -> None:
         """Have the programs ask the kernel again, as if they had asked so often until now."""
         cached = self.node.pinned.map("cached_routes")
-        record, size = self.node.pinned.layout.maps["cached_routes"].value, cached.cpu_value_size
-        for key, value in cached.items():
-            cpus = [record.unpack(value[at : at + size]) for at in range(0, len(value), size)]
+        record = self.node.pinned.layout.maps["cached_routes"].value
+        for key, cpus in self._cached_routes():
             if not any(entry["mtu"] for entry in cpus):
                 continue
             for entry in cpus:
                 entry |= {"asked": asked, "tick": int(entry["tick"]) - 2 & 0xFFFF}
             cached.update(key, b"".join(map(record.pack, cpus)))
+
+    def routes_asked(self) -> int:
+        """Return how often the programs have asked the kernel for the routes that they keep."""
+        return sum(int(entry["asked"]) for _, cpus in self._cached_routes() for entry in cpus)
+
+    def _cached_routes(self) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
+        """Yield the key of each place, and its entries, one for each CPU."""
+        cached = self.node.pinned.map("cached_routes")
+        record, size = self.node.pinned.layout.maps["cached_routes"].value, cached.cpu_value_size
+        for key, value in cached.items():
+            yield key, [record.unpack(value[at : at + size]) for at in range(0, len(value), size)]
 
     def run(
         self,

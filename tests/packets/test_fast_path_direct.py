@@ -47,6 +47,12 @@ def open_direct(testbed: FastPathTestbed, peers: Peers) -> None:
     testbed.run("ingress", "eth0", peers.answer(backend, client))
 
 
+def begin_and_end(testbed: FastPathTestbed, peers: Peers) -> None:
+    """Have the client and the backend exchange a whole connection, on the fast path."""
+    for sent, packet in conversation(peers, peers.client, peers.backend)[:-1]:
+        assert testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+
+
 @pytest.fixture(params=["a backend", "no backend"])
 def server(request: pytest.FixtureRequest, testbed: FastPathTestbed, fast_peers: Peers) -> str:
     """Return the server: pods that are backends take more steps in the programs."""
@@ -211,8 +217,7 @@ def test_a_connection_through_a_service_may_have_the_ports_of_an_older_direct_on
     """Its answers are translated: the flow that was fast as it is, is forgotten."""
     peers, client, backend, vip = tcp_peers, tcp_peers.client, tcp_peers.backend, tcp_peers.vip
     peers.service(tcp_testbed.node, [backend])
-    for sent, packet in conversation(peers, client, backend)[:-1]:
-        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+    begin_and_end(tcp_testbed, peers)
     tcp_testbed.node.age_direct(5)
     tcp_testbed.to_neighbour("pod0", peers.opening(client, vip))
     back = tcp_testbed.to_neighbour("eth0", peers.answer(backend, client))
@@ -229,8 +234,7 @@ def test_a_direct_connection_with_the_ports_of_one_through_a_service_gets_anothe
     """Also if there was one with these ports before: then the programs look for no other."""
     peers, client, backend, vip = tcp_peers, tcp_peers.client, tcp_peers.backend, tcp_peers.vip
     peers.service(tcp_testbed.node, [backend])
-    for sent, packet in conversation(peers, client, backend)[:-1]:
-        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+    begin_and_end(tcp_testbed, peers)
     tcp_testbed.node.age_direct(5)
     tcp_testbed.to_neighbour("pod0", peers.opening(client, vip))
     tcp_testbed.to_neighbour("eth0", peers.answer(backend, client))
@@ -243,8 +247,8 @@ def test_a_direct_connection_with_the_ports_of_one_through_a_service_gets_anothe
 def test_a_connection_with_the_ports_of_one_that_has_ended_is_fast_as_that_was(
     tcp_testbed: FastPathTestbed, tcp_peers: Peers
 ) -> None:
-    for sent, packet in 2 * conversation(tcp_peers, tcp_peers.client, tcp_peers.backend)[:-1]:
-        assert tcp_testbed.run("ingress", "pod0" if sent else "eth0", packet)[0] == REDIRECT
+    for _ in range(2):
+        begin_and_end(tcp_testbed, tcp_peers)
 
 
 def test_an_address_that_becomes_a_frontend_is_translated_from_the_next_connection_on(

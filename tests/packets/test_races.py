@@ -6,9 +6,6 @@ from there, after the first is ready: the step finds in the scratch entry what i
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import pytest
 
 from tests.packets.loads import HALF_OPEN
@@ -16,14 +13,8 @@ from tests.packets.node import SHOT, UNSPEC, Node
 from tests.packets.packet import same
 from tests.packets.peers import Peers
 
-
-@pytest.fixture(autouse=True)
-def one_cpu() -> Iterator[None]:
-    """Stay on one CPU: each has a scratch entry of its own."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    yield
-    os.sched_setaffinity(0, allowed)
+pytestmark = pytest.mark.usefixtures("one_cpu")
+"""Each CPU has a scratch entry of its own."""
 
 
 def test_of_two_first_packets_the_second_uses_the_connection_of_the_first(

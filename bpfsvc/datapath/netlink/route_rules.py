@@ -1,7 +1,7 @@
 """Read the rules by which the kernel chooses a routing table (``ip rule``).
 
-The fast path asks for a route by addresses, interface and DSCP, and the answer is used for
-all packets between two addresses. So rules that look at anything else are not followed.
+The fast path asks for a route by addresses, interface and DSCP, and the answer is used for all
+packets between two addresses. So rules that look at anything else are not followed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Rule(nlmsg):  # type: ignore[misc]
         (23, "FRA_SPORT_RANGE", "port_range"),
         (24, "FRA_DPORT_RANGE", "port_range"),
         (26, "FRA_FLOWLABEL", "be32"),
-        (27, "FRA_FLOWLABEL_MASK", "be32"),
     )
 
 
