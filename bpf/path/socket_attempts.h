@@ -7,6 +7,7 @@
 #include "maps/backend_outcomes.h"
 #include "maps/backends.h"
 #include "maps/socket_loads.h"
+#include "path/socket_call.h"
 
 /* Note what a socket attempts, if the Service wants to know how that ends. */
 static inline void socket_attempt_begin(struct bpf_sock_addr *context, const struct choice *choice)
@@ -15,7 +16,7 @@ static inline void socket_attempt_begin(struct bpf_sock_addr *context, const str
 
 	if (!choice->watched)
 		return;
-	attempt = socket_loads.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	attempt = socket_loads.sk_storage_get(call_socket(context), 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!attempt)
 		return;
 	attempt->attempt = choice->backend.counters;

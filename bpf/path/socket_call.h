@@ -23,6 +23,16 @@ struct socket_call {
 	struct choosing; /* where it wants to send, who sends, and where it will send */
 };
 
+/*
+ * Return the socket of a call. (Without the barrier, the compiler adds the offset of `sk` to the
+ * context once for several readings, and the verifier refuses to read by that.)
+ */
+static inline struct bpf_sock *call_socket(struct bpf_sock_addr *context)
+{
+	asm volatile("" : "+r"(context));
+	return context->sk;
+}
+
 static inline void socket_address(struct bpf_sock_addr *context, bool v4, struct address *address)
 {
 	if (v4) {
@@ -67,16 +77,16 @@ static inline bool socket_bound(struct bpf_sock_addr *context, bool v4, bool con
 				struct address *address)
 {
 	if (v4) {
-		__be32 bound = connect ? context->sk->src_ip4 : context->msg_src_ip4;
+		__be32 bound = connect ? call_socket(context)->src_ip4 : context->msg_src_ip4;
 
 		address_from_v4(address, bound);
 		return bound;
 	}
 	if (connect) {
-		address->words[0] = context->sk->src_ip6[0];
-		address->words[1] = context->sk->src_ip6[1];
-		address->words[2] = context->sk->src_ip6[2];
-		address->words[3] = context->sk->src_ip6[3];
+		address->words[0] = call_socket(context)->src_ip6[0];
+		address->words[1] = call_socket(context)->src_ip6[1];
+		address->words[2] = call_socket(context)->src_ip6[2];
+		address->words[3] = call_socket(context)->src_ip6[3];
 	} else {
 		address->words[0] = context->msg_src_ip6[0];
 		address->words[1] = context->msg_src_ip6[1];
@@ -88,5 +98,5 @@ static inline bool socket_bound(struct bpf_sock_addr *context, bool v4, bool con
 
 static inline bool udp_is_connected(struct bpf_sock_addr *context)
 {
-	return context->sk->state == SOCKET_CONNECTED;
+	return call_socket(context)->state == SOCKET_CONNECTED;
 }

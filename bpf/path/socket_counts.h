@@ -15,13 +15,14 @@ static void *(*skc_to_mptcp_sock)(void *socket) = (void *)196;
 static inline void socket_count(struct bpf_sock_addr *context, const struct socket_call *call)
 {
 	bool datagram = call->asked.protocol != PROTO_TCP;
-	void *mptcp = datagram ? NULL : skc_to_mptcp_sock(context->sk);
+	void *mptcp = datagram ? NULL : skc_to_mptcp_sock(call_socket(context));
 	struct socket_load *counted;
 
 	if (mptcp)
 		counted = socket_loads.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	else
-		counted = socket_loads.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		counted = socket_loads.sk_storage_get(call_socket(context), 0,
+						      BPF_SK_STORAGE_GET_F_CREATE);
 	if (counted)
 		socket_load_begin(counted, call->choice.backend.counters, datagram);
 }
@@ -29,7 +30,7 @@ static inline void socket_count(struct bpf_sock_addr *context, const struct sock
 /* A socket that connects anew counts for nothing until it has another backend. */
 static inline void socket_uncount(struct bpf_sock_addr *context)
 {
-	struct socket_load *counted = socket_loads.sk_storage_get(context->sk, 0, 0);
+	struct socket_load *counted = socket_loads.sk_storage_get(call_socket(context), 0, 0);
 
 	if (counted)
 		socket_load_end(counted);

@@ -38,13 +38,13 @@ static inline struct bound_key bound_key_of(struct bpf_sock_addr *context,
 	key.backend.address = call->choice.backend.address;
 	key.backend.port = call->choice.backend.port;
 	key.backend.protocol = PROTO_TCP;
-	key.port = context->sk->src_port;
+	key.port = call_socket(context)->src_port;
 	return key;
 }
 
 static inline bool connects_bound(struct bpf_sock_addr *context, const struct socket_call *call)
 {
-	return call->asked.protocol == PROTO_TCP && context->sk->src_port;
+	return call->asked.protocol == PROTO_TCP && call_socket(context)->src_port;
 }
 
 /*
@@ -70,7 +70,7 @@ static inline void socket_leave_loopback(struct bpf_sock_addr *context, bool v4,
 {
 	struct any_address any = {.family = v4 ? AF_INET : AF_INET6};
 
-	if (!context->sk->src_port && address_is_loopback(&call->client.address))
+	if (!call_socket(context)->src_port && address_is_loopback(&call->client.address))
 		bpf_bind((void *)context, &any, v4 ? SOCKADDR_V4 : sizeof(any));
 }
 
@@ -142,7 +142,7 @@ static inline int socket_leave(struct bpf_sock_addr *context, struct socket_tran
  */
 static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
 {
-	void *mptcp = skc_to_mptcp_sock(context->sk);
+	void *mptcp = skc_to_mptcp_sock(call_socket(context));
 	struct socket_translations *known;
 
 	if (!mptcp) {
@@ -205,7 +205,8 @@ static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connec
 		socket_leave_to_tc(context, connect, 0);
 		return 1;
 	}
-	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	known = socket_translations.sk_storage_get(call_socket(context), 0,
+						   BPF_SK_STORAGE_GET_F_CREATE);
 	if (!pod_commit(pod, call, known))
 		return 1;
 	return socket_translate(context, v4, connect, call, known);
@@ -233,9 +234,7 @@ static inline void socket_try(struct bpf_sock_addr *context, struct socket_call 
 {
 	struct choice before = call->choice;
 
-	/* Else the compiler adds the offset of `sk` to it first, which the verifier refuses. */
-	asm volatile("" : "+r"(context));
-	if (skc_to_mptcp_sock(context->sk))
+	if (skc_to_mptcp_sock(call_socket(context)))
 		return;
 	call->chooser = CHOOSER_TRIAL;
 	choose((struct choosing *)&call->asked);
@@ -272,7 +271,8 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 		for (int draw = 0; draw < DRAWS && bound_port_is_taken(context, call); draw++)
 			choose_again(&key, &call->client, &call->choice, first + draw);
 	}
-	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	known = socket_translations.sk_storage_get(call_socket(context), 0,
+						   BPF_SK_STORAGE_GET_F_CREATE);
 	if (known && !connect && !known->calls && socket_shares(context, known, call))
 		known->calls = 1;
 	if (connect && call->choice.watched == WATCHED_MAY_TRY)
@@ -301,7 +301,7 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	socket_address(context, v4, &call.asked.address);
 	if (is_unspecified(&call.asked.address))
 		return 1;
-	known = socket_translations.sk_storage_get(context->sk, 0, 0);
+	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
 	if (known && connect) {
 		socket_forget(known);
 		socket_uncount(context);
@@ -313,7 +313,7 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		return pod ? pod_decide(context, v4, connect, known, &call, pod) : 1;
 	}
 	call.client.class = CLIENT_NODE;
-	call.client.port = bpf_htons(context->sk->src_port);
+	call.client.port = bpf_htons(call_socket(context)->src_port);
 	if (!bound)
 		call.client.address = *(&settings->node_v4 + family_offset(&call.asked.address));
 	return node_decide(context, v4, connect, known, &call);

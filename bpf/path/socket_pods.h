@@ -25,7 +25,8 @@ static inline void socket_leave_to_tc(struct bpf_sock_addr *context, bool connec
 
 	if (connect && !cookie)
 		return;
-	known = socket_translations.sk_storage_get(context->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	known = socket_translations.sk_storage_get(call_socket(context), 0,
+						   BPF_SK_STORAGE_GET_F_CREATE);
 	if (known) {
 		known->by_packets = 1;
 		known->netns_cookie = cookie;
@@ -46,10 +47,10 @@ static inline bool pod_call_is_left_to_tc(struct bpf_sock_addr *context,
 	if (asked->protocol != PROTO_TCP && (connect || asked->protocol != PROTO_UDP))
 		return true;
 	/* Two frontends may send one port to one backend: only tc can change the port of one. */
-	if (connect && context->sk->src_port)
+	if (connect && call_socket(context)->src_port)
 		return true;
 	/* These may be routed differently from what is known of the namespace. */
-	return context->sk->bound_dev_if || context->sk->mark;
+	return call_socket(context)->bound_dev_if || call_socket(context)->mark;
 }
 
 /* Leave a call to tc, if it is to a frontend, because its namespace is not known well enough. */

@@ -109,7 +109,7 @@ static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
 	struct address peer;
 	__be16 port;
 
-	known = socket_translations.sk_storage_get(context->sk, 0, 0);
+	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
 	port = (__be16)context->user_port;
 	if (!known || !port)
 		return 1;
