@@ -1,7 +1,7 @@
 /*
  * Translations of a socket: the frontends it asked for, and the backends it got. They are in the
  * storage of the socket itself, so there is always room, and they end with the socket. recvmsg()
- * and getpeername() translate back by them.
+ * and getpeername() translate back by them. Most TCP sockets of pods do without (peer_names.h).
  */
 #pragma once
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/wire.h"
+#include "maps/peer_names.h"
 #include "maps/socket_loads.h"
 #include "path/socket_call.h"
 
@@ -43,5 +44,7 @@ static inline int socket_end(struct bpf_sock *context)
 
 	if (counted)
 		socket_load_end(counted);
+	if (context->protocol == PROTO_TCP)
+		peer_name_end(socket_cookie(context));
 	return 1;
 }

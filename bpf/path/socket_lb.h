@@ -12,6 +12,7 @@
 #include "maps/echo_addresses.h"
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
+#include "maps/peer_names.h"
 #include "maps/settings.h"
 #include "maps/socket_storage.h"
 #include "maps/udp_sockets.h"
@@ -205,6 +206,10 @@ static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connec
 		socket_leave_to_tc(context, connect, 0);
 		return 1;
 	}
+	/* (connect() of a pod is of TCP here.) */
+	if (connect && !known && pod_needs_name_only(context, pod, call) &&
+	    peer_name_note(socket_cookie(context), &call->asked))
+		return socket_translate(context, v4, connect, call, NULL);
 	known = socket_translations.sk_storage_get(call_socket(context), 0,
 						   BPF_SK_STORAGE_GET_F_CREATE);
 	if (!pod_commit(pod, call, known))
@@ -309,6 +314,8 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		return 1;
 	bound = socket_bound(context, v4, connect, &call.client.address);
 	if (call.cookie != settings->netns_cookie) {
+		if (connect && call.asked.protocol == PROTO_TCP)
+			peer_name_end(socket_cookie(context));
 		pod = pod_client(context, connect, settings, &call, known, bound);
 		return pod ? pod_decide(context, v4, connect, known, &call, pod) : 1;
 	}

@@ -13,6 +13,7 @@
 #include "maps/socket_storage.h"
 #include "path/pod_netns.h"
 #include "path/socket_call.h"
+#include "path/socket_counts.h"
 
 /*
  * Leave a call of a pod to tc. A UDP socket is left to tc from then on: tc knows its flow, and one
@@ -142,4 +143,17 @@ static inline bool pod_commit(struct netns_source *pod, const struct socket_call
 		known->netns_cookie = call->cookie;
 	}
 	return true;
+}
+
+/*
+ * True if a connection of a pod has nothing to remember but its frontend. Of MPTCP, this is the
+ * socket of a path, and getpeername() asks another one.
+ */
+static inline bool pod_needs_name_only(struct bpf_sock_addr *context,
+				       const struct netns_source *pod,
+				       const struct socket_call *call)
+{
+	return pod->state == SOURCE_PROVEN && !pod->due &&
+	       !address_equal(&call->client.address, &call->choice.backend.address) &&
+	       !skc_to_mptcp_sock(call_socket(context));
 }

@@ -5,6 +5,8 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/wire.h"
+#include "maps/peer_names.h"
 #include "maps/settings.h"
 #include "maps/socket_overflow.h"
 #include "maps/socket_storage.h"
@@ -101,6 +103,19 @@ static inline bool socket_shares(struct bpf_sock_addr *context, struct socket_tr
 	return other && !translation_is_to(other, &call->asked);
 }
 
+/* getpeername of a socket without translations: one of a pod may have its name elsewhere. */
+static inline int socket_reverse_named(struct bpf_sock_addr *context, bool v4)
+{
+	struct peer_name *name;
+
+	if (context->protocol != PROTO_TCP)
+		return 1;
+	name = peer_name_of(socket_cookie(context));
+	if (name)
+		socket_set_address(context, v4, &name->frontend, name->frontend_port);
+	return 1;
+}
+
 /* recvmsg and getpeername: replace the address of a backend by the frontend. */
 static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
 {
@@ -110,8 +125,10 @@ static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
 	__be16 port;
 
 	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
+	if (!known)
+		return socket_reverse_named(context, v4);
 	port = (__be16)context->user_port;
-	if (!known || !port)
+	if (!port)
 		return 1;
 	socket_address(context, v4, &peer);
 	entry = socket_named(context, known, &peer, port);

@@ -67,6 +67,7 @@ SHORT = {
     "new_connections": "newconns",
     "netfilter_flows": "nf_flows",
     "node_addresses": "nodeaddr",
+    "peer_names": "peername",
     "pod_ports": "podports",
     "port_filters": "ports",
     "quarantined": "quarant",

@@ -7,6 +7,7 @@ is an ordinary Python exception: ``ConnectionRefusedError``, ``ConnectionResetEr
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -128,6 +129,13 @@ def connect(
         made.close()
         raise
     return OpenConnection(made)
+
+
+def disconnect(made: socket.socket) -> None:
+    """Dissolve what a socket is connected to (connect(2), AF_UNSPEC); it may connect again."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.connect(made.fileno(), bytes(16), 16):
+        raise OSError(ctypes.get_errno(), "connect")
 
 
 def ask(

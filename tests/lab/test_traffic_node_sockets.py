@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import itertools
 import socket
@@ -12,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.lab.dial import ask, connect, tally
+from bpfsvc.lab.dial import ask, connect, disconnect, tally
 from bpfsvc.lab.namespace import Namespace
 from bpfsvc.lab.patience import stretched, wait
 from bpfsvc.lab.pod import LabPod
@@ -27,7 +26,6 @@ PAIRS = (Named("pair-a", 64), Named("pair-b", 65))
 MANY = tuple(Named(f"many-{number}", 100 + number) for number in range(12))
 """More than a socket has room for; all with the same two backends."""
 
-IPPROTO_MPTCP = 262
 WHERE = ("pod", "node")
 
 
@@ -146,13 +144,6 @@ def tell(made: socket.socket) -> str:
     return answer(made)[0]
 
 
-def disconnect(made: socket.socket) -> None:
-    """Dissolve the association of a UDP socket (connect(2), AF_UNSPEC)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.connect(made.fileno(), bytes(16), 16):
-        raise OSError(ctypes.get_errno(), "connect")
-
-
 # -- TCP --
 
 
@@ -178,7 +169,7 @@ def test_an_mptcp_socket_is_connected_to_the_service_in_its_own_view(
 ) -> None:
     namespace: Namespace = getattr(known_testbed, where)
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
-    with namespace.socket(domain, socket.SOCK_STREAM, IPPROTO_MPTCP) as made:
+    with namespace.socket(domain, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as made:
         made.settimeout(stretched(2))
         made.connect((ONE[2].vip(family), 80))
         assert made.getpeername()[:2] == (ONE[2].vip(family), 80)

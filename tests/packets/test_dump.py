@@ -203,6 +203,7 @@ def test_internal_maps_of_the_programs_are_not_shown(node: Node) -> None:
         "port_filters",
         "destinations",
         "crc32c_steps",
+        "peer_names",
         "direct_flows",
         "netfilter_flows",
     ):

@@ -64,6 +64,7 @@ MAPS: dict[str, MapInfo] = {
     "socket_translations": _INTERNAL,
     "socket_overflow": _INTERNAL,
     "bound_sockets": _INTERNAL,
+    "peer_names": _INTERNAL,
     "socket_loads": _INTERNAL,
     # this node
     "node_addresses": MapInfo("--max-node-addresses"),

@@ -1,0 +1,170 @@
+"""The names of pods' TCP sockets: getpeername() returns the frontend, by ``bpf/maps/peer_names.h``.
+
+A socket has the place of its cookie there while it is open. The exceptions are one connection a
+second, which has to prove what is known of the pod, and a socket whose place is another's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.base.address import unpack
+from bpfsvc.lab.dial import OpenConnection, ask, connect, disconnect
+from bpfsvc.lab.node import LabNode
+from bpfsvc.lab.patience import stretched, wait
+from tests.lab.known_pods import by_packets, make_known, opened
+from tests.lab.testbed import ONE, Testbed, at, built_testbed, host, objects
+
+SO_COOKIE = 57
+"""The number of that socket option (asm/socket.h)."""
+
+ANOTHER = 2**64 - 1
+"""A cookie that no socket has so far."""
+
+
+@pytest.fixture(scope="module")
+def known_testbed() -> Iterator[Testbed]:
+    """A lab whose pods are known to the hooks."""
+    with built_testbed(layout="routed", holds_pods=True) as testbed:
+        each = (objects(one, [pod]) for one, pod in zip(ONE, testbed.lab.pods, strict=True))
+        testbed.cluster.put("services", *itertools.chain.from_iterable(each))
+        testbed.cluster.start()
+        make_known(testbed)
+        yield testbed
+
+
+def names(node: LabNode) -> dict[int, str]:
+    """Return the frontends that sockets have a place for, by the cookie of the socket."""
+    with opened(node) as pinned:
+        record = pinned.layout.maps["peer_names"].value
+        rows = [record.unpack(value) for _, value in pinned.map("peer_names").items() if any(value)]
+    return {
+        int(row["socket"]): at(unpack(bytes(row["frontend"])), int(row["frontend_port"]))
+        for row in rows
+        if row["socket"]
+    }
+
+
+def cookie(made: socket.socket) -> int:
+    return int.from_bytes(made.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), "little")
+
+
+def peer(made: socket.socket) -> str:
+    found = made.getpeername()
+    return at(found[0], found[1])
+
+
+def connect_until_named(testbed: Testbed, family: int) -> OpenConnection:
+    """Connect a pod to ONE[2], by a socket that needs no storage for that."""
+    found: list[OpenConnection] = []
+
+    def is_named() -> bool:
+        made = connect(testbed.pod, ONE[2].vip(family), 80)
+        if cookie(made.socket) in names(testbed.node):
+            found.append(made)
+        else:
+            made.close()
+        return bool(found)
+
+    wait(is_named, "a connection needs no storage")
+    return found[0]
+
+
+def test_a_connection_has_a_name_until_it_is_closed(known_testbed: Testbed, family: int) -> None:
+    with connect_until_named(known_testbed, family) as made:
+        own, frontend = cookie(made.socket), at(ONE[2].vip(family), 80)
+        assert peer(made.socket) == frontend
+        assert names(known_testbed.node)[own] == frontend
+        answer = made.who()
+        assert (answer.pod, host(answer.peer)) == (
+            known_testbed.lab.pods[2].name,
+            known_testbed.pod.address(family),
+        )
+        assert not by_packets(known_testbed.node, answer.peer)
+    assert own not in names(known_testbed.node)
+
+
+def test_a_connection_that_is_reset_by_its_client_gives_its_place_back(
+    known_testbed: Testbed, family: int
+) -> None:
+    made = connect_until_named(known_testbed, family)
+    own = cookie(made.socket)
+    made.reset()
+    assert own not in names(known_testbed.node)
+
+
+def test_a_socket_that_connects_to_a_backend_itself_has_its_name(
+    known_testbed: Testbed, family: int
+) -> None:
+    """After a connection through the Service of that backend."""
+    backend = known_testbed.lab.pods[2].address(family)
+    with connect_until_named(known_testbed, family) as made:
+        disconnect(made.socket)
+        made.socket.connect((backend, 8080))
+        assert peer(made.socket) == at(backend, 8080)
+        assert cookie(made.socket) not in names(known_testbed.node)
+
+
+def test_a_socket_that_connects_to_another_service_has_its_name(
+    known_testbed: Testbed, family: int
+) -> None:
+    with connect_until_named(known_testbed, family) as made:
+        for one in (ONE[3], ONE[2], ONE[3]):
+            disconnect(made.socket)
+            made.socket.connect((one.vip(family), 80))
+            assert peer(made.socket) == at(one.vip(family), 80)
+        assert made.who().pod == known_testbed.lab.pods[3].name
+        own = cookie(made.socket)
+        assert names(known_testbed.node).get(own) in {None, at(ONE[3].vip(family), 80)}
+    assert own not in names(known_testbed.node)
+
+
+@pytest.fixture
+def filled_testbed(known_testbed: Testbed) -> Iterator[Testbed]:
+    """The lab, while another socket has each place."""
+    with opened(known_testbed.node) as pinned:
+        found = pinned.map("peer_names")
+        taken = pinned.layout.maps["peer_names"].value.pack({"socket": ANOTHER})
+        keys = [number.to_bytes(4, sys.byteorder) for number in range(found.max_entries)]
+        found.update_many((key, taken) for key in keys)
+        yield known_testbed
+        left = {value for _, value in found.items()}
+        found.update_many((key, bytes(found.value_size)) for key in keys)
+        assert left == {taken}
+
+
+def test_where_the_place_is_anothers_the_name_is_in_the_storage(
+    filled_testbed: Testbed, family: int
+) -> None:
+    """And the other one keeps it."""
+    for _ in range(4):
+        with connect(filled_testbed.pod, ONE[2].vip(family), 80) as made:
+            assert peer(made.socket) == at(ONE[2].vip(family), 80)
+            assert not by_packets(filled_testbed.node, made.who().own)
+
+
+def test_sockets_of_the_node_and_datagrams_have_no_place(
+    known_testbed: Testbed, family: int
+) -> None:
+    vip = ONE[2].vip(family)
+    ask(known_testbed.pod, vip, 80, "udp", connected=False)
+    for _ in range(3):
+        with connect(known_testbed.node, vip, 80) as made:
+            assert peer(made.socket) == at(vip, 80)
+            assert names(known_testbed.node) == {}
+
+
+def test_an_mptcp_socket_has_no_place(known_testbed: Testbed, family: int) -> None:
+    """The hook sees its first path, and getpeername() asks the socket itself."""
+    domain = socket.AF_INET if family == 4 else socket.AF_INET6
+    for _ in range(3):
+        with known_testbed.pod.socket(domain, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as made:
+            made.settimeout(stretched(2))
+            made.connect((ONE[2].vip(family), 80))
+            assert peer(made) == at(ONE[2].vip(family), 80)
+            assert names(known_testbed.node) == {}
