@@ -1,4 +1,7 @@
-"""The program that follows TCP sockets is attached as long as a Service asks for quarantine."""
+"""When and in which order programs of sockets are attached.
+
+The one that follows TCP sockets is attached as long as a Service asks for quarantine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from bpfsvc.agent.attachments import SocketWatch
 from bpfsvc.config.config import Config
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import cgroup, links
-from bpfsvc.datapath.build.compiler import WATCH_PROGRAM
+from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
 from bpfsvc.lab import sandbox
 from tests.config.settings import DEFAULTS
 from tests.packets.node import Node
@@ -81,3 +84,25 @@ def test_without_a_cgroup_nothing_is_attached(node: Node) -> None:
     watch.use(True)
     assert watch.repair() == []
     assert not watched(node)
+
+
+def test_the_end_of_a_socket_is_attached_before_its_beginning(
+    node: Node, group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that connects and closes while programs are attached would not be noticed else."""
+    order: list[int] = []
+    create = syscall.link_create
+
+    def noted(program: int, target: int, attach_type: int, flags: int = 0) -> int:
+        order.append(attach_type)
+        return create(program, target, attach_type, flags)
+
+    monkeypatch.setattr(syscall, "link_create", noted)
+    root = node.installation.root
+    try:
+        cgroup.attach(root, node.pinned, group)
+    finally:
+        assert cgroup.detach(root) == len(SOCKET_PROGRAMS)
+    assert sorted(order) == sorted(SOCKET_PROGRAMS.values())
+    begins = [SOCKET_PROGRAMS[name] for name in ("connect4", "connect6", "sendmsg4", "sendmsg6")]
+    assert order[-len(begins) :] == begins[::-1]

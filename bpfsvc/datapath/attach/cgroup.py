@@ -77,7 +77,8 @@ def _attach_all(root: PinRoot, pinned: Pinned, cgroup: Path, programs: Mapping[s
     try:
         target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for name, attach_type in programs.items():
+            # From the end of a socket to its beginning, which notes what the others free or read.
+            for name, attach_type in reversed([*programs.items()]):
                 _attach(root.links / name, pinned.program(name), target, attach_type)
         finally:
             os.close(target)
