@@ -351,7 +351,7 @@ int getpeername6(struct bpf_sock_addr *context)
 	return socket_reverse(context, false);
 }
 
-/* Any socket is closed by its last process. */
+/* Any socket of processes is closed by the last of them. */
 int release(struct bpf_sock *context)
 {
 	return socket_end(context);

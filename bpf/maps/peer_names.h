@@ -2,25 +2,30 @@
  * The frontends of connected TCP sockets of pods, for getpeername(). That is all that such a socket
  * has to remember, once its namespace is known, and a place here costs a small part of the storage
  * of a socket. A socket has the place of its cookie, if that is free, until it is closed; if it is
- * not, its storage is used. Cookies are given in turn, so most places are still in the cache.
+ * not, its storage is used. A CPU gives cookies in turn, so places in turn are used, and the next
+ * ones are in the cache.
  *
- * A socket that is closed while no program is attached keeps its place, because its cookie does not
- * come again. That place is lost, and no more.
+ * Nobody frees the place of a socket that is closed while no program is attached, or of one that
+ * belongs to the kernel (SMC, NFS), whose end is not told. It is lost for others, and no more: its
+ * cookie does not come again.
  */
 #pragma once
 
 #include "lib/address.h"
 #include "lib/map.h"
+#include "maps/backends.h"
 #include "maps/frontends.h"
 #include "maps/udp_sockets.h"
 
-#define PEER_NAMES 65536 /* a power of two */
+#define PEER_NAMES 32768 /* a power of two */
 
 struct peer_name {
 	__u64 socket; /* its cookie; 0: the place is free */
 	struct address frontend;
+	struct address backend;
 	__be16 frontend_port;
-	__u16 zero[3];
+	__be16 backend_port;
+	__u32 zero;
 };
 
 MAP("array", __u32, struct peer_name, peer_names, PEER_NAMES, 0);
@@ -32,16 +37,21 @@ static inline struct peer_name *peer_name_place(__u64 socket)
 	return peer_names.lookup(&index);
 }
 
-/* Return the place that a socket has, or NULL. */
-static inline struct peer_name *peer_name_of(__u64 socket)
+/* Return the name of a socket that is connected to a backend, or NULL. */
+static inline struct peer_name *peer_name_of(__u64 socket, const struct address *backend,
+					     __be16 port)
 {
 	struct peer_name *place = peer_name_place(socket);
 
-	return place && place->socket == socket ? place : NULL;
+	return place && place->socket == socket && place->backend_port == port &&
+			       address_equal(&place->backend, backend) ?
+		       place :
+		       NULL;
 }
 
-/* Note what a socket has asked for. False if its place is another socket's. */
-static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked)
+/* Note what a socket has asked for and got. False if its place is another socket's. */
+static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked,
+				  const struct backend *backend)
 {
 	struct peer_name *place = peer_name_place(socket);
 
@@ -49,14 +59,16 @@ static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked
 		return false;
 	place->frontend = asked->address;
 	place->frontend_port = asked->port;
+	place->backend = backend->address;
+	place->backend_port = backend->port;
 	return true;
 }
 
 /* A socket is closed, or connects anew. */
 static inline void peer_name_end(__u64 socket)
 {
-	struct peer_name *place = peer_name_of(socket);
+	struct peer_name *place = peer_name_place(socket);
 
-	if (place)
+	if (place && place->socket == socket)
 		place->socket = 0;
 }

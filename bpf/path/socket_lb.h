@@ -208,7 +208,7 @@ static inline int pod_decide(struct bpf_sock_addr *context, bool v4, bool connec
 	}
 	/* (connect() of a pod is of TCP here.) */
 	if (connect && !known && pod_needs_name_only(context, pod, call) &&
-	    peer_name_note(socket_cookie(context), &call->asked))
+	    peer_name_note(socket_cookie(context), &call->asked, &call->choice.backend))
 		return socket_translate(context, v4, connect, call, NULL);
 	known = socket_translations.sk_storage_get(call_socket(context), 0,
 						   BPF_SK_STORAGE_GET_F_CREATE);
@@ -304,6 +304,8 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	call.asked.protocol = context->protocol;
 	call.asked.port = (__be16)context->user_port;
 	socket_address(context, v4, &call.asked.address);
+	if (connect && call.asked.protocol == PROTO_TCP)
+		peer_name_end(socket_cookie(context));
 	if (is_unspecified(&call.asked.address))
 		return 1;
 	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
@@ -314,8 +316,6 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 		return 1;
 	bound = socket_bound(context, v4, connect, &call.client.address);
 	if (call.cookie != settings->netns_cookie) {
-		if (connect && call.asked.protocol == PROTO_TCP)
-			peer_name_end(socket_cookie(context));
 		pod = pod_client(context, connect, settings, &call, known, bound);
 		return pod ? pod_decide(context, v4, connect, known, &call, pod) : 1;
 	}

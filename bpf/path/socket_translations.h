@@ -104,16 +104,15 @@ static inline bool socket_shares(struct bpf_sock_addr *context, struct socket_tr
 }
 
 /* getpeername of a socket without translations: one of a pod may have its name elsewhere. */
-static inline int socket_reverse_named(struct bpf_sock_addr *context, bool v4)
+static inline void socket_reverse_named(struct bpf_sock_addr *context, bool v4,
+					const struct address *peer, __be16 port)
 {
-	struct peer_name *name;
+	struct peer_name *name = NULL;
 
-	if (context->protocol != PROTO_TCP)
-		return 1;
-	name = peer_name_of(socket_cookie(context));
+	if (context->protocol == PROTO_TCP)
+		name = peer_name_of(socket_cookie(context), peer, port);
 	if (name)
 		socket_set_address(context, v4, &name->frontend, name->frontend_port);
-	return 1;
 }
 
 /* recvmsg and getpeername: replace the address of a backend by the frontend. */
@@ -124,13 +123,15 @@ static inline int socket_reverse(struct bpf_sock_addr *context, bool v4)
 	struct address peer;
 	__be16 port;
 
-	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
-	if (!known)
-		return socket_reverse_named(context, v4);
 	port = (__be16)context->user_port;
 	if (!port)
 		return 1;
 	socket_address(context, v4, &peer);
+	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
+	if (!known) {
+		socket_reverse_named(context, v4, &peer, port);
+		return 1;
+	}
 	entry = socket_named(context, known, &peer, port);
 	if (entry)
 		socket_set_address(context, v4, &entry->frontend, entry->frontend_port);

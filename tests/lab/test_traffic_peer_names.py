@@ -110,6 +110,37 @@ def test_a_socket_that_connects_to_a_backend_itself_has_its_name(
         assert cookie(made.socket) not in names(known_testbed.node)
 
 
+def test_a_socket_that_connects_to_the_pod_itself_has_its_name(
+    known_testbed: Testbed, family: int
+) -> None:
+    """To the unspecified address, by which connect(2) means loopback."""
+    anywhere, loopback = ("0.0.0.0", "127.0.0.1") if family == 4 else ("::", "::1")
+    with (
+        connect_until_named(known_testbed, family) as made,
+        known_testbed.pod.socket(made.socket.family) as listener,
+    ):
+        listener.bind((loopback, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        disconnect(made.socket)
+        made.socket.connect((anywhere, port))
+        assert peer(made.socket) == at(loopback, port)
+
+
+def test_a_name_is_that_of_one_backend(known_testbed: Testbed, family: int) -> None:
+    """A socket may have connected elsewhere while no program was attached."""
+    with connect_until_named(known_testbed, family) as made:
+        with opened(known_testbed.node) as pinned:
+            found, record = pinned.map("peer_names"), pinned.layout.maps["peer_names"].value
+            key = (cookie(made.socket) % found.max_entries).to_bytes(4, sys.byteorder)
+            noted = record.unpack(found.lookup(key) or b"")
+            for changed in ({"backend": bytes(16)}, {"backend_port": 81}):
+                found.update(key, record.pack(noted | changed))
+                assert peer(made.socket) == at(known_testbed.lab.pods[2].address(family), 8080)
+            found.update(key, record.pack(noted))
+        assert peer(made.socket) == at(ONE[2].vip(family), 80)
+
+
 def test_a_socket_that_connects_to_another_service_has_its_name(
     known_testbed: Testbed, family: int
 ) -> None:
