@@ -139,12 +139,18 @@ static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 	return true;
 }
 
+/* True if the flow in a place is fast, or was until it ended. */
+static inline bool fast_flow_is_fast(const struct fast_flow *place)
+{
+	return (place->state & FAST_BOTH) == FAST_BOTH;
+}
+
 /* True if a flow is fast; `flow` may be of either direction. */
 static inline bool fast_flow_known(const struct flow *flow)
 {
 	const struct fast_flow *place = fast_flow_find(flow);
 
-	return place && (place->state & FAST_BOTH) == FAST_BOTH;
+	return place && fast_flow_is_fast(place);
 }
 
 /*
@@ -157,7 +163,7 @@ static inline bool fast_flow_exists(const struct settings *settings, const struc
 	const struct fast_flow *place = fast_flow_find(routed);
 	__u8 ended_by;
 
-	if (!place || (place->state & FAST_BOTH) != FAST_BOTH)
+	if (!place || !fast_flow_is_fast(place))
 		return false;
 	ended_by = place->state & FAST_ENDED_BY_BOTH;
 	/* An older build did not write who has ended a flow, nor when. */
@@ -194,7 +200,7 @@ static inline bool fast_flow_is_unanswered(const struct fast_flow *place, __u16 
  */
 static inline bool fast_flow_was(const struct fast_flow *place, __u32 fingerprint)
 {
-	return place->fingerprint == fingerprint && (place->state & FAST_BOTH) == FAST_BOTH;
+	return place->fingerprint == fingerprint && fast_flow_is_fast(place);
 }
 
 /* Note that a TCP flow between pods begins, in its place. True if it is fast. */
