@@ -106,8 +106,9 @@ static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
 }
 
 /*
- * True if a direct flow still needs its port. `since`: its last first packet, its end, or
- * the last datagram of a fast one. `urgent`: there is no other port, so one of a flow that has just ended is taken, too.
+ * True if a direct flow still needs its port. `since`: its last first packet, its end, or the last
+ * datagram of a fast one. `urgent`: there is no other port, so one of a flow that has just ended is
+ * taken, too.
  */
 static inline bool direct_flow_holds(const struct settings *settings, __u8 protocol, __u16 since,
 				     bool ended, bool urgent)
