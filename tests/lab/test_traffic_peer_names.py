@@ -51,7 +51,7 @@ def names(node: LabNode) -> dict[int, str]:
 
 
 def cookie(made: socket.socket) -> int:
-    return int.from_bytes(made.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), "little")
+    return int.from_bytes(made.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), sys.byteorder)
 
 
 def peer(made: socket.socket) -> str:
