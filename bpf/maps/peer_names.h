@@ -15,7 +15,6 @@
 #include "lib/map.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
-#include "maps/udp_sockets.h"
 
 #define PEER_NAMES 32768 /* a power of two */
 

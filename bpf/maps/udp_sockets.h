@@ -3,6 +3,7 @@
 
 #include "lib/address.h"
 #include "lib/map.h"
+#include "lib/socket_helpers.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
 
@@ -20,9 +21,6 @@ struct udp_socket {
  * Nothing is evicted: a socket that finds no room is not closed.
  */
 MAP("hash", __u64, struct udp_socket, udp_sockets, 262144, BPF_F_NO_PREALLOC);
-
-/* bcc declares the result of this helper as 32 bits. */
-static __u64 (*socket_cookie)(void *context) = (void *)BPF_FUNC_get_socket_cookie;
 
 /* Note what frontend a connected socket of the node asked for. */
 static inline void udp_socket_note(struct bpf_sock_addr *context, const struct frontend_key *asked,

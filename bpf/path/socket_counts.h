@@ -1,13 +1,11 @@
 /* What connected sockets count for: the load of the backend that was chosen for them. */
 #pragma once
 
+#include "lib/socket_helpers.h"
 #include "lib/wire.h"
 #include "maps/peer_names.h"
 #include "maps/socket_loads.h"
 #include "path/socket_call.h"
-
-/* bcc does not know this helper. On kernels without it the loader puts NULL in its place. */
-static void *(*skc_to_mptcp_sock)(void *socket) = (void *)196;
 
 /*
  * Have a socket count for the load of the backend that was chosen. Of an MPTCP socket, only its own

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/socket_helpers.h"
 #include "lib/wire.h"
 #include "maps/backends.h"
 #include "maps/bound_sockets.h"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/socket_helpers.h"
 #include "lib/wire.h"
 #include "maps/frontends.h"
 #include "maps/pod_netns.h"
@@ -13,7 +14,6 @@
 #include "maps/socket_storage.h"
 #include "path/pod_netns.h"
 #include "path/socket_call.h"
-#include "path/socket_counts.h"
 
 /*
  * Leave a call of a pod to tc. A UDP socket is left to tc from then on: tc knows its flow, and one

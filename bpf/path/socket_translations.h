@@ -5,6 +5,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/socket_helpers.h"
 #include "lib/wire.h"
 #include "maps/peer_names.h"
 #include "maps/settings.h"

@@ -17,6 +17,7 @@ from bpfsvc.base.address import unpack
 from bpfsvc.lab.dial import OpenConnection, ask, connect, disconnect
 from bpfsvc.lab.node import LabNode
 from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.lab.server import endpoint_text
 from tests.lab.known_pods import by_packets, make_known, opened
 from tests.lab.testbed import ONE, Testbed, at, built_testbed, host, objects
 
@@ -55,8 +56,7 @@ def cookie(made: socket.socket) -> int:
 
 
 def peer(made: socket.socket) -> str:
-    found = made.getpeername()
-    return at(found[0], found[1])
+    return endpoint_text(made.getpeername()[:2])
 
 
 def connect_until_named(testbed: Testbed, family: int) -> OpenConnection:
