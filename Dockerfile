@@ -30,7 +30,7 @@ COPY deploy/image/closure.py /
 RUN cp -P /compiler/libLLVM-14.so.1 "$(dirname "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')")/" \
  && ln -sf "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')" /usr/lib/llvm-14/lib/libclang-cpp.so.14 \
  && LD_PRELOAD=/compiler/no_kernel.so \
-      /opt/bpfsvc/bin/python -m bpfsvc.datapath.build.shipped /usr/share/bpfsvc/programs \
+      /opt/bpfsvc/bin/python -m bpfsvc.datapath.loader.shipped /usr/share/bpfsvc/programs \
  && /opt/bpfsvc/bin/python /closure.py /image /image-compiler
 
 FROM scratch AS main

@@ -16,11 +16,11 @@ PYTHON := $(VENV)/bin/python
 TESTS := $(filter-out tests/image tests/kernels tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 # Time limits of the lab are so many times longer than an idle machine of usual speed needs.
 PATIENCE := BPFSVC_LAB_PATIENCE=$${BPFSVC_LAB_PATIENCE:-6}
-PYTEST := $(PATIENCE) $(PYTHON) -m pytest -p bpfsvc.lab.pytest_plugin
+PYTEST := $(PATIENCE) $(PYTHON) -m pytest -p bpfsvc.devtools.lab.pytest_plugin
 # "make test" runs a process per processor, each in a sandbox of its own; WORKERS=1: only this one, for
 # a debugger.
 WORKERS ?= $(shell nproc)
-WORKER := popen//python=$(PYTHON) -m bpfsvc.lab.sandbox -- $(PYTHON)
+WORKER := popen//python=$(PYTHON) -m bpfsvc.devtools.lab.sandbox -- $(PYTHON)
 PARALLEL_PYTEST := $(PATIENCE) $(PYTHON) -m pytest --dist worksteal --tx '$(WORKERS)*$(WORKER)'
 # What follows a long run of tests: those that failed run once more, with nothing beside them. The output
 # has both results, so a test that needed this is seen.
@@ -50,7 +50,8 @@ KERNEL_TESTS := tests/kernels
 KUBERNETES ?= ../shared/kubernetes
 SHADOW_TEST = tests/lab/test_shadow_kube_proxy.py
 
-C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpfsvc/bench/load/*.c bpfsvc/bench/load/*.h \
+C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*/*.h \
+	bpfsvc/devtools/bench/load/*.c bpfsvc/devtools/bench/load/*.h \
 	tests/cluster/load/*.c tests/cluster/load/*.h)
 
 # Lines of code that a function of either language may have; comments and docstrings do not count.
@@ -78,7 +79,7 @@ help:
 	@echo 'make clean   remove everything made here'
 
 demo: $(VENV)/installed-demo
-	@$(PATIENCE) $(PYTHON) -m bpfsvc.demo $(ARGS)
+	@$(PATIENCE) $(PYTHON) -m bpfsvc.devtools.demo $(ARGS)
 
 test: lint | compared
 	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \

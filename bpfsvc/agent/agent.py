@@ -17,16 +17,16 @@ from functools import partial
 
 from bpfsvc.agent import memory
 from bpfsvc.agent.cold_start import ColdStart
-from bpfsvc.agent.connection_gc import ConnectionGc
-from bpfsvc.agent.early_attachments import EarlyAttachments
-from bpfsvc.agent.endpoint_removal import EndpointRemoval
-from bpfsvc.agent.established_flows import EstablishedFlows
 from bpfsvc.agent.event_queue import EventQueue, Stopped
-from bpfsvc.agent.fast_path_guard import FastPathGuard
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
+from bpfsvc.agent.flows.established_flows import EstablishedFlows
+from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
 from bpfsvc.agent.local_answers import answers
 from bpfsvc.agent.loop import Loop
-from bpfsvc.agent.netfilter_flows import NetfilterFlows
-from bpfsvc.agent.node_sync import NodeSync
+from bpfsvc.agent.node.early_attachments import EarlyAttachments
+from bpfsvc.agent.node.fast_path_guard import FastPathGuard
+from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.object_intake import ObjectIntake
 from bpfsvc.agent.parts import Parts
 from bpfsvc.agent.reports import Reports
@@ -35,8 +35,8 @@ from bpfsvc.agent.start_log import ready_line
 from bpfsvc.agent.startup import Startup
 from bpfsvc.agent.syncer import Syncer
 from bpfsvc.config.config import Config
-from bpfsvc.datapath.build.installation import Installation, begin_install
-from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.loader.installation import Installation, begin_install
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.http.local_server import LocalServer

@@ -9,9 +9,9 @@ from itertools import groupby
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text
 from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.base.texts import list_text
-from bpfsvc.services.applied import Applied, AppliedState
 from bpfsvc.services.entries import Frontend, ServicePort
-from bpfsvc.services.plan import Plan
+from bpfsvc.services.plans.applied import Applied, AppliedState
+from bpfsvc.services.plans.plan import Plan
 
 LOGGER = "bpfsvc.changes"
 """Switched on and off by itself: ten thousand Services are ten thousand lines at the start."""

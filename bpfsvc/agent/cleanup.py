@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bpfsvc.agent.drain import drain
+from bpfsvc.agent.flows.drain import drain
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath import sysctl

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from bpfsvc.agent import memory
 from bpfsvc.agent.event_queue import Event
-from bpfsvc.agent.fast_path_guard import LOOK_SECONDS, FastPathGuard
+from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
 from bpfsvc.agent.parts import Parts
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.netlink.devices import Interfaces

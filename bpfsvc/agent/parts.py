@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from bpfsvc.agent.connection_gc import ConnectionGc
 from bpfsvc.agent.event_queue import EventQueue
-from bpfsvc.agent.netfilter_flows import NetfilterFlows
-from bpfsvc.agent.node_sync import NodeSync
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
+from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.object_intake import ObjectIntake
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.syncer import Syncer

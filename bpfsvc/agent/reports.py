@@ -17,7 +17,7 @@ from bpfsvc.kube.event_recorder import EventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.faults import Fault
-from bpfsvc.services.quarantine import Change, Step
+from bpfsvc.services.scheduling.quarantine import Change, Step
 
 _AT_ONCE = 10
 """Objects that get an Event of their own, of those that one change concerns."""

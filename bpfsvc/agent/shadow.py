@@ -30,17 +30,17 @@ from bpfsvc.http.healthz import Health, rfc3339
 from bpfsvc.http.shadow_server import ShadowServer
 from bpfsvc.kube.event_recorder import NullEventRecorder
 from bpfsvc.kube.source import Batch, Source
-from bpfsvc.kubeproxy_cleanup.running import find_kube_proxy
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.metrics.shadow import ShadowMetrics
+from bpfsvc.migration.kube_proxy.running import find_kube_proxy
+from bpfsvc.migration.shadow.comparison import Comparer
+from bpfsvc.migration.shadow.flow import Flow
+from bpfsvc.migration.shadow.history import History
+from bpfsvc.migration.shadow.node_view import NodeView
+from bpfsvc.migration.shadow.tally import Tally, Totals
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.nodeport_addresses import LOOPBACK, resolve
 from bpfsvc.services.planner import Planner
-from bpfsvc.shadow.comparison import Comparer
-from bpfsvc.shadow.flow import Flow
-from bpfsvc.shadow.history import History
-from bpfsvc.shadow.node_view import NodeView
-from bpfsvc.shadow.tally import Tally, Totals
+from bpfsvc.services.rules.nodeport_addresses import LOOPBACK, resolve
 
 _TICK = 0.2
 """Seconds at most between two looks at connections."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bpfsvc.datapath.netlink.conntrack_events import NewFlow, NewFlows
-from bpfsvc.shadow.flow import Flow
+from bpfsvc.migration.shadow.flow import Flow
 
 _WAIT_SECONDS = 0.5
 _MOST_WAITING = 1 << 17

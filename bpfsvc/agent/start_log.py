@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from bpfsvc import __version__
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.config.config import Config
-from bpfsvc.services.schedulers import RANDOM
+from bpfsvc.services.scheduling.schedulers import RANDOM
 
 _log = logging.getLogger("bpfsvc")
 

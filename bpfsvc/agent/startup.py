@@ -12,8 +12,8 @@ import logging
 import time
 
 from bpfsvc.agent import memory
-from bpfsvc.agent.early_attachments import EarlyAttachments
 from bpfsvc.agent.loop import CHECK_SECONDS
+from bpfsvc.agent.node.early_attachments import EarlyAttachments
 from bpfsvc.agent.parts import Parts
 from bpfsvc.config import notes
 from bpfsvc.datapath.netlink.devices import Interfaces

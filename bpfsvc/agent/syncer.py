@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from bpfsvc.agent.change_log import log_changes
-from bpfsvc.agent.connection_gc import ConnectionGc
-from bpfsvc.agent.endpoint_removal import EndpointRemoval
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
+from bpfsvc.agent.flows.quarantine import Quarantine
+from bpfsvc.agent.flows.udp_cleanup import UdpCleanup
 from bpfsvc.agent.parse_errors import ParseErrors
-from bpfsvc.agent.quarantine import Quarantine
 from bpfsvc.agent.reports import Reports
-from bpfsvc.agent.udp_cleanup import UdpCleanup
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.networks import Network
 from bpfsvc.base.texts import count_text
@@ -28,14 +28,14 @@ from bpfsvc.http.healthz import Health
 from bpfsvc.http.service_health import ServiceHealthChecks
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.drift import find_drift
 from bpfsvc.services.faults import FaultReport
-from bpfsvc.services.no_local_endpoints import NoLocalEndpoints
-from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.registry import SERVICES
-from bpfsvc.services.view import EndpointSummary
+from bpfsvc.services.plans.drift import find_drift
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import SERVICES
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.no_local_endpoints import NoLocalEndpoints
+from bpfsvc.services.rules.view import EndpointSummary
 
 _log = logging.getLogger("bpfsvc")
 

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import click
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
-from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, PodLinks, Scale
-from bpfsvc.bench.modes import KUBE_PROXIES, MODES, RENAMED
-from bpfsvc.bench.results import Results
+from bpfsvc.devtools.bench.figures import QUICK, SHORT, SUITES, USUAL, PodLinks, Scale
+from bpfsvc.devtools.bench.modes import KUBE_PROXIES, MODES, RENAMED
+from bpfsvc.devtools.bench.results import Results
 
 _LAYOUTS = ("nftables", "iptables")
 
@@ -212,7 +212,7 @@ def _kube_proxy(given: Path | None) -> Path | None:
 def _measure(**wanted: Any) -> Results:
     """Measure in a sandbox, in which this process, or the one that replaces it, is from now on."""
     try:
-        from bpfsvc.bench.run import RunPlan, measure
+        from bpfsvc.devtools.bench.run import RunPlan, measure
     except ModuleNotFoundError as missing:
         raise _missing_library(missing) from missing
     return measure(RunPlan(**wanted))
@@ -235,14 +235,14 @@ def _report(results: Results, files: dict[str, Path]) -> None:
 
 def _check(results: Results, suites: Sequence[str], modes: Sequence[str]) -> None:
     """Raise an error if something that was given has no results. The reports are written by now."""
-    from bpfsvc.bench import shortfall
+    from bpfsvc.devtools.bench import shortfall
 
     shortfall.check(results, suites=suites, modes=modes)
 
 
 def _reports() -> ModuleType:
     try:
-        from bpfsvc.bench import report
+        from bpfsvc.devtools.bench import report
     except ModuleNotFoundError as missing:
         raise _missing_library(missing) from missing
     return report

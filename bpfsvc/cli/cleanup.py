@@ -21,9 +21,9 @@ from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.conntrack_flows import open_connections
 from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.inspect.reader import is_running
-from bpfsvc.kubeproxy_cleanup import leftovers
-from bpfsvc.kubeproxy_cleanup.leftovers import Leftovers
-from bpfsvc.kubeproxy_cleanup.running import find_kube_proxy
+from bpfsvc.migration.kube_proxy import leftovers
+from bpfsvc.migration.kube_proxy.leftovers import Leftovers
+from bpfsvc.migration.kube_proxy.running import find_kube_proxy
 
 _SHOWN = 4
 """Endpoints that are named; there may be thousands."""

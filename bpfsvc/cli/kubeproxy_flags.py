@@ -17,7 +17,7 @@ from bpfsvc.config.config import ProxyMode
 from bpfsvc.config.fields import plain_values
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration, complete, settle_mode
 from bpfsvc.config.local_detector import Mode
-from bpfsvc.services.nodeport_addresses import PRIMARY
+from bpfsvc.services.rules.nodeport_addresses import PRIMARY
 
 _TABLE = Table(plain_values(settle_mode(complete(KubeProxyConfiguration()))), of_kubeproxy=True)
 _option, _ignored = _TABLE.option, _TABLE.ignored

@@ -16,7 +16,7 @@ import click
 from bpfsvc import __version__
 from bpfsvc.agent import oom_score, start_log
 from bpfsvc.agent.agent import Agent
-from bpfsvc.agent.fast_path_guard import FastPathGuard
+from bpfsvc.agent.node.fast_path_guard import FastPathGuard
 from bpfsvc.agent.servers import Servers
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.cli import flags, kubeproxy_flags, logs, options, shadow

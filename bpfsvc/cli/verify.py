@@ -18,10 +18,10 @@ from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.tables import write_tables
-from bpfsvc.verify.comparison import Difference, differences, persistent
-from bpfsvc.verify.decisions import Decisions
-from bpfsvc.verify.maps import read_maps
-from bpfsvc.verify.reading import LAYOUTS, Rules, read_rules
+from bpfsvc.migration.verify.comparison import Difference, differences, persistent
+from bpfsvc.migration.verify.decisions import Decisions
+from bpfsvc.migration.verify.maps import read_maps
+from bpfsvc.migration.verify.reading import LAYOUTS, Rules, read_rules
 
 _COLUMNS = ("service", "frontend", "clients", "what", "kube_proxy", "bpfsvc")
 _SHOWN = 4

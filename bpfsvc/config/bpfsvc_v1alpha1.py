@@ -19,7 +19,7 @@ from bpfsvc.base.ports import NODE_PORTS, PortRange
 from bpfsvc.config.config import FastPath, SocketLb, VipEcho
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Shape
-from bpfsvc.services.schedulers import parse_scheduler
+from bpfsvc.services.scheduling.schedulers import parse_scheduler
 
 API_VERSION = "bpfsvc.io/v1alpha1"
 KIND = "BpfsvcConfiguration"

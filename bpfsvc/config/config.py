@@ -15,8 +15,8 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import PortRange
 from bpfsvc.config.local_detector import LocalDetector
 from bpfsvc.model import Node
-from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.schedulers import Scheduler
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.scheduling.schedulers import Scheduler
 
 MOST_CONNECTIONS = 1 << 20
 """netfilter's limit is not scaled beyond this, however many processors there are."""

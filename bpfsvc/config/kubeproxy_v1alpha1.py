@@ -18,7 +18,7 @@ from bpfsvc.config.config import ProxyMode
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import ZERO_COUNTS, FieldError, Shape
 from bpfsvc.config.local_detector import Mode
-from bpfsvc.services.nodeport_addresses import PRIMARY
+from bpfsvc.services.rules.nodeport_addresses import PRIMARY
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"

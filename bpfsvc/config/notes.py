@@ -26,7 +26,7 @@ from bpfsvc.config.config import Config
 from bpfsvc.config.fields import plain_values, value_at
 from bpfsvc.config.kubeproxy_v1alpha1 import EXTERNAL_IPS, KubeProxyConfiguration
 from bpfsvc.model import Node
-from bpfsvc.services.nodeport_addresses import PRIMARY
+from bpfsvc.services.rules.nodeport_addresses import PRIMARY
 
 _OTHER_DETECTION = "give ranges of the node's own family, or another --detect-local-mode"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
-from bpfsvc.services.schedulers import RANDOM, Scheduler, parse_scheduler
+from bpfsvc.services.scheduling.schedulers import RANDOM, Scheduler, parse_scheduler
 
 _MH, _KUBE_PROXYS_MH = Scheduler("mh"), Scheduler("mh", ("mh-port",))
 """kube-proxy has ip_vs hash the port of the client, too (FlagSourceHash)."""

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.build.creation import create_map, load_program
 from bpfsvc.datapath.instructions import R0, R1, R2, R3, R6, STACK, Code
+from bpfsvc.datapath.loader.creation import create_map, load_program
 from bpfsvc.datapath.maps.layout import MapLayout, Record
 
 _HASH, _SOCKMAP = "hash", "15"

@@ -27,7 +27,7 @@ from bpfsvc.doctor.collect_others import (
 )
 from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
-from bpfsvc.kubeproxy_cleanup.commands import run
+from bpfsvc.migration.kube_proxy.commands import run
 
 
 def refuse_beside_others(pin_root: Path, devices: Sequence[str] = ()) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 from bpfsvc.doctor.check_routes import ipsec_obstacles, rule_obstacles
 from bpfsvc.doctor.facts import POLICY_PINS, FastPathFacts
-from bpfsvc.kubeproxy_cleanup import names
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable, chain_of, target_of
+from bpfsvc.migration.kube_proxy import names
+from bpfsvc.migration.kube_proxy.rules import RulesTable, chain_of, target_of
 
 _FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
 _DEVICES = {"cilium_": "Cilium", "antrea-gw": "Antrea", "ovn-k8s": "OVN-Kubernetes"}

@@ -30,8 +30,8 @@ from bpfsvc.doctor.check_established import established_objections
 from bpfsvc.doctor.check_routes import INVALID, ipsec_obstacles, route_obstacles
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts, NftChain
 from bpfsvc.doctor.finding import Finding, note, ok
-from bpfsvc.kubeproxy_cleanup import conntrack_keepalive, names
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable, chain_of, target_of, words_of
+from bpfsvc.migration.kube_proxy import conntrack_keepalive, names
+from bpfsvc.migration.kube_proxy.rules import RulesTable, chain_of, target_of, words_of
 
 _POLICY_DEVICES = {
     "cali": "Calico",

@@ -17,7 +17,7 @@ from bpfsvc.doctor.facts import (
     SystemFacts,
 )
 from bpfsvc.doctor.finding import Finding, note, ok, refuse, some, warning
-from bpfsvc.kubeproxy_cleanup.running import HEALTHZ_PORT, METRICS_PORT
+from bpfsvc.migration.kube_proxy.running import HEALTHZ_PORT, METRICS_PORT
 
 # -- the kernel and the rights of this process -----------------------------------------------------
 

@@ -19,12 +19,12 @@ from bpfsvc.doctor import firewall_iptables, firewall_nftables
 from bpfsvc.doctor.facts import FirewallFacts
 from bpfsvc.doctor.firewall_rules import PacketRule, Place
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
-from bpfsvc.kubeproxy_cleanup import commands, conntrack_keepalive, names
-from bpfsvc.kubeproxy_cleanup.commands import Saved
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
-from bpfsvc.verify.decisions import Decisions
-from bpfsvc.verify.maps import read_maps
-from bpfsvc.verify.reading import read_rules
+from bpfsvc.migration.kube_proxy import commands, conntrack_keepalive, names
+from bpfsvc.migration.kube_proxy.commands import Saved
+from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.verify.decisions import Decisions
+from bpfsvc.migration.verify.maps import read_maps
+from bpfsvc.migration.verify.reading import read_rules
 
 _IPTABLES = frozenset({"filter", "mangle", "nat", "raw", "security"})
 _READ = ("raw", "mangle", "filter")

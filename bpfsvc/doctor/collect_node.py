@@ -25,10 +25,10 @@ from bpfsvc.base.ports import PortRange
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.datapath import sysctl
 from bpfsvc.datapath.attach import cgroup
-from bpfsvc.datapath.build import probe
-from bpfsvc.datapath.build.bytecode_cache import Unusable
-from bpfsvc.datapath.build.shipped import ShippedPrograms
-from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.loader import probe
+from bpfsvc.datapath.loader.bytecode_cache import Unusable
+from bpfsvc.datapath.loader.shipped import ShippedPrograms
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
 from bpfsvc.datapath.netlink.details import read_details
 from bpfsvc.datapath.netlink.devices import LOOPBACK, Device, Interfaces, devices_to_attach
@@ -45,10 +45,10 @@ from bpfsvc.doctor.facts import (
 )
 from bpfsvc.http.listening import ask
 from bpfsvc.inspect.reader import is_running
-from bpfsvc.kubeproxy_cleanup import names
-from bpfsvc.kubeproxy_cleanup.commands import Saved, run
-from bpfsvc.kubeproxy_cleanup.leftovers import Leftovers
-from bpfsvc.kubeproxy_cleanup.running import find_kube_proxy
+from bpfsvc.migration.kube_proxy import names
+from bpfsvc.migration.kube_proxy.commands import Saved, run
+from bpfsvc.migration.kube_proxy.leftovers import Leftovers
+from bpfsvc.migration.kube_proxy.running import find_kube_proxy
 
 # -- the kernel and the rights of this process -----------------------------------------------------
 

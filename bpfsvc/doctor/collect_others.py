@@ -39,9 +39,9 @@ from bpfsvc.doctor.facts import (
     NftChain,
     OthersFacts,
 )
-from bpfsvc.kubeproxy_cleanup import commands
-from bpfsvc.kubeproxy_cleanup.commands import Saved
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable, read_tables
+from bpfsvc.migration.kube_proxy import commands
+from bpfsvc.migration.kube_proxy.commands import Saved
+from bpfsvc.migration.kube_proxy.rules import RulesTable, read_tables
 
 _ROUTES = Path("/proc/net/route")
 _BPF_FILE_SYSTEM = Path("/sys/fs/bpf")

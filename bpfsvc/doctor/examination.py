@@ -22,7 +22,7 @@ from bpfsvc.doctor.collect_listeners import collect_listeners
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
 from bpfsvc.inspect.reader import reading
-from bpfsvc.kubeproxy_cleanup import leftovers
+from bpfsvc.migration.kube_proxy import leftovers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

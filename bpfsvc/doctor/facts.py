@@ -12,8 +12,8 @@ from typing import NamedTuple
 from bpfsvc.base.attachment import AttachMode
 from bpfsvc.base.ports import PortRange
 from bpfsvc.doctor.firewall_rules import PacketRule, Place
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable
-from bpfsvc.kubeproxy_cleanup.running import KubeProxyProcess
+from bpfsvc.migration.kube_proxy.rules import RulesTable
+from bpfsvc.migration.kube_proxy.running import KubeProxyProcess
 
 # -- the node --------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bpfsvc.doctor.firewall_rules import Match, Network, PacketRule, network
-from bpfsvc.kubeproxy_cleanup import names
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable, RuleWords, chain_of, target_of, words_of
+from bpfsvc.migration.kube_proxy import names
+from bpfsvc.migration.kube_proxy.rules import RulesTable, RuleWords, chain_of, target_of, words_of
 
 _EARLY_TABLES = ("raw", "mangle")
 _EARLY_CHAINS = ("PREROUTING", "OUTPUT")

@@ -16,7 +16,7 @@ from bpfsvc.base.local_socket import address_of, is_trusted
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
 from bpfsvc.model.answers import OtherVersion, ServiceAnswer, decode
 from bpfsvc.services.cache import Known
-from bpfsvc.services.slow_start import Shares
+from bpfsvc.services.scheduling.slow_start import Shares
 
 _SECONDS = 10.0
 """For an answer; the agent may have to ask the API server."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.errors import KernelError
 from bpfsvc.explain.question import Question
-from bpfsvc.services.applied import Applied
 from bpfsvc.services.entries import (
     Backend,
     Frontend,
@@ -19,6 +18,7 @@ from bpfsvc.services.entries import (
     frontend_text,
     spilled_policy,
 )
+from bpfsvc.services.plans.applied import Applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

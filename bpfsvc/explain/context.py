@@ -17,8 +17,8 @@ from bpfsvc.explain.question import Case
 from bpfsvc.kube.manifests.directory import ManifestSource
 from bpfsvc.model import Node, PodPlace, Service, ServiceCIDR, read_object
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.nodeport_addresses import NodePortAddresses, resolve
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.nodeport_addresses import NodePortAddresses, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from bpfsvc.base.address import pack, unpack
 from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit, UsageError
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import count_text
-from bpfsvc.datapath.build.installation import install
-from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.loader.installation import install
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.backend_loads import Load, read_load
 from bpfsvc.datapath.maps.backend_outcomes import read_states
 from bpfsvc.datapath.maps.layout import Value
@@ -52,16 +52,16 @@ from bpfsvc.explain.schedule import (
 )
 from bpfsvc.explain.spill import spill_reasons
 from bpfsvc.model import ObjectError
-from bpfsvc.services.applied import Applied
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import primary_address
 from bpfsvc.services.entries import Frontend, Place, frontend_text
 from bpfsvc.services.faults import losers
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.nodeport_addresses import LOOPBACK
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.restore import restore
-from bpfsvc.services.schedulers import counts_connections
+from bpfsvc.services.plans.applied import Applied
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.restore import restore
+from bpfsvc.services.rules.context import primary_address
+from bpfsvc.services.rules.nodeport_addresses import LOOPBACK
+from bpfsvc.services.scheduling.schedulers import counts_connections
 
 # -- the running agent's kernel --------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from bpfsvc.explain.schedule import quiesced, schedule_reasons
 from bpfsvc.explain.spill import spilled_to
 from bpfsvc.model import Port, Service, Traits
 from bpfsvc.services.cache import Known
-from bpfsvc.services.context import NodeContext
-from bpfsvc.services.desired import is_external_local
-from bpfsvc.services.endpoints import PortEndpoints, in_order, merge_port
 from bpfsvc.services.entries import Backend, Frontend, Place, ServicePort
-from bpfsvc.services.source_ranges import source_ranges
+from bpfsvc.services.rules.context import NodeContext
+from bpfsvc.services.rules.desired import is_external_local
+from bpfsvc.services.rules.endpoints import PortEndpoints, in_order, merge_port
+from bpfsvc.services.rules.source_ranges import source_ranges
 
 CLIENTS = {
     "pod": "a pod of this node",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from socket import IPPROTO_TCP
 
 from bpfsvc.explain.answer import Outcome
-from bpfsvc.services.removal import OnRemoval
+from bpfsvc.services.scheduling.removal import OnRemoval
 
 
 def removal_reasons(outcome: Outcome, drain_seconds: int | None) -> Iterator[str]:

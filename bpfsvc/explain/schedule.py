@@ -8,10 +8,10 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.services.entries import COMPARED, Place
-from bpfsvc.services.schedule_entries import LocalityEntry, among
-from bpfsvc.services.schedulers import Schedule, counts_connections
-from bpfsvc.services.scheduling import scheduler_text
-from bpfsvc.services.slow_start import FULL, GRADUAL, Shares
+from bpfsvc.services.scheduling.in_force import scheduler_text
+from bpfsvc.services.scheduling.schedule_entries import LocalityEntry, among
+from bpfsvc.services.scheduling.schedulers import Schedule, counts_connections
+from bpfsvc.services.scheduling.slow_start import FULL, GRADUAL, Shares
 
 Loads = Callable[[int], Load]
 """Returns the load of a backend by the id of its counters."""

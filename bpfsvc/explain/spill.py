@@ -9,7 +9,7 @@ from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.explain.schedule import Loads
 from bpfsvc.services.entries import SPILL_COMPARED, Place, spilled_policy
-from bpfsvc.services.spill import THOUSAND, overload_text
+from bpfsvc.services.scheduling.spill import THOUSAND, overload_text
 
 
 def spilled_to(outcome: Outcome) -> set[Place]:

@@ -36,7 +36,7 @@ from bpfsvc.http.listening import ask, destination, drain, listener
 from bpfsvc.http.request_reader import RequestReader
 from bpfsvc.http.server import JSON, Response
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.view import HealthCheck
+from bpfsvc.services.rules.view import HealthCheck
 
 _RETRY_SECONDS = 5.0
 """Between two attempts to open a listener."""

@@ -19,7 +19,7 @@ from bpfsvc.inspect.fields import (
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row, Value
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.services.registry import MAPS, SERVICES
+from bpfsvc.services.plans.registry import MAPS, SERVICES
 
 _ADDRESS = "16s"
 _KEY, _SERVICE = "key", "service"

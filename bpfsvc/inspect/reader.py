@@ -13,7 +13,7 @@ from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.tcp_sockets import TcpSockets
-from bpfsvc.services.departures import Departed
+from bpfsvc.services.scheduling.departures import Departed
 
 
 class Reader(Protocol):

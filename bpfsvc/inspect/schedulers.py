@@ -21,8 +21,8 @@ from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
 from bpfsvc.services.entries import CLIENTS, COMPARED, CandidateRun, candidate_rows
-from bpfsvc.services.schedulers import NO_SLOT, Schedule
-from bpfsvc.services.scheduling import scheduler_text
+from bpfsvc.services.scheduling.in_force import scheduler_text
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
 
 SCHEDULING = (*(f"{who}.table" for who in CLIENTS), "schedule")
 """Fields of a frontend; builds that have none choose at random."""

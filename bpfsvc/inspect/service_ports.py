@@ -52,7 +52,7 @@ from bpfsvc.inspect.services import (
 )
 from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
 from bpfsvc.inspect.spills import Spills, spill_ranges
-from bpfsvc.services.spill import overload_text
+from bpfsvc.services.scheduling.spill import overload_text
 
 READY, QUIESCED, DRAINING, UNUSED = "ready", "quiesced", "draining", "unused"
 QUARANTINED, TRIAL = "quarantined", "trial"

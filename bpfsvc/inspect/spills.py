@@ -12,7 +12,7 @@ from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
 from bpfsvc.services.entries import CLIENTS
-from bpfsvc.services.spill import overload_text
+from bpfsvc.services.scheduling.spill import overload_text
 
 SPILLING = (*(f"{who}.spills" for who in CLIENTS), "counted")
 """Fields of a frontend; builds that have none know no spilling over."""

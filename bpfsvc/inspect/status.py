@@ -11,8 +11,8 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import SERVER_NAME
 from bpfsvc.datapath import syscall, sysctl
 from bpfsvc.datapath.attach import cgroup, tcx, xdp
-from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS
-from bpfsvc.datapath.build.source import load
+from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.datapath.netlink import tc

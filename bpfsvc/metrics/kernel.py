@@ -14,7 +14,7 @@ from bpfsvc.datapath.syscall import Map
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
-from bpfsvc.services.applied import AppliedState
+from bpfsvc.services.plans.applied import AppliedState
 
 _NOT_COUNTED = {"services", "frontends", "backends", "backend_counters", "connections"}
 """Counting these takes too long for each scrape; :meth:`_expected` says how many there are."""

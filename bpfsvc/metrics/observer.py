@@ -10,8 +10,8 @@ from typing import Protocol
 
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.kube.source import Batch
-from bpfsvc.services.applied import AppliedState
-from bpfsvc.services.plan import Plan
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.plan import Plan
 
 BOTH: Collection[int] = (4, 6)
 """Both address families: the programs and the agent handle them together."""
@@ -112,7 +112,7 @@ class Observer:
         """So many service ports require endpoints of this node and have none.
 
         By traffic policy (``internal``, ``external``) and family;
-        see :mod:`bpfsvc.services.no_local_endpoints`.
+        see :mod:`bpfsvc.services.rules.no_local_endpoints`.
         """
 
     def stale_udp_removed(self, seconds: float, removed: Mapping[int, int]) -> None:

@@ -19,8 +19,8 @@ from bpfsvc.metrics.kernel import KernelFamilies, private
 from bpfsvc.metrics.observer import BOTH, ApiContact, Observer
 from bpfsvc.metrics.traffic import ServiceTraffic
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.applied import AppliedState
-from bpfsvc.services.plan import Plan
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.plan import Plan
 
 _PROXIERS = 2
 """kube-proxy counts a change of a Service once for each family."""

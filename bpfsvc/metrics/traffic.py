@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Counters, Entries, Sums
-from bpfsvc.services.applied import Applied, AppliedState
 from bpfsvc.services.entries import ServicePort
-from bpfsvc.services.plan import Plan
+from bpfsvc.services.plans.applied import Applied, AppliedState
+from bpfsvc.services.plans.plan import Plan
 
 SERVICE_LABELS = ("namespace", "name", "port", "protocol", "ip_family")
 """Which service port a metric is about."""

@@ -78,8 +78,9 @@ class Policy(NamedTuple):
     With ``size`` 0, or where the place in the table has no slot, there is no backend: with
     ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
     the table of these slots; 0: none, any slot may be chosen. ``trials``: the number of backends on
-    trial (:mod:`bpfsvc.services.quarantine`), in the slots behind these. ``spills``: connections
-    may spill over to all endpoints that serve (:data:`Spill`), whose slots are right before these.
+    trial (:mod:`bpfsvc.services.scheduling.quarantine`), in the slots behind these. ``spills``:
+    connections may spill over to all endpoints that serve (:data:`Spill`), whose slots are right
+    before these.
     """
 
     first: int
@@ -98,11 +99,12 @@ class Policies(NamedTuple):
       connection.
     * ``restricted``: only clients within the source ranges of the service port are served.
     * ``schedule``: what leads to a slot, or to a place of the table
-      (:class:`bpfsvc.services.schedulers.Schedule`).
+      (:class:`bpfsvc.services.scheduling.schedulers.Schedule`).
     * ``echo``: echo requests (ping) to the address of the frontend are answered.
     * ``removal``: what becomes of connections to an endpoint that leaves
-      (:class:`bpfsvc.services.removal.OnRemoval`).
-    * ``watched``: how attempts to connect end is noted (:mod:`bpfsvc.services.quarantine`).
+      (:class:`bpfsvc.services.scheduling.removal.OnRemoval`).
+    * ``watched``: how attempts to connect end is noted
+      (:mod:`bpfsvc.services.scheduling.quarantine`).
     * ``counted``: the connections of each backend are counted, whatever the schedule.
     """
 
@@ -130,7 +132,7 @@ CLIENTS = ("pod", "node", "other")
 Extra = Mapping[str, tuple[tuple[Any, ...], ...]]
 """Map -> the entries that a service port has there, sorted, each without service id and generation.
 
-For maps that no more needs to be known of (:func:`bpfsvc.services.registry.extra_map`).
+For maps that no more needs to be known of (:func:`bpfsvc.services.plans.registry.extra_map`).
 """
 
 NO_EXTRA: Extra = {}

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from bpfsvc.base.texts import list_text
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Frontend, frontend_text
-from bpfsvc.services.frontend_ownership import FrontendOwnership
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.refused_addresses import refusals
+from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
+from bpfsvc.services.rules.refused_addresses import refusals
 
 _SHOWN = 3
 """How many frontends of one Service a text names."""

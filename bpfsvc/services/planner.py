@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterable
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, family
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.networks import Network, bits_of, contains
-from bpfsvc.services.applied import AppliedState
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.desired import frontends
-from bpfsvc.services.diff import add_changes
 from bpfsvc.services.entries import Frontend, PortEntries
-from bpfsvc.services.frontend_ownership import FrontendOwnership
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import FRONTENDS, MAPS, Read
-from bpfsvc.services.restore import restore
-from bpfsvc.services.scheduling import Schedulings
-from bpfsvc.services.view import EndpointSummary, ServiceView, evaluate
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.diff import add_changes
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import FRONTENDS, MAPS, Read
+from bpfsvc.services.plans.restore import restore
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
+from bpfsvc.services.rules.view import EndpointSummary, ServiceView, evaluate
+from bpfsvc.services.scheduling.in_force import Schedulings
 
 _SOME_V4 = ANY_NODE_ADDRESS_V4
 """Any IPv4 address: those of one kind share the first 96 bits."""

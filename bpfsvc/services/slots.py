@@ -16,7 +16,6 @@ from operator import not_
 from socket import IPPROTO_SCTP, IPPROTO_TCP
 from typing import NamedTuple
 
-from bpfsvc.services.endpoints import PortEndpoints
 from bpfsvc.services.entries import (
     PLACE_BYTES,
     Backend,
@@ -25,12 +24,20 @@ from bpfsvc.services.entries import (
     ScheduleTable,
     Spill,
 )
-from bpfsvc.services.quarantine import left_out
-from bpfsvc.services.schedulers import NO_SLOT, RANDOM, Schedule, Scheduler, in_order, lay_out
-from bpfsvc.services.scheduling import USUAL_SCHEDULING, Scheduling
-from bpfsvc.services.slow_start import Shares, gradual
-from bpfsvc.services.spill import can_spill
-from bpfsvc.services.weights import USUAL
+from bpfsvc.services.rules.endpoints import PortEndpoints
+from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.scheduling.quarantine import left_out
+from bpfsvc.services.scheduling.schedulers import (
+    NO_SLOT,
+    RANDOM,
+    Schedule,
+    Scheduler,
+    in_order,
+    lay_out,
+)
+from bpfsvc.services.scheduling.slow_start import Shares, gradual
+from bpfsvc.services.scheduling.spill import can_spill
+from bpfsvc.services.scheduling.weights import USUAL
 
 _MOST_TRIALS = 255
 """Endpoints on trial at once; the number is a byte."""

@@ -54,7 +54,7 @@ COMPILER = "bcc"
 """The module that loads LLVM. Programs that are compiled when the image is built need none."""
 
 PROGRAMS_COMPILED = Path("/usr/share/bpfsvc/programs")
-"""What ``python -m bpfsvc.datapath.build.shipped`` has written."""
+"""What ``python -m bpfsvc.datapath.loader.shipped`` has written."""
 
 KUBECONFIG = """
 {apiVersion: v1, kind: Config, current-context: one, users: [{name: one, user: {token: none}}],
@@ -62,7 +62,7 @@ contexts: [{name: one, context: {cluster: one, user: one}}],
 clusters: [{name: one, cluster: {server: "https://localhost"}}]}
 """
 
-NOT_FOR_NODES = ("bpfsvc/lab", "bpfsvc/demo", "bpfsvc/bench")
+NOT_FOR_NODES = ("bpfsvc/devtools",)
 
 OUT = (
     *NOT_FOR_NODES,

@@ -8,7 +8,7 @@ import pytest
 
 from bpfsvc.agent.change_log import LOGGER, log_changes
 from bpfsvc.model import ModelObject
-from bpfsvc.services.plan import Plan
+from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner
 from tests.services.objects import HTTP, endpoint_slice, service
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bpfsvc.agent.cold_start import ColdStart
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.snapshot import SnapshotFile
 from bpfsvc.kube.source import Batch
-from bpfsvc.lab.patience import wait
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import Cache
 from tests.services.objects import service

@@ -12,20 +12,20 @@ from typing import Any, cast
 
 import pytest
 
-from bpfsvc.agent import endpoint_removal
-from bpfsvc.agent.endpoint_removal import EndpointRemoval
+from bpfsvc.agent.flows import endpoint_removal
+from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.maps.tcp_connections import TcpConnection
 from bpfsvc.datapath.resets import Reset
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.departures import SETTLED, Departed
 from bpfsvc.services.entries import Place, ServicePort
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.removal import Members
-from bpfsvc.services.view import NOTHING
+from bpfsvc.services.rules.view import NOTHING
+from bpfsvc.services.scheduling.departures import SETTLED, Departed
+from bpfsvc.services.scheduling.removal import Members
 
 WEB, OTHER = ("default", "web"), ("default", "other")
 IDS = {WEB: 7, OTHER: 8}

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from bpfsvc.agent.fast_path_guard import FastPathGuard, Look
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.agent.node.fast_path_guard import FastPathGuard, Look
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 
 LONG = 1000.0
 SHORT = 0.01

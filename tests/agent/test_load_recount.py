@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bpfsvc.agent.load_recount import correction
+from bpfsvc.agent.flows.load_recount import correction
 from bpfsvc.datapath.maps.backend_loads import Load
 
 NONE = Load(0, 0)

@@ -21,7 +21,7 @@ from bpfsvc.kube.source import Batch, Source
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.model import Node
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import ServiceConfig
+from bpfsvc.services.rules.context import ServiceConfig
 from tests.config.settings import DEFAULTS
 from tests.services.objects import endpoint_slice, service
 

@@ -6,10 +6,10 @@ import pytest
 
 from bpfsvc.agent.object_intake import ObjectIntake
 from bpfsvc.agent.reports import Reports
+from bpfsvc.devtools.lab import objects
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.event_recorder import NullEventRecorder
 from bpfsvc.kube.source import Batch, ParseError
-from bpfsvc.lab import objects
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.model import ObjectKey, read_object
 from bpfsvc.services.cache import Cache

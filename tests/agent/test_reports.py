@@ -13,7 +13,7 @@ from bpfsvc.kube.event_recorder import NullEventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
 from bpfsvc.services.faults import BAD_SCHEDULER, Fault
-from bpfsvc.services.quarantine import Change, Rule, Step
+from bpfsvc.services.scheduling.quarantine import Change, Rule, Step
 
 FULL = MapFull("map frontends is full (16 entries)", "enlarge it with --max-frontends")
 FULL_TEXT = "map frontends is full (16 entries) (enlarge it with --max-frontends)"

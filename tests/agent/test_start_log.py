@@ -11,7 +11,7 @@ import pytest
 from bpfsvc import __version__
 from bpfsvc.agent.start_log import ready_line, start_lines
 from bpfsvc.config.config import Config
-from bpfsvc.services.schedulers import Scheduler
+from bpfsvc.services.scheduling.schedulers import Scheduler
 from tests.config.settings import DEFAULTS
 
 KERNEL = os.uname().release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.agent import xdp_devices
+from bpfsvc.agent.node import xdp_devices
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.netlink.devices import Device, DeviceAddress, Interfaces
 from bpfsvc.datapath.netlink.devices import devices_to_attach as attached

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.apiserver import ApiServer
 
 
 class Certificates(NamedTuple):

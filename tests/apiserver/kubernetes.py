@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster.programs import collect
 from tests.cluster.settings import FOLDER
 

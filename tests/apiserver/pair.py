@@ -18,9 +18,9 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from bpfsvc.lab.apiserver import ApiServer, replay
-from bpfsvc.lab.apiserver.replay import Recorded
-from bpfsvc.lab.apiserver.resources import RESOURCES, Resource, of_object
+from bpfsvc.devtools.lab.apiserver import ApiServer, replay
+from bpfsvc.devtools.lab.apiserver.replay import Recorded
+from bpfsvc.devtools.lab.apiserver.resources import RESOURCES, Resource, of_object
 from tests.kube.requests import Answer, Stream, path, send
 
 _HEADERS = ("content-type", "cache-control", "retry-after")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.lab import objects
-from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab import objects
+from bpfsvc.devtools.lab.apiserver import ApiServer
 from tests.apiserver.fixtures import Certificates
 from tests.apiserver.kubernetes import KubeApiServer
 from tests.apiserver.pair import Pair

@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from bpfsvc.lab import objects
+from bpfsvc.devtools.lab import objects
 from tests.apiserver.pair import Pair, Query, Seen, assert_same
 from tests.apiserver.pair_fixtures import FOREIGN
 from tests.apiserver.test_events import PLACE, event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.apiserver import ApiServer
 from tests.kube.requests import ask, send
 
 PLACE = "/apis/events.k8s.io/v1/namespaces/default/events"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 from tests.kube.requests import SERVICES, Stream, ask, dial, send, service, watching
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.apiserver import ApiServer
 from tests.kube.requests import SERVICES, SLICES, ask, send, service
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"

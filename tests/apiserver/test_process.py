@@ -39,7 +39,15 @@ class Process:
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Process]:
-    command = [sys.executable, "-m", "bpfsvc.lab.apiserver", "--fill", "20", "--endpoints", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "bpfsvc.devtools.lab.apiserver",
+        "--fill",
+        "20",
+        "--endpoints",
+        "3",
+    ]
     command += ["--load", str(RECORDINGS), "--control", "127.0.0.1:0"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:

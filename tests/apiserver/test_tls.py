@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from tests.apiserver.fixtures import Certificates
 from tests.kube.requests import SERVICES, dial, path, send, service
 

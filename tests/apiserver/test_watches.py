@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from tests.kube.requests import SERVICES, SLICES, Stream, ask, service, watching
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"

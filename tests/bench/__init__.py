@@ -1,1 +1,1 @@
-"""Tests of ``bpfsvc.bench``: no kernel, no root."""
+"""Tests of ``bpfsvc.devtools.bench``: no kernel, no root."""

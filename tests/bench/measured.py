@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from bpfsvc.bench import report
-from bpfsvc.bench.results import Cell, Results
+from bpfsvc.devtools.bench import report
+from bpfsvc.devtools.bench.results import Cell, Results
 
 _RATES = {"direct": 100.0, "iptables": 80.0, "nftables": 95.0, "tc": 98.0, "default": 120.0}
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bpfsvc.bench.aims import Aim, aims
-from bpfsvc.bench.figures import SUITES
-from bpfsvc.bench.results import Cell, Results
+from bpfsvc.devtools.bench.aims import Aim, aims
+from bpfsvc.devtools.bench.figures import SUITES
+from bpfsvc.devtools.bench.results import Cell, Results
 
 
 def _rate(mode: str, *values: float, services: int = 1, **fields: object) -> Cell:

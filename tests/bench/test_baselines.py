@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from bpfsvc.bench.baselines import (
+from bpfsvc.devtools.bench.baselines import (
     MODES,
     BaselineService,
     Mode,
@@ -16,7 +16,7 @@ from bpfsvc.bench.baselines import (
     all_rules,
     changed_rules,
 )
-from bpfsvc.bench.kube_proxy import place_of_rule, synced
+from bpfsvc.devtools.bench.kube_proxy import place_of_rule, synced
 
 NODE = NodeFacts("192.168.50.11", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
 WEB = BaselineService(

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bpfsvc.bench.figures import SUITES, USUAL, Scale
-from bpfsvc.bench.modes import AGENTS, DEFAULT, MODES
-from bpfsvc.bench.report.text import setting
-from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.run import Run, RunPlan, mitigations
-from bpfsvc.bench.steps import LEFT_OUT
 from bpfsvc.cli.bench import NameList
 from bpfsvc.cli.main import main
+from bpfsvc.devtools.bench.figures import SUITES, USUAL, Scale
+from bpfsvc.devtools.bench.modes import AGENTS, DEFAULT, MODES
+from bpfsvc.devtools.bench.report.text import setting
+from bpfsvc.devtools.bench.results import Cell, Results
+from bpfsvc.devtools.bench.run import Run, RunPlan, mitigations
+from bpfsvc.devtools.bench.steps import LEFT_OUT
 
 
 def bench(*arguments: str | Path) -> Result:
@@ -56,7 +56,7 @@ def test_measuring_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_module_is_the_command() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "bpfsvc.bench", "--help"],
+        [sys.executable, "-m", "bpfsvc.devtools.bench", "--help"],
         capture_output=True,
         text=True,
         check=True,
@@ -135,7 +135,7 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             results.notes += notes
             return results
 
-        monkeypatch.setattr("bpfsvc.bench.run.measure", measured)
+        monkeypatch.setattr("bpfsvc.devtools.bench.run.measure", measured)
         return bench(*arguments.split())
 
     return run
@@ -264,7 +264,7 @@ def test_a_kube_proxy_in_the_path_is_measured_without_asking(
         plans.append(plan)
         return replace(Run(plan).results, cells=_all())
 
-    monkeypatch.setattr("bpfsvc.bench.run.measure", measured)
+    monkeypatch.setattr("bpfsvc.devtools.bench.run.measure", measured)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert bench().exit_code == 0
     binary = tmp_path / "kube-proxy"

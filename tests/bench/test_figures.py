@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from bpfsvc.base.checksum import checksum
-from bpfsvc.bench import syns
-from bpfsvc.bench.figures import Spread, percentile
+from bpfsvc.devtools.bench import syns
+from bpfsvc.devtools.bench.figures import Spread, percentile
 
 
 @pytest.mark.parametrize("number", [0, 1, 64_511, 64_512, 5_000_000], ids=lambda n: f"SYN {n}")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.bench import baselines
-from bpfsvc.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
-from bpfsvc.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
-from bpfsvc.bench.modes import MODES
-from bpfsvc.bench.results import Results
-from bpfsvc.bench.run import possible
-from bpfsvc.bench.steps import Context
-from bpfsvc.bench.suites import traffic
-from bpfsvc.bench.suites.setup_times import setup_seconds
-from bpfsvc.bench.suites.traffic import KINDS, takes_part, tasks
-from bpfsvc.bench.testbeds.traffic import Tools
+from bpfsvc.devtools.bench import baselines
+from bpfsvc.devtools.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
+from bpfsvc.devtools.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
+from bpfsvc.devtools.bench.modes import MODES
+from bpfsvc.devtools.bench.results import Results
+from bpfsvc.devtools.bench.run import possible
+from bpfsvc.devtools.bench.steps import Context
+from bpfsvc.devtools.bench.suites import traffic
+from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
+from bpfsvc.devtools.bench.suites.traffic import KINDS, takes_part, tasks
+from bpfsvc.devtools.bench.testbeds.traffic import Tools
 
 
 def test_the_default_run_measures_a_part_of_everything() -> None:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from bpfsvc.bench.modes import DIRECT, ESTABLISHED
-from bpfsvc.bench.results import Results
-from bpfsvc.bench.suites import traffic
-from bpfsvc.bench.suites.turns import Task
-from bpfsvc.bench.testbeds.agents import last_refusal
+from bpfsvc.devtools.bench.modes import DIRECT, ESTABLISHED
+from bpfsvc.devtools.bench.results import Results
+from bpfsvc.devtools.bench.suites import traffic
+from bpfsvc.devtools.bench.suites.turns import Task
+from bpfsvc.devtools.bench.testbeds.agents import last_refusal
 
 READY = "INFO ready: 1 Service in the kernel after 0.50 s\n"
 NOT_USED = "INFO the fast path is not used: {} (bpfsvc doctor shows details)\n"

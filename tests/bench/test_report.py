@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from bpfsvc.bench import report
-from bpfsvc.bench.report.losses import all_losses, losses
-from bpfsvc.bench.report.summary import summary
-from bpfsvc.bench.report.tables import tables
-from bpfsvc.bench.report.text import digits, factor, short, span
-from bpfsvc.bench.results import Cell, Results
+from bpfsvc.devtools.bench import report
+from bpfsvc.devtools.bench.report.losses import all_losses, losses
+from bpfsvc.devtools.bench.report.summary import summary
+from bpfsvc.devtools.bench.report.tables import tables
+from bpfsvc.devtools.bench.report.text import digits, factor, short, span
+from bpfsvc.devtools.bench.results import Cell, Results
 from tests.bench.measured import cell_of, made_results, terminal
 
 
@@ -205,7 +205,7 @@ def test_a_restless_direct_case_is_warned_of_in_every_report(results: Results) -
 
 
 def test_drawing_is_imported_when_a_page_is_made_and_not_before() -> None:
-    code = "import sys, bpfsvc.bench.report; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, bpfsvc.devtools.bench.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

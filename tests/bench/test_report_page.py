@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bpfsvc.bench import report
-from bpfsvc.bench.modes import MODES
-from bpfsvc.bench.report.summary import summary
-from bpfsvc.bench.report.tables import tables
-from bpfsvc.bench.results import Results
+from bpfsvc.devtools.bench import report
+from bpfsvc.devtools.bench.modes import MODES
+from bpfsvc.devtools.bench.report.summary import summary
+from bpfsvc.devtools.bench.report.tables import tables
+from bpfsvc.devtools.bench.results import Results
 from tests.bench.measured import cell_of, made_results, terminal
 
 

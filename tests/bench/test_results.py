@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.bench.figures import clients_text, duration_text, services_text
-from bpfsvc.bench.progress import Progress
-from bpfsvc.bench.results import Cell, NoResults, Results, noisy, rank, ratios
+from bpfsvc.devtools.bench.figures import clients_text, duration_text, services_text
+from bpfsvc.devtools.bench.progress import Progress
+from bpfsvc.devtools.bench.results import Cell, NoResults, Results, noisy, rank, ratios
 
 CELL = Cell(
     suite="pods",

@@ -7,7 +7,7 @@ from itertools import chain, pairwise, permutations
 
 import pytest
 
-from bpfsvc.bench.suites.rounds import Order
+from bpfsvc.devtools.bench.suites.rounds import Order
 
 _ROUNDS = 21  # turns of each mode in a task by default
 

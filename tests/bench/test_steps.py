@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
-from bpfsvc.bench.baselines import TooSlow
-from bpfsvc.bench.results import Results
-from bpfsvc.bench.steps import Report, SlowModes, Step, take
+from bpfsvc.devtools.bench.baselines import TooSlow
+from bpfsvc.devtools.bench.results import Results
+from bpfsvc.devtools.bench.steps import Report, SlowModes, Step, take
 
 
 def _take_too_long(slow: SlowModes, services: int) -> None:

@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import pytest
 
-from bpfsvc.bench import clocks
-from bpfsvc.bench.figures import QUICK, Scale
-from bpfsvc.bench.load import ports
-from bpfsvc.bench.load.ports import FORGOTTEN, PORTS, REUSED, SourcePorts, tcp_ports
-from bpfsvc.bench.load.tool import Outcome
-from bpfsvc.bench.results import Results
-from bpfsvc.bench.suites import turns
-from bpfsvc.bench.suites.turns import NOT_COUNTED, Task, measure
-from bpfsvc.bench.testbeds.upkeep import Upkeep
+from bpfsvc.devtools.bench import clocks
+from bpfsvc.devtools.bench.figures import QUICK, Scale
+from bpfsvc.devtools.bench.load import ports
+from bpfsvc.devtools.bench.load.ports import FORGOTTEN, PORTS, REUSED, SourcePorts, tcp_ports
+from bpfsvc.devtools.bench.load.tool import Outcome
+from bpfsvc.devtools.bench.results import Results
+from bpfsvc.devtools.bench.suites import turns
+from bpfsvc.devtools.bench.suites.turns import NOT_COUNTED, Task, measure
+from bpfsvc.devtools.bench.testbeds.upkeep import Upkeep
 
 SCALE = Scale(services=(1,), clients=(1, 4), rounds=3, slices=2)
 CONNECT = Task("pods", "connect", "pod", 1)

@@ -13,7 +13,7 @@ import pytest
 
 import bpfsvc
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.source import MAIN, load
+from bpfsvc.datapath.loader.source import MAIN, load
 
 ROOT = Path(bpfsvc.__file__).parents[1]
 
@@ -73,7 +73,7 @@ def test_an_installed_package_runs_and_finds_its_sources_without_the_checkout(
     _run(*PIP, "install", "--no-deps", "--target", "installed", wheel, at=tmp_path)
     command = tmp_path / "installed" / "bin" / "bpfsvc"
     find = (
-        "from bpfsvc.base.map_sizes import Sizes; from bpfsvc.datapath.build.source import *;"
+        "from bpfsvc.base.map_sizes import Sizes; from bpfsvc.datapath.loader.source import *;"
         " print(load(Sizes()).digest, directory())"
     )
 

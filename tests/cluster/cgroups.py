@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 
 Cgroups = Literal["hybrid", "unified"]
 CGROUPS: tuple[Cgroups, ...] = get_args(Cgroups)

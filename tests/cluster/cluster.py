@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.lab.netns import NetworkNamespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster import images, network, product, programs
 from tests.cluster.addresses import API, NODES
 from tests.cluster.aside import Aside

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from bpfsvc.lab.netns import NetworkNamespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster.addresses import API, API_PORT, POD_CIDRS, SERVICE_CIDRS
 from tests.cluster.certificates import ACCOUNTS, KUBELET_CLIENT, SERVER, Certificates
 from tests.cluster.errors import ClusterError

@@ -10,7 +10,7 @@ from urllib.error import URLError
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster.cluster import Cluster
 
 _METRICS = "http://127.0.0.1:10249/metrics"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfsvc.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab.netns import NetworkNamespace
 from tests.cluster import network
 from tests.cluster.addresses import API, NODES
 from tests.cluster.cluster import Cluster

@@ -7,8 +7,8 @@ from ipaddress import ip_network
 from itertools import chain, count
 
 from bpfsvc.base import syscalls
-from bpfsvc.lab import links, sandbox
-from bpfsvc.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab import links, sandbox
+from bpfsvc.devtools.lab.netns import NetworkNamespace
 from tests.cluster.addresses import (
     API,
     BALANCER_CIDRS,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster import cgroups, node_files
 from tests.cluster.addresses import POD_CIDRS, Host
 from tests.cluster.certificates import Certificates

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from bpfsvc.lab.netns import NetworkNamespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab.patience import wait
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _START_TIME, _STATE = 19, 0  # fields of /proc/PID/stat after the name: 22 and 3 of proc(5)

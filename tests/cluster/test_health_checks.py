@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster.cluster import Cluster
 from tests.cluster.migration.health import HealthChecks, Question, ask
 

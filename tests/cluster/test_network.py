@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab.netns import NetworkNamespace
+from bpfsvc.devtools.lab.netns import NetworkNamespace
 from tests.cluster import network
 from tests.cluster.addresses import API, NODES, OUTSIDE
 from tests.cluster.cluster import Cluster

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster.processes import Processes
 
 

@@ -13,7 +13,7 @@ from bpfsvc.config import documents
 from bpfsvc.config.config import Config, Conntrack, Lifetimes
 from bpfsvc.config.loading import CommandLine, Documents, load, make_config
 from bpfsvc.config.local_detector import LocalDetector
-from bpfsvc.services.schedulers import RANDOM
+from bpfsvc.services.scheduling.schedulers import RANDOM
 
 FILE = Path("config.conf")
 

@@ -327,7 +327,7 @@ def test_settings_of_flags_load_neither_the_agent_of_an_api_server_nor_its_libra
     """A node with manifests, or a help text, needs none of it."""
     script = (
         "import sys\nfrom bpfsvc.cli.run import run\n"
-        "library = {'kubernetes', 'bpfsvc.kube.reflector', 'bpfsvc.kubeproxy_cleanup'}\n"
+        "library = {'kubernetes', 'bpfsvc.kube.reflector', 'bpfsvc.migration.kube_proxy'}\n"
         "print(library & set(sys.modules))"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ import pytest
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.model import Node
-from bpfsvc.services.schedulers import Scheduler
+from bpfsvc.services.scheduling.schedulers import Scheduler
 from tests.config.settings import HEAD, OWN_HEAD, config, of_fields, of_flags, of_text
 
 CASES = {

@@ -10,7 +10,7 @@ import pytest
 from bpfsvc.config.documents import digest
 from bpfsvc.config.loading import load
 from bpfsvc.config.watch import ConfigChanged, ConfigWatch, Reload
-from bpfsvc.lab import patience
+from bpfsvc.devtools.lab import patience
 from tests.config.settings import KUBEADM, given
 
 NEW = KUBEADM.replace("10.244.0.0/16", "10.245.0.0/16")

@@ -12,10 +12,10 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import MapLayout, Record
-from bpfsvc.services import registry
 from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort, candidate_run
-from bpfsvc.services.registry import ServiceMap
-from bpfsvc.services.schedule_entries import (
+from bpfsvc.services.plans import registry
+from bpfsvc.services.plans.registry import ServiceMap
+from bpfsvc.services.scheduling.schedule_entries import (
     CandidatesEntry,
     LocalityEntry,
     RoundEntry,

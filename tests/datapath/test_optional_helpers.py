@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from bpfsvc.datapath.build.optional_helpers import without_optional
+from bpfsvc.datapath.loader.optional_helpers import without_optional
 
 
 def instruction(operation: int, registers: int, number: int) -> bytes:

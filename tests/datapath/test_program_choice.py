@@ -14,12 +14,12 @@ import pytest
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build import builder, bytecode
-from bpfsvc.datapath.build.bytecode import Bytecode, Program
-from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
-from bpfsvc.datapath.build.compiler import BCC_MISSING
-from bpfsvc.datapath.build.shipped import ShippedPrograms
-from bpfsvc.datapath.build.source import PLACEHOLDER, load
+from bpfsvc.datapath.loader import builder, bytecode
+from bpfsvc.datapath.loader.bytecode import Bytecode, Program
+from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.compiler import BCC_MISSING
+from bpfsvc.datapath.loader.shipped import ShippedPrograms
+from bpfsvc.datapath.loader.source import PLACEHOLDER, load
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
 from bpfsvc.datapath.maps.pins import PinRoot
 

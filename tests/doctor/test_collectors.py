@@ -18,9 +18,9 @@ from bpfsvc.doctor.facts import (
     ChainPolicy,
 )
 from bpfsvc.http.service_health import response
-from bpfsvc.kubeproxy_cleanup.commands import Flavour
-from bpfsvc.kubeproxy_cleanup.leftovers import Leftovers
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
+from bpfsvc.migration.kube_proxy.commands import Flavour
+from bpfsvc.migration.kube_proxy.leftovers import Leftovers
+from bpfsvc.migration.kube_proxy.rules import read_tables
 
 HEAD = "  sl  local_address rem_address   st tx:rx tr:when retrnsmt uid timeout inode\n"
 REST = "00000000:00000000 00:00000000 00000000     0        0 4711 1 ffff"

@@ -23,7 +23,7 @@ from bpfsvc.doctor.facts import (
     SystemFacts,
 )
 from bpfsvc.doctor.finding import Finding, Level
-from bpfsvc.kubeproxy_cleanup.running import KubeProxyProcess
+from bpfsvc.migration.kube_proxy.running import KubeProxyProcess
 
 FIT = Facts(
     system=SystemFacts(release="6.1.0-50-amd64"),

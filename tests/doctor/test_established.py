@@ -19,7 +19,7 @@ from bpfsvc.doctor.check_fast_path import check_fast_path
 from bpfsvc.doctor.collect_others import ForwardingRules
 from bpfsvc.doctor.facts import FastPathFacts, NftChain
 from bpfsvc.doctor.finding import Level
-from bpfsvc.kubeproxy_cleanup import commands
+from bpfsvc.migration.kube_proxy import commands
 from tests.doctor.test_fast_path import masquerading, plain, ruled
 
 ACCEPT_ESTABLISHED = "FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"

@@ -20,12 +20,12 @@ from bpfsvc.datapath.netlink.devices import (
 )
 from bpfsvc.datapath.netlink.route_rules import Rule, unfollowed, unfollowed_rules
 from bpfsvc.datapath.netlink.xfrm import read_counts
+from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.doctor.check_fast_path import check_fast_path, fast_path_objections
 from bpfsvc.doctor.collect_others import read_chains
 from bpfsvc.doctor.facts import FastPathFacts, NftChain
 from bpfsvc.doctor.finding import Level
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.migration.kube_proxy.rules import read_tables
 
 KUBE_PROXY = """*filter
 :INPUT ACCEPT [0:0]

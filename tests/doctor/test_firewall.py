@@ -10,7 +10,7 @@ from bpfsvc.doctor.finding import Level
 from bpfsvc.doctor.firewall_iptables import read_iptables, set_names
 from bpfsvc.doctor.firewall_nftables import read_nftables
 from bpfsvc.doctor.firewall_rules import PacketRule, Place
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
+from bpfsvc.migration.kube_proxy.rules import read_tables
 
 POD = ("10.244.1.11", 8080)
 NODEPORT = Place("prod/web:http", "nodeport:30080/TCP", ("192.168.50.11",), 30080, "TCP", (POD,))

@@ -13,12 +13,12 @@ from bpfsvc.explain.reasons import reasons
 from bpfsvc.explain.removal import removal_reasons
 from bpfsvc.explain.schedule import locality_reasons, share_reasons
 from bpfsvc.model import Service
-from bpfsvc.services.applied import applied
 from bpfsvc.services.cache import Known
 from bpfsvc.services.entries import Place
-from bpfsvc.services.scheduling import read_scheduling
-from bpfsvc.services.slow_start import NO_SHARES, Shares
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.plans.applied import applied
+from bpfsvc.services.rules.view import evaluate
+from bpfsvc.services.scheduling.in_force import read_scheduling
+from bpfsvc.services.scheduling.slow_start import NO_SHARES, Shares
 from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, service
 
 VIP = frontend("10.96.0.1 80")

@@ -14,10 +14,10 @@ from bpfsvc.explain.question import question
 from bpfsvc.explain.reasons import reasons
 from bpfsvc.explain.spill import spill_reasons
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.applied import applied
 from bpfsvc.services.cache import Known
-from bpfsvc.services.scheduling import read_scheduling
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.plans.applied import applied
+from bpfsvc.services.rules.view import evaluate
+from bpfsvc.services.scheduling.in_force import read_scheduling
 from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, service
 
 VIP = frontend("10.96.0.1 80")

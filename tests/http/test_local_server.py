@@ -11,8 +11,8 @@ import pytest
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.local_server import LocalServer
-from bpfsvc.lab.patience import wait
 from tests.http.asking import body, read_all
 
 

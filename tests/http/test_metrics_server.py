@@ -132,7 +132,7 @@ def test_without_metrics_their_library_is_not_loaded() -> None:
     """prometheus_client is loaded with the metrics server, and not before."""
     script = (
         "import sys, bpfsvc.metrics.observer, bpfsvc.http.healthz\n"
-        "import bpfsvc.services.no_local_endpoints\n"
+        "import bpfsvc.services.rules.no_local_endpoints\n"
         "before = 'prometheus_client' in sys.modules\n"
         "import bpfsvc.http.metrics_server, bpfsvc.metrics.recorder as recorder\n"
         "recorder.Metrics().scrape()\n"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bpfsvc.base.errors import UsageError
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.server import HttpServer, Request, Response
-from bpfsvc.lab.patience import wait
 from tests.http.asking import ask, body, connect, read_all
 
 Serve = Callable[..., HttpServer]

@@ -13,7 +13,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.http.service_health import ServiceHealthChecks
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.view import HealthCheck, evaluate
+from bpfsvc.services.rules.view import HealthCheck, evaluate
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, service
 
 WEB = ("default", "web")

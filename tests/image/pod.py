@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bpfsvc.base import syscalls
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.namespace import Process
-from bpfsvc.lab.node import LabNode
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.namespace import Process
+from bpfsvc.devtools.lab.node import LabNode
 
 Object = dict[str, Any]
 

@@ -19,16 +19,16 @@ import pytest
 
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_MASQUERADE_PORTS, DEFAULT_PIN_ROOT
 from bpfsvc.datapath.maps.pins import is_bpffs
-from bpfsvc.lab import objects as kubernetes
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.cluster import LabAgent
-from bpfsvc.lab.dial import ask
-from bpfsvc.lab.load import Kind, Load
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab import objects as kubernetes
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.cluster import LabAgent
+from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.load import Kind, Load
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.topology import Lab
 from tests.apiserver.fixtures import Certificates, certificates
 from tests.deploy.kustomize import build
 from tests.deploy.rendered import DEPLOY, only, overlay

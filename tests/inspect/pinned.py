@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
-from bpfsvc.services.removal import OnRemoval
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.removal import OnRemoval
+from bpfsvc.services.scheduling.schedulers import Schedule
 
 _PLACE = (("address", "16s"), ("port", "H"), ("protocol", "B"), ("zero", "B"))
 _NUMBER = (("value", "I"),)

@@ -9,7 +9,7 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.inspect.service_ports import ServicePortFacts, collect
-from bpfsvc.services.schedulers import NO_SLOT, Schedule, Scheduler, lay_out
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule, Scheduler, lay_out
 from tests.inspect.busy import OPEN, connection, slots
 from tests.inspect.inspected import frontend, policy, shown
 from tests.inspect.pinned import FIELDS, Maps

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.inspect.service_ports import ServicePortFacts, collect
-from bpfsvc.services.removal import OnRemoval
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.removal import OnRemoval
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.inspect.busy import GONE, OPEN, SETTINGS, connection, slots
 from tests.inspect.inspected import frontend, policy
 from tests.inspect.pinned import Maps, place

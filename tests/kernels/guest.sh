@@ -5,7 +5,7 @@ readonly checkout=$1 python=$2 results=$3
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 export PYTHONDONTWRITEBYTECODE=1 BPFSVC_LAB_PATIENCE=60
 cd "$checkout" || exit 1
-readonly pytest="$python -m pytest -p bpfsvc.lab.pytest_plugin --color=no -v"
+readonly pytest="$python -m pytest -p bpfsvc.devtools.lab.pytest_plugin --color=no -v"
 
 suite() {
 	local name=$1 limit=$2
@@ -43,7 +43,7 @@ cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
 	tests shortcuts 1800 tests/packets/test_{xdp,fast_path,fast_path_bridge,fast_path_direct,fast_path_outside,fast_path_untranslated,untranslated_flows}.py \
 		-k TCP/IPv4
 } &
-suite demo 2400 $python -m bpfsvc.demo
+suite demo 2400 $python -m bpfsvc.devtools.demo
 tests lab 2700 tests/lab/test_traffic_cases.py \
 	-k 'TCP and not vxlan and (routed and IPv4 or bridge and IPv6)'
 tests sockets 1800 tests/lab/test_traffic_pod_sockets.py -k call_of_a_pod

@@ -17,7 +17,7 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import Place
-from bpfsvc.services.schedulers import NO_SLOT, Layout, Schedule, Scheduler, lay_out
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Layout, Schedule, Scheduler, lay_out
 from tests.kernels.ipvs_network import make_network
 from tests.specification import ipvs
 

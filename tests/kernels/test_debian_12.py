@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.datapath.build.shipped import ship
+from bpfsvc.datapath.loader.shipped import ship
 from tests.kernels.machine import Machine, switched_on
 
 pytestmark = pytest.mark.slow

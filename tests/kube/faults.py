@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.apiserver.handler import Request
 from bpfsvc.kube.requests import VERSION
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.apiserver.handler import Request
 from tests.kube.following import endpoint_slice, service
 
 

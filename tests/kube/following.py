@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from bpfsvc.devtools.lab import objects
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.objects import service_cidr
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube.apiserver import ApiServerSource as Source
 from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.connection import ApiConnection, connect
 from bpfsvc.kube.pacing import Pacing
 from bpfsvc.kube.source import Batch
-from bpfsvc.lab import objects
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.objects import service_cidr
-from bpfsvc.lab.patience import wait
 from bpfsvc.model import ModelObject, ObjectKey, read_object
 
 NODE = "here"

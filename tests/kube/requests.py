@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
-from bpfsvc.lab import objects
-from bpfsvc.lab.patience import stretched
+from bpfsvc.devtools.lab import objects
+from bpfsvc.devtools.lab.patience import stretched
 
 SERVICES = "/api/v1/services"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"

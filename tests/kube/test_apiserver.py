@@ -14,11 +14,11 @@ import pytest
 
 from bpfsvc.agent.event_queue import Event, EventQueue
 from bpfsvc.base.address import pack
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.objects import endpoints, service_cidr
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube.apiserver import ApiServerSource
 from bpfsvc.kube.source import Batch, Trigger
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.objects import endpoints, service_cidr
-from bpfsvc.lab.patience import wait
 from bpfsvc.model import EndpointSlice, Node, ObjectKey, PodPlace, Service
 from tests.kube.faults import asked
 from tests.kube.following import (

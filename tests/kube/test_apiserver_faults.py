@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.pacing import Pacing
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
 from tests.kube.faults import (
     FAULTS,
     asked,

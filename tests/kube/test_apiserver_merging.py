@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bpfsvc.devtools.lab.objects import endpoints
 from bpfsvc.kube import decoding
 from bpfsvc.kube.deltas import Identity, Update, batch_of
 from bpfsvc.kube.object_tracker import ObjectTracker
 from bpfsvc.kube.resources import ENDPOINTS, SERVICES, Resource
 from bpfsvc.kube.source import Batch
-from bpfsvc.lab.objects import endpoints
 from bpfsvc.model import ModelObject, read_object
 from tests.kube.following import ObjectMap, applied, endpoint_slice, service
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube import connection as module
 from bpfsvc.kube.apiserver import ApiServerSource as Source
 from bpfsvc.kube.connection import ApiConnection, connect
 from bpfsvc.kube.errors import Refused, Unreachable
 from bpfsvc.kube.source import SourceUnavailable
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
 from tests.apiserver.fixtures import Certificates
 from tests.kube.following import BRISK, NODE, Following, put_cluster, service, status
 

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.kube.connection import connect
 from bpfsvc.kube.errors import Refused, Unreachable
-from bpfsvc.lab.apiserver import ApiServer
 from tests.kube.following import put_cluster, status
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube import decoding
 from bpfsvc.kube.connection_status import ConnectionStatus
 from bpfsvc.kube.deltas import Update
 from bpfsvc.kube.errors import InvalidResponse, Refused
 from bpfsvc.kube.object_tracker import ObjectTracker
 from bpfsvc.kube.resources import SERVICE_CIDRS, SERVICES
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
 from tests.kube.faults import change
 from tests.kube.following import following, put_cluster, service
 

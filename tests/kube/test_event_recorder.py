@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.event_recorder import (
     FAILED_SERVICE_HEALTH,
@@ -20,8 +22,6 @@ from bpfsvc.kube.event_recorder import (
     node,
     service,
 )
-from bpfsvc.lab.apiserver import ApiServer
-from bpfsvc.lab.patience import wait
 from tests.kube.following import connection
 
 BRISK = partial(Backoff, 0.01, 0.05)

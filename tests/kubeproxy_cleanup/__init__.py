@@ -1,1 +1,1 @@
-"""Tests of ``bpfsvc.kubeproxy_cleanup``: no kernel, no root."""
+"""Tests of ``bpfsvc.migration.kube_proxy``: no kernel, no root."""

@@ -14,9 +14,9 @@ from collections import Counter
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from bpfsvc.lab.dial import Reply, ask, outcome
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import stretched
+from bpfsvc.devtools.lab.dial import Reply, ask, outcome
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched
 from tests.lab.case_testbed import CaseTestbed, Peer
 from tests.lab.testbed import at, host
 from tests.specification.verdicts import evaluate

@@ -19,13 +19,13 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bpfsvc.lab import links, sandbox
-from bpfsvc.lab import objects as kubernetes
-from bpfsvc.lab.links import Address, End
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab import links, sandbox
+from bpfsvc.devtools.lab import objects as kubernetes
+from bpfsvc.devtools.lab.links import Address, End
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.topology import Lab
 
 _NODE = {4: ipaddress.ip_address("169.254.1.1"), 6: ipaddress.ip_address("fe80::1")}
 """The gateways of every peer. The node does not have them: the neighbour entries are permanent."""

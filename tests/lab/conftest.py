@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.dial import Protocol
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.dial import Protocol
 from tests.lab.testbed import FAMILIES, NETWORKS, TRANSPORTS, Testbed, running_testbed
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bpfsvc.lab.dial import OpenConnection
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import OpenConnection
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import fast_packets, services
 from tests.lab.testbed import Testbed, built_testbed
 

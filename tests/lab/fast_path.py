@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import API, API_PORTS, LOCAL, ONE, WEB, Testbed, built_testbed, objects
 
 FAST = ("--fast-path",)

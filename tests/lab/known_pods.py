@@ -13,11 +13,11 @@ from typing import Any
 
 from bpfsvc.base import address
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.pod import LabPod
 from bpfsvc.inspect.namespaces import namespaces
 from bpfsvc.inspect.reader import PinnedReader
-from bpfsvc.lab.dial import ask
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.pod import LabPod
 from tests.lab.testbed import ONE, Testbed
 
 CALLS = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab.namespace import Namespace
 
 Mode = Literal["iptables-legacy", "iptables-nft", "nftables"]
 MODES: tuple[Mode, ...] = get_args(Mode)

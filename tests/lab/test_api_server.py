@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bpfsvc import __version__
-from bpfsvc.lab.dial import ask, connect
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import ask, connect
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
 IMPATIENT = ("--last-good-after", "500ms")

@@ -26,8 +26,8 @@ from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import HANDLE, DeviceGone, ForeignFilter, ForeignQdisc, Hook
 from bpfsvc.datapath.netlink.tc import attach, attached, detach
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.namespace import Namespace
 
 TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
 EXPERIMENTAL = 0x88B5  # EtherType of IEEE 802 for experiments: no stack answers it

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import bpfsvc
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.dial import tally
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.dial import tally
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 Done = subprocess.CompletedProcess[str]

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.bench.cluster import BenchCluster
-from bpfsvc.bench.figures import PodLinks, Scale
-from bpfsvc.bench.load.ports import PORTS
-from bpfsvc.bench.load.tool import build
-from bpfsvc.bench.results import Cell, Results
-from bpfsvc.bench.run import Run, RunPlan
-from bpfsvc.bench.testbeds.agents import cores
-from bpfsvc.bench.testbeds.traffic import BACKEND, BACKEND_PORT, Tools, TrafficTestbed
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.bench.cluster import BenchCluster
+from bpfsvc.devtools.bench.figures import PodLinks, Scale
+from bpfsvc.devtools.bench.load.ports import PORTS
+from bpfsvc.devtools.bench.load.tool import build
+from bpfsvc.devtools.bench.results import Cell, Results
+from bpfsvc.devtools.bench.run import Run, RunPlan
+from bpfsvc.devtools.bench.testbeds.agents import cores
+from bpfsvc.devtools.bench.testbeds.traffic import BACKEND, BACKEND_PORT, Tools, TrafficTestbed
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.patience import wait
 
 TINY = Scale(
     services=(3,),

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from bpfsvc.bench import baselines
-from bpfsvc.bench.baselines import (
+from bpfsvc.devtools.bench import baselines
+from bpfsvc.devtools.bench.baselines import (
     Baseline,
     BaselineFailed,
     BaselineService,
@@ -30,13 +30,13 @@ from bpfsvc.bench.baselines import (
     all_rules,
     changed_rules,
 )
-from bpfsvc.bench.kube_proxy import RealKubeProxy
-from bpfsvc.bench.testbeds.agents import cores
-from bpfsvc.bench.testbeds.change import BaselineChangeTestbed
-from bpfsvc.lab.capture import Capture
-from bpfsvc.lab.dial import Protocol, ask, tally
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
+from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy
+from bpfsvc.devtools.bench.testbeds.agents import cores
+from bpfsvc.devtools.bench.testbeds.change import BaselineChangeTestbed
+from bpfsvc.devtools.lab.capture import Capture
+from bpfsvc.devtools.lab.dial import Protocol, ask, tally
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
 
 _PODS = IPv4Network(CLUSTER_CIDRS[4])
 _ALWAYS: tuple[Mode, ...] = ("iptables", "iptables-nft", "nftables")

@@ -11,13 +11,13 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.bench.packets.flows import Flow, Place
-from bpfsvc.bench.packets.xdp_programs import load, payload, sender
-from bpfsvc.bench.steps import SlowModes
-from bpfsvc.bench.suites.frames import measure
-from bpfsvc.bench.testbeds.frames import BACKEND, CLIENT, NODE, FrameTestbed, Lost
 from bpfsvc.datapath.instructions import R1, R2, Code
-from bpfsvc.lab.capture import Capture
+from bpfsvc.devtools.bench.packets.flows import Flow, Place
+from bpfsvc.devtools.bench.packets.xdp_programs import load, payload, sender
+from bpfsvc.devtools.bench.steps import SlowModes
+from bpfsvc.devtools.bench.suites.frames import measure
+from bpfsvc.devtools.bench.testbeds.frames import BACKEND, CLIENT, NODE, FrameTestbed, Lost
+from bpfsvc.devtools.lab.capture import Capture
 
 FRAMES = 2000
 IPV4 = b"\x08\x00"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.patience import wait
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.bench.load.ports import PORTS
-from bpfsvc.bench.load.tool import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.bench.load.ports import PORTS
+from bpfsvc.devtools.bench.load.tool import KINDS, Client, LoadFailed, Outcome, Seen, Server, build
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.topology import Lab
 
 _PORT, _NO_PORT = 9000, 9001
 _CLIENTS = 3

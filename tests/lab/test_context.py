@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab import objects as kubernetes
-from bpfsvc.lab.dial import ask, tally
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import Object, service_cidr
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import objects as kubernetes
+from bpfsvc.devtools.lab.dial import ask, tally
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import Object, service_cidr
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import LOCAL, ONE, WEB, Testbed, built_testbed, objects
 
 SECOND = "192.168.77.1"

@@ -13,10 +13,10 @@ import pytest
 
 from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.datapath import loaded
-from bpfsvc.datapath.build import probe
+from bpfsvc.datapath.loader import probe
+from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.doctor.agent_checks import refuse_beside_others
 from bpfsvc.http.service_health import response
-from bpfsvc.lab.node import LabNode
 from tests.lab import kubeproxy
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 

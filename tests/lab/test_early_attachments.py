@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from bpfsvc.lab.dial import tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import FAST, Counts, forbid_invalid
 from tests.lab.testbed import FAMILIES, ONE, Testbed, built_testbed, objects
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, connect
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import OpenConnection, connect
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import make_known
 from tests.lab.test_events import await_warning
 from tests.lab.testbed import NETWORKS, ONE, Named, Testbed, at, built_testbed, objects

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.objects import port, service, slices
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.objects import port, service, slices
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import EXTERNAL, ONE, Testbed, built_testbed, objects
 
 SMALL = ("--max-frontends", "32")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import ask
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import pod
+from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import pod
 from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, host, running_testbed
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import ask
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import INGRESS, WEB, Testbed, built_testbed, objects
 from tests.verify.rules_of_1_36 import LAYOUTS, Layout

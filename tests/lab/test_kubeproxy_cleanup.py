@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab.cluster import LabCluster
-from bpfsvc.lab.dial import OpenConnection, ask, connect
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab import kubeproxy
 from tests.lab.kubeproxy import MODES, Mode
 from tests.lab.testbed import FAMILIES, WEB, objects

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.capture import Capture, Frame
-from bpfsvc.lab.dial import ask, connect, tally
-from bpfsvc.lab.namespace import LabError
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.capture import Capture, Frame
+from bpfsvc.devtools.lab.dial import ask, connect, tally
+from bpfsvc.devtools.lab.namespace import LabError
+from bpfsvc.devtools.lab.topology import Lab
 
 NETWORKS: list[dict[str, Any]] = [
     {"layout": "routed"},

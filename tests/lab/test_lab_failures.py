@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab import links
-from bpfsvc.lab.namespace import LabError
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.pod import LabPod
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.namespace import LabError
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.traces import descriptors, traces
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.traces import descriptors, traces
 
 
@@ -63,7 +63,8 @@ def test_sandbox_ends_what_its_command_left_running() -> None:
     with Lab(nodes=1, pods_per_node=1) as lab:
         command = "sleep 60 & echo $!; ls /run/netns | wc -l; exit 7"
         process = lab.client.popen(
-            [sys.executable, "-m", "bpfsvc.lab.sandbox", "--", "sh", "-c", command], stdout=-1
+            [sys.executable, "-m", "bpfsvc.devtools.lab.sandbox", "--", "sh", "-c", command],
+            stdout=-1,
         )
         output, _ = process.communicate(timeout=10)
     left, named = output.split()
@@ -79,7 +80,15 @@ def test_what_a_sandbox_runs_takes_sigint_though_it_was_started_in_the_backgroun
     """A shell lets what it starts in the background ignore SIGINT, and its children inherit that.
     But the tests of this sandbox send it."""
     work = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
-    sandboxed = [sys.executable, "-m", "bpfsvc.lab.sandbox", "--", sys.executable, "-c", work]
+    sandboxed = [
+        sys.executable,
+        "-m",
+        "bpfsvc.devtools.lab.sandbox",
+        "--",
+        sys.executable,
+        "-c",
+        work,
+    ]
     shell = ["sh", "-c", '"$@" & wait $!', "sh", *sandboxed]
     process = routed.client.popen(shell, stdout=-1)
     output, _ = process.communicate(timeout=10)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.cluster import COMMAND, LabCluster
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import COMMAND, LabCluster
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import FAMILIES, ONE, WEB, objects
 
 NAME = f"default/{WEB.name}"

@@ -25,11 +25,11 @@ from bpfsvc.base.address import pack, unpack
 from bpfsvc.datapath.netlink.devices import Interfaces
 from bpfsvc.datapath.netlink.masquerade import Masquerades
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.lab import links
-from bpfsvc.lab.capture import Capture
-from bpfsvc.lab.links import End
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.capture import Capture
+from bpfsvc.devtools.lab.links import End
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 
 OUTS = ("out0", "out1", "out2")
 MASQUERADED, PLAIN = 9, 10

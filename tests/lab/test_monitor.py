@@ -18,7 +18,7 @@ from bpfsvc.datapath.netlink.devices import Device, Interfaces
 from bpfsvc.datapath.netlink.masquerade import Masquerades
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.netlink.network import NetworkReader, read_network
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 
 
 @pytest.fixture(autouse=True, scope="module")

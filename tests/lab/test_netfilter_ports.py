@@ -13,9 +13,9 @@ from contextlib import ExitStack
 import pytest
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab.cluster import LabCluster
-from bpfsvc.lab.dial import OpenConnection, Protocol, ask, connect
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.dial import OpenConnection, Protocol, ask, connect
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import API, API_PORTS, FAMILIES, TRANSPORTS, WEB, objects
 
 PORTS = range(10000, 10004)

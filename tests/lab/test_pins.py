@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.lab.dial import ask, tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.dial import ask, tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, Reply, connect
-from bpfsvc.lab.http_request import http_request
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import OpenConnection, Reply, connect
+from bpfsvc.devtools.lab.http_request import http_request
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import by_packets, make_known
 from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects
 

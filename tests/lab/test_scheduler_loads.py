@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, connect
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import OpenConnection, connect
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.test_schedulers import (
     SPREAD,
     WHERE,

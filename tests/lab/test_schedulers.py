@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import Protocol, ask, connect, tally
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.test_events import await_warning
 from tests.lab.testbed import Named, Testbed, at, built_testbed, objects
 

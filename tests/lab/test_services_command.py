@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, ask, connect
-from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect
+from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.testbed import EMPTY, WEB, Testbed, built_testbed, host, objects
 
 pytestmark = pytest.mark.slow

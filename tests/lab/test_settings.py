@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.lab.dial import tally
-from bpfsvc.lab.patience import stretched
+from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.patience import stretched
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 SETTINGS = """\

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.bench.baselines import Baseline, BaselineService, Mode
-from bpfsvc.lab.cluster import LabAgent, LabCluster
-from bpfsvc.lab.dial import ask, tally
-from bpfsvc.lab.http_request import http_request
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import port, service, service_cidr, slices
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.topology import CLUSTER_CIDRS, Lab
+from bpfsvc.devtools.bench.baselines import Baseline, BaselineService, Mode
+from bpfsvc.devtools.lab.cluster import LabAgent, LabCluster
+from bpfsvc.devtools.lab.dial import ask, tally
+from bpfsvc.devtools.lab.http_request import http_request
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import port, service, service_cidr, slices
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
     def report(self) -> dict[str, Any]:
         """Return the page of shadow mode."""
-        status, body = http_request(self.node, "127.0.0.1", PORT, "/bpfsvc/shadow")
+        status, body = http_request(self.node, "127.0.0.1", PORT, "/bpfsvc/migration/shadow")
         assert status == 200
         found: dict[str, Any] = json.loads(body)
         return found

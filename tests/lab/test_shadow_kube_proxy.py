@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import pytest
 
-from bpfsvc.bench.kube_proxy import RealKubeProxy
-from bpfsvc.lab.dial import tally
-from bpfsvc.lab.http_request import http_request
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.objects import (
+from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy
+from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.http_request import http_request
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.objects import (
     Host,
     Object,
     endpoint_of,
@@ -24,7 +24,7 @@ from bpfsvc.lab.objects import (
     service,
     service_cidr,
 )
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.apiserver.kubernetes import programs
 from tests.lab.testbed import FAMILIES, Testbed, built_testbed
 
@@ -138,7 +138,7 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
 
             def report() -> dict[str, Any]:
                 found: dict[str, Any] = json.loads(
-                    http_request(node, "127.0.0.1", 10276, "/bpfsvc/shadow")[1]
+                    http_request(node, "127.0.0.1", 10276, "/bpfsvc/migration/shadow")[1]
                 )
                 return found
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.shipped import ship
-from bpfsvc.datapath.build.source import load
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.dial import tally
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.datapath.loader.shipped import ship
+from bpfsvc.datapath.loader.source import load
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.dial import tally
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 _STARTED = "compiler-started"

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from bpfsvc.lab import objects as kube
-from bpfsvc.lab.dial import connect
-from bpfsvc.lab.objects import Object
+from bpfsvc.devtools.lab import objects as kube
+from bpfsvc.devtools.lab.dial import connect
+from bpfsvc.devtools.lab.objects import Object
 from tests.lab.test_schedulers import SPREAD, backends, explained, shown, spread_testbed
 from tests.lab.testbed import Testbed, objects
 

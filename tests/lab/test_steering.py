@@ -16,11 +16,11 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import UsageError
 from bpfsvc.datapath.steering import Steering
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.healthz import Health, HealthServer
 from bpfsvc.http.service_health import ServiceHealthChecks
 from bpfsvc.inspect.status import ask_health
-from bpfsvc.lab.patience import wait
-from bpfsvc.services.view import HealthCheck
+from bpfsvc.services.rules.view import HealthCheck
 from tests.http.asking import ask, body
 
 HOSTS = ("127.0.0.1", "::1")

@@ -24,7 +24,7 @@ from bpfsvc.datapath.sysctl import (
     reserve_ports,
     write,
 )
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 
 OURS = PortRange(10000, 10999)
 

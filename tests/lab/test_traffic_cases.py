@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from bpfsvc.lab.dial import Protocol, ask, connect, tally
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
 from tests.lab.testbed import (
     API,
     EMPTY,

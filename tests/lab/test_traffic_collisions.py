@@ -15,8 +15,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, Protocol, ask
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab.dial import OpenConnection, Protocol, ask
+from bpfsvc.devtools.lab.namespace import Namespace
 from tests.lab.testbed import ONE, TWIN, WEB, Testbed, at
 
 # Outside of the kernel's local port range: a port of another test may still be in TIME_WAIT.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.cluster import LabCluster
 from tests.lab.case_flows import CaseFlow, check, set_up_case
 from tests.lab.case_testbed import AgentSetup, CaseTestbed, objects
 from tests.specification.cases import expected, read_cases

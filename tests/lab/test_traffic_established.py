@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.lab.dial import OpenConnection, connect
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import OpenConnection, connect
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.established import (
     become_fast,
     counted,

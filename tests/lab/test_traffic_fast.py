@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.lab.dial import Protocol, ask, connect
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import OUTSIDE, Counts, another_program, fast
 from tests.lab.testbed import API, LOCAL, ONE, Testbed
 

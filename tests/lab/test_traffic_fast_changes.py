@@ -10,9 +10,9 @@ import pytest
 from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6NDOptDstLLAddr, IPv6
 from scapy.layers.l2 import ARP, Ether
 
-from bpfsvc.lab.dial import Protocol, Reply, ask, connect
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import Protocol, Reply, ask, connect
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import Counts, fast
 from tests.lab.testbed import ONE, Testbed, objects
 

@@ -12,10 +12,10 @@ import pytest
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.netlink.devices import allows_fast_path
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.lab.dial import ask, connect, tally
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import ask, connect, tally
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import FAST, OUTSIDE, Counts, another_program, fast, fast_packets
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab.dial import connect
-from bpfsvc.lab.node import LabNode
+from bpfsvc.devtools.lab.dial import connect
+from bpfsvc.devtools.lab.node import LabNode
 from tests.lab.testbed import EXTERNAL, INGRESS, WEB, Testbed
 
 FRONTENDS: dict[str, Callable[[Testbed, int], tuple[str, int]]] = {

@@ -17,12 +17,12 @@ import pytest
 import bpfsvc
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.syscall import program_id
-from bpfsvc.lab.dial import ask, connect, tally
-from bpfsvc.lab.load import Kind, Load
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import service_cidr
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import ask, connect, tally
+from bpfsvc.devtools.lab.load import Kind, Load
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import service_cidr
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 OPTIONS = ("--max-node-addresses", "1000")

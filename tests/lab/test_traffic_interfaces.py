@@ -11,12 +11,12 @@ from bpfsvc.datapath.attach import interfaces
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import Hook
-from bpfsvc.lab.cluster import LabCluster
-from bpfsvc.lab.dial import ask, connect, tally
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.dial import ask, connect, tally
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import Protocol, ask, tally
-from bpfsvc.lab.objects import port, service, service_cidr, slices
+from bpfsvc.devtools.lab.dial import Protocol, ask, tally
+from bpfsvc.devtools.lab.objects import port, service, service_cidr, slices
 from tests.lab.testbed import INGRESS, SLICE_PORTS, WEB, Named, Testbed, built_testbed, objects
 
 SILENT = Named("silent", 71)  # internalTrafficPolicy Local, pods of node-2 only

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.lab.dial import ask, connect, disconnect, tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import ask, connect, disconnect, tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import make_known, opened
 from tests.lab.testbed import ONE, Named, Testbed, at, built_testbed, objects
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.lab.dial import ask, tally
-from bpfsvc.lab.objects import port, slices
+from bpfsvc.devtools.lab.dial import ask, tally
+from bpfsvc.devtools.lab.objects import port, slices
 from tests.lab.testbed import Testbed, built_testbed, host
 
 NGINX = """\

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import pytest
 
 from bpfsvc.base.address import unpack
-from bpfsvc.lab.dial import OpenConnection, ask, connect, disconnect
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.server import endpoint_text
+from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect, disconnect
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.server import endpoint_text
 from tests.lab.known_pods import by_packets, make_known, opened
 from tests.lab.testbed import ONE, Testbed, at, built_testbed, host, objects
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.lab.dial import tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import readable, stretched
+from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import readable, stretched
 from tests.lab.testbed import EMPTY, EXTERNAL, INGRESS, WEB, Named, Testbed, built_testbed, objects
 
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -16,11 +16,11 @@ import pytest
 from bpfsvc.base import address
 from bpfsvc.datapath.attach import cgroup
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.lab import links
-from bpfsvc.lab.dial import Protocol, Reply, ask, tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.dial import Protocol, Reply, ask, tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import by_packets, known, make_known, opened, state
 from tests.lab.test_traffic_interfaces import attached
 from tests.lab.testbed import (

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.lab.apiserver.replay import Step, replay, steps
-from bpfsvc.lab.cluster import LabCluster
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.apiserver.replay import Step, replay, steps
+from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.case_flows import CaseFlow, Raw, check, set_up_case
 from tests.lab.case_testbed import AgentSetup, CaseTestbed
 from tests.specification.frontends import frontends

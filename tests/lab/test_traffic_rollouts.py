@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
-from bpfsvc.lab.dial import Protocol, ask, connect, tally
-from bpfsvc.lab.load import Load
-from bpfsvc.lab.objects import port, service, slices
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
+from bpfsvc.devtools.lab.load import Load
+from bpfsvc.devtools.lab.objects import port, service, slices
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import SLICE_PORTS, Named, Testbed, built_testbed, host
 
 ROLLED = Named("rolled", 50)

@@ -12,10 +12,10 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
 from scapy.packet import Packet, Raw
 
-from bpfsvc.lab.dial import Protocol, ask, tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.objects import service_cidr
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import Protocol, ask, tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.objects import service_cidr
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import EMPTY, EXTERNAL, INGRESS, ONE, WEB, Testbed, built_testbed, objects
 
 _IPV6_HDRINCL = 36  # of linux/in6.h

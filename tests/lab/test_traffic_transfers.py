@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.capture import Capture, Frame
-from bpfsvc.lab.dial import connect
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.objects import Host
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.capture import Capture, Frame
+from bpfsvc.devtools.lab.dial import connect
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.objects import Host
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import LOCAL, ONE, Testbed, built_testbed, objects
 
 _MTU = {4: (socket.IPPROTO_IP, 14), 6: (socket.IPPROTO_IPV6, 24)}  # IP_MTU, IPV6_MTU

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import connect, tally
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.pod import LabPod
+from bpfsvc.devtools.lab.dial import connect, tally
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import by_packets, make_known
 from tests.lab.testbed import ONE, Named, Testbed, at, built_testbed, host, objects
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import pytest
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab.dial import OpenConnection, ask, connect
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.fast_path import Counts, another_program, fast
 from tests.lab.testbed import ONE, Testbed
 

@@ -17,12 +17,12 @@ import pytest
 
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import xdp
-from bpfsvc.datapath.build import creation
+from bpfsvc.datapath.loader import creation
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab.dial import Protocol, ask, connect, tally
-from bpfsvc.lab.links import End
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
+from bpfsvc.devtools.lab.links import End
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.test_traffic_hitless import OPTIONS
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.cluster import COMMAND, LabAgent, LabCluster
-from bpfsvc.lab.dial import OpenConnection, ask, connect, tally
-from bpfsvc.lab.objects import Object, port, service, slices
-from bpfsvc.lab.patience import stretched, wait
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import COMMAND, LabAgent, LabCluster
+from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect, tally
+from bpfsvc.devtools.lab.objects import Object, port, service, slices
+from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import Testbed
 
 CONNECTIONS = 400

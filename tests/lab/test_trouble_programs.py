@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.dial import tally
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 

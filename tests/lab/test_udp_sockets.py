@@ -12,7 +12,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.netlink.sock_diag import UdpSocket, destroy_udp, udp_sockets
 from bpfsvc.datapath.socket_owners import connect_anew
-from bpfsvc.lab.patience import stretched
+from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.services.entries import Place
 
 OWNER = """

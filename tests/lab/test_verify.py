@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab.objects import Object
-from bpfsvc.lab.objects import node as an_object_of
+from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.objects import node as an_object_of
 from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import Testbed, built_testbed
 from tests.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from bpfsvc.lab.cluster import LabCluster
-from bpfsvc.lab.dial import Protocol, Reply, ask
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.node import LabNode
-from bpfsvc.lab.objects import Host, Object, port, service, slices
-from bpfsvc.lab.pod import LabPod
-from bpfsvc.lab.topology import Lab
+from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.dial import Protocol, Reply, ask
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.objects import Host, Object, port, service, slices
+from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.topology import Lab
 
 FAMILIES = (4, 6)
 TRANSPORTS: tuple[Protocol, ...] = ("tcp", "udp")

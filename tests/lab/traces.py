@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 
 
 def traces() -> list[Path]:

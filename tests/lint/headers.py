@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.compiler import CompileRequest, compile_module
-from bpfsvc.datapath.build.source import CSource, directory
+from bpfsvc.datapath.loader.compiler import CompileRequest, compile_module
+from bpfsvc.datapath.loader.source import CSource, directory
 
 _PROGRAM = """
 int nothing(struct __sk_buff *skb)

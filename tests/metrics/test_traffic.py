@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.metrics.traffic import FIELDS, ServiceTraffic
 from bpfsvc.model import ModelObject
-from bpfsvc.services.applied import AppliedState, applied
 from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, ServicePort
-from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
+from bpfsvc.services.plans.applied import AppliedState, applied
+from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner
 from tests.services.objects import endpoint_slice, service
 

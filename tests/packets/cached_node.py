@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
-from bpfsvc.datapath.build.installation import install
-from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.installation import install
+from bpfsvc.datapath.loader.source import CSource, load
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 from tests.packets.node import SIZES, Node
 
 SOURCE = load(SIZES)

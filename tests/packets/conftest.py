@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 from tests.packets.cached_node import cache, compiled
 from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
 from tests.packets.loads import HALF_OPEN, Loaded

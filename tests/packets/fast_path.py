@@ -23,9 +23,9 @@ from scapy.packet import Packet
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
-from bpfsvc.lab import links
-from bpfsvc.lab.links import End
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.links import End
+from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.node import REDIRECT, UNSPEC, Node
 from tests.packets.packet import same, tcp

@@ -20,7 +20,7 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import LINK, address_port, tcp
 from tests.packets.peers import Peers

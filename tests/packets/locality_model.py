@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from bpfsvc.base.address import pack
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.loads import Loaded
 from tests.packets.packet import address_port
 from tests.packets.peers import address_of

@@ -21,15 +21,12 @@ from bpfsvc.base.networks import Network, bits_of
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.build.installation import Installation, install
-from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.datapath.loader.installation import Installation, install
+from bpfsvc.datapath.loader.source import CSource, load
 from bpfsvc.datapath.maps.destinations import Destinations
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
-from bpfsvc.lab import sandbox
-from bpfsvc.services.applied import AppliedState
-from bpfsvc.services.desired import GUARD
-from bpfsvc.services.diff import plan
+from bpfsvc.devtools.lab import sandbox
 from bpfsvc.services.entries import (
     Backend,
     Frontend,
@@ -40,7 +37,10 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from bpfsvc.services.ids import Ids
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.diff import plan
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.rules.desired import GUARD
 from tests.packets.packet import LINK, address_port
 
 UNSPEC = 0xFFFFFFFF

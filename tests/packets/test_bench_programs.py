@@ -8,10 +8,10 @@ import pytest
 from scapy.layers.inet import TCP, UDP
 from scapy.layers.l2 import Ether
 
-from bpfsvc.bench.packets.crossing import V4, V6, Crossing, CrossingTestbed, WrongPath
-from bpfsvc.bench.packets.flows import SYN, Place
-from bpfsvc.bench.packets.test_runs import repeat
-from bpfsvc.bench.suites.programs import measure
+from bpfsvc.devtools.bench.packets.crossing import V4, V6, Crossing, CrossingTestbed, WrongPath
+from bpfsvc.devtools.bench.packets.flows import SYN, Place
+from bpfsvc.devtools.bench.packets.test_runs import repeat
+from bpfsvc.devtools.bench.suites.programs import measure
 from tests.packets.node import Node
 
 PROTOCOLS = {socket.IPPROTO_TCP: TCP, socket.IPPROTO_UDP: UDP}

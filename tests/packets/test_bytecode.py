@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.lab import sandbox
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.devtools.lab import sandbox
 from tests.packets.cached_node import OLDER, SOURCE, CachedNode, never, put
 from tests.packets.fragment import PAYLOAD
 from tests.packets.fragment import cut as fragments

@@ -13,14 +13,14 @@ import pytest
 
 import bpfsvc
 from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.datapath.build import builder, bytecode
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.bytecode_cache import BytecodeCache
-from bpfsvc.datapath.build.installation import begin_install, install
-from bpfsvc.datapath.build.source import CSource
+from bpfsvc.datapath.loader import builder, bytecode
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.installation import begin_install, install
+from bpfsvc.datapath.loader.source import CSource
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 from tests.packets.cached_node import SOURCE, never, put
 from tests.packets.test_migration import map_id
 

@@ -8,7 +8,7 @@ import pytest
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.packets.fast_path import FastPathTestbed, forwarded
 from tests.packets.node import UNSPEC
 from tests.packets.peers import Peers

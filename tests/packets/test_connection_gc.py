@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.config.config import Lifetimes
 from tests.packets.node import Node
 from tests.packets.packet import tcp

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from bpfsvc.datapath.maps.registry import MAPS
+from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.inspect.dump import choose
-from bpfsvc.lab.patience import stretched
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
 

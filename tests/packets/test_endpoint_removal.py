@@ -12,8 +12,8 @@ from scapy.packet import Packet
 
 from bpfsvc.datapath.maps.tcp_connections import TcpConnection, TcpConnections
 from bpfsvc.datapath.resets import Reset, packet_of
-from bpfsvc.services.departures import Departed
 from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.departures import Departed
 from tests.packets.node import Node
 from tests.packets.packet import address_port, same
 from tests.packets.peers import Peers

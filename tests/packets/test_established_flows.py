@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.agent.established_flows import EstablishedFlows, forget_all
-from bpfsvc.lab.patience import wait
+from bpfsvc.agent.flows.established_flows import EstablishedFlows, forget_all
+from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
 
 CLIENT, SERVER = "10.244.1.5:40000", "10.244.2.7:8080"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.lab import sandbox
+from bpfsvc.devtools.lab import sandbox
 from tests.specification.cases import FORMAT, SAMPLE, expected, flows, read_cases
 from tests.specification.generation import random_cases
 from tests.specification.objects import Raw

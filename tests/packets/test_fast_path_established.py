@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from scapy.packet import Packet
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.established import KINDS, Connection, directly, open_by_the_stack
 from tests.packets.fast_path import WEB_PORT, FastPathTestbed, fast_packets, forwarded, hop

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import IP
 
-from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error

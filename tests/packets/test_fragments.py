@@ -20,7 +20,7 @@ from scapy.layers.inet6 import (
 )
 from scapy.packet import Packet
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.packets.extension_headers import with_headers
 from tests.packets.fragment import PAYLOAD, SIZE, cut, waits
 from tests.packets.node import UNSPEC, Node

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.compile import compile_source
-from bpfsvc.datapath.build.source import load
-from bpfsvc.lab import sandbox
+from bpfsvc.datapath.loader.compiler_process import compile_source
+from bpfsvc.datapath.loader.source import load
+from bpfsvc.devtools.lab import sandbox
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -41,7 +41,7 @@ def ship(directory: Path, *, preload: Path | None) -> subprocess.CompletedProces
     if preload:
         environment["LD_PRELOAD"] = str(preload)
     return subprocess.run(
-        [*user, sys.executable, "-m", "bpfsvc.datapath.build.shipped", str(directory)],
+        [*user, sys.executable, "-m", "bpfsvc.datapath.loader.shipped", str(directory)],
         cwd=CHECKOUT,
         env=environment,
         capture_output=True,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bpfsvc.datapath import loaded, syscall
-from bpfsvc.datapath.build.compiler import (
+from bpfsvc.datapath.kernel_names import LENGTH, PREFIX, SHORT, kernel_name, kernel_names
+from bpfsvc.datapath.loader.compiler import (
     SOCKET_PROGRAMS,
     TC_PROGRAMS,
     WATCH_PROGRAM,
     XDP_PROGRAMS,
 )
-from bpfsvc.datapath.kernel_names import LENGTH, PREFIX, SHORT, kernel_name, kernel_names
 from tests.packets.node import Node
 from tests.packets.test_tail_calls import NEEDS
 

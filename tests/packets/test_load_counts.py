@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from bpfsvc.agent.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.services.entries import PortEntries
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.loads import WEIGHTS, Loaded, program
 from tests.packets.node import Node
 from tests.packets.packet import tcp

@@ -6,8 +6,8 @@ import pytest
 
 from bpfsvc.datapath.maps.destinations import Destinations
 from bpfsvc.datapath.syscall import ANY, Map
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import ENDPOINTS, EndpointEntry
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import ENDPOINTS, EndpointEntry
 from tests.packets.node import Node
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.datapath import loaded, syscall
-from bpfsvc.datapath.build import loader
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.compile import compile_source
-from bpfsvc.datapath.build.installation import converter, migrate
-from bpfsvc.datapath.build.source import CSource, directory, load
 from bpfsvc.datapath.kernel_names import kernel_name
+from bpfsvc.datapath.loader import loader
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.datapath.loader.compiler_process import compile_source
+from bpfsvc.datapath.loader.installation import converter, migrate
+from bpfsvc.datapath.loader.source import CSource, directory, load
 from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.devtools.lab import sandbox
 from bpfsvc.doctor.collect_others import is_bpfsvc
-from bpfsvc.lab import sandbox
 from tests.packets.node import SIZES, Node
 from tests.packets.packet import same
 from tests.packets.peers import ALL_PEERS, Peers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.services.quarantine import Outcome
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.quarantine import Outcome
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.icmp_errors import error
 from tests.packets.node import Node
 from tests.packets.packet import same, tcp

@@ -12,7 +12,7 @@ import socket
 import pytest
 from scapy.packet import Packet
 
-from bpfsvc.agent.netfilter_flows import NetfilterFlows
+from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
 from bpfsvc.base.address import pack
 from bpfsvc.base.ports import PortRange
 from bpfsvc.base.protocols import PROTOCOLS

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from bpfsvc.datapath.build.source import load
-from bpfsvc.lab import sandbox
+from bpfsvc.datapath.loader.source import load
+from bpfsvc.devtools.lab import sandbox
 from tests.packets.node import SIZES, UNSPEC, Node
 from tests.packets.packet import LINK, same, tcp
 from tests.packets.peers import Peers, address_of

@@ -22,11 +22,11 @@ from scapy.packet import Packet
 
 from bpfsvc.datapath.attach import interfaces
 from bpfsvc.datapath.netlink.hooks import Hook
-from bpfsvc.lab import links
-from bpfsvc.lab.capture import Capture
-from bpfsvc.lab.links import End
-from bpfsvc.lab.namespace import Namespace
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.capture import Capture
+from bpfsvc.devtools.lab.links import End
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.agent.pin_keeper import PinKeeper
+from bpfsvc.agent.node.pin_keeper import PinKeeper
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.syscalls import mount, unmount
 from bpfsvc.datapath.attach import tcx
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot, is_bpffs
 from bpfsvc.datapath.netlink.hooks import Hook
 from bpfsvc.datapath.syscall import program_id
-from bpfsvc.lab import sandbox
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
 from tests.packets.peers import TCP_PEERS
 

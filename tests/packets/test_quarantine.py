@@ -9,7 +9,7 @@ import pytest
 
 from bpfsvc.datapath.maps.backend_outcomes import BackendOutcomes, QuarantinedMap, read_states
 from bpfsvc.services.entries import Policies, Policy
-from bpfsvc.services.quarantine import Outcome
+from bpfsvc.services.scheduling.quarantine import Outcome
 from tests.packets.icmp_errors import error
 from tests.packets.node import Node
 from tests.packets.packet import address_port, same, tcp

@@ -7,8 +7,8 @@ import pytest
 from bpfsvc.inspect.dump import dump
 from bpfsvc.inspect.reader import PinnedReader
 from bpfsvc.metrics.recorder import Metrics
-from bpfsvc.services.diff import plan
 from bpfsvc.services.entries import Policies, Policy
+from bpfsvc.services.plans.diff import plan
 from tests.packets.node import Node
 from tests.packets.peers import Peers
 from tests.packets.test_metrics import opened, values

@@ -13,7 +13,7 @@ from scapy.layers.inet6 import IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdr
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfsvc.services.entries import extra_entries
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
 
 

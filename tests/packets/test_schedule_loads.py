@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from bpfsvc.services.schedulers import Schedule, Scheduler, lay_out
+from bpfsvc.services.scheduling.schedulers import Schedule, Scheduler, lay_out
 from tests.packets.loads import WEIGHTS, Loaded, program
 from tests.specification import ipvs_loads
 from tests.specification.ipvs import Destination

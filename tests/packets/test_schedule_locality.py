@@ -11,7 +11,7 @@ from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.localities import kept_backends
 from bpfsvc.explain.programs import decide
 from bpfsvc.explain.question import question
-from bpfsvc.services.schedulers import Schedule, Scheduler, lay_out
+from bpfsvc.services.scheduling.schedulers import Schedule, Scheduler, lay_out
 from tests.packets.loads import WEIGHTS, Loaded
 from tests.packets.locality_model import A_DAY, Model, course
 from tests.packets.packet import address_port

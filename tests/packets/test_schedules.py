@@ -19,7 +19,7 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from bpfsvc.services.schedulers import NO_SLOT, Schedule
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
 from tests.packets.node import Node
 from tests.packets.packet import address_port
 from tests.packets.peers import Peers, address_of

@@ -21,7 +21,7 @@ from scapy.layers.sctp import (
 )
 from scapy.packet import Packet, Raw
 
-from bpfsvc.datapath.build import crc32c as tables
+from bpfsvc.datapath.loader import crc32c as tables
 from tests.packets.extension_headers import with_headers
 from tests.packets.node import UNSPEC, Node
 from tests.packets.packet import LINK, same, sctp, sctp_init

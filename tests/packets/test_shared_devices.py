@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from bpfsvc.agent import node_sync
-from bpfsvc.agent.attachments import TcAttachments, shared_devices
-from bpfsvc.agent.node_sync import NodeSync
+from bpfsvc.agent.node import node_sync
+from bpfsvc.agent.node.attachments import TcAttachments, shared_devices
+from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.devices import Device, Interfaces
 from tests.config.settings import DEFAULTS

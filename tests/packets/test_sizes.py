@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build import source as sources
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.compile import compile_source
-from bpfsvc.datapath.build.source import CSource, load
-from bpfsvc.lab import sandbox
+from bpfsvc.datapath.loader import source as sources
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.datapath.loader.compiler_process import compile_source
+from bpfsvc.datapath.loader.source import CSource, load
+from bpfsvc.devtools.lab import sandbox
 
 ODD = Sizes(
     max_services=77,

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from bpfsvc.agent.attachments import SocketWatch
+from bpfsvc.agent.node.attachments import SocketWatch
 from bpfsvc.config.config import Config
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import cgroup, links
-from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
-from bpfsvc.lab import sandbox
+from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
+from bpfsvc.devtools.lab import sandbox
 from tests.config.settings import DEFAULTS
 from tests.packets.node import Node
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.datapath.build.installation import converter
+from bpfsvc.datapath.loader.installation import converter
 from bpfsvc.datapath.maps.backend_outcomes import QuarantinedMap
 from bpfsvc.datapath.maps.layout import Record, Value
-from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.entries import CLIENTS
-from bpfsvc.services.schedulers import Schedule
-from bpfsvc.services.scheduling import read_scheduling
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.view import evaluate
+from bpfsvc.services.scheduling.in_force import read_scheduling
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
 from tests.packets.node import Node
 from tests.packets.packet import address_port, tcp

@@ -15,7 +15,7 @@ from scapy.layers.inet6 import IPv6ExtHdrHopByHop
 from scapy.packet import Packet
 
 from bpfsvc.services.entries import Policies, Policy
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.extension_headers import with_headers
 from tests.packets.fragment import cut
 from tests.packets.icmp_errors import error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.services.registry import BACKENDS
+from bpfsvc.services.plans.registry import BACKENDS
 from tests.packets.node import Node
 from tests.packets.peers import Peers
 

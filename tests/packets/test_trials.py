@@ -21,8 +21,8 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from bpfsvc.services.quarantine import Outcome
-from bpfsvc.services.schedulers import Schedule
+from bpfsvc.services.scheduling.quarantine import Outcome
+from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
 from tests.packets.packet import LINK, address_port, tcp
 from tests.packets.peers import TCP_PEERS, Peers, address_of

@@ -8,7 +8,7 @@ import time
 import pytest
 from scapy.packet import Packet
 
-from bpfsvc.lab import links
+from bpfsvc.devtools.lab import links
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
 from tests.packets.peers import Peers, address_of

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfsvc.agent.xdp import XdpAttachments
+from bpfsvc.agent.node.xdp import XdpAttachments
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import xdp
 from bpfsvc.datapath.netlink.devices import DeviceAddress
 from bpfsvc.datapath.netlink.hooks import DeviceGone
-from bpfsvc.lab import links
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.namespace import Namespace
 from tests.packets.node import Node
 from tests.packets.xdp_links import (
     external,

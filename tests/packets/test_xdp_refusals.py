@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bpfsvc.agent.xdp import XdpAttachments
+from bpfsvc.agent.node.xdp import XdpAttachments
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.netlink.devices import DeviceAddress
-from bpfsvc.lab import links
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.namespace import Namespace
 from tests.packets.node import Node
 from tests.packets.xdp_links import external, follow, follow_as, programs, two_links
 

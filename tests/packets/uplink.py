@@ -17,9 +17,9 @@ from scapy.packet import Packet
 
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import xdp
-from bpfsvc.lab import links
-from bpfsvc.lab.links import End
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.links import End
+from bpfsvc.devtools.lab.namespace import Namespace
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, Peers
 

@@ -18,7 +18,7 @@ from scapy.packet import Packet
 
 from bpfsvc.datapath.attach.interfaces import Attacher, detach
 from bpfsvc.datapath.netlink.hooks import Hook
-from bpfsvc.lab.patience import stretched
+from bpfsvc.devtools.lab.patience import stretched
 from tests.packets.fast_path import FastPathTestbed, fast_path
 from tests.packets.node import Node
 

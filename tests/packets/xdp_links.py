@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from bpfsvc.agent.xdp import XdpAttachments
+from bpfsvc.agent.node.xdp import XdpAttachments
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import xdp
-from bpfsvc.datapath.build import creation
+from bpfsvc.datapath.loader import creation
 from bpfsvc.datapath.netlink.details import read_details
 from bpfsvc.datapath.netlink.devices import Interfaces, devices_to_attach
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.lab import links
-from bpfsvc.lab.namespace import Namespace
+from bpfsvc.devtools.lab import links
+from bpfsvc.devtools.lab.namespace import Namespace
 from tests.packets.node import Node
 
 _XDP, _XDP_PASS, _DRIVER_MODE = 6, 2, 1 << 2

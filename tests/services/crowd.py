@@ -10,9 +10,9 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from bpfsvc.services.applied import Applied, applied
 from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, ServicePort
-from bpfsvc.services.registry import BackendEntry, E, FrontendEntry, ServiceMap, ServiceName
+from bpfsvc.services.plans.applied import Applied, applied
+from bpfsvc.services.plans.registry import BackendEntry, E, FrontendEntry, ServiceMap, ServiceName
 
 IDS = range(1, 500)
 """Service ids. Each has one frontend and four backends, in its own generation."""

@@ -19,9 +19,9 @@ from typing import Any
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.cache import Cache, ServiceKey
 from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort, candidate_rows
-from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.registry import (
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import (
     BACKENDS,
     CANDIDATES,
     ECHO_ADDRESSES,
@@ -45,14 +45,14 @@ from bpfsvc.services.registry import (
     ServiceName,
     SourceRangeEntry,
 )
-from bpfsvc.services.schedule_entries import (
+from bpfsvc.services.scheduling.schedule_entries import (
     CandidatesEntry,
     LocalityEntry,
     RoundEntry,
     ScheduleTableEntry,
     among,
 )
-from bpfsvc.services.schedulers import NO_SLOT, Schedule
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
 from tests.services.objects import CONFIG
 
 Key = tuple[Any, ...]

@@ -18,10 +18,10 @@ from bpfsvc.base.address import (
     unpack,
 )
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.lab import objects
+from bpfsvc.devtools.lab import objects
 from bpfsvc.model import EndpointSlice, Service, read_object
-from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.entries import Frontend, Policy, PortEntries, ServiceEntries
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 
 NODE = NodeContext("here", "zone-a")
 CONFIG = ServiceConfig()

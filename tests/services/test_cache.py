@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfsvc.base.address import pack, pack_network
-from bpfsvc.lab.objects import endpoints
+from bpfsvc.devtools.lab.objects import endpoints
 from bpfsvc.model import Node, ObjectKey, Pod, ServiceCIDR, read_object
 from bpfsvc.services.cache import Cache
 from tests.services.objects import endpoint_slice, service

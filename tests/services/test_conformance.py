@@ -27,10 +27,10 @@ from bpfsvc.base.networks import Network, bits_of, contains
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import Node, Service, read_object
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.entries import Backend, Frontend, Policy, ServiceEntries
-from bpfsvc.services.nodeport_addresses import SHUT, NodePortAddresses, resolve
-from bpfsvc.services.view import ServiceView, evaluate
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.nodeport_addresses import SHUT, NodePortAddresses, resolve
+from bpfsvc.services.rules.view import ServiceView, evaluate
 
 SAMPLE = Path(__file__).parent.parent / "conformance" / "sample.json"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from socket import IPPROTO_TCP
 
 from bpfsvc.base.address import pack
-from bpfsvc.services.departures import SETTLED, Departed, Departures
 from bpfsvc.services.entries import Place, ServicePort
-from bpfsvc.services.removal import Members
+from bpfsvc.services.scheduling.departures import SETTLED, Departed, Departures
+from bpfsvc.services.scheduling.removal import Members
 
 KEY = ("default", "web")
 PORT = ServicePort(*KEY, "http", IPPROTO_TCP, 4)

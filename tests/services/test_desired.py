@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.context import NodeContext
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.context import NodeContext
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import (
     CONFIG,
     HTTP,

@@ -6,8 +6,6 @@ import pytest
 
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.networks import Network
-from bpfsvc.services.applied import AppliedState
-from bpfsvc.services.diff import plan
 from bpfsvc.services.entries import (
     Backend,
     Policies,
@@ -17,9 +15,11 @@ from bpfsvc.services.entries import (
     ServicePort,
     extra_entries,
 )
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import BACKENDS, ENDPOINTS, FRONTENDS, POSITIONS
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.diff import plan
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, FRONTENDS, POSITIONS
 from tests.services.objects import frontend
 
 WEB = ServicePort("default", "web", "http", 6, 4)

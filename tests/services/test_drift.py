@@ -10,11 +10,11 @@ import pytest
 
 from bpfsvc.base.networks import Network
 from bpfsvc.model import ModelObject
-from bpfsvc.services.applied import AppliedState
-from bpfsvc.services.drift import find_drift
 from bpfsvc.services.entries import Policies
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import BACKENDS, POSITIONS, SERVICES, ServiceMap
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.drift import find_drift
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import BACKENDS, POSITIONS, SERVICES, ServiceMap
 from tests.services import crowd
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import HTTP, endpoint_slice, frontend, service

@@ -7,10 +7,10 @@ from itertools import permutations
 import pytest
 
 from bpfsvc.model import Service
-from bpfsvc.services.desired import frontends
 from bpfsvc.services.entries import ServiceEntries
-from bpfsvc.services.frontend_ownership import FrontendOwnership
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, NODE, frontend, service
 
 SHARED = frontend("80.0.0.1 80")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.no_local_endpoints import NoLocalEndpoints
-from bpfsvc.services.view import PortCounts, evaluate
+from bpfsvc.services.rules.no_local_endpoints import NoLocalEndpoints
+from bpfsvc.services.rules.view import PortCounts, evaluate
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, service
 
 INTERNAL = {"internalTrafficPolicy": "Local"}

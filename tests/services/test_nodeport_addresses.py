@@ -6,7 +6,7 @@ import pytest
 
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import Node
-from bpfsvc.services.nodeport_addresses import OPEN, OPEN_LOOPBACK, SHUT, resolve
+from bpfsvc.services.rules.nodeport_addresses import OPEN, OPEN_LOOPBACK, SHUT, resolve
 
 V4, SECOND_V4 = "192.168.0.2", "192.168.1.2"
 V6, SECOND_V6 = "2001:db8::1", "2001:db8:1::2"

@@ -11,9 +11,9 @@ from bpfsvc.base.address import pack_network, unpack
 from bpfsvc.base.errors import KernelError, MapFull
 from bpfsvc.model import ModelObject, Node, ObjectKey, ServiceCIDR
 from bpfsvc.services.entries import Frontend
-from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.registry import SERVICES
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import SERVICES
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import CONFIG, endpoint_slice, frontend, service
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bpfsvc.model import Service
-from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, HTTP, NODE, answers, endpoint_slice, service
 
 HERE, THERE = "10.0.1.1 here", "10.0.2.1 there"

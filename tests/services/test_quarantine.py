@@ -10,7 +10,7 @@ import pytest
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place
-from bpfsvc.services.quarantine import (
+from bpfsvc.services.scheduling.quarantine import (
     MOST_FAILURES,
     MOST_SECONDS,
     Outcome,

@@ -11,8 +11,8 @@ from bpfsvc.base.address import unpack
 from bpfsvc.model import EndpointSlice, ObjectKey, Service
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Policies
-from bpfsvc.services.quarantine import Outcome
-from bpfsvc.services.schedulers import NO_SLOT
+from bpfsvc.services.scheduling.quarantine import Outcome
+from bpfsvc.services.scheduling.schedulers import NO_SLOT
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import HTTP, endpoint_slice, frontend, service
 from tests.services.test_quarantine import KEY, A, B, C, D, place

@@ -8,9 +8,9 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.model import Service
-from bpfsvc.services.desired import frontends
 from bpfsvc.services.entries import Frontend
-from bpfsvc.services.refused_addresses import refusals
+from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.refused_addresses import refusals
 from tests.services.objects import CONFIG, service
 
 TCP = 6

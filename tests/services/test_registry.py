@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.services import diff, drift, plan, registry, restore
-from bpfsvc.services.applied import AppliedState
 from bpfsvc.services.entries import Backend, Policies, Policy, PortEntries, ServicePort
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import MAPS, E, ServiceId, ServiceMap, extra_map, kernel_map
+from bpfsvc.services.plans import diff, drift, plan, registry, restore
+from bpfsvc.services.plans.applied import AppliedState
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import MAPS, E, ServiceId, ServiceMap, extra_map, kernel_map
 from tests.services.objects import frontend
 
 WEB = ServicePort("default", "web", "http", 6, 4)

@@ -10,8 +10,8 @@ import pytest
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.networks import Network
 from bpfsvc.services.entries import Policies, Policy, ServicePort
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.registry import (
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.registry import (
     BACKENDS,
     FRONTENDS,
     POSITIONS,
@@ -26,7 +26,7 @@ from bpfsvc.services.registry import (
     ServiceName,
     SourceRangeEntry,
 )
-from bpfsvc.services.restore import Restored, restore
+from bpfsvc.services.plans.restore import Restored, restore
 from tests.services import crowd
 from tests.services.objects import frontend
 

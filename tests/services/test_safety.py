@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bpfsvc.model import ModelObject, ObjectKey, Service, read_object
 from bpfsvc.services.entries import Frontend, ServicePort
-from bpfsvc.services.plan import Plan
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.registry import (
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import (
     SCHEDULE_ROUNDS,
     SCHEDULE_TABLES,
     EndpointEntry,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.services.schedulers import RANDOM, Scheduler, parse_scheduler
+from bpfsvc.services.scheduling.schedulers import RANDOM, Scheduler, parse_scheduler
 
 
 @pytest.mark.parametrize(

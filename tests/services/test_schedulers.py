@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import Place
-from bpfsvc.services.schedulers import (
+from bpfsvc.services.scheduling.schedulers import (
     BUCKETS,
     MAX_ROUND,
     NO_SLOT,

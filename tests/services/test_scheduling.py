@@ -9,12 +9,12 @@ import pytest
 
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.context import ServiceConfig
 from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries
-from bpfsvc.services.registry import BACKENDS, ENDPOINTS, POSITIONS
-from bpfsvc.services.schedulers import NO_SLOT, Schedule, Scheduler
-from bpfsvc.services.scheduling import USUAL_SCHEDULING, read_scheduling
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, POSITIONS
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.view import evaluate
+from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, read_scheduling
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule, Scheduler
 from tests.services.cluster import (
     KEY,
     LOCAL,

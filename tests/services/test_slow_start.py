@@ -12,8 +12,8 @@ from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import EndpointSlice, ObjectKey, Service, Traits
 from bpfsvc.model.reading import read_object
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.schedulers import NO_SLOT, Schedule
-from bpfsvc.services.slow_start import FULL, STEPS, SlowStarts
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
+from bpfsvc.services.scheduling.slow_start import FULL, STEPS, SlowStarts
 from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import endpoint_slice, frontend, raw_slice, service
 

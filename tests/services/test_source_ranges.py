@@ -9,7 +9,7 @@ import pytest
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import Service
 from bpfsvc.services.entries import Frontend, PortEntries
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, frontend_text, service
 
 VIP, OTHER_VIP, EXTERNAL = "1.2.3.4", "1.2.3.5", "80.0.0.1"

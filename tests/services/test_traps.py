@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from bpfsvc.base.address import pack
-from bpfsvc.lab.objects import service_cidr
+from bpfsvc.devtools.lab.objects import service_cidr
 from bpfsvc.model import Node, Service, read_object
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import NodeContext, ServiceConfig
-from bpfsvc.services.nodeport_addresses import OPEN, SHUT, resolve
-from bpfsvc.services.udp_endpoints import UdpEndpoints
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.nodeport_addresses import OPEN, SHUT, resolve
+from bpfsvc.services.rules.udp_endpoints import UdpEndpoints
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, HTTP, NODE, answers, endpoint_slice, raw_service, service
 
 HERE, THERE = "10.0.1.1 here", "10.0.2.1 there"

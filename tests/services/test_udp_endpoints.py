@@ -9,8 +9,8 @@ import pytest
 
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.model import EndpointSlice
-from bpfsvc.services.udp_endpoints import UdpEndpoints
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.udp_endpoints import UdpEndpoints
+from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, NODE, endpoint_slice, service
 
 DNS = {"name": "dns", "port": 53, "protocol": "UDP"}

@@ -9,10 +9,10 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.model import EndpointSlice
-from bpfsvc.services import endpoints
 from bpfsvc.services.entries import Place, ServicePort
-from bpfsvc.services.view import NOTHING, HealthCheck, evaluate
-from bpfsvc.services.weights import SliceName
+from bpfsvc.services.rules import endpoints
+from bpfsvc.services.rules.view import NOTHING, HealthCheck, evaluate
+from bpfsvc.services.scheduling.weights import SliceName
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, service
 
 DNS = {"name": "dns", "port": 53, "protocol": "UDP"}

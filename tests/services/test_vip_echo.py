@@ -6,13 +6,13 @@ import pytest
 
 from bpfsvc.base.address import unpack
 from bpfsvc.model import EndpointSlice, Service
-from bpfsvc.services.context import ServiceConfig
-from bpfsvc.services.diff import plan
-from bpfsvc.services.ids import Ids
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import ECHO_ADDRESSES
-from bpfsvc.services.scheduling import read_scheduling
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.plans.diff import plan
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import ECHO_ADDRESSES
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.view import evaluate
+from bpfsvc.services.scheduling.in_force import read_scheduling
 from tests.services.objects import HTTP, NODE, endpoint_slice, service
 
 ON, OFF = ServiceConfig(vip_echo=True), ServiceConfig()

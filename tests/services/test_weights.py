@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.services.weights import NO_WEIGHTS, Weights, parse_weight, parse_weights
+from bpfsvc.services.scheduling.weights import NO_WEIGHTS, Weights, parse_weight, parse_weights
 
 HERE, THERE, SIXTH = pack("10.0.0.1"), pack("10.0.0.2"), pack("fd00::5")
 

@@ -6,16 +6,16 @@ from bpfsvc.base.address import pack, pack_network
 from bpfsvc.base.networks import Network, bits_of
 from bpfsvc.base.ports import NODE_PORTS
 from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.migration.shadow.comparison import Comparer, Comparison
+from bpfsvc.migration.shadow.flow import Flow
+from bpfsvc.migration.shadow.history import History
+from bpfsvc.migration.shadow.node_view import NodeView
 from bpfsvc.model import ModelObject, Node, ObjectKey
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import ServiceConfig
 from bpfsvc.services.entries import Place
-from bpfsvc.services.nodeport_addresses import NodePortAddresses
 from bpfsvc.services.planner import Planner
-from bpfsvc.shadow.comparison import Comparer, Comparison
-from bpfsvc.shadow.flow import Flow
-from bpfsvc.shadow.history import History
-from bpfsvc.shadow.node_view import NodeView
+from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.nodeport_addresses import NodePortAddresses
 
 TOLERANCE = 10.0
 

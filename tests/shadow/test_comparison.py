@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.services.context import ServiceConfig
+from bpfsvc.services.rules.context import ServiceConfig
 from tests.services.objects import HTTP, endpoint_slice, service
 from tests.shadow.node import NODE, OTHER_POD, OUTSIDE, POD, VIEW, ShadowNode
 

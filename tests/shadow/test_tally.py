@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bpfsvc.shadow.comparison import Comparison
-from bpfsvc.shadow.tally import Count, Tally
+from bpfsvc.migration.shadow.comparison import Comparison
+from bpfsvc.migration.shadow.tally import Count, Tally
 
 WEB, DNS = ("default", "web"), ("kube-system", "dns")
 

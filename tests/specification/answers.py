@@ -14,9 +14,9 @@ from bpfsvc.base.networks import contains
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import read_object
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.context import NodeContext, ServiceConfig
 from bpfsvc.services.entries import Frontend, ServiceEntries
-from bpfsvc.services.view import evaluate
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.view import evaluate
 from tests.specification.clients import (
     destination,
     has_detector,

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
-from bpfsvc.verify.decisions import Decision, Decisions, Treatment
-from bpfsvc.verify.iptables_rules import read_iptables
-from bpfsvc.verify.nftables_rules import read_nftables
-from bpfsvc.verify.rules import RuleSet
+from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment
+from bpfsvc.migration.verify.iptables_rules import read_iptables
+from bpfsvc.migration.verify.nftables_rules import read_nftables
+from bpfsvc.migration.verify.rules import RuleSet
 
 RECORDED = Path(__file__).parent / "recorded"
 

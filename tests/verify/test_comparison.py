@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.inspect.records import Records
-from bpfsvc.verify.comparison import Difference, differences, persistent
-from bpfsvc.verify.decisions import Decision, Decisions, Treatment
-from bpfsvc.verify.maps import read_records
+from bpfsvc.migration.verify.comparison import Difference, differences, persistent
+from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment
+from bpfsvc.migration.verify.maps import read_records
 from tests.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
 
 CHANGES = {

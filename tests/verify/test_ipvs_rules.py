@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.kubeproxy_cleanup import names
-from bpfsvc.kubeproxy_cleanup.rules import RulesTable, read_tables
-from bpfsvc.verify.comparison import differences
-from bpfsvc.verify.decisions import CLIENTS, Decisions, Treatment
-from bpfsvc.verify.iptables_rules import read_iptables
-from bpfsvc.verify.ipvs_rules import read_ipvs
-from bpfsvc.verify.rules import UnreadableRules
+from bpfsvc.migration.kube_proxy import names
+from bpfsvc.migration.kube_proxy.rules import RulesTable, read_tables
+from bpfsvc.migration.verify.comparison import differences
+from bpfsvc.migration.verify.decisions import CLIENTS, Decisions, Treatment
+from bpfsvc.migration.verify.iptables_rules import read_iptables
+from bpfsvc.migration.verify.ipvs_rules import read_ipvs
+from bpfsvc.migration.verify.rules import UnreadableRules
 from tests.verify import rules_of_1_36
 from tests.verify.rules_of_1_36 import (
     ALL,

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from bpfsvc.kubeproxy_cleanup.rules import read_tables
-from bpfsvc.verify.comparison import differences
-from bpfsvc.verify.decisions import CLIENTS, Treatment
-from bpfsvc.verify.iptables_rules import read_iptables
-from bpfsvc.verify.nftables_rules import read_nftables
-from bpfsvc.verify.rules import UnreadableRules
+from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.verify.comparison import differences
+from bpfsvc.migration.verify.decisions import CLIENTS, Treatment
+from bpfsvc.migration.verify.iptables_rules import read_iptables
+from bpfsvc.migration.verify.nftables_rules import read_nftables
+from bpfsvc.migration.verify.rules import UnreadableRules
 from tests.verify.rules_of_1_36 import (
     FORWARD,
     IN_ALL_MODES,

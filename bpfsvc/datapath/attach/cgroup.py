@@ -16,7 +16,7 @@ from pathlib import Path
 from bpfsvc.base.errors import KernelError, SystemUnfit, UsageError
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
-from bpfsvc.datapath.build.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
+from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot, filesystem_magic, release
 
 _CGROUP2_MAGIC = 0x63677270

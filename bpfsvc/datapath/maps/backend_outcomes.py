@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.services.quarantine import Outcome
+from bpfsvc.services.scheduling.quarantine import Outcome
 
 _ID = struct.Struct("=I")
 

@@ -1,8 +1,8 @@
 """Entries of the maps of Services as bytes, and back, by the names of their fields.
 
 The C structs say where a field is and how wide; the type of an entry
-(:mod:`bpfsvc.services.registry`) says what it is in Python. They are brought together once, when
-the maps are opened, so that no map needs code of its own:
+(:mod:`bpfsvc.services.plans.registry`) says what it is in Python. They are brought together once,
+when the maps are opened, so that no map needs code of its own:
 
 * ``x_id`` of Python is ``x`` in C. A nested name may lack its beginning there:
   ``policies.pod.first`` is ``pod.first``. A key that is a plain number is named ``value``.
@@ -30,7 +30,7 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.layout import MapLayout, Record, is_port
 from bpfsvc.services.entries import CandidateRun, PlaceRun, Policies
-from bpfsvc.services.registry import E, ServiceMap
+from bpfsvc.services.plans.registry import E, ServiceMap
 
 _NUMBER = "value"
 """The name that the layout gives to a key or value that is a plain number."""

@@ -7,8 +7,8 @@ import struct
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.services.registry import LOCALITIES
-from bpfsvc.services.schedule_entries import LocalityEntry
+from bpfsvc.services.plans.registry import LOCALITIES
+from bpfsvc.services.scheduling.schedule_entries import LocalityEntry
 
 KEPT = ("last", "members")
 """Fields of a value that say which ones these are."""

@@ -1,8 +1,8 @@
 """All maps of the programs: what of each the layout does not say.
 
-The maps that hold Services are described in :mod:`bpfsvc.services.registry`. How a map is shown to
-people is bound to its name in :mod:`bpfsvc.inspect.dump`; without a view of its own it is shown by
-its field names.
+The maps that hold Services are described in :mod:`bpfsvc.services.plans.registry`. How a map is
+shown to people is bound to its name in :mod:`bpfsvc.inspect.dump`; without a view of its own it is
+shown by its field names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from bpfsvc.services import registry
+from bpfsvc.services.plans import registry
 
 
 class Role(Enum):

@@ -1,7 +1,7 @@
 """The maps that hold Services: plans are written to them, and entries read back.
 
-Users of this module speak in the entries of :mod:`bpfsvc.services.registry`; below it there are
-only bytes (:mod:`bpfsvc.datapath.maps.codec`).
+Users of this module speak in the entries of :mod:`bpfsvc.services.plans.registry`; below it there
+are only bytes (:mod:`bpfsvc.datapath.maps.codec`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.destinations import Destinations
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.syscall import NOEXIST, Map
-from bpfsvc.services.applied import Applied
-from bpfsvc.services.plan import Plan
-from bpfsvc.services.registry import FRONTENDS, MAPS, E, ServiceMap
+from bpfsvc.services.plans.applied import Applied
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import FRONTENDS, MAPS, E, ServiceMap
 
 _ID = struct.Struct("=I")
 

@@ -16,8 +16,8 @@ from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.resets import Reset
-from bpfsvc.services.departures import Departed
 from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.departures import Departed
 
 _ENDS = ("source", "destination", "source_port", "destination_port")
 _KEY = (*_ENDS, "protocol", "hook", "zero")

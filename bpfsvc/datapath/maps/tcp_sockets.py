@@ -14,7 +14,7 @@ from socket import ntohs
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.sock_diag import TcpSocket, destroy_tcp, tcp_sockets
-from bpfsvc.services.departures import Departed
+from bpfsvc.services.scheduling.departures import Departed
 
 _FIELDS = ("direct", "backend.service", "backend.by.address", "backend.by.port", "chosen")
 

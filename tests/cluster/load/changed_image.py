@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.shipped import ship
-from bpfsvc.datapath.build.source import CSource, directory
+from bpfsvc.datapath.loader.shipped import ship
+from bpfsvc.datapath.loader.source import CSource, directory
 from tests.cluster.errors import ClusterError
 
 _HEADERS: Final = {

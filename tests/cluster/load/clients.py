@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bpfsvc.lab.patience import wait
+from bpfsvc.devtools.lab.patience import wait
 from tests.cluster import addresses
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError

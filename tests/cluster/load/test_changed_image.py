@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.datapath.build.bytecode import Bytecode
-from bpfsvc.datapath.build.source import CSource, load
+from bpfsvc.datapath.loader.bytecode import Bytecode
+from bpfsvc.datapath.loader.source import CSource, load
 from tests.cluster.errors import ClusterError
 from tests.cluster.load.changed_image import compile_changed, make_changed_image
 from tests.cluster.oci import Contents, Image

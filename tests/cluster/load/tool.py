@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.lab import c_program
+from bpfsvc.devtools.lab import c_program
 
 _SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 

@@ -1,0 +1,1 @@
+"""What the agent does about connections: collect, drain, move, reset."""

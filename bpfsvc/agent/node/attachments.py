@@ -1,0 +1,232 @@
+"""Where the programs are attached: tc hooks of interfaces, and the socket hooks of a cgroup.
+
+The network changes whenever a pod comes or goes. An interface that vanishes while a program is
+being attached is usual; one that the kernel refuses is logged once and does not stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.config.config import Config
+from bpfsvc.datapath.attach import cgroup, interfaces
+from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
+from bpfsvc.datapath.loader.installation import Installation
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.netlink import tc
+from bpfsvc.datapath.netlink.devices import Device
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
+from bpfsvc.datapath.syscall import program_id
+from bpfsvc.http.healthz import Health
+
+_log = logging.getLogger(__name__)
+
+
+class TcAttachments:
+    """The programs at the tc hooks of this node's interfaces."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._root = installation.root
+        self._pinned = installation.pinned
+        self._attacher = interfaces.Attacher(installation.root, config.attach, config.tc_priority)
+        self._attached: dict[int, str] = {}
+        self._once_attached: set[str] = set()
+        self._failed: set[str] = set()
+        self._warnings: dict[str, str] = {}
+
+    @property
+    def indices(self) -> set[int]:
+        """Indices of the interfaces with our programs."""
+        return set(self._attached)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the interfaces with our programs."""
+        return sorted(self._attached.values())
+
+    @property
+    def refused(self) -> list[str]:
+        """Names of the interfaces that the kernel never let the programs on."""
+        return sorted(self._failed - self._once_attached)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of the interfaces that had the programs, and that the kernel now refuses."""
+        return sorted(self._failed & self._once_attached)
+
+    def follow(self, present: set[int], chosen: Sequence[Device]) -> None:
+        """Attach to the interfaces ``chosen``, and detach from those ``present`` that are not."""
+        for index in set(self._attached) - {device.index for device in chosen}:
+            # Gone, or part of a bond by now: a packet must meet our ingress only once.
+            if index in present:
+                self._detach(index)
+            self._once_attached.discard(self._attached.pop(index))
+        self._attacher.forget_missing(present)
+        self._failed.clear()
+        for device in chosen:
+            if self._attached.get(device.index) != device.name:
+                self._attach(device)
+
+    def retry(self, chosen: Iterable[Device]) -> list[str]:
+        """Attach to those of ``chosen`` that the kernel refused; return those it no longer does."""
+        refused = [device for device in chosen if device.name in self._failed]
+        self._failed.clear()
+        for device in refused:
+            self._attach(device)
+        return [device.name for device in refused if device.index in self._attached]
+
+    def check(self) -> list[str]:
+        """Return the interfaces that lost our programs; the next :meth:`follow` attaches again."""
+        lost = []
+        with tc.lister() as filters:
+            for index, name in list(self._attached.items()):
+                try:
+                    present = all(self._is_attached(filters, index, hook) for hook in Hook)
+                except DeviceGone:
+                    continue
+                if not present:
+                    lost.append(name)
+                    del self._attached[index]
+        return lost
+
+    def shared(self, devices: Iterable[Device]) -> dict[int, bool]:
+        """Return :func:`shared_devices` of these."""
+        return shared_devices(self._root, devices)
+
+    def _attach(self, device: Device) -> None:
+        suffix = "" if device.has_ethernet else "_l3"
+        try:
+            for hook in Hook:
+                program = self._pinned.program(f"{hook}{suffix}")
+                label = self._pinned.layout.digest
+                for other in self._attacher.attach(device.index, hook, program, label):
+                    self._warn_once(
+                        f"{device.name} {hook}",
+                        f"{device.name} {hook}: another program comes first ({other});"
+                        " if it does not pass packets on, Services do not work there"
+                        " (lower --tc-priority, or let it return 'unspecified')",
+                    )
+        except DeviceGone:
+            return
+        except BpfsvcError as error:
+            self._failed.add(device.name)
+            self._warn_once(device.name, f"{device.name} is not attached: {error}")
+            return
+        self._warnings.pop(device.name, None)
+        self._attached[device.index] = device.name
+        self._once_attached.add(device.name)
+
+    def _detach(self, index: int) -> None:
+        try:
+            interfaces.detach(self._root, index)
+        except BpfsvcError as error:
+            self._warn_once(str(index), f"cannot detach: {error}")
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if self._warnings.get(about) != text:
+            self._warnings[about] = text
+            _log.warning("%s", text)
+
+    def _is_attached(self, filters: tc.Lister, index: int, hook: Hook) -> bool:
+        ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
+        return bool(interfaces.programs(self._root, filters, index, hook) & ours)
+
+
+def shared_devices(root: PinRoot, devices: Iterable[Device]) -> dict[int, bool]:
+    """Return by index if a device has programs of others; True if that cannot be read."""
+    with tc.lister() as filters:
+        return {device.index: _is_shared(root, filters, device.index) for device in devices}
+
+
+def _is_shared(root: PinRoot, filters: tc.Lister, index: int) -> bool:
+    try:
+        return interfaces.is_shared(root, filters, index)
+    except DeviceGone:
+        return False  # nothing comes by it; a pod that ends is none of its bridge's concern
+    except BpfsvcError:
+        return True
+
+
+def _cgroup_of_sockets(config: Config) -> Path | None:
+    """Return the cgroup whose processes use the socket LB; None without one."""
+    return config.cgroup_root if config.socket_lb != "off" else None
+
+
+class SocketAttachments:
+    """The programs at the socket hooks of the cgroup whose processes use the socket LB."""
+
+    def __init__(self, config: Config, installation: Installation) -> None:
+        self._cgroup = _cgroup_of_sockets(config)
+        self._root = installation.root
+        self._pinned = installation.pinned
+
+    def attach(self) -> None:
+        """Attach the programs; where there is no socket LB, detach those of a former agent."""
+        if self._cgroup:
+            cgroup.attach(self._root, self._pinned, self._cgroup)
+        else:
+            cgroup.detach(self._root)
+
+    def count(self) -> int:
+        """Return how many programs are attached."""
+        return len(cgroup.attached(self._root))
+
+    def repair(self) -> list[str]:
+        """Attach again what was removed; return what it was removed from."""
+        if self._cgroup is None or self.count() >= len(SOCKET_PROGRAMS):
+            return []
+        self.attach()
+        return [f"the sockets of {self._cgroup}"]
+
+
+class SocketWatch:
+    """The program that is told what happens to TCP sockets. It costs each of their connections."""
+
+    def __init__(self, config: Config, installation: Installation, health: Health) -> None:
+        self._cgroup = _cgroup_of_sockets(config)
+        self._installation = installation
+        self._root = installation.root
+        self._health = health
+        self._watched: Path | None = None
+        self._fault = ""
+
+    def use(self, wanted: bool) -> None:
+        """Attach it or detach it, as some Service wants it or none does."""
+        self._watched = self._cgroup if wanted else None
+        if self._watched:
+            self._installation.wait()
+            self._attach(self._watched)
+        else:
+            cgroup.unwatch(self._root)
+            self._set_fault("")
+
+    def repair(self) -> list[str]:
+        """Attach again what was removed, or failed; return what it was removed from."""
+        if self._watched is None or cgroup.is_watched(self._root):
+            return []
+        failed_before = bool(self._fault)
+        if not self._attach(self._watched):
+            return []
+        if failed_before:
+            _log.info("failed connections of sockets are seen now")
+            return []
+        return [f"the sockets of {self._watched}"]
+
+    def _attach(self, group: Path) -> bool:
+        try:
+            cgroup.watch(self._root, self._installation.pinned, group)
+        except BpfsvcError as error:
+            self._set_fault(f"failed connections of sockets are not seen: {error}")
+            return False
+        self._set_fault("")
+        return True
+
+    def _set_fault(self, text: str) -> None:
+        """Show the reason why it is not attached; log one that is new."""
+        if text and text != self._fault:
+            _log.warning("%s", text)
+        self._fault = text
+        self._health.set_note("socket watch", text or None)

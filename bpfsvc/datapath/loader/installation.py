@@ -1,0 +1,284 @@
+"""Bring a build into the kernel: restore the one that is there, or make it and migrate the content.
+
+Equal digests mean equal programs, so a restart of the same version makes nothing. A newer build
+is made beside the old one: maps of unchanged layout are shared by both, the content of changed ones
+is copied field by field, and the old programs stay attached until the new ones replace them.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.loader.builder import make_build
+from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.shipped import ShippedPrograms
+from bpfsvc.datapath.loader.source import CSource
+from bpfsvc.datapath.maps.layout import MapLayout, Record
+from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
+from bpfsvc.datapath.maps.registry import Role, map_info
+
+_MIGRATED_TYPES = ("hash", "lru_hash", "lpm_trie", "array", "percpu_array", "percpu_hash")
+_CONNECTIONS = ("connections", "new_connections")
+_FILTER = "port_filters"
+_SEEN_NS = 3_000_000_000
+"""More than ``seen`` may be older than the last packet: it is exact to about a second."""
+_TIMES = ("created", "seen")
+"""Fields that show which of two states of one connection is the later one."""
+
+
+class Installation:
+    """A build that is loaded. ``fresh``: its programs are not attached yet.
+
+    ``loading``: what still loads them; the maps can be used, and ``AGENT_PROGRAMS``.
+    """
+
+    def __init__(
+        self,
+        root: PinRoot,
+        pinned: Pinned,
+        previous: Pinned | None,
+        fresh: bool,
+        copied_at: int = 0,
+        loading: Future[None] | None = None,
+    ) -> None:
+        self.root = root
+        self.pinned = pinned
+        self.fresh = fresh
+        self._previous = previous
+        self._copied_at = copied_at
+        self._loading = loading
+
+    def wait(self) -> None:
+        """Return when all programs are loaded; raise :class:`BpfsvcError` if one cannot be."""
+        if self._loading:
+            self._loading.result()
+
+    def on_failure(self, call: Callable[[Exception], None]) -> None:
+        """Have ``call`` called, in any thread, with what :meth:`wait` raises, if it does."""
+
+        def report(loading: Future[None]) -> None:
+            error = loading.exception()
+            if isinstance(error, Exception):
+                call(error)
+
+        if self._loading:
+            self._loading.add_done_callback(report)
+
+    def end_loading(self) -> None:
+        """Return when nothing is being loaded any more, be it a success or not."""
+        if self._loading:
+            self._loading.exception()
+
+    @property
+    def replaces(self) -> bool:
+        """True if programs of another build are attached, and serve until these are."""
+        return self._previous is not None
+
+    @property
+    def settling(self) -> bool:
+        """True if connections are being copied into a map of another layout."""
+        return self._previous is not None and any(
+            self._previous.layout.maps.get(name) != self.pinned.layout.maps[name]
+            for name in _CONNECTIONS
+        )
+
+    def catch_up(self) -> None:
+        """Copy connections that had packets since they were copied last.
+
+        To be called just before the new programs are attached, because what has not been copied
+        waits for the next copy from then on, and when they are. Of a large table this takes a small
+        part of the time of the first copy.
+        """
+        if self._previous:
+            since, self._copied_at = self._copied_at, time.monotonic_ns()
+            migrate(self._previous, self.pinned, _CONNECTIONS, since - _SEEN_NS)
+
+    def complete(self) -> None:
+        """Close the old build and replace it by the new one, which is attached everywhere by now.
+
+        Connections that the old programs noted while both ran are copied last.
+        """
+        if not self.fresh:
+            return
+        if self._previous:
+            self.catch_up()
+            self._previous.close()
+            self._previous = None
+        self.root.promote_next()
+        self.pinned.directory = self.root.current
+        self.fresh = False
+
+
+def install(
+    root: PinRoot,
+    source: CSource,
+    log: Callable[[str], None],
+    cache: Path | None = None,
+    shipped: Path | None = None,
+) -> Installation:
+    """Load the build of ``source`` at ``root``, or restore it if it is there already.
+
+    ``cache``: a directory for programs that are compiled here; ``shipped``: one of those that came
+    with bpfsvc.
+    """
+    installation = begin_install(root, source, log, cache, shipped)
+    installation.wait()
+    return installation
+
+
+def begin_install(
+    root: PinRoot,
+    source: CSource,
+    log: Callable[[str], None],
+    cache: Path | None = None,
+    shipped: Path | None = None,
+) -> Installation:
+    """Do the same, but where there was no build before, return as soon as the maps can be used.
+
+    Most of the time is the verifier's, and Services can be written meanwhile. Where a build is
+    replaced that is in force, nothing is written before it is certain that the new one loads.
+    """
+    root.create()
+    root.discard_next()
+    try:
+        previous: Pinned | None = Pinned(root.current)
+    except NotLoaded:
+        previous = None
+    except KernelError as error:
+        # Written by a version that this one cannot read: traffic goes on until replaced.
+        log(f"starting over: {error}")
+        previous = None
+    if previous and previous.layout.digest == source.digest:
+        return Installation(root, previous, None, fresh=False)
+    digest = source.code_digest
+    cached = BytecodeCache(cache, digest, log) if cache else None
+    carried = ShippedPrograms(shipped, digest) if shipped else None
+    usable = threading.Event()
+    loading = _in_thread(make_build, root, source, log, previous, cached, carried, usable.set)
+    loading.add_done_callback(lambda _: usable.set())
+    usable.wait()
+    if previous or loading.done():
+        loading.result()
+    pinned = Pinned(root.next)
+    now = time.monotonic_ns()
+    if previous:
+        copied = migrate(previous, pinned)
+        log(f"replacing an older build; {copied} entries copied into changed maps")
+    return Installation(root, pinned, previous, fresh=True, copied_at=now, loading=loading)
+
+
+def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
+    """Call a function in a thread of its own, which ends with it."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(function, *args)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0) -> int:
+    """Copy the content of every map whose layout changed; return the number of entries.
+
+    Fields are matched by name; new ones start as zero. An entry that is in the new map already
+    stays, unless the old one is of a later packet. ``since``: only connections with a packet after
+    this time, in ns of CLOCK_MONOTONIC.
+    """
+    if _brings_unnoted(old, new):
+        _open_filter(new.map(_FILTER))
+    copied = 0
+    for name, layout in new.layout.maps.items():
+        before = old.layout.maps.get(name)
+        if before is None or before == layout or layout.type not in _MIGRATED_TYPES:
+            continue
+        if map_info(name).role is Role.PER_BUILD or (only and name not in only):
+            continue
+        copied += _copy(old.map(name), before, new.map(name), layout, since)
+    return copied
+
+
+def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
+    """True if the new programs find connections that are not in their filter.
+
+    A filter of unchanged layout is shared, and both builds write to it. Otherwise the old entries
+    are not in the new filter, and old programs that write to a shared map add more of them.
+    """
+    layout = new.layout.maps.get(_FILTER)
+    if layout is None or old.layout.maps.get(_FILTER) == layout:
+        return False
+    return any(
+        old.layout.maps[name] == new.layout.maps.get(name)
+        or next(old.map(name).batches(), None) is not None
+        for name in _CONNECTIONS
+        if name in old.layout.maps
+    )
+
+
+def _open_filter(found: syscall.Map) -> None:
+    """Set every byte of the filter: this costs lookups, but no connection is overlooked.
+
+    Must be called before the entries are written (``bpf/maps/port_filter.h`` has the rule).
+    """
+    everything = b"\1" * found.value_size
+    for index in range(found.max_entries):
+        found.update(index.to_bytes(found.key_size, sys.byteorder), everything)
+
+
+def _copy(
+    source: syscall.Map, before: MapLayout, target: syscall.Map, layout: MapLayout, since: int
+) -> int:
+    keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
+    fixed = layout.type.endswith("array")
+    times = layout.value.pick(*_TIMES) if set(_TIMES) <= set(layout.value.names) else None
+    seen = before.value.pick("seen") if since and "seen" in before.value.names else None
+    copied = 0
+    for batch in source.batches():
+        entries = (
+            (keys(key), _per_cpu(values, value, source, target))
+            for key, value in batch
+            if seen is None or seen.unpack(value)[0] >= since
+        )
+        for key, value in entries:
+            if fixed and int.from_bytes(key, sys.byteorder) >= target.max_entries:
+                continue
+            written = target.update(key, value, syscall.ANY if fixed else syscall.NOEXIST)
+            if not written and times:
+                there = target.lookup(key)
+                if there is None or times.unpack(there) < times.unpack(value):
+                    written = target.update(key, value)
+            copied += written
+    return copied
+
+
+def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
+    """Return the function that makes an entry of ``new`` from one of ``old``, field by field."""
+    if old == new:
+        return lambda data: data
+    places = {name: (at, kind) for name, kind, at in old.places()}
+    parts: list[tuple[int, int] | bytes] = []
+    for name, kind, _ in new.places():
+        at, was = places.get(name, (0, ""))
+        if name and was == kind:
+            parts.append((at, at + struct.calcsize("=" + kind)))
+        else:
+            parts.append(bytes(struct.calcsize("=" + kind)))
+    return lambda data: b"".join(
+        part if isinstance(part, bytes) else data[part[0] : part[1]] for part in parts
+    )
+
+
+def _per_cpu(
+    convert: Callable[[bytes], bytes], value: bytes, source: syscall.Map, target: syscall.Map
+) -> bytes:
+    if not source.per_cpu:
+        return convert(value)
+    size = source.cpu_value_size
+    parts = (convert(value[at : at + size]) for at in range(0, len(value), size))
+    return b"".join(part.ljust(target.cpu_value_size, b"\0") for part in parts)

@@ -1,0 +1,160 @@
+"""Bytecode becomes maps and programs of the kernel, pinned in a directory.
+
+Every build gets into the kernel this way, whether it was compiled now or is from the cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from bpfsvc.base.errors import KernelError, SystemUnfit
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.kernel_names import kernel_name
+from bpfsvc.datapath.loader import crc32c, creation
+from bpfsvc.datapath.loader.bytecode import Bytecode, Program
+from bpfsvc.datapath.loader.optional_helpers import without_optional
+from bpfsvc.datapath.maps.layout import MapLayout, read_layout
+from bpfsvc.datapath.maps.pins import Pinned
+
+OWN_MAPS = ("layout", "steps")
+"""Maps that no two builds share."""
+
+AGENT_PROGRAMS = ("gc", "recount")
+"""Programs that the agent runs itself. It writes Services by them before any is attached."""
+
+_THREADS = 4
+"""Programs that are verified at a time, at most; all take a quarter of a second together."""
+
+
+def load_build(
+    build: Bytecode,
+    directory: Path,
+    previous: Pinned | None = None,
+    usable: Callable[[], None] = lambda: None,
+) -> None:
+    """Make ``directory`` and pin maps and programs of ``build`` in it; raise :class:`BpfsvcError`.
+
+    Maps of ``previous`` that have the same layout are shared. Those that ``directory`` has already
+    are used. After a failure, pins may stay. ``usable()`` is called as soon as the maps and
+    ``AGENT_PROGRAMS`` are there.
+    """
+    try:
+        _load_build(build, directory, previous, usable)
+    except OSError as error:
+        raise KernelError(f"nothing can be pinned at {directory}: {error.strerror}") from error
+
+
+def _load_build(
+    build: Bytecode, directory: Path, previous: Pinned | None, usable: Callable[[], None]
+) -> None:
+    (directory / "maps").mkdir(parents=True, exist_ok=True)
+    (directory / "programs").mkdir()
+    with ExitStack() as opened:
+        maps = _maps(build, directory / "maps", previous, opened)
+        for n, entry in enumerate(crc32c.steps(maps["crc32c_steps"].max_entries)):
+            _write(maps["crc32c_steps"], n, entry)
+        _write(maps["layout"], 0, build.layout.to_json().encode())
+        descriptors = {name: found.fd for name, found in maps.items()}
+
+        def load(programs: Iterable[Program]) -> dict[str, int]:
+            loaded = _programs(programs, build.license, descriptors, opened)
+            for name, program in loaded.items():
+                syscall.pin(program, directory / "programs" / name)
+            return loaded
+
+        programs = load(one for one in build.programs if one.name in AGENT_PROGRAMS)
+        usable()
+        programs |= load(one for one in build.programs if one.name not in AGENT_PROGRAMS)
+        for n, name in enumerate(build.steps):
+            _write(maps["steps"], n, programs[name].to_bytes(4, sys.byteorder))
+
+
+def _maps(
+    build: Bytecode, directory: Path, previous: Pinned | None, opened: ExitStack
+) -> dict[str, syscall.Map]:
+    """Make and pin all maps, or open those that are there; ``opened`` closes them."""
+    is_there = (directory / "layout").exists()
+    if is_there and read_layout(directory) != build.layout:
+        raise KernelError(f"the maps in {directory} are not those of this build")
+    maps: dict[str, syscall.Map] = {}
+    for name, layout in build.layout.maps.items():
+        if is_there:
+            maps[name] = syscall.Map.pinned(directory / name)
+        else:
+            maps[name] = _map(name, layout, previous)
+        opened.callback(maps[name].close)
+        if not is_there:
+            syscall.pin(maps[name].fd, directory / name)
+    return maps
+
+
+def _map(name: str, layout: MapLayout, previous: Pinned | None) -> syscall.Map:
+    try:
+        if previous and name not in OWN_MAPS and previous.layout.maps.get(name) == layout:
+            found = syscall.Map.pinned(previous.directory / "maps" / name)
+        else:
+            found = syscall.Map(creation.create_map(kernel_name(name), layout), name)
+    except OSError as error:
+        raise KernelError(f"map {name} cannot be made: {error.strerror}") from error
+    sizes = (found.key_size, found.cpu_value_size if found.per_cpu else found.value_size)
+    expected = layout.value.size + (-layout.value.size % 8 if found.per_cpu else 0)
+    if sizes != (layout.key.size, expected):
+        found.close()
+        raise KernelError(
+            f"map {name} has entries of {sizes} bytes, not {layout.key.size}, {expected}"
+        )
+    return found
+
+
+def _programs(
+    wanted: Iterable[Program], license_text: str, maps: dict[str, int], opened: ExitStack
+) -> dict[str, int]:
+    """Load programs; return their descriptors, which ``opened`` closes."""
+
+    def load(program: Program) -> int:
+        code, name = program.linked(maps), kernel_name(program.name)
+        kind = (program.kind, program.attach_type)
+        behind = program.subprograms
+        try:
+            fd = creation.load_program(name, *kind, code, license_text, behind)
+        except OSError:
+            reduced = without_optional(code)
+            if reduced == code:
+                raise
+            fd = creation.load_program(name, *kind, reduced, license_text, behind)
+        opened.callback(os.close, fd)
+        return fd
+
+    programs = {}
+    # Programs are verified in parallel. Large ones first, or else the last of them would run alone.
+    order = sorted(wanted, key=lambda program: -len(program.code))
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        for program, loading in [(one, pool.submit(load, one)) for one in order]:
+            try:
+                programs[program.name] = loading.result()
+            except OSError as error:
+                raise _refusal(program.name, error) from error
+    return programs
+
+
+def _refusal(name: str, error: OSError) -> SystemUnfit:
+    reason = (
+        "Need super-user privileges to run"
+        if error.errno == errno.EPERM
+        else f"Failed to load BPF program {name}: {error.strerror}"
+    )
+    return SystemUnfit(
+        f"this kernel ({os.uname().release}) refuses the program {name}: {reason}",
+        "bpfsvc is tested on Linux 6.1 and 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
+    )
+
+
+def _write(found: syscall.Map, index: int, value: bytes) -> None:
+    key = index.to_bytes(found.key_size, sys.byteorder)
+    found.update(key, value.ljust(found.value_size, b"\0"))

@@ -1,0 +1,1 @@
+"""Beside the product: networks of namespaces, the benchmark, the demonstration."""

@@ -1,0 +1,69 @@
+"""What was asked for and has no figures at all: a run that measured nothing has failed.
+
+If only a part of a run fails, that is a note. It is an error when
+
+* there is no figure at all;
+* a suite has none, although it was named, or although it failed (what the time limit has left out,
+  or what the modes do not need, has not failed);
+* a mode has none that was named. If all modes are wanted, the machine decides which ones can run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.devtools.bench.modes import DIRECT, MODES
+from bpfsvc.devtools.bench.results import Cell, Results
+from bpfsvc.devtools.bench.steps import LEFT_OUT
+from bpfsvc.devtools.bench.suites.traffic import SUITES as COMPARED
+
+
+class NotMeasured(BpfsvcError):
+    """A run has no figures of something that was asked for."""
+
+
+def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] = ()) -> None:
+    """Raise NotMeasured, with the first note that explains it.
+
+    ``suites`` and ``modes``: those that were named. Naming all modes names none, and ``direct`` is
+    measured for comparison with others.
+    """
+    wanted = [*results.scale["suites"]]
+    cells = {suite: _own(results, suite) for suite in wanted}
+    if not any(cells.values()):
+        raise _not_measured("nothing was measured", [_why(results, suite) for suite in wanted])
+    missing = {}
+    for suite in wanted:
+        why = _why(results, suite)
+        failed = why and not why.startswith(LEFT_OUT)
+        if not cells[suite] and (suite in suites or failed):
+            missing[f"the suite {suite}"] = why
+    measured = {cell.mode for suite in wanted for cell in cells[suite]}
+    for mode in modes if len(modes) < len(MODES) else ():
+        if mode not in measured and mode != DIRECT:
+            missing[f"the mode {mode}"] = _why(results, mode)
+    if missing:
+        raise _not_measured(f"no figures of {', '.join(missing)}", missing.values())
+
+
+def _own(results: Results, suite: str) -> list[Cell]:
+    """Return what a suite itself has measured; other suites give figures of starts too."""
+    return [
+        cell
+        for cell in results.find(suite=suite)
+        if cell.values and (cell.where or suite != "start")
+    ]
+
+
+def _why(results: Results, name: str) -> str:
+    """Return the first note that names a suite or a mode, or what the suite needs."""
+    names = (name, DIRECT) if name in COMPARED else (name,)
+    word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+    return next((note for note in results.notes if word.search(note)), "")
+
+
+def _not_measured(what: str, reasons: Iterable[str]) -> NotMeasured:
+    why = next(filter(None, reasons), "no suite of this run could measure it")
+    return NotMeasured(f"{what}: {why}", "look for more in the notes of the report")

@@ -1,0 +1,109 @@
+"""The start of an agent: for the first time, after a boot, and again; and its memory.
+
+The first start of a checkout or a package includes the compiler; that of an image does not, because
+the image carries the compiled programs. After a boot nothing is in the kernel, but programs that
+were compiled before are kept in files. At a warm start everything is in the kernel: it interrupts
+nothing, so only the time until it knows everything again counts. The first balanced packet is what
+a pod sees; ``/healthz`` is what the kubelet sees.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+from bpfsvc.datapath.loader.shipped import ship
+from bpfsvc.devtools.bench.figures import Origin, Scale, services_text
+from bpfsvc.devtools.bench.modes import DEFAULT
+from bpfsvc.devtools.bench.results import Cell
+from bpfsvc.devtools.bench.steps import Context, Report, Step
+from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
+from bpfsvc.devtools.bench.testbeds.agents import CompilerPeak, Memory
+from bpfsvc.devtools.bench.testbeds.change import AgentChangeTestbed
+from bpfsvc.devtools.lab import sandbox
+
+_CHANGES = 100
+_CHANGE_SECONDS = 0.01
+_COMPILER_SECONDS = 3.0
+
+_Figures = defaultdict[tuple[str, str, str], list[float]]
+"""Suite, kind and unit -> what several starts have measured."""
+
+
+def steps(context: Context) -> Iterator[Step]:
+    """Return the steps for the smallest and the largest size, from an API server and from files."""
+    scale = context.scale
+    once = _COMPILER_SECONDS + _changes(scale) * _CHANGE_SECONDS
+    for services in scale.outer_sizes:
+        seconds = scale.starts * (1.5 * setup_seconds(DEFAULT, services) + once)
+        for origin in scale.origins:
+            act = partial(_start, context, services, origin)
+            yield Step(f"start: {services_text(services)} from {origin}", seconds, act)
+
+
+def _start(context: Context, services: int, origin: Origin, report: Report) -> None:
+    scale = context.scale
+    figures: _Figures = defaultdict(list)
+    for number in range(scale.starts):
+        report(f"{number + 1} of {scale.starts}")
+        _measure(figures, services, origin, _changes(scale))
+    context.results.cells += [
+        Cell(suite, kind, DEFAULT, services, unit, tuple(values), origin)
+        for (suite, kind, unit), values in figures.items()
+    ]
+
+
+def _measure(figures: _Figures, services: int, origin: Origin, changes: int) -> None:
+    def add_time(kind: str, seconds: float) -> None:
+        figures["start", kind, "s"].append(seconds)
+
+    def add_memory(when: str, memory: Memory) -> None:
+        for name, size in memory._asdict().items():
+            figures["memory", f"agent, {name} {when}", "MB"].append(size)
+
+    with AgentChangeTestbed(services, origin) as testbed:
+        testbed.watch_first()
+        with testbed.agent() as agent:
+            compiler = CompilerPeak(agent)
+            add_time("until healthy, cold", agent.healthy())
+            add_time("of CPU until healthy, cold", agent.cpu_seconds())
+            add_time("until the first packet, cold", testbed.first_answer().at - agent.started)
+            figures["memory", "compiler, largest", "MB"].append(compiler.stop())
+            add_memory("after a cold start", agent.memory())
+            for _ in range(changes):
+                testbed.change()
+            add_memory(f"after {changes} changes", agent.memory())
+            figures["memory", "agent, largest", "MB"].append(agent.peak())
+        testbed.boot()
+        testbed.watch_first()
+        with testbed.agent() as agent:
+            add_time("until healthy, after a boot", agent.healthy())
+            add_time("of CPU until healthy, after a boot", agent.cpu_seconds())
+            add_time(
+                "until the first packet, after a boot", testbed.first_answer().at - agent.started
+            )
+        testbed.boot()
+        testbed.watch_first()
+        with testbed.agent(_image_programs()) as agent:
+            add_time("until healthy, first of an image", agent.healthy())
+            add_time("of CPU until healthy, first of an image", agent.cpu_seconds())
+            add_time(
+                "until the first packet, first of an image",
+                testbed.first_answer().at - agent.started,
+            )
+        with testbed.agent() as agent:
+            add_time("until healthy, warm", agent.healthy())
+            add_time("of CPU until healthy, warm", agent.cpu_seconds())
+            add_memory("after a warm start", agent.memory())
+
+
+@cache
+def _image_programs() -> Path:
+    """Compile what an image carries, once for all starts; return the directory."""
+    return ship(sandbox.ROOT / "programs").parent
+
+
+def _changes(scale: Scale) -> int:
+    return min(_CHANGES, scale.changes)

@@ -1,0 +1,136 @@
+"""Where the agents of a lab get their objects from: files, or an API server."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.objects import Object, manifest, port, service, slices
+
+PORT = 6443
+
+MARK = "10.96.255.254"
+"""The cluster IP of a Service that only shows how far an agent has come."""
+
+_NAMESPACE = "bpfsvc-lab"
+
+
+def mark(number: int) -> tuple[Object, Object]:
+    """Return a Service at port ``number`` and its slice, which show that earlier objects are in."""
+    name = f"m{number}"
+    made = service("settled", [MARK], [port(number, name)], namespace=_NAMESPACE)
+    endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
+    of_it = slices("settled", [], [port(1, name)], namespace=_NAMESPACE)[0]
+    return made, of_it | {"endpoints": [endpoint]}
+
+
+class Supply(Protocol):
+    """Groups of objects, each with a name."""
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Replace the objects under a name by these."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Remove the objects under a name."""
+        ...
+
+    def flags(self, node: str) -> list[str]:
+        """Return the flags with which the agent of a node reads the objects."""
+        ...
+
+    def close(self) -> None:
+        """Release what the supply holds."""
+        ...
+
+
+class Files:
+    """A directory of manifests below ``parent``."""
+
+    def __init__(self, parent: Path) -> None:
+        self._place = parent
+        self.directory = parent / "manifests"
+        self.directory.mkdir()
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Write a manifest as editors do: into another file, which is then renamed."""
+        self.put_text(f"{name}.yaml", manifest(objects))
+
+    def put_text(self, file: str, text: str) -> None:
+        """Write any text as a file of the directory."""
+        fresh = self._place / file
+        fresh.write_text(text)
+        fresh.replace(self.directory / file)
+
+    def drop(self, name: str) -> None:
+        """Remove a manifest."""
+        (self.directory / f"{name}.yaml").unlink()
+
+    def flags(self, node: str) -> list[str]:  # noqa: ARG002
+        """Return the flag that names the directory."""
+        return ["--manifests", str(self.directory)]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Served:
+    """An API server in a namespace, at an address that the nodes reach."""
+
+    def __init__(self, parent: Path, namespace: Namespace, address: str) -> None:
+        self.server = ApiServer()
+        self._names: dict[str, list[Object]] = {}
+        listener = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, PORT))
+        self.server.serve(listener)
+        self.kubeconfig = parent / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(kubeconfig(self.server.url(address))))
+
+    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
+        """Make these the server's objects of that name."""
+        before = {_key(one): one for one in self._names.get(name, ())}
+        self._names[name] = list(map(dict, objects))
+        for one in objects:
+            if before.pop(_key(one), None) != one:
+                self.server.put(one)
+        for key in before:
+            self.server.delete(*key)
+
+    def drop(self, name: str) -> None:
+        """Delete the objects of that name."""
+        self.put(name)
+
+    def flags(self, node: str) -> list[str]:
+        """Return the flags that name a kubeconfig and the node's snapshot file."""
+        return ["--kubeconfig", str(self.kubeconfig), "--last-good", str(self.snapshot_file(node))]
+
+    def snapshot_file(self, node: str) -> Path:
+        """Return the snapshot file of a node."""
+        return self.kubeconfig.with_name(f"last-good-{node}")
+
+    def close(self) -> None:
+        """End the server."""
+        self.server.close()
+
+
+def kubeconfig(url: str) -> Object:
+    """Return a kubeconfig (JSON is YAML) for a server without authentication."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": url}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "users": [{"name": "lab", "user": {}}],
+        "current-context": "lab",
+    }
+
+
+def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    metadata = one["metadata"]
+    return one["kind"], metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,1 @@
+"""Between kube-proxy and bpfsvc: compare their rules and decisions, remove what is left."""

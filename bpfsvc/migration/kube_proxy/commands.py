@@ -1,0 +1,184 @@
+"""The commands that read and change netfilter's tables: iptables and nft.
+
+iptables exists in two flavours that do not see each other's rules, and kube-proxy may have used
+either, or one after the other. Each is called by its own name (``iptables-legacy-save``,
+``iptables-nft-save``). Where a distribution has only a plain ``iptables-save``, its version shows
+which flavour it is, and it is used for that one alone: rules must not be removed twice.
+
+A table of nftables belongs to one owner, and is removed as a whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bpfsvc.base.errors import KernelError
+from bpfsvc.migration.kube_proxy import names
+from bpfsvc.migration.kube_proxy.rules import RulesTable
+
+FlavourName = Literal["legacy", "nft"]
+FLAVOURS: tuple[FlavourName, ...] = ("legacy", "nft")
+_TOOLS = {4: "iptables", 6: "ip6tables"}
+_LEGACY_TABLES = {4: Path("/proc/net/ip_tables_names"), 6: Path("/proc/net/ip6_tables_names")}
+_LOCK_SECONDS = 10
+_SECONDS = 120
+_MOST_LINES = 2
+"""Lines of a command's error that are passed on."""
+
+
+class Flavour(NamedTuple):
+    """One flavour of iptables in one family, by the paths of its commands."""
+
+    name: FlavourName
+    family: int
+    save: str
+    restore: str
+
+    def __str__(self) -> str:
+        return names.flavour_text(self.name, self.family)
+
+
+Saved = dict[Flavour, tuple[RulesTable, ...]]
+"""The tables of each flavour."""
+
+
+class Flavours(NamedTuple):
+    """Those that can be used, and a sentence for each that cannot, but may have rules."""
+
+    usable: tuple[Flavour, ...]
+    unseen: tuple[str, ...]
+
+
+def find_flavours(
+    which: Callable[[str], str | None] = shutil.which,
+    flavour_of: Callable[[str], str] | None = None,
+    has_legacy_tables: Callable[[int], bool] | None = None,
+    wanted: Sequence[FlavourName] = FLAVOURS,
+) -> Flavours:
+    """Return the flavours of this machine, as far as ``wanted``; tests give the other arguments.
+
+    A plain program is run, to learn its flavour, only where one is not there under its own name.
+    """
+    flavour_of = flavour_of or _flavour_of
+    has_legacy_tables = has_legacy_tables or _has_legacy_tables
+    usable: list[Flavour] = []
+    unseen: list[str] = []
+    for family, tool in _TOOLS.items():
+        plain = which(f"{tool}-save"), which(f"{tool}-restore")
+        for name in wanted:
+            save, restore = which(f"{tool}-{name}-save"), which(f"{tool}-{name}-restore")
+            if not (save and restore):
+                is_it = plain[0] and plain[1] and flavour_of(plain[0]) == name
+                save, restore = plain if is_it else (None, None)
+            if save and restore:
+                usable.append(Flavour(name, family, save, restore))
+            elif name == "nft" or has_legacy_tables(family):
+                unseen.append(
+                    f"{tool}-{name}-save is not installed:"
+                    f" rules of IPv{family} made with {tool}-{name} cannot be seen"
+                )
+    return Flavours(tuple(usable), tuple(unseen))
+
+
+def iptables_save(flavour: Flavour, table: str = "") -> str:
+    """Return all tables of a flavour as text, or one of them. This makes no table."""
+    if flavour.name == "legacy":
+        tables = _legacy_tables(flavour.family)
+        if not tables or (table and table not in tables):
+            return ""
+    return run([flavour.save, *(("-t", table) if table else ())])
+
+
+def iptables_restore(flavour: Flavour, text: str) -> None:
+    """Change tables by ``text``, each in one transaction; raise ``KernelError`` if refused."""
+    run([flavour.restore, "--noflush", f"--wait={_LOCK_SECONDS}"], text)
+
+
+def _flavour_of(program: str) -> str:
+    """Return the flavour of a plain command. Before 1.8 there was only legacy, not printed."""
+    try:
+        version = run([program, "--version"])
+    except KernelError:
+        return ""
+    return "nft" if "nf_tables" in version else "legacy"
+
+
+def _has_legacy_tables(family: int) -> bool:
+    return bool(_legacy_tables(family))
+
+
+def _legacy_tables(family: int) -> list[str]:
+    """Return the tables of the flavour legacy that this namespace has."""
+    try:
+        return _LEGACY_TABLES[family].read_text().split()
+    except OSError:
+        return []
+
+
+_NFT_FAMILIES = ("ip", "ip6")
+
+
+def nft_families(nft: str, table: str) -> tuple[str, ...]:
+    """Return the families (``ip``, ``ip6``) that have a table of a name."""
+    return families_in(run([nft, "list", "tables"]), table)
+
+
+def families_in(listed: str, table: str) -> tuple[str, ...]:
+    """Return them from the output of ``nft list tables``."""
+    lines = [line.split() for line in listed.splitlines()]
+    return tuple(family for family in _NFT_FAMILIES if ["table", family, table] in lines)
+
+
+def kube_proxy_nft_tables(nft: str) -> dict[str, str]:
+    """Return family -> text of kube-proxy's table, with numeric values and without counters."""
+    return {
+        family: run([nft, "-s", "-n", "list", "table", family, names.NFT_TABLE])
+        for family in nft_families(nft, names.NFT_TABLE)
+    }
+
+
+def remove_kube_proxy_nft_tables(nft: str, families: Iterable[str]) -> None:
+    """Delete the tables of both families in one transaction."""
+    nft_apply(nft, "".join(f"delete table {family} {names.NFT_TABLE}\n" for family in families))
+
+
+def nft_apply(nft: str, text: str) -> None:
+    """Run a script, all of it or nothing; raise ``KernelError`` if refused."""
+    run([nft, "-f", "-"], text)
+
+
+def run(command: list[str], text: str = "") -> str:
+    """Run a command and return its output; raise ``KernelError`` with the lines of its error."""
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",  # comments of rules may be in any encoding
+            check=False,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise KernelError(f"{_name(command)} took more than {_SECONDS} s") from error
+    except OSError as error:
+        raise KernelError(f"{_name(command)} cannot be run: {error.strerror}") from error
+    if done.returncode:
+        lines = "; ".join(islice(_error_lines(done.stderr), _MOST_LINES))
+        raise KernelError(f"{_name(command)} failed: {lines or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def _name(command: list[str]) -> str:
+    return Path(command[0]).name
+
+
+def _error_lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("Try `", "#")):
+            yield line.strip()

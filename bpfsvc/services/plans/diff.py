@@ -1,0 +1,150 @@
+"""Entries now, entries wanted -> the plan between the two.
+
+Backends are never changed in place: a service port whose backends differ gets all of them anew
+under a generation of its own, and its frontends flip to it one atomic write each. So a packet
+meets either all old or all new backends. Positions belong to a generation as its backends do, so
+a service port that gets or loses affinity is written anew as well, and so is one whose table of a
+schedule changes. Where these stay, only the entries that differ are written.
+
+Source ranges have no generations: new ones are put before the frontends flip and old ones are
+deleted after it, and between the two a client of either is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bpfsvc.base.errors import MapFull
+from bpfsvc.services.entries import (
+    Backend,
+    Extra,
+    Place,
+    PortEntries,
+    ServiceEntries,
+    ServicePort,
+)
+from bpfsvc.services.plans.applied import Applied, applied, flat, has_affinity
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import MAPS
+
+
+def plan(now: Mapping[ServicePort, Applied], wanted: ServiceEntries, ids: Ids) -> Plan:
+    """Return the plan that turns ``now`` into ``wanted``, for any number of service ports.
+
+    Raises :class:`MapFull` as :func:`add_changes` does.
+    """
+    whole = Plan()
+    add_changes(whole, now, wanted, ids)
+    return whole.keep_moved()
+
+
+def add_changes(
+    whole: Plan, now: Mapping[ServicePort, Applied], wanted: ServiceEntries, ids: Ids
+) -> None:
+    """Plan what turns ``now`` into ``wanted``.
+
+    Raises :class:`MapFull` when the counters run out. Nothing is planned then, and nothing taken
+    from ``ids`` but a generation and a service id, of which there are plenty.
+    """
+    taken: list[int] = []
+    try:
+        states = {
+            port: _applied(port, now.get(port), entries, ids, taken)
+            for port, entries in wanted.items()
+        }
+    except MapFull:
+        ids.free_counters(taken)
+        raise
+    whole.counters_taken += taken
+    for port, new in states.items():
+        if new is not now.get(port):
+            _change(whole, port, now.get(port), new)
+    for port, was in now.items():
+        if port not in states:
+            _change(whole, port, was, None)
+
+
+def _applied(
+    port: ServicePort, was: Applied | None, wanted: PortEntries, ids: Ids, taken: list[int]
+) -> Applied:
+    """Return what the kernel should hold of a service port; ``was`` itself if that is the same.
+
+    Ids of counters that are new are added to ``taken``.
+    """
+    if was is None:
+        return _renewed(port, ids.new_service(), {}, wanted, ids, taken)
+    sticky = has_affinity(wanted.frontends.values())
+    if (was.backends(), was.has_affinity) != (wanted.backends, sticky) or (
+        _of_generation(was.extra) != _of_generation(wanted.extra)
+    ):
+        return _renewed(port, was.service_id, was.counters(), wanted, ids, taken)
+    if (was.frontends(), was.number, was.extra) == (wanted.frontends, wanted.number, wanted.extra):
+        return was
+    return was._replace(
+        number=wanted.number, flat_frontends=flat(wanted.frontends), extra=wanted.extra
+    )
+
+
+def _of_generation(extra: Extra) -> Extra:
+    """Return those of the entries that belong to a generation."""
+    if not extra:
+        return extra
+    return {one.name: extra[one.name] for one in MAPS if one.has_generation and one.name in extra}
+
+
+def _renewed(
+    port: ServicePort,
+    service_id: int,
+    old_counters: Mapping[Place, int],
+    wanted: PortEntries,
+    ids: Ids,
+    taken: list[int],
+) -> Applied:
+    """Return everything under a new generation; an endpoint that stays keeps its counters."""
+    generation = ids.new_generation()
+    counters: dict[Place, int] = {}
+    slots: list[tuple[Backend, int]] = []
+    for backend in wanted.backends:
+        place = backend[:2]
+        known = counters.get(place) or old_counters.get(place)
+        if known is None:
+            known = ids.take_counter()
+            taken.append(known)
+        counters[place] = known
+        slots.append((backend, known))
+    return applied(
+        port, wanted.number, service_id, generation, slots, wanted.frontends, wanted.extra
+    )
+
+
+def _change(whole: Plan, port: ServicePort, was: Applied | None, new: Applied | None) -> None:
+    """Plan what differs between two states of a service port; None: it is not there."""
+    if was is None:
+        if new is not None:
+            _add(whole, new)
+        whole.applied[port] = new
+        return
+    for one in MAPS:
+        if new is None:
+            whole.deletes(one).extend(map(one.key, one.entries(was)))
+        elif one.has_generation and was.generation != new.generation:
+            # No key can be in both, and there may be a thousand.
+            whole.puts(one).extend(one.entries(new))
+            whole.deletes(one).extend(map(one.key, one.entries(was)))
+        else:
+            old = {one.key(entry): entry for entry in one.entries(was)}
+            now = {one.key(entry): entry for entry in one.entries(new)}
+            if old != now:
+                whole.puts(one).extend(entry for key, entry in now.items() if old.get(key) != entry)
+                whole.deletes(one).extend(key for key in old if key not in now)
+    kept = new.counter_ids if new else set()
+    whole.counters_freed += (one for one in was.counters().values() if one not in kept)
+    whole.applied[port] = new
+
+
+def _add(whole: Plan, new: Applied) -> None:
+    """Plan all entries of a service port that was not there."""
+    for one in MAPS:
+        if not one.by_kernel and (entries := one.entries(new)):
+            whole.puts(one).extend(entries)

@@ -1,0 +1,72 @@
+"""What another program changed in the kernel's maps, and the plan that repairs it.
+
+Pure. Entries are read as a stream and summed up by service id, so that the comparison of a hundred
+thousand entries needs no second copy of them. Only where the sums differ, which they hardly ever
+do, the stream is read again and the entries of those service ids are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from bpfsvc.services.plans.applied import Applied, AppliedState
+from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.registry import MAPS, Read, ServiceMap
+
+
+def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:
+    """Return the plan that repairs the kernel's entries, and the number of entries that differ.
+
+    The counts of maps that are counted are not compared here
+    (:meth:`bpfsvc.datapath.maps.service_maps.ServiceMaps.set_uses`).
+    """
+    owners = {one.service_id: one for one in state}
+    plan = Plan()
+    for one in MAPS:
+        if not one.counted:
+            differing = _differing(one, owners, read)
+            if differing:
+                _repair(plan, one, owners, differing, read)
+    plan.keep_moved()
+    return plan, len(plan)
+
+
+def _differing(one: ServiceMap[Any], owners: Mapping[int, Applied], read: Read) -> set[int]:
+    """Return the service ids whose entries are not those that were written."""
+    if one.by_kernel:
+        return {entry.service_id for entry in read(one)} - owners.keys()
+    sums: dict[int, int] = {}
+    for entry in read(one):
+        sums[entry.service_id] = sums.get(entry.service_id, 0) + hash(entry)
+    differing = {
+        service_id
+        for service_id, owner in owners.items()
+        if sums.pop(service_id, 0) != sum(map(hash, one.entries(owner)))
+    }
+    return differing.union(sums)
+
+
+def _repair(
+    plan: Plan,
+    one: ServiceMap[Any],
+    owners: Mapping[int, Applied],
+    differing: set[int],
+    read: Read,
+) -> None:
+    """Plan what makes the entries of some service ids those that were written.
+
+    Of a generation all is put again where something is missing.
+    """
+    found = defaultdict(set)
+    for entry in read(one):
+        if entry.service_id in differing:
+            found[entry.service_id].add(entry)
+    for service_id in differing:
+        owner = owners.get(service_id)
+        wanted = list(one.entries(owner)) if owner else []
+        missing = [entry for entry in wanted if entry not in found[service_id]]
+        plan.puts(one).extend(wanted if missing and one.has_generation else missing)
+        keys = set(map(one.key, wanted))
+        plan.deletes(one).extend({*map(one.key, found[service_id])} - keys)

@@ -1,0 +1,76 @@
+"""Operations on the kernel's maps, in an order of which every prefix is safe.
+
+Packets are looked up while entries are being written, and the writer may die between any two. So a
+plan has phases: what no frontend refers to yet is put first (names, endpoints, source ranges, the
+backends of a new generation and their positions), then the frontends flip to it, then frontends
+that are no more are deleted, and only then what no frontend refers to any longer. One plan is for
+many service ports; the order inside a phase is free, which is what makes batched writes possible.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from bpfsvc.services.entries import ServicePort
+from bpfsvc.services.plans.applied import Applied
+from bpfsvc.services.plans.registry import MAPS, E, ServiceMap
+
+_Lists = defaultdict[ServiceMap[Any], list[Any]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Entries to put and keys to delete, by map.
+
+    Of a counted map, an entry is put once for each service port that begins to use it, and deleted
+    once for each that ceases to; the last deletes it in the kernel.
+    ``counters_taken`` are ids whose counters must start from zero: reset them first.
+    ``counters_freed`` may be used again, and ``applied`` holds, once all is executed.
+    """
+
+    _puts: _Lists = field(default_factory=lambda: defaultdict(list))
+    _deletes: _Lists = field(default_factory=lambda: defaultdict(list))
+    counters_taken: list[int] = field(default_factory=list)
+    counters_freed: list[int] = field(default_factory=list)
+    applied: dict[ServicePort, Applied | None] = field(default_factory=dict)
+    """What the kernel holds of each service port once the plan is done; None when it is gone."""
+
+    def puts(self, one: ServiceMap[E]) -> list[E]:
+        """Return the list of entries to put into a map; what is added to it is planned."""
+        return self._puts[one]
+
+    def deletes(self, one: ServiceMap[Any]) -> list[Any]:
+        """Return the list of keys to delete in a map; what is added to it is planned."""
+        return self._deletes[one]
+
+    def put_phases(self) -> Iterator[tuple[ServiceMap[Any], list[Any]]]:
+        """Yield the maps with entries to put, in the order in which that must be done."""
+        return ((one, self._puts[one]) for one in MAPS if self._puts.get(one))
+
+    def delete_phases(self) -> Iterator[tuple[ServiceMap[Any], list[Any]]]:
+        """Yield the maps with keys to delete, in the order in which that must be done."""
+        return ((one, self._deletes[one]) for one in reversed(MAPS) if self._deletes.get(one))
+
+    def __len__(self) -> int:
+        """Return the number of operations."""
+        return sum(map(len, self._puts.values())) + sum(map(len, self._deletes.values()))
+
+    @property
+    def frees(self) -> bool:
+        """True if a map has more room once the plan is done."""
+        return any(len(keys) > len(self._puts.get(one, ())) for one, keys in self._deletes.items())
+
+    def keep_moved(self) -> Plan:
+        """Take out the deletion of every key that the same plan puts for another service port.
+
+        A frontend that passes from one service port to another is only put: the deletion comes
+        last, and would delete the entry of the new owner.
+        """
+        for one, keys in self._deletes.items():
+            if one.changes_hands and keys:
+                kept = set(map(one.key, self._puts.get(one, ())))
+                keys[:] = [key for key in keys if key not in kept]
+        return self

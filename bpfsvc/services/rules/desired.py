@@ -1,0 +1,288 @@
+"""Where a Service answers and what its clients meet there: the entries of the kernel's maps.
+
+Pure functions, so that a rule can be read, and tested, without a kernel. :func:`service_ports`
+returns the addresses and ports that a Service answers on, :func:`port_entries` what each class of
+clients meets there (:func:`_internal_policies`, :func:`_external_policies`). All frontends follow
+the same rules but for two questions: whether it is for clients inside or outside of the cluster,
+as node ports, external IPs and load-balancer addresses are alike; and whether it is restricted to
+clients of certain ranges (:mod:`bpfsvc.services.rules.source_ranges`).
+
+The rules are kube-proxy's. C, L and H in the comments are its sets: all usable endpoints (after
+topology), those on this node, and whether anything is usable anywhere
+(:mod:`bpfsvc.services.rules.endpoints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from socket import IPPROTO_TCP
+from typing import NamedTuple, TypedDict
+
+from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
+from bpfsvc.model import Port, Service
+from bpfsvc.services.entries import (
+    Backend,
+    Frontend,
+    Place,
+    Policies,
+    Policy,
+    PortEntries,
+    ServicePort,
+    extra_entries,
+)
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.endpoints import PortEndpoints, serving
+from bpfsvc.services.rules.refused_addresses import refusal
+from bpfsvc.services.rules.source_ranges import source_ranges
+from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.slots import Slots, place, usable_sets
+
+# -- where the Service answers --
+
+
+class ServiceFrontend(NamedTuple):
+    """A frontend, and which rules hold there.
+
+    * ``outside``: it is for clients outside of the cluster.
+    * ``restricted``: the source ranges of the Service hold there, if it has any.
+    * ``guard``: it rejects what no service port of its address takes.
+    """
+
+    frontend: Frontend
+    outside: bool
+    restricted: bool
+    guard: bool = False
+
+
+PortFrontends = dict[ServicePort, tuple[Port, list[ServiceFrontend]]]
+
+
+def service_ports(service: Service, config: ServiceConfig) -> PortFrontends:
+    """Return each service port, with its frontends.
+
+    A frontend that is named twice inside the Service belongs to the first: cluster IP, external
+    IP, load balancer, node port, in the order of ``spec.ports``. The first service port of a
+    cluster IP also has the guard of that address.
+    """
+    taken: set[Frontend] = set()
+    found: PortFrontends = {}
+    for cluster_ip in service.cluster_ips:
+        for port in service.ports:
+            key = ServicePort(
+                service.namespace, service.name, port.name, port.protocol, family(cluster_ip)
+            )
+            if key in found:
+                continue
+            own: list[ServiceFrontend] = []
+            for one in _frontends(service, port, cluster_ip, config):
+                if one.frontend not in taken:
+                    taken.add(one.frontend)
+                    own.append(one)
+            found[key] = port, own
+    return found
+
+
+def frontends(service: Service | None, config: ServiceConfig) -> tuple[Frontend, ...]:
+    """Return the frontends of a Service, which do not depend on its endpoints."""
+    if service is None or not service.is_proxied:
+        return ()
+    ports = service_ports(service, config).values()
+    return tuple([one.frontend for _, own in ports for one in own])
+
+
+def _frontends(
+    service: Service, port: Port, cluster_ip: bytes, config: ServiceConfig
+) -> list[ServiceFrontend]:
+    """Return the frontends of a service port.
+
+    An address of a load balancer is restricted, even if it is the cluster IP or an external IP too.
+    """
+    of_family = family(cluster_ip)
+    vips = service.load_balancer_ips
+    own = Frontend(cluster_ip, port.number, port.protocol)
+    found = [ServiceFrontend(own, False, cluster_ip in vips)]
+    for address in (service.external_ips if config.allow_external_ips else ()) + vips:
+        if family(address) == of_family and not refusal(address):
+            restricted = config.source_ranges_for_all or address in vips
+            outside = Frontend(address, port.number, port.protocol)
+            found.append(ServiceFrontend(outside, True, restricted))
+    if port.node_port:
+        wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
+        everywhere = Frontend(wildcard, port.node_port, port.protocol)
+        found.append(ServiceFrontend(everywhere, True, config.source_ranges_for_all))
+    found.append(ServiceFrontend(Frontend.rest(cluster_ip), False, False, guard=True))
+    return found
+
+
+def _is_external(service: Service, port: Port, of_family: int) -> bool:
+    """True if clients outside may reach it; an external IP that is not allowed counts as well."""
+    addresses = service.external_ips + service.load_balancer_ips
+    return port.node_port != 0 or any(family(address) == of_family for address in addresses)
+
+
+def is_external_local(service: Service) -> bool:
+    """True if ``externalTrafficPolicy: Local`` is set and the API gives it a meaning."""
+    return service.external_local and (
+        service.type in ("NodePort", "LoadBalancer")
+        or (service.type == "ClusterIP" and bool(service.external_ips))
+    )
+
+
+# -- what clients meet there --
+
+
+def port_entries(
+    service: Service,
+    port: Port,
+    endpoints: PortEndpoints,
+    frontends: Iterable[ServiceFrontend],
+    node: NodeContext,
+    config: ServiceConfig,
+    scheduling: Scheduling = USUAL_SCHEDULING,
+) -> PortEntries:
+    """Return the entries of one service port."""
+    of_family = endpoints.key.family
+    outside = _is_external(service, port, of_family)
+    outside_local = outside and is_external_local(service)
+    every = _spilled_to(endpoints, scheduling, node)
+    backends, slots, tables, weights, spill = place(
+        endpoints, scheduling, config.scheduler, every, **_needs(service, port, of_family)
+    )
+    detector = config.has_detector(of_family)
+    inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
+    outer = _external_policies(slots, outside_local, detector) if outside else inner
+    ranges = source_ranges(service, of_family, node)
+    is_tcp = port.protocol == IPPROTO_TCP
+    removal = scheduling.removal.kind.value if is_tcp else 0
+    watched = is_tcp and scheduling.quarantine is not None
+    met: dict[Frontend, Policies] = {}
+    for one in frontends:
+        if one.guard:
+            met[one.frontend] = GUARD
+            continue
+        policies = outer if one.outside else inner
+        restricted = one.restricted and bool(ranges)
+        echo = config.vip_echo and _answers_echo(one.frontend, policies)
+        special = (service.affinity_seconds, restricted, echo, removal, watched)
+        if any(special):
+            policies = _special(policies, *special)
+        met[one.frontend] = policies
+    in_use = bool(ranges) and any(policies.restricted for policies in met.values())
+    extra = extra_entries(ranges if in_use else (), tables, weights, spill)
+    return PortEntries(port.number, backends, met, extra)
+
+
+def endpoint_sets(
+    service: Service,
+    port: Port,
+    endpoints: PortEndpoints,
+    node: NodeContext,
+    scheduling: Scheduling,
+) -> set[frozenset[Place]]:
+    """Return the sets of endpoints that some clients of a service port share."""
+    needs = _needs(service, port, endpoints.key.family)
+    return usable_sets(endpoints, scheduling, _spilled_to(endpoints, scheduling, node), **needs)
+
+
+def _spilled_to(
+    endpoints: PortEndpoints, scheduling: Scheduling, node: NodeContext
+) -> list[Backend]:
+    """Return the endpoints to which connections may spill over; none where they stay."""
+    return serving(endpoints.all, node) if scheduling.zone_overload else []
+
+
+class _Needs(TypedDict):
+    """Which endpoints a service port needs: those of the cluster, and those of this node."""
+
+    needs_cluster: bool
+    needs_local: bool
+
+
+def _needs(service: Service, port: Port, of_family: int) -> _Needs:
+    outside = _is_external(service, port, of_family)
+    return {
+        "needs_cluster": outside or not service.internal_local,
+        "needs_local": (outside and is_external_local(service)) or service.internal_local,
+    }
+
+
+_REJECT = Policy(0, 0, False, True)
+GUARD = Policies(_REJECT, _REJECT, _REJECT)
+"""What every client meets at a port of a cluster IP that is no service port."""
+
+
+@lru_cache(maxsize=1024)
+def _special(
+    policies: Policies,
+    affinity_seconds: int,
+    restricted: bool,
+    echo: bool,
+    removal: int,
+    watched: bool,
+) -> Policies:
+    return policies._replace(
+        affinity_seconds=affinity_seconds,
+        restricted=restricted,
+        echo=echo,
+        removal=removal,
+        watched=watched,
+    )
+
+
+def _answers_echo(frontend: Frontend, policies: Policies) -> bool:
+    """True if a ping to the address is answered: some clients get an endpoint there.
+
+    The node's own addresses, where node ports are, are left to the kernel.
+    """
+    if frontend.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
+        return False
+    return any(policy.size for policy in policies.by_class)
+
+
+@lru_cache(maxsize=1024)
+def _internal_policies(
+    slots: Slots, local_only: bool, detector: bool, masquerade_all: bool
+) -> Policies:
+    """Cluster IP: clients that are no pods of this node are masqueraded, if pods are known."""
+    foreign = detector or masquerade_all
+    return Policies(
+        pod=_policy(slots, local_only, masquerade=masquerade_all),
+        node=_policy(slots, local_only, masquerade=foreign),
+        other=_policy(slots, local_only, masquerade=foreign),
+        schedule=slots.schedule,
+        counted=slots.counted,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Policies:
+    """Outside frontends: ``Local`` keeps the client's address, and only binds external clients.
+
+    Pods and processes of this node reach every endpoint even then: their replies come back here.
+    """
+    if not local_only:
+        everyone = _policy(slots, False, masquerade=True)
+        return Policies(
+            everyone, everyone, everyone, schedule=slots.schedule, counted=slots.counted
+        )
+    external = _policy(slots, True, masquerade=False)
+    return Policies(
+        pod=_policy(slots, False, masquerade=False) if detector else external,
+        node=_policy(slots, False, masquerade=True),
+        other=external,
+        schedule=slots.schedule,
+        counted=slots.counted,
+    )
+
+
+def _policy(slots: Slots, local_only: bool, *, masquerade: bool) -> Policy:
+    """Choose from a range. An empty one rejects if nothing is usable anywhere, else drops.
+
+    Endpoints on this node alone are a policy, from which connections never spill over.
+    """
+    first, size, table, refuses, trials = slots.local if local_only else slots.cluster
+    if size:
+        spills = slots.spills and not local_only
+        return Policy(first, size, masquerade, refuses, table, trials, spills)
+    return Policy(0, 0, False, reject=refuses or not slots.anything)

@@ -1,0 +1,165 @@
+"""One pass over a Service's slices per change, and all that follows from them.
+
+The slices are ordered and merged once per service port; the entries of the kernel, the health
+check, the count of service ports without local endpoints and the endpoints that serve UDP are all
+taken from that one result. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from socket import IPPROTO_TCP, IPPROTO_UDP
+from typing import NamedTuple
+
+from bpfsvc.base.address import family
+from bpfsvc.model import EndpointSlice, Service
+from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
+from bpfsvc.services.rules.context import NodeContext, ServiceConfig
+from bpfsvc.services.rules.desired import (
+    endpoint_sets,
+    is_external_local,
+    port_entries,
+    service_ports,
+)
+from bpfsvc.services.rules.endpoints import PortEndpoints, in_order, merge_port
+from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.scheduling.removal import Members, OnRemoval, Removal
+
+PortCounts = Mapping[tuple[str, int], int]
+"""Traffic policy (``internal``, ``external``) and family -> number of service ports."""
+
+
+class HealthCheck(NamedTuple):
+    """``healthCheckNodePort`` of a Service in one family, and the count that it answers with."""
+
+    port: int
+    local_endpoints: int
+
+
+class EndpointSummary(NamedTuple):
+    """What others than the kernel's Service maps need to know of a Service's endpoints.
+
+    * ``health_checks``: by family, of a load balancer that keeps to local endpoints.
+    * ``without_local``: service ports that keep to local endpoints and have none, by policy and
+      family, though others exist.
+    * ``udp_serving``: the endpoints of each UDP service port that serve, ready or not.
+    * ``members``: all endpoints, if connections to those that leave are not kept.
+    * ``watched``: sets of endpoints that clients share, if those that fail are left out.
+    """
+
+    health_checks: Mapping[int, HealthCheck]
+    without_local: PortCounts
+    udp_serving: Mapping[ServicePort, frozenset[Place]]
+    members: Members | None = None
+    watched: frozenset[frozenset[Place]] | None = None
+
+
+class ServiceView(NamedTuple):
+    """What this node makes of one Service: entries of the kernel's maps, and the summary."""
+
+    entries: ServiceEntries
+    summary: EndpointSummary
+
+
+NOTHING = EndpointSummary({}, {}, {})
+"""The summary that nearly all Services have; shared, for ten thousand may be held at once."""
+
+
+def evaluate(
+    service: Service | None,
+    slices: Iterable[EndpointSlice],
+    node: NodeContext,
+    config: ServiceConfig,
+    scheduling: Scheduling = USUAL_SCHEDULING,
+) -> ServiceView:
+    """Return the view of a Service; nothing for one that is deleted or another proxy's.
+
+    A family without a cluster IP gets nothing at all, not even a node port.
+    """
+    if service is None or not service.is_proxied:
+        return ServiceView({}, NOTHING)
+    slices = in_order(slices)
+    entries: ServiceEntries = {}
+    ports: list[PortEndpoints] = []
+    sets: set[frozenset[Place]] = set()
+    for key, (port, frontends) in service_ports(service, config).items():
+        endpoints = merge_port(slices, key, node, scheduling.of_slices)
+        ports.append(endpoints)
+        entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
+        if scheduling.quarantine and key.protocol == IPPROTO_TCP:
+            sets |= endpoint_sets(service, port, endpoints, node, scheduling)
+    summary = _summary(service, ports, node.name, scheduling.removal)
+    if scheduling.quarantine:
+        summary = summary._replace(watched=frozenset(sets))
+    return ServiceView(entries, summary)
+
+
+def _summary(
+    service: Service, ports: list[PortEndpoints], node_name: str, removal: Removal
+) -> EndpointSummary:
+    health_checks = _health_checks(service, ports, node_name)
+    without_local = _without_local(service, ports)
+    udp_serving = {
+        one.key: frozenset(place for place, traits in one.all.items() if traits.serving)
+        for one in ports
+        if one.key.protocol == IPPROTO_UDP
+    }
+    members = _members(ports, removal)
+    if health_checks or without_local or udp_serving or members:
+        return EndpointSummary(health_checks, without_local, udp_serving, members)
+    return NOTHING
+
+
+def _members(ports: list[PortEndpoints], removal: Removal) -> Members | None:
+    if removal.kind == OnRemoval.KEEP:
+        return None
+    found = {one.key: frozenset(one.all) for one in ports if one.key.protocol == IPPROTO_TCP}
+    return Members(removal.seconds, found)
+
+
+def _health_checks(
+    service: Service, ports: list[PortEndpoints], node_name: str
+) -> Mapping[int, HealthCheck]:
+    """Return the check of each family that the Service has a cluster IP of.
+
+    Only load balancers that keep to local endpoints have one. Draining endpoints do not count,
+    though they serve: a balancer is to stop sending before they are gone.
+    """
+    if not service.health_check_node_port:
+        return {}
+    if service.type != "LoadBalancer" or not service.external_local:
+        return {}
+    ready: dict[int, set[bytes]] = {one: set() for one in map(family, service.cluster_ips)}
+    for one in ports:
+        ready[one.key.family].update(
+            address
+            for (address, _), traits in one.all.items()
+            if traits.ready and traits.node == node_name
+        )
+    return {
+        of_family: HealthCheck(service.health_check_node_port, len(addresses))
+        for of_family, addresses in ready.items()
+    }
+
+
+def _without_local(service: Service, ports: list[PortEndpoints]) -> PortCounts:
+    """Count the service ports whose clients find no endpoint on this node.
+
+    Their traffic is dropped, which is correct and yet what people look for when packets do not
+    arrive. The rule and its scope are kube-proxy's: a load balancer without an address yet counts
+    as well.
+    """
+    policies = []
+    if service.internal_local:
+        policies.append("internal")
+    if is_external_local(service):
+        policies.append("external")
+    if not policies:
+        return {}
+    return Counter(
+        (policy, one.key.family)
+        for one in ports
+        if one.eligible.cluster and not one.eligible.local
+        for policy in policies
+    )

@@ -1,0 +1,1 @@
+"""How a Service chooses among its endpoints, and what happens when endpoints leave."""
