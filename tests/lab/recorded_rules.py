@@ -1,4 +1,4 @@
-"""The recorded rules of a real kube-proxy (tests/verify), on a node of a lab."""
+"""The recorded rules of a real kube-proxy (tests/migration/verify), on a node of a lab."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.lab.testbed import Testbed
-from tests.verify.rules_of_1_36 import Layout, text
+from tests.migration.verify.rules_of_1_36 import Layout, text
 
 _COUNTER = re.compile(r" -m nfacct --nfacct-name +\S+")
 """A counter that iptables-restore does not make."""

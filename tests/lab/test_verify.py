@@ -14,8 +14,8 @@ from bpfsvc.devtools.lab.objects import Object
 from bpfsvc.devtools.lab.objects import node as an_object_of
 from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import Testbed, built_testbed
-from tests.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects
-from tests.verify.test_ipvs_rules import RULES, SETS, addresses
+from tests.migration.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects
+from tests.migration.verify.test_ipvs_rules import RULES, SETS, addresses
 
 pytestmark = pytest.mark.slow
 

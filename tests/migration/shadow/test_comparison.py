@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bpfsvc.services.rules.context import ServiceConfig
+from tests.migration.shadow.node import NODE, OTHER_POD, OUTSIDE, POD, VIEW, ShadowNode
 from tests.services.objects import HTTP, endpoint_slice, service
-from tests.shadow.node import NODE, OTHER_POD, OUTSIDE, POD, VIEW, ShadowNode
 
 LOCAL, REMOTE, GONE = "10.244.1.5", "10.244.2.6", "10.244.3.9"
 SLICE = endpoint_slice(f"{LOCAL} here", f"{REMOTE} there")

@@ -8,7 +8,7 @@ from bpfsvc.inspect.records import Records
 from bpfsvc.migration.verify.comparison import Difference, differences, persistent
 from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment
 from bpfsvc.migration.verify.maps import read_records
-from tests.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
+from tests.migration.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
 
 CHANGES = {
     "an endpoint that only one has": (

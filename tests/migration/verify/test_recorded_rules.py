@@ -12,7 +12,7 @@ from bpfsvc.migration.verify.decisions import CLIENTS, Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
 from bpfsvc.migration.verify.rules import UnreadableRules
-from tests.verify.rules_of_1_36 import (
+from tests.migration.verify.rules_of_1_36 import (
     FORWARD,
     IN_ALL_MODES,
     LAYOUTS,

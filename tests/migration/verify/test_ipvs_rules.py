@@ -14,8 +14,8 @@ from bpfsvc.migration.verify.decisions import CLIENTS, Decisions, Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.ipvs_rules import read_ipvs
 from bpfsvc.migration.verify.rules import UnreadableRules
-from tests.verify import rules_of_1_36
-from tests.verify.rules_of_1_36 import (
+from tests.migration.verify import rules_of_1_36
+from tests.migration.verify.rules_of_1_36 import (
     ALL,
     IN_ALL_MODES,
     LOCAL,

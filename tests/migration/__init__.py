@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.migration``: no kernel, no root."""
