@@ -155,7 +155,8 @@ class ShadowAgent:
         self._planner.config = self._config.services(self._cache.node)
         tolerance = self._settings.tolerance
         self._history = History(self._planner, self._view(), tolerance + _LATER)
-        self._planner.sync_all(self._history.writer(time.monotonic()))
+        now = time.monotonic()
+        self._planner.sync_all(now, self._history.writer(now))
         self._comparer = Comparer(
             self._history, seconds=tolerance, is_iptables=self._config.mode == "iptables"
         )
@@ -226,7 +227,7 @@ class ShadowAgent:
             self._planner.config = services
             touched |= set(self._cache.service_keys())
         now = time.monotonic()
-        self._planner.sync(touched, self._history.writer(now))
+        self._planner.sync(touched, now, self._history.writer(now))
         self._history.set_view(self._view(), now)
 
     def _take_flows(self, reader: FlowReader, begin: float, end: float) -> None:

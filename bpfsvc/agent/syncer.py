@@ -29,7 +29,7 @@ from bpfsvc.http.service_health import ServiceHealthChecks
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.faults import FaultReport
-from bpfsvc.services.planner import Planner
+from bpfsvc.services.planner import Planner, Synced
 from bpfsvc.services.plans.drift import find_drift
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import SERVICES
@@ -128,27 +128,26 @@ class Syncer:
             self._sync_all()
 
     def _sync(self, touched: set[ServiceKey]) -> None:
-        began = self._planner.schedulings.now = time.monotonic()
-        found_room = self._finish(self._planner.sync(touched, self._execute))
-        self._follow_up(touched, found_room)
+        began = time.monotonic()
+        self._finish(touched, self._planner.sync(touched, began, self._execute), began)
         if self._udp_cleanup.is_new:
             self._udp_cleanup.settle()
         self._report_synced(began, full=False)
 
     def _sync_all(self) -> None:
         """Make the kernel hold all Services known, and nothing else."""
-        began = self._planner.schedulings.now = time.monotonic()
-        found_room = self._finish(self._planner.sync_all(self._execute))
-        self._follow_up(self._planner.cache.service_keys(), found_room)
+        began = time.monotonic()
+        synced = self._planner.sync_all(began, self._execute)
+        self._finish(self._planner.cache.service_keys(), synced, began)
         self._udp_cleanup.settle()
         self._report_synced(began, full=True)
 
     def retry_refused(self) -> None:
         """Try again to write the Services that found no room."""
         if self._planner.refused:
-            self._planner.schedulings.now = time.monotonic()
+            now = time.monotonic()
             refused = set(self._planner.refused)
-            self._follow_up((), self._finish(self._planner.sync(refused, self._execute)))
+            self._finish((), self._planner.sync(refused, now, self._execute), now)
 
     def forget_closed_sockets(self) -> None:
         """Make room for UDP sockets to come."""
@@ -156,14 +155,12 @@ class Syncer:
 
     def grow_shares(self) -> None:
         """Write the Services in which the share of a new endpoint grows now."""
-        self._planner.schedulings.now = time.monotonic()
-        if growing := self._planner.schedulings.growing():
+        if growing := self._planner.schedulings.growing(time.monotonic()):
             self._sync(growing)
 
     def judge_endpoints(self) -> None:
         """Write the Services of which an endpoint is left out from now on, or used again."""
-        now = self._planner.schedulings.now = time.monotonic()
-        if changed := self._quarantine.judge(now):
+        if changed := self._quarantine.judge(time.monotonic()):
             self._sync(changed)
 
     def sync_service_networks(self) -> None:
@@ -235,11 +232,14 @@ class Syncer:
         self._metrics.written(plan)
         log_changes(plan, self._planner.applied_state)
 
-    def _finish(self, freed: bool) -> set[ServiceKey]:
-        """Use the room that a sync has freed; return the Services that found room by now."""
-        if freed and self._planner.refused:
-            self._planner.sync(set(self._planner.refused), self._execute)
-        return self._report_refused()
+    def _finish(self, touched: Iterable[ServiceKey], synced: Synced, now: float) -> None:
+        """Use the room that a sync has freed, and hand on what follows from it."""
+        summaries = dict(synced.summaries)
+        if synced.freed and self._planner.refused:
+            refused = set(self._planner.refused)
+            summaries |= self._planner.sync(refused, now, self._execute).summaries
+        found_room = self._report_refused()
+        self._follow_up({key: summaries[key] for key in {*touched, *found_room}})
 
     def _report_refused(self) -> set[ServiceKey]:
         """Report every Service without room once; return those that found room since."""
@@ -267,17 +267,15 @@ class Syncer:
 
     def report(self, keys: Iterable[ServiceKey]) -> None:
         """Report Services that are not planned to load balancers and metrics."""
-        self._report({key: self._planner.view(key).summary for key in keys})
+        self._report({key: self._planner.summary(key) for key in keys})
 
     def _report(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
         self._health_checks.update((key, one.health_checks) for key, one in summaries.items())
         for key, one in summaries.items():
             self._no_local.update(key, one.without_local)
 
-    def _follow_up(self, touched: Iterable[ServiceKey], found_room: Iterable[ServiceKey]) -> None:
+    def _follow_up(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
         """Hand on what else follows from a change, now that its entries are in the kernel."""
-        planned = self._planner.take_summaries()
-        summaries = {key: planned[key] for key in {*touched, *found_room}}
         self._report(summaries)
         self._udp_cleanup.follow(summaries)
         self._removal.follow(self._planner, summaries)

@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -194,7 +195,7 @@ class PrivateKernel:
         """Fill the maps for a node and its objects, in place of those before."""
         self._clear()
         planner = Planner(cache, context.config, max_backends=_ENTRIES)
-        planner.sync_all(self._tables.execute)
+        planner.sync_all(time.monotonic(), self._tables.execute)
         self._write_node(context)
         self._tables.know_destinations()
         self._tables.set_service_networks(planner.service_networks())

@@ -1,7 +1,7 @@
 """From changed Services to plans: objects known, owners of frontends, and what the kernel holds.
 
 This is the whole control plane between a change and its writing, and it is pure: it uses no
-kernel and no clock.
+kernel and no clock. Callers hand in the time.
 
 Two things make it more than a loop over Services. Frontends change their owner, and then the entry
 must be put anew in place, not deleted after the new owner has put it: all owners are known before
@@ -13,7 +13,8 @@ most 500 of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, family
 from bpfsvc.base.errors import MapFull
@@ -30,13 +31,24 @@ from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.desired import frontends
 from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
 from bpfsvc.services.rules.view import EndpointSummary, ServiceView, evaluate
-from bpfsvc.services.scheduling.in_force import Schedulings
+from bpfsvc.services.scheduling.in_force import Scheduling, Schedulings
 
 _SOME_V4 = ANY_NODE_ADDRESS_V4
 """Any IPv4 address: those of one kind share the first 96 bits."""
 
 Write = Callable[[Plan], None]
 """Executes a plan in the kernel; raises :class:`MapFull` when the kernel is as before the plan."""
+
+
+class Synced(NamedTuple):
+    """What a sync did.
+
+    * ``freed``: the kernel has more room than before.
+    * ``summaries``: the summary of each Service that was planned.
+    """
+
+    freed: bool
+    summaries: Mapping[ServiceKey, EndpointSummary]
 
 
 class Planner:
@@ -63,7 +75,6 @@ class Planner:
         self._ids = Ids(max_backends)
         self._at_once = at_once
         self._strays = Plan()
-        self._summaries: dict[ServiceKey, EndpointSummary] = {}
 
     def restore(self, read: Read) -> None:
         """Begin from what the kernel holds. :meth:`sync_all` must be next."""
@@ -74,25 +85,24 @@ class Planner:
         self.applied_state.update({one.port: one for one in restored.applied})
         self._strays = restored.strays
 
-    def sync_all(self, write: Write) -> bool:
-        """Write all Services known or still in the kernel, and at last delete the strays.
-
-        Returns True if the kernel has more room than before.
-        """
-        freed = self.sync({*self.cache.service_keys(), *self.applied_state.keys()}, write)
+    def sync_all(self, now: float, write: Write) -> Synced:
+        """Write all Services known or still in the kernel, and at last delete the strays."""
+        keys = {*self.cache.service_keys(), *self.applied_state.keys()}
+        freed, summaries = self.sync(keys, now, write)
         if self._strays:
             strays = self._keep_counting(self._keep_owned(self._strays))
             write(strays)
             self._strays = Plan()
             freed |= strays.frees
-        return freed
+        return Synced(freed, summaries)
 
-    def sync(self, touched: Iterable[ServiceKey], write: Write) -> bool:
+    def sync(self, touched: Iterable[ServiceKey], now: float, write: Write) -> Synced:
         """Write the Services touched, and those that get or lose a frontend by it.
 
-        Returns True if the kernel has more room than before.
+        ``now``: seconds of a monotonic clock.
         """
         freed = False
+        summaries: dict[ServiceKey, EndpointSummary] = {}
         left = set(touched)
         for key in tuple(left):
             left |= self._set_claims(key)
@@ -102,7 +112,7 @@ class Planner:
             keys = self._take(one_by_one, 1) if alone else self._take(left, self._at_once)
             plan = Plan()
             for key in keys:
-                self._add(plan, key)
+                summaries[key] = self._add(plan, key, now)
             self._keep_owned(plan.keep_moved())
             if not plan.applied:
                 continue
@@ -118,7 +128,7 @@ class Planner:
             self.applied_state.update(plan.applied)
             self._ids.free_counters(plan.counters_freed)
             freed |= plan.frees
-        return freed
+        return Synced(freed, summaries)
 
     def service_networks(self) -> set[Network]:
         """Return the networks that cluster IPs are taken from, but those that hold all of IPv4."""
@@ -177,25 +187,21 @@ class Planner:
         node = self.cache.node
         return NodeContext(node.name, node.zone, node.addresses)
 
-    def view(self, key: ServiceKey) -> ServiceView:
-        """Return what this node makes of a Service as it is known now."""
-        known = self.cache.lookup(key)
-        scheduling = self.schedulings.read(key, *known)
-        return evaluate(*known, self.node, self.config, scheduling)
+    def summary(self, key: ServiceKey) -> EndpointSummary:
+        """Return the summary of a Service that is not planned now: nothing is remembered."""
+        return self._evaluate(key, self.schedulings.in_force(key)).summary
 
-    def take_summaries(self) -> dict[ServiceKey, EndpointSummary]:
-        """Return the summaries of all Services planned since the last call."""
-        taken, self._summaries = self._summaries, {}
-        return taken
+    def _evaluate(self, key: ServiceKey, scheduling: Scheduling) -> ServiceView:
+        return evaluate(*self.cache.lookup(key), self.node, self.config, scheduling)
 
-    def _add(self, plan: Plan, key: ServiceKey) -> None:
-        """Plan what makes the kernel hold what is known of a Service."""
-        now = self.applied_state.of(key)
-        view = self.view(key)
-        self._summaries[key] = view.summary
-        wanted = self.ownership.owned(key, view.entries)
+    def _add(self, plan: Plan, key: ServiceKey, now: float) -> EndpointSummary:
+        """Plan what makes the kernel hold what is known of a Service; return its summary."""
+        before = self.applied_state.of(key)
+        entries, summary = self._evaluate(
+            key, self.schedulings.read(key, *self.cache.lookup(key), now)
+        )
         try:
-            add_changes(plan, now, wanted, self._ids)
+            add_changes(plan, before, self.ownership.owned(key, entries), self._ids)
             self.refused.pop(key, None)
         except MapFull as error:
             # It stays as it is, but for the frontends that are another Service's from now on: one
@@ -203,6 +209,7 @@ class Planner:
             self.refused[key] = error
             kept = {
                 port: PortEntries(was.number, was.backends(), was.frontends(), was.extra)
-                for port, was in now.items()
+                for port, was in before.items()
             }
-            add_changes(plan, now, self.ownership.owned(key, kept), self._ids)
+            add_changes(plan, before, self.ownership.owned(key, kept), self._ids)
+        return summary

@@ -30,7 +30,7 @@ class Changes:
 
     def _sync(self, touched: set[tuple[str, str]]) -> list[str]:
         self.caplog.clear()
-        self.planner.sync(touched, self._write)
+        self.planner.sync(touched, 0, self._write)
         return self.caplog.messages
 
     def _write(self, plan: Plan) -> None:

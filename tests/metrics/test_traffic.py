@@ -74,7 +74,7 @@ class TrafficTestbed:
         self._write(self.planner.cache.apply((), [service(of).key]))
 
     def _write(self, touched: set[tuple[str, str]]) -> None:
-        self.planner.sync(touched, self.execute)
+        self.planner.sync(touched, 0, self.execute)
 
     def execute(self, plan: Plan) -> None:
         for index in plan.counters_taken:
@@ -266,7 +266,7 @@ def test_a_change_between_the_kernel_and_the_applied_state_does_no_harm(
         testbed.execute(plan)
         assert testbed.connections() == 12
 
-    testbed.planner.sync([("default", "web")], execute_and_look)
+    testbed.planner.sync([("default", "web")], 0, execute_and_look)
     assert testbed.connections() == 12
 
 

@@ -35,7 +35,9 @@ class Cluster:
         self.planner: Planner = new_planner()
 
     def apply(self, *puts: ModelObject, gone: tuple[ObjectKey, ...] = ()) -> None:
-        self.kernel.sync(self.planner, self.planner.cache.apply(puts, gone), Random(1))
+        self.synced = self.kernel.sync(
+            self.planner, self.planner.cache.apply(puts, gone), Random(1)
+        )
 
     def restart(self) -> None:
         """Replace the agent by one that knows the same objects."""

@@ -19,7 +19,7 @@ from typing import Any
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.cache import Cache, ServiceKey
 from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort, candidate_rows
-from bpfsvc.services.planner import Planner
+from bpfsvc.services.planner import Planner, Synced
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import (
     BACKENDS,
@@ -91,16 +91,23 @@ class Kernel:
             operate()
             self.check()
 
-    def sync(self, planner: Planner, touched: Iterable[ServiceKey] | None, random: Random) -> None:
+    def sync(
+        self,
+        planner: Planner,
+        touched: Iterable[ServiceKey] | None,
+        random: Random,
+        now: float = 0,
+    ) -> Synced:
         """Write some Services, or all; assert that no frontend is deleted and written again."""
         self.vanished.clear()
         write = partial(self.execute, random=random)
         if touched is None:
-            planner.sync_all(write)
+            synced = planner.sync_all(now, write)
         else:
-            planner.sync(touched, write)
+            synced = planner.sync(touched, now, write)
         assert not self.vanished & set(self.frontends), "a frontend was missing for a moment"
         assert set(+self.echoes) == set(map(_echo_of, self._answering())), "pings are not in step"
+        return synced
 
     def check(self) -> None:
         """Check all entries that a packet may look up."""

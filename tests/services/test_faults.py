@@ -24,7 +24,7 @@ class Cluster:
         """Apply changes; return what is reported of them."""
         keys = [ObjectKey("Service", *key) for key in gone]
         touched = self.planner.cache.apply(puts, keys)
-        self.planner.sync(touched, lambda _: None)
+        self.planner.sync(touched, 0, lambda _: None)
         return self.report.update(touched)
 
 

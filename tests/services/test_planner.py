@@ -157,7 +157,7 @@ def test_many_services_are_written_in_several_plans() -> None:
         [service(name, clusterIP=f"10.96.0.{ord(name)}") for name in "abcde"], ()
     )
     plans: list[Plan] = []
-    planner.sync(touched, plans.append)
+    planner.sync(touched, 0, plans.append)
     assert [len(plan.puts(SERVICES)) for plan in plans] == [2, 2, 1]
 
 
@@ -169,5 +169,5 @@ def test_a_plan_that_failed_does_not_change_the_applied_state() -> None:
     planner = new_planner()
     planner.cache.apply([service()], ())
     with pytest.raises(KernelError):
-        planner.sync_all(_fail)
+        planner.sync_all(0, _fail)
     assert not list(planner.applied_state)

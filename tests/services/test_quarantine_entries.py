@@ -35,8 +35,8 @@ class Cluster:
         self.sync(self.planner.cache.apply(things, ()))
 
     def sync(self, touched: set[ServiceKey]) -> None:
-        self.kernel.sync(self.planner, touched, Random(1))
-        for key, summary in self.planner.take_summaries().items():
+        self.synced = self.kernel.sync(self.planner, touched, Random(1))
+        for key, summary in self.synced.summaries.items():
             if summary.watched is not None:
                 self.planner.schedulings.quarantines.set_groups(key, summary.watched)
 
@@ -249,4 +249,4 @@ def test_a_service_that_is_deleted_begins_anew() -> None:
 def test_a_service_without_the_annotation_is_not_watched() -> None:
     cluster = Cluster(service(), TWO)
     assert cluster.policies().watched is False
-    assert cluster.planner.view(KEY).summary.watched is None
+    assert cluster.synced.summaries[KEY].watched is None

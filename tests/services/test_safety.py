@@ -154,7 +154,7 @@ def split(
 
 def left_to_write(planner: Planner) -> list[Plan]:
     plans: list[Plan] = []
-    planner.sync_all(plans.append)
+    planner.sync_all(0, plans.append)
     return plans
 
 
@@ -232,9 +232,8 @@ def test_an_agent_that_dies_anywhere_is_replaced_without_harm(
 ) -> None:
     kernel, planner = Kernel(), new_planner()
     follow(planner, batches, random, kernel)
-    planner.sync(
-        planner.cache.apply(*split(last)), lambda plan: kernel.execute(plan, random, stop_after)
-    )
+    touched = planner.cache.apply(*split(last))
+    planner.sync(touched, 0, lambda plan: kernel.execute(plan, random, stop_after))
 
     successor = new_planner(at_once=at_once)
     restore_from(kernel, successor)

@@ -58,16 +58,14 @@ class Cluster:
         self.planner = new_planner()
 
     def apply(self, now: float, *things: Service | EndpointSlice) -> None:
-        self.planner.schedulings.now = now
-        self.sync(self.planner.cache.apply(things, ()))
+        self.sync(self.planner.cache.apply(things, ()), now)
 
     def at(self, now: float) -> None:
         """Plan what is to be planned again at some time, as the agent does."""
-        self.planner.schedulings.now = now
-        self.sync(self.planner.schedulings.growing())
+        self.sync(self.planner.schedulings.growing(now), now)
 
-    def sync(self, touched: set[ServiceKey] | None) -> None:
-        self.kernel.sync(self.planner, touched, Random(1))
+    def sync(self, touched: set[ServiceKey] | None, now: float) -> None:
+        self.kernel.sync(self.planner, touched, Random(1), now)
 
     def restarted(self, now: float) -> Cluster:
         """Return the same with another agent, which knows what is in the kernel."""
@@ -75,8 +73,7 @@ class Cluster:
         other.kernel = self.kernel
         other.planner.cache.apply(self.planner.cache.objects(), ())
         restore_from(other.kernel, other.planner)
-        other.planner.schedulings.now = now
-        other.sync(None)
+        other.sync(None, now)
         return other
 
     def shares(self) -> dict[str, float]:
@@ -108,7 +105,7 @@ def test_the_share_of_a_new_endpoint_grows_in_equal_steps(scheduler: str) -> Non
     assert found == pytest.approx(wanted, rel=0.03, abs=0.002)
     cluster.at(1000 + SECONDS)
     assert cluster.shares() == pytest.approx({ONE: 1 / 3, TWO: 1 / 3, THREE: 1 / 3}, rel=0.01)
-    assert cluster.planner.schedulings.growing() == set()
+    assert cluster.planner.schedulings.growing(1000 + SECONDS) == set()
 
 
 def test_rr_takes_turns_by_weight_meanwhile_and_then_as_before() -> None:
@@ -147,8 +144,7 @@ def test_without_the_annotation_nothing_is_planned_again() -> None:
     cluster.apply(0, service(), pods(f"{ONE}=a"))
     cluster.apply(10, pods(f"{ONE}=a", f"{TWO}=b"))
     assert cluster.shares() == {ONE: 0.5, TWO: 0.5}
-    cluster.planner.schedulings.now = 1e9
-    assert cluster.planner.schedulings.growing() == set()
+    assert cluster.planner.schedulings.growing(1e9) == set()
 
 
 def test_all_endpoints_of_a_new_service_have_their_shares_at_once() -> None:
@@ -225,9 +221,8 @@ def test_what_is_gone_is_forgotten_with_its_service() -> None:
     cluster.apply(0, slow(), pods(f"{ONE}=a"))
     cluster.apply(10, pods(f"{ONE}=a", f"{TWO}=b"))
     gone = cluster.planner.cache.apply((), [ObjectKey("Service", *KEY)])
-    cluster.sync(gone)
-    cluster.planner.schedulings.now = 1e9
-    assert cluster.planner.schedulings.growing() == set()
+    cluster.sync(gone, 10)
+    assert cluster.planner.schedulings.growing(1e9) == set()
 
 
 def test_a_bad_number_of_seconds_keeps_the_last_good_one() -> None:

@@ -175,7 +175,7 @@ def test_with_affinity_any_endpoint_that_serves_has_its_position() -> None:
 def test_an_endpoint_in_quarantine_is_in_neither_set() -> None:
     cluster = Spilling(spilling(quarantine="1 failure/10s for 30s"), PODS)
     quarantines = cluster.planner.schedulings.quarantines
-    for key, summary in cluster.planner.take_summaries().items():
+    for key, summary in cluster.synced.summaries.items():
         assert summary.watched
         assert set(summary.watched) == {
             frozenset(place(f"10.0.0.{at}") for at in numbers)

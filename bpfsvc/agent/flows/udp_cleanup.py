@@ -147,7 +147,7 @@ class UdpCleanup:
             key = queue.pop()
             if key in changes:
                 continue
-            summary = summaries.get(key) or self._planner.view(key).summary
+            summary = summaries.get(key) or self._planner.summary(key)
             change = self._update_service(key, summary)
             if change is _SAME:
                 continue

@@ -96,20 +96,20 @@ def scheduler_text(kind: str, places: int) -> str:
 
 
 class Schedulings:
-    """The values in force of all Services, and what is wrong with their annotations.
-
-    ``now`` is the time, which the owner sets before Services are read.
-    """
+    """The values in force of all Services, and what is wrong with their annotations."""
 
     def __init__(self) -> None:
         self._in_force: dict[ServiceKey, Scheduling] = {}
         self._faults: dict[ServiceKey, str] = {}
         self._slow_starts = SlowStarts()
         self.quarantines = Quarantines()
-        self.now = 0.0
 
     def read(
-        self, key: ServiceKey, service: Service | None, slices: Iterable[EndpointSlice]
+        self,
+        key: ServiceKey,
+        service: Service | None,
+        slices: Iterable[EndpointSlice],
+        now: float,
     ) -> Scheduling:
         """Return what is in force for a Service as it is now; remember it for the next time."""
         before = self._in_force.pop(key, USUAL_SCHEDULING) if self._in_force else USUAL_SCHEDULING
@@ -119,29 +119,29 @@ class Schedulings:
             self._slow_starts.forget(key)
             self.quarantines.forget(key)
             return USUAL_SCHEDULING
-        now, faults = read_scheduling(service, slices, before)
+        scheduling, faults = read_scheduling(service, slices, before)
         if faults:
             self._faults[key] = "; ".join(faults)
-        if now.quarantine:
-            away, trial = self.quarantines.watch(key, now.quarantine)
-            now = now._replace(away=away, trial=trial)
+        if scheduling.quarantine:
+            away, trial = self.quarantines.watch(key, scheduling.quarantine)
+            scheduling = scheduling._replace(away=away, trial=trial)
         else:
             self.quarantines.forget(key)
-        if now.slow_start:
-            shares = self._slow_starts.read(key, now.slow_start, slices, self.now)
-            now = now._replace(shares=shares)
+        if scheduling.slow_start:
+            shares = self._slow_starts.read(key, scheduling.slow_start, slices, now)
+            scheduling = scheduling._replace(shares=shares)
         else:
             self._slow_starts.forget(key)
-        self._in_force[key] = now
-        return now
+        self._in_force[key] = scheduling
+        return scheduling
 
     def in_force(self, key: ServiceKey) -> Scheduling:
         """Return what was in force for a Service when it was read last; any thread may ask."""
         return self._in_force.get(key, USUAL_SCHEDULING)
 
-    def growing(self) -> set[ServiceKey]:
+    def growing(self, now: float) -> set[ServiceKey]:
         """Return the Services to be planned again now, as an endpoint's share grows."""
-        return self._slow_starts.due(self.now)
+        return self._slow_starts.due(now)
 
     def fault(self, key: ServiceKey) -> str:
         """Return what is wrong with the annotations of a Service, "" if nothing is."""

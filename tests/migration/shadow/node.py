@@ -73,7 +73,7 @@ class ShadowNode:
         """Put objects, and delete Services by name."""
         keys = [ObjectKey("Service", "default", name) for name in gone]
         touched = self.planner.cache.apply(puts, keys)
-        self.planner.sync(touched, self.history.writer(self.now))
+        self.planner.sync(touched, self.now, self.history.writer(self.now))
 
     def compare(
         self,
