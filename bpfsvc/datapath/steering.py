@@ -116,21 +116,6 @@ class SteeredListeners:
             each.close()
 
 
-def is_free(host: str, port: int) -> bool:
-    """True if nobody listens at an address; ``OSError`` if it is no address of this node."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Not listening, it is in nobody's way who binds the port at this moment.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-    return True
-
-
 def _loopback_listeners() -> Iterator[socket.socket]:
     """Yield one socket for each family. Only programs of this node can reach it otherwise."""
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from bpfsvc.base.address import family as family_of
 from bpfsvc.base.address import unpack
 from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit, UsageError
+from bpfsvc.base.http_client import ask_json
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import PortRange
 from bpfsvc.base.privileges import require_privileges
@@ -43,7 +44,6 @@ from bpfsvc.doctor.facts import (
     PortFacts,
     SystemFacts,
 )
-from bpfsvc.http.listening import ask
 from bpfsvc.inspect.reader import is_running
 from bpfsvc.migration.kube_proxy import names
 from bpfsvc.migration.kube_proxy.commands import Saved, run
@@ -210,7 +210,7 @@ def _health_checks(node_ports: PortRange) -> frozenset[int]:
         for digits, port, state in proc_sockets.rows(text)
         if state == proc_sockets.LISTENS
         and node_ports.first <= port <= node_ports.last
-        and is_health_check(ask(proc_sockets.address(digits), port, "/"))
+        and is_health_check(ask_json((unpack(proc_sockets.address(digits)), port), "/"))
     )
 
 

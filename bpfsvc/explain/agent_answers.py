@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode
 
+from bpfsvc.base import http_client
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
@@ -89,43 +89,36 @@ class AgentAnswers:
         return self._ask("pod", namespace, name, PodPlace)
 
     def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
-        connection = _LocalConnection(self._pin_root)
+        query = urlencode({"namespace": namespace, "name": name})
         try:
-            connection.request(
-                "GET", f"/{what}?{urlencode({'namespace': namespace, 'name': name})}"
-            )
-            response = connection.getresponse()
-            body = response.read()
+            with _connect(self._pin_root) as client:
+                answer = http_client.get(client, f"/{what}?{query}")
         except TimeoutError as error:
             raise NoAnswer(f"the agent does not answer within {_SECONDS:.0f} s") from error
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             raise NoAnswer(f"the agent does not answer: {error}") from error
-        finally:
-            connection.close()
-        if response.status == 404:
+        if answer.status == 404:
             return None
-        if response.status != 200:
-            raise NoAnswer(f"the agent cannot answer: {_error(body)}")
+        if answer.status != 200:
+            raise NoAnswer(f"the agent cannot answer: {_error(answer.body)}")
         try:
-            return decode(body, kind)
+            return decode(answer.body, kind)
         except OtherVersion as error:
             raise NoAnswer(str(error)) from error
 
 
-class _LocalConnection(HTTPConnection):
-    """HTTP at the local socket of an agent."""
-
-    def __init__(self, pin_root: Path) -> None:
-        super().__init__("localhost", timeout=_SECONDS)
-        self._address = address_of(pin_root)
-
-    def connect(self) -> None:
-        """Connect; ``ConnectionRefusedError`` without an agent."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_SECONDS)
-        self.sock.connect(self._address)
-        if not is_trusted(self.sock):
+def _connect(pin_root: Path) -> socket.socket:
+    """Return a connection to the agent; raise ``ConnectionRefusedError`` without an agent."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.settimeout(_SECONDS)
+        client.connect(address_of(pin_root))
+        if not is_trusted(client):
             raise ConnectionRefusedError("another user's program has the agent's socket")
+    except OSError:
+        client.close()
+        raise
+    return client
 
 
 def _error(body: bytes) -> str:

@@ -21,9 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from bpfsvc.datapath.steering import SteeredListeners
-from bpfsvc.http.listening import SteeredPort
 from bpfsvc.http.server import JSON, HttpServer, Request, Response, Route
+from bpfsvc.http.steered_port import SteeredListeners, SteeredPort
 
 BOTH = (4, 6)
 """Both address families: the agent synchronises them together."""
@@ -194,9 +193,9 @@ class HealthServer:
 
         ``steered``: where the kernel steers connections to; without, the port is bound.
         """
-        opening = SteeredPort(steered, *address) if steered else None
-        if opening:
-            health.when_started(opening.widen)
+        port = SteeredPort(steered, *address) if steered else None
+        if port:
+            health.when_started(port.serve_all_addresses)
         routes = {
             "/healthz": _route("/healthz", health.healthz, answered),
             "/livez": _route("/livez", health.livez, answered),
@@ -207,7 +206,7 @@ class HealthServer:
             routes | {OWN_PATHS + path: route for path, route in routes.items()},
             log,
             hard_fail=hard_fail,
-            opening=opening,
+            server_port=port,
         )
 
     @property

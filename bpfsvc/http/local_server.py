@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
-from bpfsvc.http.listening import LocalAddress
+from bpfsvc.http.ports import LocalAddress
 from bpfsvc.http.server import JSON, RETRY_SECONDS, HttpServer, Request, Response
 
 Answer = Callable[[str, str], bytes | None]
@@ -41,7 +41,7 @@ class LocalServer:
             {path: partial(_respond, answer) for path, answer in answers.items()},
             log,
             retry_seconds=retry_seconds,
-            opening=LocalAddress(address),
+            server_port=LocalAddress(address),
             admits=is_trusted,
         )
 

@@ -21,6 +21,11 @@ _NO_FILES_PAUSE = 0.1
 """Seconds to wait when the process has no file descriptors left."""
 
 
+_QUIET_SECONDS = 0.05
+_FINISH_SECONDS = 1.0
+"""At the end: until nothing has come for so long, and at most this long."""
+
+
 class _Client(NamedTuple, Generic[_Context]):
     context: _Context
     received: bytearray
@@ -38,11 +43,6 @@ class RequestReader(Generic[_Context]):
         self._timeout_seconds = timeout_seconds
         self._max_clients = max_clients
         self._clients: dict[socket.socket, _Client[_Context]] = {}
-
-    @property
-    def has_clients(self) -> bool:
-        """True if some client has connected and has not sent its request yet."""
-        return bool(self._clients)
 
     def accept(
         self, listener: socket.socket, context_of: Callable[[socket.socket], _Context | None]
@@ -94,6 +94,16 @@ class RequestReader(Generic[_Context]):
         """Close the connections whose time is over."""
         for client in [client for client, state in self._clients.items() if state.deadline < now]:
             self._close(client)
+
+    def finish(self, handle: Callable[[selectors.SelectorKey], None]) -> None:
+        """Handle what still comes until nothing does: clients that connected get their answer."""
+        ends = time.monotonic() + _FINISH_SECONDS
+        while time.monotonic() < ends:
+            events = self._selector.select(timeout=_QUIET_SECONDS)
+            if not events and not self._clients:
+                return
+            for key, _ in events:
+                handle(key)
 
     def close(self) -> None:
         """Close all connections."""

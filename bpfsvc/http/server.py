@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.texts import SERVER_NAME
-from bpfsvc.http.listening import BoundPort, Opening, drain
+from bpfsvc.http.ports import BoundPort, ServerPort
 from bpfsvc.http.request_reader import RequestReader
 
 TEXT = "text/plain; charset=utf-8"
@@ -81,7 +81,7 @@ class HttpServer:
         hard_fail: bool = False,
         retry_seconds: float = RETRY_SECONDS,
         client_timeout: float = _CLIENT_TIMEOUT_SECONDS,
-        opening: Opening | None = None,
+        server_port: ServerPort | None = None,
         admits: Callable[[socket.socket], bool] = lambda _: True,
     ) -> None:
         """Open nothing before :meth:`start`.
@@ -93,7 +93,7 @@ class HttpServer:
         * ``hard_fail``: an address in use is an error, and not tried again.
         * ``client_timeout``: seconds for a client to send a request, and again to receive the
           response.
-        * ``opening``: how connections are got; bound to the address by default.
+        * ``server_port``: where to listen; a port bound to the address by default.
         * ``admits``: false for a client whose connection is closed at once.
         """
         self._name = name
@@ -108,7 +108,7 @@ class HttpServer:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._opening: Opening = opening or BoundPort(*address)
+        self._server_port: ServerPort = server_port or BoundPort(*address)
         self._listeners: tuple[socket.socket, ...] = ()
         self._last_error = ""
         self._reader: RequestReader[str] = RequestReader(
@@ -121,7 +121,7 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port that is listened on; 0 while there is none."""
-        return self._opening.port
+        return self._server_port.port
 
     def start(self) -> None:
         """Serve from now on, or as soon as the address is free.
@@ -144,7 +144,7 @@ class HttpServer:
         if self._loop.is_alive():
             return
         self._reader.close()
-        self._opening.close()
+        self._server_port.close()
         self._selector.close()
         os.close(self._wake)
 
@@ -164,9 +164,9 @@ class HttpServer:
                 self._open()
                 retry_at = now + self._retry_seconds
             self._reader.close_expired(now)
-        if self._listeners and self._opening.withdraw():
+        if self._listeners and self._server_port.release():
             self._selector.unregister(self._wake)
-            drain(self._selector, self._handle, lambda: self._reader.has_clients)
+            self._reader.finish(self._handle)
 
     def _handle(self, key: selectors.SelectorKey) -> None:
         ready: socket.socket = key.fileobj  # type: ignore[assignment]
@@ -181,7 +181,7 @@ class HttpServer:
         if not port:
             where = host  # a local socket; no configuration has port 0
         try:
-            self._listeners = self._opening.open()
+            self._listeners = self._server_port.open()
         except OSError as error:
             text = f"cannot serve {self._name} at {where}: {error.strerror or error}"
             if self._hard_fail:

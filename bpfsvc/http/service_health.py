@@ -6,12 +6,11 @@ socket's buffer, so nothing here waits for a client.
 
 The agent says which ports there should be; the thread opens and closes them accordingly. A port
 that another program uses is reported once and tried again. kube-proxy's port for the same Service
-is no such case where connections can be steered (:mod:`bpfsvc.http.listening`).
+is no such case where connections can be steered (:mod:`bpfsvc.http.steered_port`).
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
@@ -21,20 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
 
-from bpfsvc.base.address import (
-    ANY_NODE_ADDRESS_V4,
-    ANY_NODE_ADDRESS_V6,
-    endpoint_text,
-    unpack,
-)
+from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.address import family as family_of
-from bpfsvc.datapath.steering import SteeredListeners, is_free
 from bpfsvc.http import server
-from bpfsvc.http.listening import ask, destination, drain, listener
+from bpfsvc.http.health_ports import BoundPorts, ListenerKey, SteeredPorts
 from bpfsvc.http.request_reader import RequestReader
 from bpfsvc.http.server import JSON, Response
+from bpfsvc.http.steered_port import SteeredListeners
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.rules.view import HealthCheck
 
@@ -46,90 +39,6 @@ _CLIENT_TIMEOUT_SECONDS = 10.0
 
 _MAX_CLIENTS = 512
 _MAX_FILES = 65536
-
-
-class _ListenerKey(NamedTuple):
-    """The Service that a listener belongs to, and its address."""
-
-    service: ServiceKey
-    address: bytes
-    port: int
-
-
-class _BoundPorts:
-    """Ports that a listener each is bound to."""
-
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self._selector = selector
-        self._listeners: dict[_ListenerKey, socket.socket] = {}
-
-    def open(self, key: _ListenerKey) -> None:
-        """Listen at a port; ``OSError`` if it is taken."""
-        self._listeners[key] = opened = listener(unpack(key.address), key.port)
-        self._selector.register(opened, selectors.EVENT_READ, lambda _: key)
-
-    def close(self, key: _ListenerKey) -> None:
-        """Listen there no longer."""
-        closed = self._listeners.pop(key)
-        self._selector.unregister(closed)
-        closed.close()
-
-    def withdraw(self) -> bool:
-        """A bound port cannot be given up without its listener."""
-        return False
-
-    def close_all(self) -> None:
-        """Close all listeners."""
-        for key in list(self._listeners):
-            self.close(key)
-
-
-class _SteeredPorts:
-    """Ports whose connections all arrive at the same listeners."""
-
-    def __init__(self, selector: selectors.BaseSelector, listeners: SteeredListeners) -> None:
-        self._listeners = listeners
-        self._keys: dict[tuple[bytes, int], _ListenerKey] = {}
-        for each in listeners.sockets:
-            selector.register(each, selectors.EVENT_READ, self._find)
-
-    def open(self, key: _ListenerKey) -> None:
-        """Take the connections to a port; ``OSError`` if it is another Service's or program's."""
-        place = key.address, key.port
-        taken = place in self._keys or not is_free(unpack(key.address), key.port)
-        if taken and (place in self._keys or not _answers_for(key)):
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        self._keys[place] = key
-        self._listeners.add(*place)
-
-    def close(self, key: _ListenerKey) -> None:
-        """Take no more connections to it."""
-        place = key.address, key.port
-        self._listeners.remove(*place)
-        del self._keys[place]
-
-    def withdraw(self) -> bool:
-        """Leave new connections to whoever is bound to the ports."""
-        self._listeners.remove_all()
-        return True
-
-    def close_all(self) -> None:
-        """Close the listeners."""
-        self._listeners.close()
-
-    def _find(self, client: socket.socket) -> _ListenerKey | None:
-        """Return whose port a client has connected to, by its address or the wildcard's."""
-        address, port = destination(client)
-        anywhere = ANY_NODE_ADDRESS_V4 if family_of(address) == 4 else ANY_NODE_ADDRESS_V6
-        return self._keys.get((address, port)) or self._keys.get((anywhere, port))
-
-
-def _answers_for(key: _ListenerKey) -> bool:
-    """True if the program at a port answers as kube-proxy does, for the same Service."""
-    found = ask(key.address, key.port, "/")
-    namespace, name = key.service
-    wanted = {"namespace": namespace, "name": name}
-    return isinstance(found, dict) and found.get("service") == wanted
 
 
 class ServiceHealthChecks:
@@ -157,13 +66,13 @@ class ServiceHealthChecks:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._ports = (
-            _SteeredPorts(self._selector, steered) if steered else _BoundPorts(self._selector)
+            SteeredPorts(self._selector, steered) if steered else BoundPorts(self._selector)
         )
-        self._open_keys: set[_ListenerKey] = set()
-        self._reader: RequestReader[_ListenerKey] = RequestReader(
+        self._open_keys: set[ListenerKey] = set()
+        self._reader: RequestReader[ListenerKey] = RequestReader(
             self._selector, timeout_seconds=_CLIENT_TIMEOUT_SECONDS, max_clients=_MAX_CLIENTS
         )
-        self._failures: dict[_ListenerKey, str] = {}
+        self._failures: dict[ListenerKey, str] = {}
         self._reconcile_at = 0.0
         self._thread = threading.Thread(target=self._run, name="health checks", daemon=True)
 
@@ -231,18 +140,18 @@ class ServiceHealthChecks:
 
     def _finish(self) -> None:
         """Answer those who have connected, if others get the new connections already."""
-        if self._ports.withdraw():
+        if self._ports.release():
             self._selector.unregister(self._wake)
-            drain(self._selector, self._handle, lambda: self._reader.has_clients)
+            self._reader.finish(self._handle)
 
-    def _wanted(self) -> Iterable[_ListenerKey]:
+    def _wanted(self) -> Iterable[ListenerKey]:
         for service, by_family in self._checks.items():
             for address in self._addresses:
                 check = by_family.get(family_of(address))
                 if check:
-                    yield _ListenerKey(service, address, check.port)
+                    yield ListenerKey(service, address, check.port)
 
-    def _reconcile(self, wanted: set[_ListenerKey]) -> None:
+    def _reconcile(self, wanted: set[ListenerKey]) -> None:
         """Close listeners before others open: a port may now belong to another Service."""
         for key in self._open_keys - wanted:
             self._ports.close(key)
@@ -252,7 +161,7 @@ class ServiceHealthChecks:
         for key in sorted(wanted - self._open_keys):
             self._open(key)
 
-    def _open(self, key: _ListenerKey) -> None:
+    def _open(self, key: ListenerKey) -> None:
         try:
             self._ports.open(key)
         except OSError as error:
@@ -268,7 +177,7 @@ class ServiceHealthChecks:
         self._failures.pop(key, None)
         self._open_keys.add(key)
 
-    def _respond(self, client: socket.socket, key: _ListenerKey, request: bytes) -> None:
+    def _respond(self, client: socket.socket, key: ListenerKey, request: bytes) -> None:
         with self._lock:
             by_family = self._checks.get(key.service, {})
         check = by_family.get(family_of(key.address))

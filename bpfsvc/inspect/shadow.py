@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException
 from typing import Any
 
+from bpfsvc.base import http_client
 from bpfsvc.base.texts import SERVER_NAME, SHADOW_PATH, count_text
 
 _SECONDS = 2.0
@@ -16,19 +16,15 @@ Report = Mapping[str, Any]
 
 def ask_shadow(address: tuple[str, int]) -> Report | None:
     """Return the report of the agent in shadow mode at an address; None if there is none."""
-    connection = HTTPConnection(*address, timeout=_SECONDS)
     try:
-        connection.request("GET", SHADOW_PATH)
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 200 or answer.getheader("Server") != SERVER_NAME:
+        with http_client.connect(address, _SECONDS) as client:
+            answer = http_client.get(client, SHADOW_PATH)
+        if answer.status != 200 or answer.server != SERVER_NAME:
             return None
-        found: Report = json.loads(body)
-        return found
-    except (OSError, HTTPException, ValueError):
+        report: Report = json.loads(answer.body)
+    except (OSError, ValueError):
         return None
-    finally:
-        connection.close()
+    return report
 
 
 def report_lines(report: Report) -> list[str]:

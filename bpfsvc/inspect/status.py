@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException
 
+from bpfsvc.base import http_client
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import SERVER_NAME
 from bpfsvc.datapath import syscall, sysctl
@@ -23,8 +23,6 @@ from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, NodeFacts
 from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
 
 _HEALTH_SECONDS = 2
-_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Wildcard addresses -> where a server that listens there is asked."""
 
 
 def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
@@ -77,24 +75,20 @@ def ask_health(address: tuple[str, int]) -> AgentHealth:
 
     Only an answer of an agent counts: kube-proxy, or any program, may listen there.
     """
-    host, port = address
-    connection = HTTPConnection(_LOOPBACK_OF.get(host, host), port, timeout=_HEALTH_SECONDS)
-    connected = False
     try:
-        connection.connect()
-        connected = True
-        connection.request("GET", "/healthz")
-        answer = connection.getresponse()
-        body = answer.read()
-    except (OSError, HTTPException) as error:
-        # No answer is a fact too. A process that is stopped still has its connections accepted.
-        return AgentHealth(status=0, silent=connected and isinstance(error, TimeoutError))
-    finally:
-        connection.close()
-    if answer.getheader("Server") != SERVER_NAME:
+        client = http_client.connect(address, _HEALTH_SECONDS)
+    except OSError:
+        return AgentHealth(status=0)
+    try:
+        with client:
+            answer = http_client.get(client, "/healthz")
+    except OSError as error:
+        # No answer is a fact too: the kernel accepts connections of a process that is stopped.
+        return AgentHealth(status=0, silent=isinstance(error, TimeoutError))
+    if answer.server != SERVER_NAME:
         return AgentHealth(status=0, foreign=True)
     try:
-        found = json.loads(body)
+        found = json.loads(answer.body)
     except ValueError:
         return AgentHealth(status=answer.status)
     return AgentHealth(

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bpfsvc.base import http_client
+
 METRICS_PORT = 10249
 HEALTHZ_PORT = 10256
 _MODES = frozenset({"iptables", "ipvs", "nftables", "userspace"})
@@ -78,21 +80,14 @@ def _sees_node() -> bool:
 
 
 def _ask_mode(*, unnamed_is_ours: bool) -> str:
-    # Imported here: the agent imports this module for its constants alone.
-    from http.client import HTTPConnection, HTTPException
-
     for host in ("127.0.0.1", "::1"):
-        connection = HTTPConnection(host, METRICS_PORT, timeout=_SECONDS)
         try:
-            connection.request("GET", "/proxyMode")
-            response = connection.getresponse()
-            server = response.getheader("Server", "")
-            answer = response.read(64).decode(errors="replace").strip()
-        except (OSError, HTTPException):
+            with http_client.connect((host, METRICS_PORT), _SECONDS) as client:
+                answer = http_client.get(client, "/proxyMode")
+        except OSError:
             continue
-        finally:
-            connection.close()
-        ours = server.startswith("bpfsvc") or (unnamed_is_ours and not server)
-        if answer in _MODES and not ours:
-            return answer
+        mode = answer.body.decode(errors="replace").strip()
+        ours = answer.server.startswith("bpfsvc") or (unnamed_is_ours and not answer.server)
+        if mode in _MODES and not ours:
+            return mode
     return ""
