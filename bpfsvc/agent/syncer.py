@@ -17,6 +17,7 @@ from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.flows.quarantine import Quarantine
 from bpfsvc.agent.flows.udp_cleanup import UdpCleanup
+from bpfsvc.agent.metric_maps import open_metric_maps
 from bpfsvc.agent.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import MapFull
@@ -106,7 +107,9 @@ class Syncer:
         self._planner.restore(self._maps.read)
         self._udp_cleanup.restore()
         self._metrics.opened(
-            self._pinned, self._planner.applied_state, lambda: self._collector.entries
+            lambda: open_metric_maps(self._pinned),
+            self._planner.applied_state,
+            lambda: self._collector.entries,
         )
         if held_back := self._parse_errors.may_hide(self._planner.applied_state.keys()):
             self._holds_back = True

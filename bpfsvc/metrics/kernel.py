@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bpfsvc.datapath.maps.layout import Layout, MapLayout
-from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Map
+from bpfsvc.metrics.kernel_maps import KernelMaps
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
 from bpfsvc.services.plans.applied import AppliedState
-
-_NOT_COUNTED = {"services", "frontends", "backends", "backend_counters", "connections"}
-"""Counting these takes too long for each scrape; :meth:`_expected` says how many there are."""
-
-_SIZED_BY_COUNTERS = "endpoints"
-"""It never has more entries than there are counters in use, and has their capacity."""
-
-
-def private(pinned: Pinned, name: str) -> Map:
-    """Open a map once more: a :class:`Map` is for one thread only."""
-    return Map(os.dup(pinned.map(name).fd), name)
 
 
 class KernelFamilies:
@@ -33,7 +19,7 @@ class KernelFamilies:
 
     def __init__(
         self,
-        pinned: Pinned,
+        maps: KernelMaps,
         applied_state: AppliedState,
         connections: Callable[[], int],
         *,
@@ -41,22 +27,14 @@ class KernelFamilies:
     ) -> None:
         """``connections()`` returns the number of entries in the map of that name.
 
-        ``services``: show what was refused of each Service too.
+        ``services``: show the refusals of each Service too.
         """
-        self._with_services = services
-        self._connections = connections
-        self._layout: Layout = pinned.layout
+        self._maps = maps
         self._applied_state = applied_state
-        self._counters = Sums(private(pinned, "counters"))
-        self._refusals = private(pinned, "refusals")
-        self._capacities = {
-            name: layout.max_entries
-            for name, layout in pinned.layout.maps.items()
-            if _fills_up(name, layout)
-        }
-        self._maps = {
-            name: private(pinned, name) for name in sorted(self._capacities.keys() - _NOT_COUNTED)
-        }
+        self._connections = connections
+        self._with_services = services
+        self._counters = Sums(maps.counters)
+        self._refusals = Sums(maps.refusals)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families, as a collector does."""
@@ -69,10 +47,10 @@ class KernelFamilies:
         capacity = GaugeMetricFamily(
             "bpfsvc_map_capacity", "Entries that a map in the kernel has room for", labels=("map",)
         )
-        counted = {name: opened.count() for name, opened in self._maps.items()}
-        for name, count in sorted({**counted, **self._expected()}.items()):
-            entries.add_metric((name,), count)
-            capacity.add_metric((name,), self._capacities[name])
+        sizes = {name: count() for name, count in self._maps.sizes.items()}
+        for name, size in sorted((sizes | self._expected()).items()):
+            entries.add_metric((name,), size)
+            capacity.add_metric((name,), self._maps.capacities[name])
         yield entries
         yield capacity
 
@@ -88,16 +66,15 @@ class KernelFamilies:
         }
 
     def _refused(self) -> Metric:
-        """Return what was refused of each service port; ports without refusals are left out."""
-        fields = self._layout.maps["refusals"].value.names
-        sums = Sums(self._refusals)
+        """Return the refusals of each service port that has any."""
+        fields, sums = self._maps.refusal_names, self._refusals
         family = CounterMetricFamily(
             "bpfsvc_service_refused",
             "First packets and calls to a Service that were rejected or dropped",
             labels=(*SERVICE_LABELS, "action", "reason"),
         )
-        ports = {one.service_id: one for one in self._applied_state.snapshot()}
-        for key, counts in self._refusals.items():
+        ports = {port.service_id: port for port in self._applied_state.snapshot()}
+        for key, counts in self._maps.refusals.items():
             service_id = int.from_bytes(key, sys.byteorder)
             if service_id not in ports:
                 continue
@@ -110,7 +87,7 @@ class KernelFamilies:
 
     def _events(self) -> Iterator[Metric]:
         """Yield counters named by their fields in C; two underscores come before the reason."""
-        fields = self._layout.maps["counters"].value.names
+        fields = self._maps.counter_names
         sums = self._counters.fields(self._counters.entry(0))
         families: dict[str, CounterMetricFamily] = {}
         for field, count in zip(fields, sums, strict=True):
@@ -123,10 +100,3 @@ class KernelFamilies:
                 )
             families[event].add_metric((reason,) if reason else (), count)
         yield from families.values()
-
-
-def _fills_up(name: str, layout: MapLayout) -> bool:
-    """True if entries are added to a map as objects are, so that it can be full."""
-    if name == "backend_counters":
-        return True
-    return layout.type.endswith(("hash", "lpm_trie")) and name != _SIZED_BY_COUNTERS

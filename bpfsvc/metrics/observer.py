@@ -5,16 +5,44 @@ Without metrics, each of these calls does nothing. All may come from any thread,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.kube.source import Batch
+from bpfsvc.metrics.kernel_maps import KernelMaps
+from bpfsvc.model import ModelObject, ObjectKey
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.plan import Plan
 
 BOTH: Collection[int] = (4, 6)
 """Both address families: the programs and the agent handle them together."""
+
+
+class Trigger(Protocol):
+    """An event in the cluster that led to a change of endpoints."""
+
+    @property
+    def family(self) -> int:
+        """Return 4 or 6."""
+
+    @property
+    def seconds(self) -> float:
+        """Return when it happened, in Unix seconds."""
+
+
+class Batch(Protocol):
+    """Objects that changed together."""
+
+    @property
+    def puts(self) -> Sequence[ModelObject]:
+        """Return the objects that are new or have another value."""
+
+    @property
+    def gone(self) -> Sequence[ObjectKey]:
+        """Return the names of the objects that were removed."""
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Return the causes of the changes of endpoints, as far as the objects say."""
 
 
 class ApiContact(Protocol):
@@ -78,9 +106,12 @@ class Observer:
     # -- the kernel --
 
     def opened(
-        self, pinned: Pinned, applied_state: AppliedState, connections: Callable[[], int]
+        self,
+        open_maps: Callable[[], KernelMaps],
+        applied_state: AppliedState,
+        connections: Callable[[], int],
     ) -> None:
-        """The maps are open; the applied state holds what was restored, and nothing else yet.
+        """The programs are loaded; the applied state holds what was restored, and no more yet.
 
         ``connections()`` returns the number of entries in the map of that name, which is too large
         to be counted at each scrape.

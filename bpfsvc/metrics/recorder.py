@@ -11,12 +11,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bpfsvc import __version__
-from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.kube.source import Batch
 from bpfsvc.metrics.exposition import exposition
 from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
-from bpfsvc.metrics.kernel import KernelFamilies, private
-from bpfsvc.metrics.observer import BOTH, ApiContact, Observer
+from bpfsvc.metrics.kernel import KernelFamilies
+from bpfsvc.metrics.kernel_maps import KernelMaps
+from bpfsvc.metrics.observer import BOTH, ApiContact, Batch, Observer
 from bpfsvc.metrics.traffic import ServiceTraffic
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.plans.applied import AppliedState
@@ -139,16 +138,20 @@ class Metrics(Observer):
     # -- the kernel --
 
     def opened(
-        self, pinned: Pinned, applied_state: AppliedState, connections: Callable[[], int]
+        self,
+        open_maps: Callable[[], KernelMaps],
+        applied_state: AppliedState,
+        connections: Callable[[], int],
     ) -> None:
         """Read the maps at each scrape from now on. Once only."""
+        maps = open_maps()
         self._own.build.clear()
-        self._own.build.labels(__version__, pinned.layout.digest).set(1)
+        self._own.build.labels(__version__, maps.build).set(1)
         self._registry.register(
-            KernelFamilies(pinned, applied_state, connections, services=self._with_services)
+            KernelFamilies(maps, applied_state, connections, services=self._with_services)
         )
         if self._with_services:
-            self._traffic = ServiceTraffic(private(pinned, "backend_counters"), applied_state)
+            self._traffic = ServiceTraffic(maps.backend_counters, applied_state)
 
     def written(self, plan: Plan) -> None:
         """Keep what the backends that a plan has removed counted."""

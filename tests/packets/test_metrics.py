@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from bpfsvc.agent.metric_maps import open_metric_maps
 from bpfsvc.metrics.recorder import Metrics
 from tests.packets.node import Node
 from tests.packets.peers import Peers
@@ -24,7 +25,7 @@ def values(metrics: Metrics) -> Values:
 
 def opened(node: Node, *, services: bool = True) -> Metrics:
     metrics = Metrics(services=services)
-    metrics.opened(node.pinned, node.applied_state, lambda: 7)
+    metrics.opened(lambda: open_metric_maps(node.pinned), node.applied_state, lambda: 7)
     return metrics
 
 

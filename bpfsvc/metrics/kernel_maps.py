@@ -1,0 +1,38 @@
+"""The kernel's maps as metrics read them; the agent opens them, each for metrics alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bpfsvc.metrics.sums import Counters
+
+EXPECTED = frozenset({"services", "frontends", "backends", "backend_counters", "connections"})
+"""Maps whose entries take too long to count at each scrape; the agent knows their numbers."""
+
+
+class Refusals(Counters, Protocol):
+    """A per-CPU hash by service id."""
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]:
+        """Yield all entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelMaps:
+    """Maps with counters, the names of their fields, and how full the other maps are.
+
+    * ``build``: the digest of the programs.
+    * ``capacities``: the most entries of each map that can become full, by name.
+    * ``sizes``: functions that count the entries of those maps, but for :data:`EXPECTED`.
+    """
+
+    build: str
+    counters: Counters
+    counter_names: Sequence[str]
+    refusals: Refusals
+    refusal_names: Sequence[str]
+    backend_counters: Counters
+    capacities: Mapping[str, int]
+    sizes: Mapping[str, Callable[[], int]]
