@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
-from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, endpoint_text
-from bpfsvc.base.protocols import PROTOCOL_NAMES
+from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.texts import list_text
-from bpfsvc.services.entries import Frontend, ServicePort
+from bpfsvc.services.entries import ServicePort, frontend_text
 from bpfsvc.services.plans.applied import Applied, AppliedState
 from bpfsvc.services.plans.plan import Plan
 
@@ -70,11 +69,4 @@ def _endpoints(ports: Iterable[Applied]) -> set[str]:
 
 def _frontends(ports: Iterable[Applied]) -> set[str]:
     """Return the frontends as text, without the guards of cluster IPs."""
-    return {_frontend_text(each) for one in ports for each in one.frontends() if each.port}
-
-
-def _frontend_text(frontend: Frontend) -> str:
-    name = PROTOCOL_NAMES[frontend.protocol]
-    if frontend.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
-        return f"nodeport:{frontend.port}/{name}"
-    return f"{endpoint_text(frontend.address, frontend.port)}/{name}"
+    return {frontend_text(each) for one in ports for each in one.frontends() if each.port}

@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from bpfsvc.base.address import family, unpack
+from bpfsvc.base.address import address_and_port, family, pack, unpack
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.protocols import PROTOCOL_NAMES, PROTOCOLS
-from bpfsvc.explain.question import Question, address_and_port, parse_address, question
+from bpfsvc.explain.question import Question, parse_address, question
 from bpfsvc.model import PodPlace, Service
 
 _NAME = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)/([a-z0-9]([-.a-z0-9]*[a-z0-9])?)")
@@ -87,8 +87,13 @@ def _client(origin: str | None, text: str, directory: Directory) -> _Client:
 
 def _destination(text: str, protocol: str, directory: Directory) -> tuple[Sequence[bytes], int]:
     if not is_name(text):
-        address, port = address_and_port(text)
-        return (parse_address(address),), port
+        found = address_and_port(text)
+        if found is None:
+            raise UsageError(
+                f"{text!r} is not an address and a port",
+                "write 10.0.0.1:80, or [fd00::1]:80 for IPv6",
+            )
+        return (pack(found[0]),), found[1]
     whole, _, port_text = text.partition(":")
     namespace, name = _parts(whole, text)
     if not port_text:

@@ -75,18 +75,6 @@ def question(
     )
 
 
-def address_and_port(text: str) -> tuple[str, int]:
-    """Return the two parts of ``10.0.0.1:80`` or ``[fd00::1]:80``."""
-    address, colon, port = text.rpartition(":")
-    bare = address.removeprefix("[").removesuffix("]")
-    if not colon or not port.isdigit() or (":" in bare) != (address != bare):
-        raise UsageError(
-            f"{text!r} is not an address and a port",
-            "write 10.0.0.1:80, or [fd00::1]:80 for IPv6",
-        )
-    return bare, int(port)
-
-
 def from_flow(flow: Mapping[str, Any]) -> Question:
     """Return the question of one flow of a case."""
     return question(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bpfsvc.base.address import unpack
+from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import Network, network_text
-from bpfsvc.inspect.fields import address_text, chooser, place_text
+from bpfsvc.inspect.fields import address_text, chooser
 from bpfsvc.inspect.generic import extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
@@ -64,7 +64,7 @@ def affinities(reader: Reader, now: int) -> Records:
         service, client = key(raw_key)
         address, port, seen = value(raw)
         age = round(max(0, now - seen) / 1e9, 1)
-        row: Row = (names[service], unpack(client), place_text(address, port), age)
+        row: Row = (names[service], unpack(client), endpoint_text(address, port), age)
         rows.append(row + more.values(raw_key, raw))
     columns = ("service", "client", "backend", "age", *more.columns)
     return Records("affinities", columns, sorted(rows), frozenset({"age"}))
@@ -80,5 +80,5 @@ def positions(reader: Reader) -> Records:
         service, generation, address, port = key(raw_key)
         numbers = memoryview(slots(raw)[0]).cast("I")
         shown = tuple(dict.fromkeys(map(str, numbers)))
-        rows.append((names[service], place_text(address, port), generation, shown))
+        rows.append((names[service], endpoint_text(address, port), generation, shown))
     return Records("positions", ("service", "backend", "generation", "slots"), sorted(rows))

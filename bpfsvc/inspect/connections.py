@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from socket import IPPROTO_TCP
 
-from bpfsvc.inspect.fields import chooser, place_text, protocol_text
+from bpfsvc.base.address import endpoint_text
+from bpfsvc.inspect.fields import chooser, protocol_text
 from bpfsvc.inspect.generic import Extras, extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.inspect.services import frontend_text
+from bpfsvc.services.entries import Frontend, frontend_text
 
 FLOW = ("source", "source_port", "destination", "destination_port", "protocol", "hook")
 CONNECTION = (
@@ -214,11 +215,11 @@ def _row(
         translation.append(f"source-port={source[1]}")
     return (
         protocol_text(protocol),
-        place_text(*client),
-        frontend_text(*frontend, protocol) if frontend else "",
+        endpoint_text(*client),
+        frontend_text(Frontend(*frontend, protocol)) if frontend else "",
         names[connection.service],
-        place_text(*backend),
-        place_text(*masquerade) if masquerade else "pending" if connection.pending else "",
+        endpoint_text(*backend),
+        endpoint_text(*masquerade) if masquerade else "pending" if connection.pending else "",
         tuple(translation),
         connection.state(protocol),
         _seconds(now - connection.created),

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from bpfsvc.base.address import V4_PREFIX, unpack
+from bpfsvc.base.address import unpack
 from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.datapath.maps.layout import MapLayout, Record
 
@@ -87,13 +87,6 @@ def text(field: bytes) -> str:
 def address_text(address: bytes) -> str:
     """Return an address as text, "" for the one that is all zero."""
     return unpack(address) if any(address) else ""
-
-
-def place_text(address: bytes, port: int) -> str:
-    """Return ``10.0.0.1:80`` or ``[fd00::1]:80``."""
-    if address.startswith(V4_PREFIX):
-        return f"{address[12]}.{address[13]}.{address[14]}.{address[15]}:{port}"
-    return f"[{unpack(address)}]:{port}"
 
 
 def protocol_text(number: int) -> str:

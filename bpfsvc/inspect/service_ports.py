@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect import connection_counts
 from bpfsvc.inspect.connection_counts import Counts, Place
-from bpfsvc.inspect.fields import lacks, place_text
+from bpfsvc.inspect.fields import lacks
 from bpfsvc.inspect.quarantine import quarantined
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.removal import KEEP
@@ -42,16 +43,15 @@ from bpfsvc.inspect.service_entries import (
 from bpfsvc.inspect.services import (
     ADDRESS_KEY,
     BACKEND,
-    CLIENTS,
     FRONTEND,
     NAME,
     SLOT,
     TRAFFIC,
     action_text,
-    frontend_text,
 )
 from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
 from bpfsvc.inspect.spills import Spills, spill_ranges
+from bpfsvc.services.entries import CLIENTS, Frontend, frontend_text
 from bpfsvc.services.scheduling.spill import overload_text
 
 READY, QUIESCED, DRAINING, UNUSED = "ready", "quiesced", "draining", "unused"
@@ -118,7 +118,7 @@ class BackendFacts:
     @property
     def text(self) -> str:
         """Its address and port."""
-        return place_text(*self.place)
+        return endpoint_text(*self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ def _frontend_facts(one: FrontendEntry, here: Collection[SlotRange]) -> Frontend
     address, port, protocol = one.key
     local = tuple((one.generation, *policy[:2]) in here for policy in one.policies)
     met = _meetings(tuple(policy[1:] for policy in one.policies), local)
-    shown = frontend_text(address, port, protocol)
+    shown = frontend_text(Frontend(address, port, protocol))
     return FrontendFacts(address, port, shown, one.restricted, met)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, unpack
-from bpfsvc.inspect.fields import chooser, place_text, protocol_text, text, total
+from bpfsvc.base.address import endpoint_text, unpack
+from bpfsvc.inspect.fields import chooser, protocol_text, text, total
 from bpfsvc.inspect.generic import extras
 from bpfsvc.inspect.quarantine import WATCHED
 from bpfsvc.inspect.reader import Reader
@@ -12,13 +12,13 @@ from bpfsvc.inspect.removal import REMOVAL, removal_reader
 from bpfsvc.inspect.schedulers import SCHEDULING, schedule_reader
 from bpfsvc.inspect.service_names import ServiceNames
 from bpfsvc.inspect.spills import SPILLING
+from bpfsvc.services.entries import CLIENTS, Frontend, frontend_text
 
 ADDRESS_KEY = ("address", "port", "protocol")
 SLOT = ("service", "generation", "slot")
 BACKEND = ("address", "port", "hairpin", "counters")
 TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 NAME = ("namespace", "name", "port_name", "number", "protocol", "family")
-CLIENTS = ("pod", "node", "other")
 POLICY = ("first", "size", "masquerade", "reject")
 TRIALS = tuple(f"{who}.trials" for who in CLIENTS)
 """Not shown here: ``bpfsvc services`` says which backend it is."""
@@ -32,19 +32,12 @@ FRONTEND = (
     *SPECIAL,
 )
 
-_ANY_NODE = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
 
-
-def frontend_text(address: bytes, port: int, protocol: int) -> str:
-    """Return ``10.96.0.10:53/UDP``; ``nodeport:30007/TCP`` for any address of the node.
-
-    ``nodeport6:30007/TCP`` is the same for IPv6, and ``10.96.0.10:*`` all that is left of an
-    address.
-    """
-    if not port and not protocol:
-        return f"{unpack(address)}:*"
-    place = f"{_ANY_NODE[address]}:{port}" if address in _ANY_NODE else place_text(address, port)
-    return f"{place}/{protocol_text(protocol)}"
+def _frontend_text(frontend: Frontend) -> str:
+    """Return a frontend as text, ``10.96.0.10:*`` for all other ports of an address."""
+    if frontend == Frontend.rest(frontend.address):
+        return f"{unpack(frontend.address)}:*"
+    return frontend_text(frontend)
 
 
 def services(reader: Reader) -> Records:
@@ -96,7 +89,7 @@ def frontends(reader: Reader) -> Records:
             slots = range(first, first + size)
             backends = tuple(places.get((service, generation, slot), "missing") for slot in slots)
             row: tuple[Value, ...] = (
-                frontend_text(*frontend),
+                _frontend_text(Frontend._make(frontend)),
                 service_names[service],
                 tuple(who_all),
                 action_text(size, masquerade, reject),
@@ -124,7 +117,7 @@ def action_text(size: int, masquerade: int, reject: int) -> str:
 def _backend_places(reader: Reader) -> dict[tuple[int, ...], str]:
     layout = reader.layout.maps["backends"]
     key, value = chooser(layout.key, SLOT), chooser(layout.value, ("address", "port"))
-    return {key(raw_key): place_text(*value(raw)) for raw_key, raw in reader.entries("backends")}
+    return {key(raw_key): endpoint_text(*value(raw)) for raw_key, raw in reader.entries("backends")}
 
 
 def backends(reader: Reader) -> Records:
@@ -148,7 +141,7 @@ def backends(reader: Reader) -> Records:
     for service_name, generation, slot, raw_key, raw in sorted(found):
         address, port, hairpin, counters = value(raw)
         row: Row = (
-            *(service_name, place_text(address, port), *traffic[counters], generation, slot),
+            *(service_name, endpoint_text(address, port), *traffic[counters], generation, slot),
             bool(hairpin),
         )
         rows.append(row + more.values(raw_key, raw))
@@ -182,7 +175,7 @@ def endpoints(reader: Reader) -> Records:
     found = sorted((key(raw_key), raw_key, raw) for raw_key, raw in reader.entries("endpoints"))
     rows: list[Row] = [
         (
-            f"{place_text(address, port)}/{protocol_text(protocol)}",
+            f"{endpoint_text(address, port)}/{protocol_text(protocol)}",
             value(raw)[0],
             *more.values(raw_key, raw),
         )

@@ -45,14 +45,21 @@ class Frontend(NamedTuple):
         return cls(address, 0, 0)
 
 
+NODEPORT_TEXTS = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
+"""What stands for every address of the node that accepts NodePorts, by the wildcard address."""
+
+
 def frontend_text(frontend: Frontend) -> str:
-    """Return a frontend as people read it."""
+    """Return ``10.96.0.10:53/UDP``, ``nodeport:30007/TCP`` or, for IPv6, ``nodeport6:30007/TCP``.
+
+    A protocol without a name stays a number.
+    """
     address, port, protocol = frontend
     if (port, protocol) == (0, 0):
         return f"{unpack(address)} (any other port)"
-    if address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
-        return f"nodeport:{port}/{PROTOCOL_NAMES[protocol]}"
-    return f"{endpoint_text(address, port)}/{PROTOCOL_NAMES[protocol]}"
+    nodeport = NODEPORT_TEXTS.get(address)
+    place = f"{nodeport}:{port}" if nodeport else endpoint_text(address, port)
+    return f"{place}/{PROTOCOL_NAMES.get(protocol, protocol)}"
 
 
 class Backend(NamedTuple):

@@ -137,6 +137,11 @@ def test_an_endpoint_that_is_the_node_itself_sees_the_client() -> None:
     ]
 
 
+def test_a_node_port_has_the_name_that_maps_dump_shows() -> None:
+    (line, *_) = text("--from", "external", "2001:db8::9", "TCP", "[fd00:50::11]:30082")
+    assert line == "reject  nodeport6:30082/TCP of prod/idle"
+
+
 def test_an_endpoint_that_is_the_client_is_the_only_masqueraded_one() -> None:
     assert text("--from", "pod", "10.244.1.5", "TCP", "10.96.0.20:80") == [
         "dnat  10.96.0.20:80/TCP of prod/shop",
@@ -160,7 +165,7 @@ def test_an_endpoint_that_is_the_client_is_the_only_masqueraded_one() -> None:
         (("--from", "pod", "10.0.0", "TCP", "10.96.0.10:80"), "'10.0.0' is not an IP address"),
         (("--from", "pod", "fd00::1", "TCP", "10.96.0.10:80"), "cannot send to"),
         (("--from", "pod", "10.0.0.1", "TCP", "10.96.0.10"), "is not an address and a port"),
-        (("--from", "pod", "10.0.0.1", "TCP", "10.96.0.10:0"), "0 is not a port"),
+        (("--from", "pod", "10.0.0.1", "TCP", "10.96.0.10:0"), "is not an address and a port"),
         (("--cases", "/nonexistent"), "/nonexistent cannot be read"),
         (("--cases", str(OBJECTS / "cluster.yaml")), "is not JSON"),
     ],

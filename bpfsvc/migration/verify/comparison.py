@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bpfsvc.migration.verify.decisions import CLIENTS, NODE, Decision, Decisions, Treatment
+from bpfsvc.migration.verify.decisions import NODE, Decision, Decisions, Treatment
+from bpfsvc.services.entries import CLIENTS
 
 NOTHING = Decision("", dict.fromkeys(CLIENTS, Treatment("pass")))
 """What happens where a proxy has no frontend."""

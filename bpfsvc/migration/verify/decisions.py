@@ -6,12 +6,10 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bpfsvc.base.address import endpoint_text, pack
+from bpfsvc.base.address import endpoint_text, family, pack
+from bpfsvc.services.entries import NODEPORT_TEXTS
 
-CLIENTS = ("pod", "node", "other")
-"""The classes of clients: pods of this node, the node itself, and all others."""
-
-NODE = {4: "nodeport", 6: "nodeport6"}
+NODE = {family(address): text for address, text in NODEPORT_TEXTS.items()}
 """Stands for every address of the node that accepts NodePorts, by family."""
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.migration.verify.decisions import (
-    CLIENTS,
     NODE,
     Decision,
     Decisions,
@@ -22,6 +21,7 @@ from bpfsvc.migration.verify.decisions import (
     Treatment,
     merged_networks,
 )
+from bpfsvc.services.entries import CLIENTS
 
 EVERYONE = frozenset(CLIENTS)
 

@@ -10,10 +10,11 @@ import pytest
 from bpfsvc.migration.kube_proxy import names
 from bpfsvc.migration.kube_proxy.rules import RulesTable, read_tables
 from bpfsvc.migration.verify.comparison import differences
-from bpfsvc.migration.verify.decisions import CLIENTS, Decisions, Treatment
+from bpfsvc.migration.verify.decisions import Decisions, Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.ipvs_rules import read_ipvs
 from bpfsvc.migration.verify.rules import UnreadableRules
+from bpfsvc.services.entries import CLIENTS
 from tests.migration.verify import rules_of_1_36
 from tests.migration.verify.rules_of_1_36 import (
     ALL,

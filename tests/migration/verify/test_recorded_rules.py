@@ -8,10 +8,11 @@ import pytest
 
 from bpfsvc.migration.kube_proxy.rules import read_tables
 from bpfsvc.migration.verify.comparison import differences
-from bpfsvc.migration.verify.decisions import CLIENTS, Treatment
+from bpfsvc.migration.verify.decisions import Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
 from bpfsvc.migration.verify.rules import UnreadableRules
+from bpfsvc.services.entries import CLIENTS
 from tests.migration.verify.rules_of_1_36 import (
     FORWARD,
     IN_ALL_MODES,
