@@ -44,6 +44,11 @@ class Frontend(NamedTuple):
         """Return the frontend of all ports and protocols of an address that no other one takes."""
         return cls(address, 0, 0)
 
+    @property
+    def is_rest(self) -> bool:
+        """True for the frontend of all ports and protocols that no other one takes."""
+        return (self.port, self.protocol) == (0, 0)
+
 
 NODEPORT_TEXTS = {ANY_NODE_ADDRESS_V4: "nodeport", ANY_NODE_ADDRESS_V6: "nodeport6"}
 """What stands for every address of the node that accepts NodePorts, by the wildcard address."""
@@ -55,7 +60,7 @@ def frontend_text(frontend: Frontend) -> str:
     A protocol without a name stays a number.
     """
     address, port, protocol = frontend
-    if (port, protocol) == (0, 0):
+    if frontend.is_rest:
         return f"{unpack(address)} (any other port)"
     nodeport = NODEPORT_TEXTS.get(address)
     place = f"{nodeport}:{port}" if nodeport else endpoint_text(address, port)

@@ -28,7 +28,7 @@ from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import FRONTENDS, MAPS, Read
 from bpfsvc.services.plans.restore import restore
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
-from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.desired import ServicePorts, frontends, service_ports
 from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
 from bpfsvc.services.rules.view import EndpointSummary, ServiceView, evaluate
 from bpfsvc.services.scheduling.in_force import Scheduling, Schedulings
@@ -104,15 +104,17 @@ class Planner:
         freed = False
         summaries: dict[ServiceKey, EndpointSummary] = {}
         left = set(touched)
+        ports: dict[ServiceKey, ServicePorts] = {}
         for key in tuple(left):
-            left |= self._set_claims(key)
+            ports[key] = service_ports(self.cache.lookup(key).service, self.config)
+            left |= self._set_claims(key, ports[key])
         one_by_one: set[ServiceKey] = set()
         while left or one_by_one:
             alone = not left
             keys = self._take(one_by_one, 1) if alone else self._take(left, self._at_once)
             plan = Plan()
             for key in keys:
-                summaries[key] = self._add(plan, key, now)
+                summaries[key] = self._add(plan, key, now, ports.get(key))
             self._keep_owned(plan.keep_moved())
             if not plan.applied:
                 continue
@@ -128,6 +130,8 @@ class Planner:
             self.applied_state.update(plan.applied)
             self._ids.free_counters(plan.counters_freed)
             freed |= plan.frees
+            for key in keys:
+                ports.pop(key, None)
         return Synced(freed, summaries)
 
     def service_networks(self) -> set[Network]:
@@ -168,14 +172,14 @@ class Planner:
         owner = self.ownership.owner(frontend)
         return owner is not None and frontend in self.applied_state.frontends(owner)
 
-    def _set_claims(self, key: ServiceKey) -> set[ServiceKey]:
+    def _set_claims(self, key: ServiceKey, ports: ServicePorts) -> set[ServiceKey]:
         """Register the frontends of a Service; return the Services that get or lose one by it."""
         service = self.cache.lookup(key).service
         cluster_ips = service.cluster_ips if service else ()
         held = {one: one for one in self.applied_state.frontends(key)}
         return self.ownership.update(
             key,
-            frontends(service, self.config),
+            frontends(ports),
             cluster_ips,
             held,
             created=service.created if service else 0,
@@ -191,15 +195,21 @@ class Planner:
         """Return the summary of a Service that is not planned now: nothing is remembered."""
         return self._evaluate(key, self.schedulings.in_force(key)).summary
 
-    def _evaluate(self, key: ServiceKey, scheduling: Scheduling) -> ServiceView:
-        return evaluate(*self.cache.lookup(key), self.node, self.config, scheduling)
+    def _evaluate(
+        self,
+        key: ServiceKey,
+        scheduling: Scheduling,
+        ports: ServicePorts | None = None,
+    ) -> ServiceView:
+        return evaluate(*self.cache.lookup(key), self.node, self.config, scheduling, ports)
 
-    def _add(self, plan: Plan, key: ServiceKey, now: float) -> EndpointSummary:
+    def _add(
+        self, plan: Plan, key: ServiceKey, now: float, ports: ServicePorts | None
+    ) -> EndpointSummary:
         """Plan what makes the kernel hold what is known of a Service; return its summary."""
         before = self.applied_state.of(key)
-        entries, summary = self._evaluate(
-            key, self.schedulings.read(key, *self.cache.lookup(key), now)
-        )
+        scheduling = self.schedulings.read(key, *self.cache.lookup(key), now)
+        entries, summary = self._evaluate(key, scheduling, ports)
         try:
             add_changes(plan, before, self.ownership.owned(key, entries), self._ids)
             self.refused.pop(key, None)

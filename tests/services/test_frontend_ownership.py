@@ -8,7 +8,7 @@ import pytest
 
 from bpfsvc.model import Service
 from bpfsvc.services.entries import ServiceEntries
-from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.desired import frontends, service_ports
 from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
 from bpfsvc.services.rules.view import evaluate
 from tests.services.objects import CONFIG, NODE, frontend, service
@@ -31,7 +31,7 @@ def entries(name: str) -> ServiceEntries:
 
 def update(ownership: FrontendOwnership, thing: Service) -> set[str]:
     """Update the claims of a Service; return the names of the other Services that it affects."""
-    wanted = frontends(thing, CONFIG)
+    wanted = frontends(service_ports(thing, CONFIG))
     changed = ownership.update(
         (thing.namespace, thing.name), wanted, thing.cluster_ips, created=thing.created
     )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from bpfsvc.base.address import pack_network, unpack
 from bpfsvc.base.errors import KernelError, MapFull
-from bpfsvc.model import ModelObject, Node, ObjectKey, ServiceCIDR
+from bpfsvc.model import ModelObject, Node, ObjectKey, Port, Service, ServiceCIDR
 from bpfsvc.services.entries import Frontend
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import SERVICES
+from bpfsvc.services.rules import desired
+from bpfsvc.services.rules.context import ServiceConfig
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import CONFIG, endpoint_slice, frontend, service
 
@@ -159,6 +162,28 @@ def test_many_services_are_written_in_several_plans() -> None:
     plans: list[Plan] = []
     planner.sync(touched, 0, plans.append)
     assert [len(plan.puts(SERVICES)) for plan in plans] == [2, 2, 1]
+
+
+def test_the_frontends_of_a_service_are_found_once_in_a_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner = new_planner(at_once=2)
+    names: list[str] = []
+    of_port = desired._frontends
+
+    def counted(service: Service, port: Port, ip: bytes, config: ServiceConfig) -> list[Any]:
+        names.append(service.name)
+        return of_port(service, port, ip, config)
+
+    monkeypatch.setattr(desired, "_frontends", counted)
+    touched = planner.cache.apply(
+        [service(name, clusterIP=f"10.96.0.{ord(name)}") for name in "abcde"], ()
+    )
+    planner.sync(touched, 0, lambda _: None)
+    assert sorted(names) == [*"abcde"]
+    names.clear()
+    planner.sync([("default", "a")], 0, lambda _: None)
+    assert names == ["a"]
 
 
 def _fail(_: Plan) -> None:

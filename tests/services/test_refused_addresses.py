@@ -9,7 +9,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.model import Service
 from bpfsvc.services.entries import Frontend
-from bpfsvc.services.rules.desired import frontends
+from bpfsvc.services.rules.desired import frontends, service_ports
 from bpfsvc.services.rules.refused_addresses import refusals
 from tests.services.objects import CONFIG, service
 
@@ -52,7 +52,7 @@ def test_a_service_is_not_served_at_addresses_that_mean_something_else(
 ) -> None:
     thing = named(address, field)
     own = {pack("10.96.0.1"), pack("fd96::1")}
-    assert {one.address for one in frontends(thing, CONFIG)} == own
+    assert {one.address for one in frontends(service_ports(thing, CONFIG))} == own
     (text,) = refusals(thing)
     assert text.startswith(f"{field} has ")
     assert text.endswith(f"{REFUSED[address]}: not served there")
@@ -64,10 +64,10 @@ def test_addresses_of_nodes_and_links_are_served_as_kube_proxy_does_it(
     address: str, field: str
 ) -> None:
     thing = named(address, field)
-    assert Frontend(pack(address), 80, TCP) in frontends(thing, CONFIG)
+    assert Frontend(pack(address), 80, TCP) in frontends(service_ports(thing, CONFIG))
     assert not list(refusals(thing))
 
 
 def test_the_other_addresses_of_such_a_service_are_served() -> None:
     thing = service(externalIPs=["0.0.0.0", "203.0.113.7"])
-    assert Frontend(pack("203.0.113.7"), 80, TCP) in frontends(thing, CONFIG)
+    assert Frontend(pack("203.0.113.7"), 80, TCP) in frontends(service_ports(thing, CONFIG))

@@ -14,7 +14,6 @@ topology), those on this node, and whether anything is usable anywhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from socket import IPPROTO_TCP
 from typing import NamedTuple, TypedDict
@@ -41,78 +40,78 @@ from bpfsvc.services.slots import Slots, place, usable_sets
 # -- where the Service answers --
 
 
-class ServiceFrontend(NamedTuple):
-    """A frontend, and which rules hold there.
+class PortFrontends(NamedTuple):
+    """A service port and its frontends."""
 
-    * ``outside``: it is for clients outside of the cluster.
-    * ``restricted``: the source ranges of the Service hold there, if it has any.
-    * ``guard``: it rejects what no service port of its address takes.
-    """
-
-    frontend: Frontend
-    outside: bool
-    restricted: bool
-    guard: bool = False
+    key: ServicePort
+    port: Port
+    frontends: tuple[Frontend, ...]
 
 
-PortFrontends = dict[ServicePort, tuple[Port, list[ServiceFrontend]]]
+ServicePorts = tuple[PortFrontends, ...]
 
 
-def service_ports(service: Service, config: ServiceConfig) -> PortFrontends:
-    """Return each service port, with its frontends.
+def service_ports(service: Service | None, config: ServiceConfig) -> ServicePorts:
+    """Return the service ports of a Service with their frontends; endpoints have no part in them.
 
+    A Service that is deleted or another proxy's has none, nor has a family without a cluster IP.
     A frontend that is named twice inside the Service belongs to the first: cluster IP, external
     IP, load balancer, node port, in the order of ``spec.ports``. The first service port of a
-    cluster IP also has the guard of that address.
+    cluster IP also has the guard of that address: a frontend that rejects every port of the
+    address that is no service port.
     """
+    if service is None or not service.is_proxied:
+        return ()
     taken: set[Frontend] = set()
-    found: PortFrontends = {}
+    ports: dict[ServicePort, PortFrontends] = {}
     for cluster_ip in service.cluster_ips:
         for port in service.ports:
             key = ServicePort(
                 service.namespace, service.name, port.name, port.protocol, family(cluster_ip)
             )
-            if key in found:
-                continue
-            own: list[ServiceFrontend] = []
-            for one in _frontends(service, port, cluster_ip, config):
-                if one.frontend not in taken:
-                    taken.add(one.frontend)
-                    own.append(one)
-            found[key] = port, own
-    return found
+            if key not in ports:
+                candidates = dict.fromkeys(_frontends(service, port, cluster_ip, config))
+                own = tuple([frontend for frontend in candidates if frontend not in taken])
+                taken.update(own)
+                ports[key] = PortFrontends(key, port, own)
+    return tuple(ports.values())
 
 
-def frontends(service: Service | None, config: ServiceConfig) -> tuple[Frontend, ...]:
-    """Return the frontends of a Service, which do not depend on its endpoints."""
-    if service is None or not service.is_proxied:
-        return ()
-    ports = service_ports(service, config).values()
-    return tuple([one.frontend for _, own in ports for one in own])
+def frontends(ports: ServicePorts) -> tuple[Frontend, ...]:
+    """Return the frontends of all service ports of a Service."""
+    return tuple([frontend for port in ports for frontend in port.frontends])
 
 
 def _frontends(
     service: Service, port: Port, cluster_ip: bytes, config: ServiceConfig
-) -> list[ServiceFrontend]:
-    """Return the frontends of a service port.
-
-    An address of a load balancer is restricted, even if it is the cluster IP or an external IP too.
-    """
+) -> list[Frontend]:
+    """Return the frontends that a service port names."""
     of_family = family(cluster_ip)
-    vips = service.load_balancer_ips
-    own = Frontend(cluster_ip, port.number, port.protocol)
-    found = [ServiceFrontend(own, False, cluster_ip in vips)]
-    for address in (service.external_ips if config.allow_external_ips else ()) + vips:
+    external_ips = service.external_ips if config.allow_external_ips else ()
+    named = [Frontend(cluster_ip, port.number, port.protocol)]
+    for address in external_ips + service.load_balancer_ips:
         if family(address) == of_family and not refusal(address):
-            restricted = config.source_ranges_for_all or address in vips
-            outside = Frontend(address, port.number, port.protocol)
-            found.append(ServiceFrontend(outside, True, restricted))
+            named.append(Frontend(address, port.number, port.protocol))
     if port.node_port:
         wildcard = ANY_NODE_ADDRESS_V4 if of_family == 4 else ANY_NODE_ADDRESS_V6
-        everywhere = Frontend(wildcard, port.node_port, port.protocol)
-        found.append(ServiceFrontend(everywhere, True, config.source_ranges_for_all))
-    found.append(ServiceFrontend(Frontend.rest(cluster_ip), False, False, guard=True))
-    return found
+        named.append(Frontend(wildcard, port.node_port, port.protocol))
+    named.append(Frontend.rest(cluster_ip))
+    return named
+
+
+def _is_node_port(frontend: Frontend) -> bool:
+    return frontend.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6)
+
+
+def _is_restricted(frontend: Frontend, service: Service, config: ServiceConfig) -> bool:
+    """True if the source ranges of the Service hold at a frontend.
+
+    They hold at an address of the load balancer, even if it is the cluster IP or an external IP
+    too.
+    """
+    if frontend.address in service.load_balancer_ips and not _is_node_port(frontend):
+        return True
+    return config.source_ranges_for_all and frontend.address not in service.cluster_ips
 
 
 def _is_external(service: Service, port: Port, of_family: int) -> bool:
@@ -134,15 +133,14 @@ def is_external_local(service: Service) -> bool:
 
 def port_entries(
     service: Service,
-    port: Port,
+    port_frontends: PortFrontends,
     endpoints: PortEndpoints,
-    frontends: Iterable[ServiceFrontend],
     node: NodeContext,
     config: ServiceConfig,
     scheduling: Scheduling = USUAL_SCHEDULING,
 ) -> PortEntries:
     """Return the entries of one service port."""
-    of_family = endpoints.key.family
+    port, of_family = port_frontends.port, port_frontends.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
     every = _spilled_to(endpoints, scheduling, node)
@@ -156,21 +154,21 @@ def port_entries(
     is_tcp = port.protocol == IPPROTO_TCP
     removal = scheduling.removal.kind.value if is_tcp else 0
     watched = is_tcp and scheduling.quarantine is not None
-    met: dict[Frontend, Policies] = {}
-    for one in frontends:
-        if one.guard:
-            met[one.frontend] = GUARD
+    policies_of: dict[Frontend, Policies] = {}
+    for frontend in port_frontends.frontends:
+        if frontend.is_rest:
+            policies_of[frontend] = GUARD
             continue
-        policies = outer if one.outside else inner
-        restricted = one.restricted and bool(ranges)
-        echo = config.vip_echo and _answers_echo(one.frontend, policies)
+        policies = inner if frontend.address in service.cluster_ips else outer
+        restricted = bool(ranges) and _is_restricted(frontend, service, config)
+        echo = config.vip_echo and _answers_echo(frontend, policies)
         special = (service.affinity_seconds, restricted, echo, removal, watched)
         if any(special):
             policies = _special(policies, *special)
-        met[one.frontend] = policies
-    in_use = bool(ranges) and any(policies.restricted for policies in met.values())
+        policies_of[frontend] = policies
+    in_use = bool(ranges) and any(policies.restricted for policies in policies_of.values())
     extra = extra_entries(ranges if in_use else (), tables, weights, spill)
-    return PortEntries(port.number, backends, met, extra)
+    return PortEntries(port.number, backends, policies_of, extra)
 
 
 def endpoint_sets(
@@ -235,7 +233,7 @@ def _answers_echo(frontend: Frontend, policies: Policies) -> bool:
 
     The node's own addresses, where node ports are, are left to the kernel.
     """
-    if frontend.address in (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6):
+    if _is_node_port(frontend):
         return False
     return any(policy.size for policy in policies.by_class)
 

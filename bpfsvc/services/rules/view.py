@@ -17,6 +17,7 @@ from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.desired import (
+    ServicePorts,
     endpoint_sets,
     is_external_local,
     port_entries,
@@ -72,24 +73,27 @@ def evaluate(
     node: NodeContext,
     config: ServiceConfig,
     scheduling: Scheduling = USUAL_SCHEDULING,
+    ports: ServicePorts | None = None,
 ) -> ServiceView:
     """Return the view of a Service; nothing for one that is deleted or another proxy's.
 
-    A family without a cluster IP gets nothing at all, not even a node port.
+    ``ports``: what :func:`service_ports` returns for the Service, if the caller has it.
     """
-    if service is None or not service.is_proxied:
+    if ports is None:
+        ports = service_ports(service, config)
+    if service is None or not ports:
         return ServiceView({}, NOTHING)
     slices = in_order(slices)
     entries: ServiceEntries = {}
-    ports: list[PortEndpoints] = []
+    endpoints_of_ports: list[PortEndpoints] = []
     sets: set[frozenset[Place]] = set()
-    for key, (port, frontends) in service_ports(service, config).items():
-        endpoints = merge_port(slices, key, node, scheduling.of_slices)
-        ports.append(endpoints)
-        entries[key] = port_entries(service, port, endpoints, frontends, node, config, scheduling)
-        if scheduling.quarantine and key.protocol == IPPROTO_TCP:
-            sets |= endpoint_sets(service, port, endpoints, node, scheduling)
-    summary = _summary(service, ports, node.name, scheduling.removal)
+    for port in ports:
+        endpoints = merge_port(slices, port.key, node, scheduling.of_slices)
+        endpoints_of_ports.append(endpoints)
+        entries[port.key] = port_entries(service, port, endpoints, node, config, scheduling)
+        if scheduling.quarantine and port.key.protocol == IPPROTO_TCP:
+            sets |= endpoint_sets(service, port.port, endpoints, node, scheduling)
+    summary = _summary(service, endpoints_of_ports, node.name, scheduling.removal)
     if scheduling.quarantine:
         summary = summary._replace(watched=frozenset(sets))
     return ServiceView(entries, summary)
