@@ -74,7 +74,7 @@ help:
 	@echo 'make cluster-test  tests on it, Kubernetes'"'"' own among them (ARGS=--all: hours)'
 	@echo 'make cluster-down  end it'
 	@echo 'make bench   bpfsvc against kube-proxy and against nothing, measured (ARGS=--quick: 3 min)'
-	@echo 'make lint    ruff, mypy, import-linter, clang-format; each C header compiled by itself'
+	@echo 'make lint    ruff, mypy, import-linter, clang-format; what C headers include, each compiled by itself'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
 	@echo 'make clean   remove everything made here'
 
@@ -123,6 +123,7 @@ lint: $(VENV)/installed-test
 	clang-format --dry-run -Werror $(C_SOURCES)
 	$(PYTHON) -m lizard -w -L $(LONGEST_FUNCTION) -C 1000 -a 100 -x './bpfsvc/bpf/*' bpfsvc bpf tests
 	$(VENV)/bin/lint-imports
+	$(PYTHON) -m tests.lint.c_layers
 	@# These two take longest, each one processor.
 	$(PYTHON) -m mypy & types=$$!; headers=0; $(PYTHON) -m tests.lint.headers || headers=$$?; \
 		wait $$types; exit $$headers

@@ -1,8 +1,6 @@
 /* How many pairs of entries of a map are of some kind: a number that all CPUs change. */
 #pragma once
 
-#include "lib/wire.h"
-
 /* Count one more pair. False if there are `most` already. */
 static inline bool pair_count_take(__s64 *pairs, __u32 most)
 {

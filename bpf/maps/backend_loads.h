@@ -5,7 +5,7 @@
  *
  * All CPUs add to one number. Each connection and each socket says itself whether it is counted
  * (connections.h, socket_loads.h), so it is added once and taken back once. What is lost with an
- * entry that the kernel evicts is corrected by the agent (path/recount.h).
+ * entry that the kernel evicts is corrected by the agent (path/agent/recount.h).
  */
 #pragma once
 

@@ -22,6 +22,7 @@
 
 #include "lib/flow.h"
 #include "lib/map.h"
+#include "lib/pair_count.h"
 #include "lib/wire.h"
 #include "maps/backend_loads.h"
 #include "maps/half_open.h"
@@ -43,7 +44,7 @@ struct connection {
 	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
 	__u8 held;		 /* in `connections`, not established, and counted */
-	__u8 stack_turn;	 /* the turn, see path/xdp.h, in which XDP passes it to the stack */
+	__u8 stack_turn; /* the turn, see path/xdp/forward.h, in which XDP passes it to the stack */
 	/*
 	 * Of the kernel's coarsest clock, when `seen` was last considered. While a masquerade is
 	 * pending: where the search for its port begins.
@@ -62,7 +63,7 @@ struct connection {
 	__u8 counted;	   /* of enum counted, where the client's packets find their backend */
 	__u8 outside;	   /* of enum outside */
 	__u8 client_first; /* both have sent their FIN, the backend after it had seen the client's */
-	__u8 watched; /* of enum watched, until it is known how the attempt ends (attempts.h) */
+	__u8 watched; /* of enum watched, until it is known how the attempt ends (step/attempt.h) */
 	__u8 zeros[5];
 };
 
@@ -72,7 +73,7 @@ enum counted {
 	COUNTED_INACTIVE = 2, /* as an inactive one */
 };
 
-/* Whether one end is no pod, and packets take the fast path; see path/fast_path.h. */
+/* Whether one end is no pod, and packets take the fast path; see path/fast/fast_path.h. */
 enum outside {
 	OUTSIDE = 1,
 	OUTSIDE_UNTRANSLATED = 2, /* and its entries change nothing; they are counted */

@@ -18,6 +18,7 @@
  */
 #pragma once
 
+#include "lib/address.h"
 #include "lib/flow.h"
 #include "lib/map.h"
 #include "lib/wire.h"

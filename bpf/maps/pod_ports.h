@@ -1,14 +1,13 @@
 /*
  * Ports of bridges by which packets of pods came, and their hardware addresses then: what the
  * forwarding table of a bridge knows, which programs cannot ask. So the fast path delivers into a
- * pod on a bridge as into any other (path/cached_route.h). An entry is only noted where the
+ * pod on a bridge as into any other (path/fast/cached_route.h). An entry is only noted where the
  * neighbour table has the same hardware address for the pod, and only used where it still has.
  */
 #pragma once
 
 #include "lib/address.h"
 #include "lib/map.h"
-#include "lib/wire.h"
 
 struct pod_port {
 	__u32 ifindex;

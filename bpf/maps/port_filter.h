@@ -8,7 +8,6 @@
 
 #include "lib/flow.h"
 #include "lib/map.h"
-#include "lib/wire.h"
 
 #define FILTER_PORTS \
 	8192 /* ports so far apart share a byte; more bytes would not stay in the cache */

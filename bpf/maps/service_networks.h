@@ -1,3 +1,4 @@
+
 #pragma once
 
 #include "lib/address.h"

@@ -7,6 +7,7 @@
 #include "lib/map.h"
 #include "maps/backend_loads.h"
 #include "maps/quarantined.h"
+#include "maps/settings.h"
 
 struct socket_load {
 	__u32 counters; /* of the backend; 0: it counts for none */

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "lib/map.h"
-#include "maps/schedule_tables.h"
 
 enum { SPILL_COMPARED = 64 }; /* backends whose loads are added up; of more, so many of them */
 

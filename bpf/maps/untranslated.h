@@ -1,6 +1,6 @@
 /*
  * Untranslated connections: the number of pairs in `connections` that change nothing, and only tell
- * that a connection from outside takes the fast path (path/conn_untranslated.h). Anybody who reaches
+ * that a connection from outside takes the fast path (path/first/direct.h). Anybody who reaches
  * a pod can have them made, so they may take but a part of the map. Those beyond that take the
  * stack. The agent counts them again now and then, as it does with half_open.
  */

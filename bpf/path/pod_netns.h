@@ -13,12 +13,12 @@
 #pragma once
 
 #include "lib/address.h"
-#include "lib/scratch.h"
 #include "maps/pod_netns.h"
 #include "maps/settings.h"
 #include "maps/socket_optouts.h"
 #include "maps/socket_storage.h"
 #include "path/client.h"
+#include "path/packet.h"
 
 /* How long to wait for the packet of the first trial; each later trial waits twice as long. */
 #define TRIAL_NS (60 * NS_PER_SECOND)

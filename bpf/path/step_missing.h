@@ -6,16 +6,17 @@
  */
 #pragma once
 
+#include "lib/address.h"
 #include "lib/flow.h"
 #include "lib/parse.h"
-#include "lib/scratch.h"
-#include "lib/tail_calls.h"
 #include "lib/wire.h"
 #include "maps/counters.h"
 #include "maps/destinations.h"
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/service_networks.h"
+#include "path/packet.h"
+#include "path/tail_calls.h"
 
 /* True for an address that only Services have, of whichever port. */
 static inline bool is_cluster_ip(const struct address *address)

@@ -22,7 +22,7 @@ _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 
 _QUESTION = struct.Struct("=16x 16sHBx 16sIH2x")
-"""``struct question`` (``bpf/path/explain.h``) up to the choice."""
+"""``struct question`` (``bpf/path/agent/explain.h``) up to the choice."""
 
 _CHOICE = struct.Struct("=16sHBxI IBBxx I")
 """``struct choice``, and whether the connection spills over."""

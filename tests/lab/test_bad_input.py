@@ -219,7 +219,7 @@ def test_when_the_kernel_refuses_new_programs_the_old_ones_keep_working(
         tmp_path / "bpfsvc",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    source = tmp_path / "bpfsvc" / "bpf" / "path" / "gc.h"
+    source = tmp_path / "bpfsvc" / "bpf" / "path" / "agent" / "gc.h"
     text = source.read_text()
     broken = text.replace("return removed;", "return *(volatile int *)8;")
     assert broken != text

@@ -1,1 +1,1 @@
-"""Checks that ``make lint`` runs: programs, no tests."""
+"""Checks that ``make lint`` runs, and tests of them."""

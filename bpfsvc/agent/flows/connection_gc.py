@@ -1,7 +1,7 @@
 """The connection GC: removes connections that are over, and those to UDP backends that are gone.
 
-The tables are read here, and the kernel decides (``bpf/path/gc.h``): between the reading of an
-entry and its deletion a packet may have revived it, and only the kernel can look again.
+The tables are read here, and the kernel decides (``bpf/path/agent/gc.h``): between the reading of
+an entry and its deletion a packet may have revived it, and only the kernel can look again.
 """
 
 from __future__ import annotations

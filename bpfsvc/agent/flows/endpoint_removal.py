@@ -3,9 +3,9 @@
 Only for Services that ask for it (:mod:`bpfsvc.services.scheduling.removal`). The entries of a
 connection are removed, and both of its sides get a reset with the number that they acknowledged
 last. One that has received more since ignores it, and is about to acknowledge: its next packet is
-answered by a reset (``bpf/path/conn_unknown.h``, or by the client's or the node's own TCP). Sockets
-of the node, of which there are no entries, are closed. Those of pods are not translated where a
-Service asks for this.
+answered by a reset (``bpf/path/first/unknown.h``, or by the client's or the node's own TCP).
+Sockets of the node, of which there are no entries, are closed. Those of pods are not translated
+where a Service asks for this.
 
 The table of connections may have a million entries, so it is read by a thread of its own, once for
 all endpoints that are due, and with pauses: a change of other Services is not held up.

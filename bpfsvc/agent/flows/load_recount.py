@@ -4,8 +4,8 @@ The programs add and take back each connection once, so their numbers are right 
 with entries that the kernel evicts, in a flood of first packets. Each sweep of the connection GC
 counts the entries that it reads. What the programs' number must be lies between two bounds, as
 connections come and go meanwhile; a number outside of them is corrected to the nearer one, so by a
-difference, which the kernel adds (``bpf/path/recount.h``). While connections neither begin nor
-end, the bounds are one number.
+difference, which the kernel adds (``bpf/path/agent/recount.h``). While connections neither begin
+nor end, the bounds are one number.
 
 Connections that began while their Service did not count are found here, too, and count from then
 on.

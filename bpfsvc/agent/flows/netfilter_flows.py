@@ -3,7 +3,7 @@
 kube-proxy's connections go on when this agent takes over, through netfilter, and it is unknown to
 the programs which ports they have. So they are told before they are attached, and again right
 afterwards. Connections of netfilter that begin later are noted by the programs, if they leave from
-a masquerade port (``bpf/path/netfilter_ports.h``). What has ended is removed here.
+a masquerade port (``bpf/path/first/netfilter_ports.h``). What has ended is removed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table by which the programs advance a CRC32c over zero bytes.
 
-See ``bpf/lib/crc32c.h``. The polynomial is Castagnoli's, bits reversed, as SCTP has it (RFC 9260,
-appendix A).
+See ``bpf/maps/crc32c_steps.h``. The polynomial is Castagnoli's, bits reversed, as SCTP has it
+(RFC 9260, appendix A).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Packets from the middle of a connection are looked at only if the filter has the byte of a port of
 theirs (``bpf/maps/port_filter.h``). It has those of all connections. With those of frontends too, a
-packet of a connection that is not known is found and answered (``bpf/path/conn_unknown.h``). The
+packet of a connection that is not known is found and answered (``bpf/path/first/unknown.h``). The
 programs write to the filter all the time, so a program sets these bytes, too.
 """
 

@@ -1,4 +1,4 @@
-"""Requests to the program ``gc`` (``bpf/path/gc.h``), which handles flows in the kernel."""
+"""Requests to the program ``gc`` (``bpf/path/agent/gc.h``), which handles flows in the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the program ``recount`` (``bpf/path/recount.h``), which adds to loads of backends."""
+"""Requests to the program ``recount`` (``bpf/path/agent/recount.h``), which corrects loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCP sockets of the node that the hooks have connected to a backend (``bpf/path/socket_lb.h``).
+"""TCP sockets of the node that the hooks have connected to a backend (``bpf/path/socket/lb.h``).
 
 What a socket asked for and what it got is in its storage. The kernel lists sockets together with
 that, so a socket that connected to the same place by itself is not taken for one of a Service.

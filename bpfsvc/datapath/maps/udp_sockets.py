@@ -1,4 +1,4 @@
-"""UDP sockets of the node that the hooks have connected to a backend (``bpf/path/socket_lb.h``)."""
+"""UDP sockets of the node that the hooks have connected to a backend (``bpf/path/socket/lb.h``)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ slaves, a VRF), exactly one level of the stack is attached:
 * the bond and not its slaves, because a slave passes what it receives to the bond.
 
 A macvlan is attached beside the interface below it: other macvlans reach it without that one. What
-passes both is recognised by a mark (``bpf/path/passes.h``).
+passes both is recognised by a mark (``bpf/path/marks.h``).
 """
 
 from __future__ import annotations

@@ -4,5 +4,5 @@ Pure: objects and observed connections go in, differences come out. The agent's 
 server, the interfaces and netfilter (:mod:`bpfsvc.agent.shadow`).
 
 The rules are those of :mod:`bpfsvc.services`, whose entries are read here as the programs read them
-(``bpf/path/backend_select.h``). They are not written again.
+(``bpf/path/schedule/backend_select.h``). They are not written again.
 """

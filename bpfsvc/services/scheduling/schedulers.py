@@ -6,7 +6,7 @@ here, by the rules of the kernel's ``net/netfilter/ipvs/ip_vs_NAME.c``. Slot k i
 of those with a weight above 0. Endpoints with weight 0 are quiesced: nobody new is sent there.
 
 Schedulers that compare numbers of connections get weights in place of a table; these numbers, and
-the comparison, are the programs' (bpf/path/schedule_loads.h, and schedule_locality.h for those that
+the comparison, are the programs' (bpf/path/schedule/loads.h, and locality.h for those that
 lead an address to the same backends again).
 """
 

@@ -3,7 +3,7 @@
 Topology leaves to the clients of a node the endpoints of its zone, or of the node itself. With an
 overload of 1.5, a new connection chooses among all that serve while the near endpoints have on
 average more than 1.5 times as many connections as all have. The programs decide that by two sums
-(bpf/path/schedule_spill.h): of the numbers of the near endpoints, and of those of the others. What
+(bpf/path/schedule/spill.h): of the numbers of the near endpoints, and of those of the others. What
 these are multiplied with before they are compared is calculated here.
 """
 

@@ -1,0 +1,41 @@
+/* The entry by which egress masquerades a connection. */
+#pragma once
+
+#include "lib/flow.h"
+#include "maps/connections.h"
+#include "maps/counters.h"
+#include "maps/half_open.h"
+#include "maps/masquerade_turns.h"
+#include "path/conn/source_ports.h"
+
+/*
+ * Write the entry by which egress masquerades the packets of `entry`, a forward entry that becomes
+ * `after`. Without `masquerade` it changes their port alone. False when there is no room.
+ */
+static inline bool masquerade_request(const struct flow *after, const struct connection *entry)
+{
+	struct connection pending = *entry;
+	struct flow routed = *after;
+	int error;
+
+	routed.hook = HOOK_EGRESS;
+	if (connection_find(&routed))
+		return true;
+	pending.counters = 0;
+	pending.counted = 0;
+	pending.watched = 0;
+	pending.replied = pending.established = 0;
+	pending.fin_sent = pending.fin_received = pending.reset = pending.client_first = 0;
+	pending.masquerade_pending = 1;
+	pending.tick = masquerade_turn_next();
+	pending.held = half_open_take();
+	error = connection_take(&routed, &pending);
+	if (!error)
+		return true;
+	if (pending.held)
+		half_open_release();
+	if (error == -EEXIST) /* written by another CPU since */
+		return true;
+	COUNT(dropped__connections_full);
+	return false;
+}

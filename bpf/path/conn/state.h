@@ -1,0 +1,254 @@
+/* The state of a connection: how each packet brings it forward. */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/tcp_options.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/counters.h"
+#include "maps/half_open.h"
+#include "maps/settings.h"
+#include "path/packet.h"
+
+/*
+ * Return the time of a clock that costs very little: ticks of 0.1 s to 1 s, depending on
+ * CONFIG_HZ.
+ */
+static inline __u16 tick_now(void)
+{
+	return bpf_jiffies64() >> 7;
+}
+
+/* Reopen both entries of a closed pair, with the same translation. */
+static inline void connection_reopen(const struct flow *flow, struct connection *connection)
+{
+	struct connection *other;
+	struct flow partner;
+
+	other = partner_find(&partner, flow, connection);
+	connection->fin_sent = connection->fin_received = connection->reset = 0;
+	connection->client_first = 0;
+	load_follow(flow->protocol, connection);
+	if (!other)
+		return;
+	other->fin_sent = other->fin_received = other->reset = other->client_first = 0;
+	load_follow(flow->protocol, other);
+}
+
+#define TCP_LONGEST_SEGMENT 65536 /* as offloads put them together */
+
+/*
+ * True if the packet can be judged by what its receiver said last: `ahead` is how far its sequence
+ * number is from the one that the receiver expects next, `window` how far it may be.
+ */
+static inline bool segment_place(struct __sk_buff *skb, const struct packet *packet,
+				 const struct connection *connection,
+				 const struct connection *receiver, __s32 *ahead, __u32 *window)
+{
+	__u8 shift = TCP_MAX_WINDOW_SHIFT;
+	__be32 sequence;
+
+	if (!connection->established || !receiver || !(receiver->acknowledged | receiver->window) ||
+	    bpf_skb_load_bytes(skb, packet->l4 + TCP_SEQUENCE_OFFSET, &sequence, sizeof(sequence)))
+		return false;
+	if (receiver->window_shift)
+		shift = receiver->window_shift - 1;
+	*ahead = bpf_ntohl(sequence) - bpf_ntohl(receiver->acknowledged);
+	*window = (__u32)bpf_ntohs(receiver->window) << (shift & 0xf);
+	return true;
+}
+
+/*
+ * Judge a reset by the numbers that netfilter compares, too. One in the middle of a connection ends
+ * it only if its sequence number is the one that its receiver expects next; so it is unless data
+ * are on their way. Elsewhere in the receiver's window it may be genuine: a receiver that does not
+ * take it answers (RFC 5961, 3.2), and that answer revives the connection. Any other is forged, or
+ * late, and its receiver ignores it.
+ */
+static inline __u8 reset_judged(struct __sk_buff *skb, const struct packet *packet,
+				const struct connection *connection,
+				const struct connection *receiver)
+{
+	__u32 window;
+	__s32 ahead;
+
+	if (!segment_place(skb, packet, connection, receiver, &ahead, &window) || !ahead)
+		return RESET_CERTAIN;
+	/*
+	 * The server refuses a SYN that reused the ports, by a reset of sequence 0: it no longer
+	 * knows the connection.
+	 */
+	if (connection->reply && packet->tcp_flags & TCP_ACK &&
+	    ahead + bpf_ntohl(receiver->acknowledged) == 0)
+		return RESET_CERTAIN;
+	return (__u32)ahead < window ? RESET_DOUBTED : RESET_NONE;
+}
+
+/*
+ * True if a FIN may be genuine. It may be in a segment that repeats data, and a window may shrink,
+ * so this is not as strict: if a genuine one did not count, its connection would stay for a day.
+ */
+static inline bool fin_counts(struct __sk_buff *skb, const struct packet *packet,
+			      const struct connection *connection,
+			      const struct connection *receiver)
+{
+	__u32 window;
+	__s32 ahead;
+
+	return !segment_place(skb, packet, connection, receiver, &ahead, &window) ||
+	       (ahead >= -TCP_LONGEST_SEGMENT && ahead <= (__s64)window * 2 + TCP_LONGEST_SEGMENT);
+}
+
+static inline void client_first_note(struct connection *connection, struct connection *other,
+				     __u8 client_first)
+{
+	connection->client_first = client_first;
+	if (other)
+		other->client_first = client_first;
+}
+
+/* Note a FIN in both entries. */
+static inline void fin_note(struct connection *connection, struct connection *other)
+{
+	if (connection->reply && connection->fin_received && !connection->fin_sent)
+		client_first_note(connection, other, 1);
+	connection->fin_sent = 1;
+	if (other)
+		other->fin_received = 1;
+}
+
+/*
+ * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
+ * each has the whole state.
+ */
+static inline void connection_track(struct __sk_buff *skb, const struct packet *packet,
+				    const struct flow *flow, struct connection *connection)
+{
+	__u8 tcp_flags = packet->tcp_flags, reset;
+	struct connection *other;
+	__u16 tick = tick_now();
+	struct flow partner;
+
+	if (tick != connection->tick) {
+		__u64 now = bpf_ktime_get_coarse_ns();
+
+		connection->tick = tick;
+		if (now - connection->seen > NS_PER_SECOND)
+			connection->seen = now;
+	}
+	if ((tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
+		connection->acknowledged = packet->tcp_acknowledged;
+		connection->window = packet->tcp_window;
+	}
+	if (!(tcp_flags & (TCP_FIN | TCP_RST)) && connection->reset != RESET_DOUBTED &&
+	    !connection->client_first)
+		return;
+	other = partner_find(&partner, flow, connection);
+	if (tcp_flags & TCP_RST) {
+		reset = reset_judged(skb, packet, connection, other);
+		if (reset == RESET_NONE || connection->reset == RESET_CERTAIN)
+			return;
+	} else {
+		reset = connection->reset;
+		if (reset == RESET_DOUBTED && !tcp_opens(tcp_flags))
+			reset = RESET_NONE;
+	}
+	connection->seen = bpf_ktime_get_coarse_ns();
+	connection->reset = reset;
+	if (other)
+		other->reset = reset;
+	if (!(tcp_flags & TCP_FIN)) {
+		/* Their FINs have crossed: else a backend has nothing to say after its own. */
+		if (connection->reply)
+			client_first_note(connection, other, 0);
+	} else if (fin_counts(skb, packet, connection, other)) {
+		fin_note(connection, other);
+	}
+	load_follow(flow->protocol, connection);
+	if (other)
+		load_follow(flow->protocol, other);
+}
+
+/* Remove an entry whose partner is missing: nothing would translate the other direction. */
+static inline void connection_forget_half(struct flow *flow, struct connection *connection)
+{
+	COUNT(dropped__evicted);
+	if (connection->held)
+		half_open_release();
+	load_leave(connection);
+	entry_delete(flow);
+}
+
+/* Move a pair to `connections`, where nothing is evicted. False when there is no room. */
+static inline bool connection_move(struct flow *flow, struct connection *connection,
+				   struct flow *partner, struct connection *other)
+{
+	if (connections.update(partner, other) || connections.update(flow, connection)) {
+		/* Undo it and drop the packet: it may be sent again, and find room. */
+		connections.delete(partner);
+		COUNT(dropped__connections_full);
+		return false;
+	}
+	new_connections.delete(partner);
+	new_connections.delete(flow);
+	return true;
+}
+
+/*
+ * Establish a connection, after packets of both sides. False when an entry is missing or there is
+ * no room; the packet must then be dropped, because the rest of its flow would not be translated.
+ */
+static inline bool connection_establish(struct flow *flow, struct connection *connection)
+{
+	struct connection *other;
+	struct flow partner;
+
+	other = partner_find(&partner, flow, connection);
+	if (!other) {
+		connection_forget_half(flow, connection);
+		return false;
+	}
+	/* The client acknowledges, but no packet of the server has been seen. */
+	if (!connection->reply && !other->replied)
+		return true;
+	connection->replied = other->replied = 1;
+	connection->established = other->established = 1;
+	connection->reset = other->reset = RESET_NONE;
+	load_follow(flow->protocol, connection->reply ? other : connection);
+	if (connection->held) {
+		connection->held = other->held = 0;
+		half_open_release();
+		return true;
+	}
+	if (connection_move(flow, connection, &partner, other))
+		return true;
+	connection->established = other->established = 0;
+	return false;
+}
+
+/*
+ * Handle the state of a flow that is not established. With TCP, only the client's acknowledgement
+ * proves that its source address is not forged; half-open connections must not take room from
+ * others. False if the packet must be dropped.
+ */
+static inline bool connection_progress(struct flow *flow, struct connection *connection,
+				       __u8 tcp_flags)
+{
+	if (flow->protocol != PROTO_TCP)
+		return !connection->reply || connection_establish(flow, connection);
+	if (tcp_flags & TCP_RST)
+		return true;
+	if (connection->reply) {
+		struct flow partner;
+
+		if (!connection->held) {
+			if (!partner_find(&partner, flow, connection)) {
+				connection_forget_half(flow, connection);
+				return false;
+			}
+		}
+		connection->replied = 1;
+		return true;
+	}
+	return tcp_flags & TCP_SYN || connection_establish(flow, connection);
+}

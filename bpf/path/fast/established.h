@@ -1,0 +1,49 @@
+/*
+ * What leaves, where only the middle of connections is fast (maps/established_flows.h): a packet
+ * that comes here by the stack is one that netfilter has let pass.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/wire.h"
+#include "maps/established_flows.h"
+#include "maps/fast_flows.h"
+#include "maps/interfaces.h"
+#include "maps/settings.h"
+#include "path/packet.h"
+
+/* True if the fast path may take packets from the interface by which this one came, to this one. */
+static inline bool established_has_way(const struct __sk_buff *skb)
+{
+	__u32 came_by = skb->ingress_ifindex, leaves_by = skb->ifindex;
+	struct interface *from = interfaces.lookup(&came_by), *to = interfaces.lookup(&leaves_by);
+
+	return from && to && from->shortcut && to->shortcut &&
+	       !(to->bridge && from->bridge == to->bridge);
+}
+
+/*
+ * Note that netfilter has let a packet pass. A SYN begins another connection, of which conntrack
+ * expects every packet.
+ */
+static inline void established_passed(const struct __sk_buff *skb, const struct settings *settings,
+				      const struct packet *packet)
+{
+	struct established_flow candidate = {.state = ESTABLISHED_CANDIDATE}, *found;
+	struct flow key;
+
+	if ((packet->flow.protocol != PROTO_TCP && packet->flow.protocol != PROTO_UDP) ||
+	    !ends_in_pod_range(settings, &packet->flow, packet->v4))
+		return;
+	key = established_key(&packet->flow);
+	found = established_flows.lookup(&key);
+	if (established_over(&key, packet->tcp_flags)) {
+		if (found && packet->tcp_flags & TCP_SYN)
+			established_remove(&key);
+		return;
+	}
+	if (found && found->passed != found->asked)
+		found->passed = found->asked;
+	if (!found && fast_flow_passed(&key) && established_has_way(skb))
+		established_flows.insert(&key, &candidate);
+}

@@ -1,0 +1,99 @@
+/*
+ * First packets to a backend's own address, which mostly stay as they are. Among them are those from
+ * outside that begin connections of the fast path, on the backend's node: those that another node
+ * has masqueraded, which made them of connections to a NodePort. They are not translated here.
+ * But netfilter has to see all of their packets or none, or it takes an answer for the beginning of
+ * a connection of the pod's own, and a CNI's rules give that another source. So they take the fast
+ * path as a whole, and for that they get a pair of entries that change nothing: all that holds for a
+ * connection through a NodePort (path/fast/fast_path.h) holds for them. Unlike fingerprints
+ * (maps/fast_flows.h), entries are not lost while a connection lasts.
+ *
+ * Only a SYN begins one, so never UDP: a first datagram may be forged, and the pod's answer to it
+ * looks like one of a flow that the pod itself has begun. Only from a port of a masquerade: of these
+ * the programs know which ones netfilter has for translations of its own, as of a hostPort
+ * (path/first/netfilter_ports.h).
+ *
+ * Whatever is missing, room, route or guard, leaves a connection to the stack, from its SYN on.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/wire.h"
+#include "maps/connections.h"
+#include "maps/endpoints.h"
+#include "maps/netfilter_flows.h"
+#include "maps/settings.h"
+#include "path/fast/fast_path.h"
+#include "path/marks.h"
+#include "path/packet.h"
+#include "path/pod_netns.h"
+#include "path/schedule/backend_select.h"
+
+/* True if a first packet that stays as it is may get such entries. */
+static inline bool untranslated_possible(const struct settings *settings, struct packet *packet)
+{
+	struct flow flow = packet->flow;
+
+	flow.hook = 0;
+	return flow.protocol == PROTO_TCP && !packet->fragment && !settings->settling &&
+	       is_masquerade_port(settings, flow.source_port) &&
+	       from_outside(settings, packet, &packet->flow) &&
+	       endpoint_known(&flow.destination, flow.destination_port, PROTO_TCP) &&
+	       !netfilter_flow_exists(&flow);
+}
+
+/*
+ * A first packet to a backend's own address. It stays as it is, unless a connection through a
+ * frontend already owns its 5-tuple; then it gets another source port.
+ */
+static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *settings,
+				  struct packet *packet)
+{
+	struct connection *owner;
+	struct flow reply;
+
+	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
+	owner = connection_find(&reply);
+	if (owner && pass_noted(skb, settings, &packet->flow)) {
+		packet->passes_egress = 1;
+		return VERDICT_NONE;
+	}
+	if (owner && connection_closed(owner)) {
+		/* The entries of a closed connection must not translate this one's replies. */
+		connection_remove(&reply, owner);
+		masquerade_remove(&packet->flow);
+		owner = NULL;
+	} else if (!owner) {
+		masquerade_forget(&packet->flow);
+	}
+	if (!owner && untranslated_possible(settings, packet)) {
+		packet->untranslated = 1;
+	} else if (!owner) {
+		packet->direct = endpoint_known(&packet->flow.destination,
+						packet->flow.destination_port,
+						packet->flow.protocol);
+		if (packet->direct)
+			netns_learn(skb, packet, true);
+		return VERDICT_NONE;
+	} else {
+		netns_learn(skb, packet, true);
+	}
+	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	packet->choice.backend.address = packet->flow.destination;
+	packet->choice.backend.port = packet->flow.destination_port;
+	return VERDICT_DNAT;
+}
+
+/* Remove the entries of such a connection, over by a packet of the server's side. */
+static inline void untranslated_clear(struct packet *packet)
+{
+	struct connection *leaving;
+
+	if (packet->flow.hook != HOOK_INGRESS)
+		return;
+	packet->after = packet->flow;
+	packet->after.hook = HOOK_EGRESS;
+	leaving = connection_find(&packet->after);
+	if (leaving && leaving->outside == OUTSIDE_UNTRANSLATED)
+		connection_remove(&packet->after, leaving);
+}

@@ -1,0 +1,54 @@
+/*
+ * Connections that a process of this node opens to a frontend that is to answer by silence. A hook
+ * of the socket could only refuse them at once, so connect() lets them go on (socket/lb.h), and
+ * their SYN is dropped where it leaves the node: as with kube-proxy, the client tries again until
+ * it gives up. What connect() refuses or translates never comes here, but for processes outside of
+ * the cgroup, whose packets are left alone.
+ */
+#pragma once
+
+#include "lib/address.h"
+#include "maps/frontends.h"
+#include "maps/settings.h"
+#include "maps/source_ranges.h"
+#include "path/packet.h"
+#include "path/schedule/backend_select.h"
+
+/*
+ * True if both addresses that the node may have for connect() are allowed: that of the packet, and
+ * the one that is taken for a socket that is not bound.
+ */
+static inline bool local_client_allowed(const struct settings *settings,
+					const struct packet *packet, __u32 service)
+{
+	const struct address *own = &settings->node_v4 + family_offset(&packet->flow.destination);
+
+	return source_allowed(service, &packet->flow.source) && source_allowed(service, own);
+}
+
+/* Return the verdict on the SYN of a process of this node; NONE if it may leave. */
+static inline int local_opening_verdict(const struct settings *settings, struct packet *packet)
+{
+	struct frontend_key key = {
+		.address = packet->flow.destination,
+		.port = packet->flow.destination_port,
+		.protocol = packet->flow.protocol,
+	};
+	struct frontend *frontend = frontends.lookup(&key);
+	int verdict = VERDICT_NONE;
+
+	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	if (!frontend) {
+		if (guard(&packet->flow.destination, &packet->choice.service) == VERDICT_DROP)
+			verdict = VERDICT_DROP;
+	} else {
+		packet->choice.service = frontend->service;
+		if (frontend->restricted &&
+		    !local_client_allowed(settings, packet, frontend->service))
+			verdict = VERDICT_FORBIDDEN;
+		else if (!frontend->node.size && !frontend->node.reject)
+			verdict = VERDICT_DROP;
+	}
+	choice_refused(&packet->choice, verdict);
+	return verdict;
+}

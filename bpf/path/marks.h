@@ -1,0 +1,123 @@
+/*
+ * Marks that a packet carries from one hook to another, in its field `tc_index`: the stack leaves
+ * that alone, and nothing but a few retired queueing disciplines reads it. (The packet's mark and
+ * its control block are used by others, or overwritten.)
+ *
+ * Unknown connections: a packet from the middle of a connection through a frontend that these
+ * programs do not know may be of a connection that netfilter translates, made by another proxy.
+ * That shows only after routing. So ingress lets it pass with a mark, and egress refuses a marked
+ * packet that is still addressed to a frontend.
+ *
+ * Passes: one packet may pass ingress twice: by a VLAN on a bridge and the bridge's port, by a
+ * macvlan and the interface under it. At its second pass a translated packet looks like a direct
+ * one to the backend, with the 5-tuple of a connection through a frontend. So what is translated at
+ * ingress carries a mark, made of its new flow and of this node, which survives on the way.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "maps/connections.h"
+#include "maps/settings.h"
+#include "path/packet.h"
+
+/* What egress does with such a packet. The values have no pattern and differ in the last bit. */
+#define UNKNOWN_RESET 0xb5f2
+#define UNKNOWN_DROP 0xb5f3
+
+static inline bool unknown_marked(const struct __sk_buff *skb)
+{
+	return (skb->tc_index | 1) == UNKNOWN_DROP;
+}
+
+#define PASS_MARK_BITS 0xffc0 /* the others stay: Cilium has flags there */
+
+static inline void mark_write(struct __sk_buff *skb, __u16 mark)
+{
+	skb->tc_index = (skb->tc_index & ~PASS_MARK_BITS) | mark;
+}
+
+static inline bool mark_is(const struct __sk_buff *skb, __u16 mark)
+{
+	return (skb->tc_index & PASS_MARK_BITS) == mark;
+}
+
+static inline __u16 pass_mark(const struct settings *settings, const struct flow *flow)
+{
+	__u32 mix = flow->source.words[3] ^ flow->destination.words[3] ^
+		    (__u32)settings->netns_cookie * 0x85ebca6b;
+
+	mix ^= (__u32)flow->source_port << 16 | flow->destination_port;
+	mix *= 0x9e3779b1;
+	/* Never UNKNOWN_RESET or UNKNOWN_DROP. */
+	return (mix >> 16 & PASS_MARK_BITS & 0x3fff) | 0x4000;
+}
+
+/* Mark a packet of ingress that becomes `routed`. */
+static inline void pass_note(struct __sk_buff *skb, const struct settings *settings,
+			     const struct flow *routed)
+{
+	mark_write(skb, pass_mark(settings, routed));
+}
+
+/* True if a packet of this flow was translated to it at another interface. */
+static inline bool pass_noted(struct __sk_buff *skb, const struct settings *settings,
+			      const struct flow *flow)
+{
+	return mark_is(skb, pass_mark(settings, flow));
+}
+
+/*
+ * A packet of the fast path passes egress where it leaves this node. There is nothing left to do
+ * for it, which this mark says. (Never one of the marks above.)
+ */
+static inline __u16 egress_done_mark(const struct settings *settings)
+{
+	return ((__u32)settings->netns_cookie * 0x9e3779b1 >> 16 & PASS_MARK_BITS) | 0xc000;
+}
+
+static inline void egress_done_note(struct __sk_buff *skb, const struct settings *settings)
+{
+	mark_write(skb, egress_done_mark(settings));
+}
+
+static inline bool egress_done(const struct __sk_buff *skb, const struct settings *settings)
+{
+	return mark_is(skb, egress_done_mark(settings));
+}
+
+/*
+ * A masqueraded packet may pass egress twice. At its second pass it looks like one of the node
+ * itself (path/first/netfilter_ports.h), but for this mark. (Never one of the marks above.)
+ */
+static inline __u16 masqueraded_mark(const struct settings *settings)
+{
+	return ((__u32)settings->netns_cookie * 0x9e3779b1 >> 16 & PASS_MARK_BITS & 0x3fff) |
+	       0x8000;
+}
+
+static inline void masqueraded_note(struct __sk_buff *skb, const struct settings *settings)
+{
+	mark_write(skb, masqueraded_mark(settings));
+}
+
+static inline bool masqueraded_noted(const struct __sk_buff *skb, const struct settings *settings)
+{
+	return mark_is(skb, masqueraded_mark(settings));
+}
+
+/* Mark a packet of a known connection, for its next pass. */
+static inline void pass_note_translated(struct __sk_buff *skb, const struct settings *settings,
+					const struct packet *packet,
+					const struct connection *connection)
+{
+	if (packet->flow.hook == HOOK_INGRESS)
+		pass_note(skb, settings, &packet->after);
+	else if (!connection->reply)
+		masqueraded_note(skb, settings);
+}
+
+/* A packet that comes back, from a pod that forwards it, has the mark of its way to the pod. */
+static inline void egress_done_forget(struct __sk_buff *skb)
+{
+	mark_write(skb, 0);
+}

@@ -1,0 +1,89 @@
+/*
+ * STEP_ATTEMPT: a packet of a connection whose attempt to open is watched, because its Service ejects
+ * endpoints that fail. The step comes before STEP_ESTABLISHED until it is known how the attempt ends.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/wire.h"
+#include "maps/backend_outcomes.h"
+#include "maps/backends.h"
+#include "maps/connections.h"
+#include "maps/counters.h"
+#include "maps/quarantined.h"
+#include "maps/settings.h"
+#include "path/conn/attempts.h"
+#include "path/packet.h"
+#include "path/tail_calls.h"
+
+#define SYN_AGAIN_MS 200 /* kernels wait for a second; two copies of one come sooner */
+
+static inline void attempt_succeed(struct connection *connection, struct connection *other)
+{
+	if (connection->watched != WATCHED_FAILED)
+		outcome_note(connection->counters, 0, 1);
+	connection->watched = other->watched = WATCHED_NOT;
+}
+
+/*
+ * A connection is no trial any more: its backend answers, or the client has given up. (An answer
+ * that the client does not acknowledge must not keep others out: a flood of SYNs would.)
+ */
+static inline void attempt_release(struct connection *connection, struct connection *other)
+{
+	if (connection->watched != WATCHED_TRIAL)
+		return;
+	connection->watched = other->watched = WATCHED;
+	trial_release(connection->counters, connection->created);
+}
+
+/*
+ * The client sends its SYN again, to a backend that has not answered. Return the step that goes on
+ * with it: if the backend is in quarantine, the SYN opens a connection anew, to another one.
+ */
+static inline enum step attempt_again(struct packet *packet, struct connection *connection,
+				      struct connection *other)
+{
+	if (bpf_ktime_get_coarse_ns() - connection->created < SYN_AGAIN_MS * NS_PER_MS)
+		return STEP_ESTABLISHED;
+	attempt_fail(connection, other);
+	if (!is_quarantined(connection->counters))
+		return STEP_ESTABLISHED;
+	packet->reuse = REUSE_MOVED;
+	COUNT(connections_moved);
+	return STEP_FIRST;
+}
+
+/*
+ * Note what a packet says of an attempt: both sides' first ones, as connection_progress() has it.
+ * Return the step that goes on with it.
+ */
+static inline enum step attempt_follow(struct packet *packet, struct connection *connection)
+{
+	__u8 tcp_flags = packet->tcp_flags;
+	struct connection *other;
+	struct flow partner;
+
+	other = partner_find(&partner, &packet->flow, connection);
+	if (!other)
+		return STEP_ESTABLISHED;
+	if (connection->reply && tcp_flags & TCP_RST)
+		attempt_fail(connection, other);
+	else if (connection->reply || tcp_flags & TCP_RST)
+		attempt_release(connection, other);
+	else if (tcp_flags & TCP_SYN && !other->replied)
+		return attempt_again(packet, connection, other);
+	else if (!(tcp_flags & TCP_SYN) && other->replied)
+		attempt_succeed(connection, other);
+	return STEP_ESTABLISHED;
+}
+
+static inline int attempt_step(struct __sk_buff *skb, struct packet *packet)
+{
+	struct connection *connection = connection_find(&packet->flow);
+	enum step step = STEP_ESTABLISHED;
+
+	if (connection && connection->watched)
+		step = attempt_follow(packet, connection);
+	return tail_call(skb, step);
+}

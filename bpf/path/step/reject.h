@@ -1,0 +1,61 @@
+/*
+ * STEP_REJECT: refusing a packet. It becomes its own answer, a reset or an ICMP error, and goes back
+ * by the interface by which it came.
+ */
+#pragma once
+
+#include "lib/flow.h"
+#include "lib/wire.h"
+#include "maps/counters.h"
+#include "maps/icmp_limits.h"
+#include "maps/settings.h"
+#include "path/answer/answer.h"
+#include "path/answer/icmp_error.h"
+#include "path/answer/reset.h"
+#include "path/packet.h"
+
+/*
+ * Answer a packet of an unknown connection, which was about to leave, as the frontend would: the
+ * reset arrives by the interface by which the packet would have left. So netfilter sees it, and
+ * translates it back if it has translated the packet's source.
+ */
+static inline int reset_unknown(struct __sk_buff *skb, const struct packet *packet)
+{
+	skb->tc_index = 0;
+	if (!may_be_answered(skb, packet) || make_reset(skb, packet) ||
+	    (packet->l3 && swap_link_addresses(skb))) {
+		COUNT(dropped__reject_failed);
+		return TC_ACT_SHOT;
+	}
+	COUNT(rejected__unknown_connection);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/*
+ * Refuse: a SYN over IPv6 by a reset, see answer/reset.h, everything else by an ICMP error. Of those there
+ * is a limit, as in the kernel, and of resets there is none.
+ */
+static inline int reject(struct __sk_buff *skb, struct packet *packet)
+{
+	struct settings *settings = settings_get();
+	int error = -1;
+
+	if (packet->flow.hook == HOOK_EGRESS)
+		return reset_unknown(skb, packet);
+	if (!settings || !may_be_answered(skb, packet) || drop_tag(skb, packet))
+		return TC_ACT_SHOT;
+	if (!packet->v4 && packet->flow.protocol == PROTO_TCP && !packet->fragment)
+		error = make_reset(skb, packet);
+	if (error < 0) {
+		if (!icmp_may_be_sent(settings, &packet->flow.source, packet->v4)) {
+			COUNT(dropped__icmp_limited);
+			return TC_ACT_SHOT;
+		}
+		error = make_error(skb, packet);
+	}
+	if (error || (packet->l3 && swap_link_addresses(skb))) {
+		COUNT(dropped__reject_failed);
+		return TC_ACT_SHOT;
+	}
+	return bpf_redirect(skb->ifindex, 0);
+}

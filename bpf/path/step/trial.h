@@ -1,0 +1,20 @@
+/* STEP_TRIAL: a first packet that may be the trial of a backend. */
+#pragma once
+
+#include "maps/frontends.h"
+#include "path/packet.h"
+#include "path/schedule/backend_select.h"
+#include "path/tail_calls.h"
+
+/* Have a first packet try a backend that is on trial, if none other does. */
+static inline int first_packet_try(struct __sk_buff *skb, struct packet *packet)
+{
+	struct frontend_key asked = {
+		.address = packet->flow.destination,
+		.port = packet->flow.destination_port,
+		.protocol = packet->flow.protocol,
+	};
+
+	choose_trial(&asked, &packet->client, &packet->choice);
+	return tail_call(skb, STEP_OPEN);
+}
