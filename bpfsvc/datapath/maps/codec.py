@@ -1,28 +1,29 @@
 """Entries of the maps of Services as bytes, and back, by the names of their fields.
 
 The C structs say where a field is and how wide; the type of an entry
-(:mod:`bpfsvc.services.plans.registry`) says what it is in Python. They are brought together once,
-when the maps are opened, so that no map needs code of its own:
+(:mod:`bpfsvc.services.plans.registry`) says which Python value it is. An :class:`EntryCodec` joins
+both once, when the maps are opened, so that no map needs code of its own:
 
 * ``x_id`` of Python is ``x`` in C. A nested name may lack its beginning there:
   ``policies.pod.first`` is ``pod.first``. A key that is a plain number is named ``value``.
 * A :class:`Network` is an address and, under the name ``prefix``, the number of bits that count:
-  those of the network and of all fields between the prefix and it.
+  the bits of the network and of all fields between the prefix and the address.
 * Numbers named ``...port`` are in network order, texts end with zeros, a tuple is an array of
   32-bit numbers, a :class:`PlaceRun` and a :class:`CandidateRun` are written as they are, and
   padding is zero.
-* A value of which the entry names no field is zero; if it is a plain number, 1.
+* A value without any field of the entry is zero; if it is a plain number, 1.
 
-A hundred thousand entries are written at the start, so for each map the functions are put together
-as text and compiled, as ``collections.namedtuple`` does it; that halves the time.
+A hundred thousand entries are written at the start. So an entry is taken apart and put together by
+functions of the standard library that run in C (``attrgetter``, ``struct``, ``_make``).
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter, itemgetter
 from sys import intern
 from typing import Any, Generic, NamedTuple, get_type_hints
 
@@ -42,7 +43,10 @@ _PADDING = "zero"
 """The last part of the name of every padding field."""
 
 _SHARED = Policies
-"""Of these nearly all frontends have one of a few, so equal ones are made one object."""
+"""Nearly all frontends have one of a few policies, so equal policies become one object."""
+
+_Flat = tuple[Any, ...]
+"""The leaves of an entry, in the order of its type."""
 
 
 class EntryCodec(Generic[E]):
@@ -54,41 +58,49 @@ class EntryCodec(Generic[E]):
     encode_key: Callable[[Any], bytes]
     """Returns the bytes of what ``ServiceMap.key`` returns."""
 
-    def __init__(self, one: ServiceMap[E], layout: MapLayout) -> None:
+    def __init__(self, service_map: ServiceMap[E], layout: MapLayout) -> None:
         """Raise :class:`KernelError` if the layout is not one of such entries."""
-        key, value = _leaves(one, range(one.key_fields)), _leaves(one, range(len(one.fields)))
-        value = value[len(key) :]
+        name, leaves = service_map.name, list(_leaves(service_map.entry))
+        in_key = service_map.fields[: service_map.key_fields]
+        key = [leaf for leaf in leaves if leaf.path.partition(".")[0] in in_key]
+        value = leaves[len(key) :]
         if len(key) == 1:
             key = [key[0]._replace(names=(*key[0].names, _NUMBER))]
-        self._entry = one.entry
-        self._key = _Struct(f"the keys of map {one.name}", layout.key, key)
-        self._value = _Struct(f"the values of map {one.name}", layout.value, value)
-        is_number = not value and layout.value.names == (_NUMBER,)
-        constant = struct.pack("=I", 1) if is_number else bytes(layout.value.size)
-        names = self._key.functions("key") | self._value.functions("value")
-        pack_value = self._value.pack_text("value") if value else repr(constant)
-        pack_key = self._key.pack_text("key")
-        self.encode = eval(f"lambda entry: ({pack_key}, {pack_value})", names)
-        # A key of one field is that field; of several it begins as the entry does.
-        start = "entry[0]" if one.key_fields == 1 else "entry"
-        self.encode_key = eval(f"lambda key: {pack_key.replace(start, 'key')}", names)
+        self._key = _Struct(f"the keys of map {name}", layout.key, key)
+        self._value = _Struct(f"the values of map {name}", layout.value, value)
+        self._decode = self._key.decode + self._value.decode
+        self._entry = service_map.entry
+        self.encode = self._encoder(layout.value)
+        self.encode_key = self._key_encoder(service_map)
+
+    def _encoder(self, record: Record) -> Callable[[E], tuple[bytes, bytes]]:
+        pack_key, pack_value = self._key.packer(), self._value.packer()
+        if self._value.leaves:
+            return lambda entry: (pack_key(entry), pack_value(entry))
+        constant = struct.pack("=I", 1) if record.names == (_NUMBER,) else bytes(record.size)
+        return lambda entry: (pack_key(entry), constant)
+
+    def _key_encoder(self, service_map: ServiceMap[E]) -> Callable[[Any], bytes]:
+        """Return a function that packs the key of an entry that has no value."""
+        pack_key, make = self._key.packer(), service_map.make
+        nothing = (None,) * (len(service_map.fields) - service_map.key_fields)
+        if service_map.key_fields == 1:
+            return lambda key: pack_key(make((key, *nothing)))
+        return lambda key: pack_key(make((*key, *nothing)))
 
     def decode(self, items: Iterable[tuple[bytes, bytes]]) -> Iterator[E]:
         """Decode keys and values; equal policies among the entries become one object."""
-        names = self._key.functions("key") | self._value.functions("value")
-        leaves = self._key.unpack_texts("key") | self._value.unpack_texts("value")
-        text = _make_text(self._entry, "entry", leaves, names)
-        make = eval(f"lambda key, value: {text}", names)
-        unpack_key, unpack_value = self._key.codec.unpack, self._value.codec.unpack
-        if not self._value.fields:
-            return (make(unpack_key(key), ()) for key, _ in items)
-        return (make(unpack_key(key), unpack_value(value)) for key, value in items)
+        make = _maker(self._entry, self._decode)
+        unpack_key, unpack_value = self._key.unpacker(), self._value.unpacker()
+        if not self._value.leaves:
+            return (make(unpack_key(key)) for key, _ in items)
+        return (make(unpack_key(key) + unpack_value(value)) for key, value in items)
 
 
 class _Leaf(NamedTuple):
-    """A field of an entry that has one in the C struct.
+    """A field of an entry that is a field of the C struct, too.
 
-    ``path`` is the expression that reads it, ``names`` are those it may have in C.
+    ``path``: the attributes that lead to it, with dots. ``names``: what it may be called in C.
     """
 
     path: str
@@ -96,89 +108,96 @@ class _Leaf(NamedTuple):
     type: Any
 
 
-def _leaves(one: ServiceMap[Any], fields: Iterable[int]) -> list[_Leaf]:
-    """Return the leaves of some fields of a map's entries."""
-    starts = tuple(f"entry[{at}]" for at in fields)
-    return [leaf for leaf in _leaves_of(one.entry, "entry", ("",)) if leaf.path.startswith(starts)]
-
-
-def _leaves_of(kind: Any, path: str, starts: tuple[str, ...]) -> Iterator[_Leaf]:
+def _leaves(kind: Any, path: str = "", starts: tuple[str, ...] = ("",)) -> Iterator[_Leaf]:
     """Yield the leaves of a type in order. ``starts``: how their names may begin in C."""
     hints = get_type_hints(kind)
-    for at, field in enumerate(kind._fields):
-        inner, place = hints[field], f"{path}[{at}]"
+    for field in kind._fields:
+        inner, at = hints[field], f"{path}{field}"
         names = tuple(start + field.removesuffix("_id") for start in starts)
         if inner is Network:
-            yield _Leaf(f"{place}[0]", names, bytes)
-            yield _Leaf(f"{place}[1]", (_PREFIX,), Network)
+            yield _Leaf(f"{at}.address", names, bytes)
+            yield _Leaf(f"{at}.bits", (_PREFIX,), Network)
         elif hasattr(inner, "_fields"):
-            yield from _leaves_of(inner, place, (*(f"{name}." for name in names), ""))
+            yield from _leaves(inner, f"{at}.", (*(f"{name}." for name in names), ""))
         else:
-            yield _Leaf(place, names, inner)
+            yield _Leaf(at, names, inner)
 
 
-class _Field(NamedTuple):
-    """A field of the C struct that is packed: its leaf and the functions to and from it."""
-
-    leaf: _Leaf
-    encode: Callable[[Any], Any] | None
-    decode: Callable[[Any], Any] | None
+_Convert = Callable[[Any], Any]
 
 
 class _Struct:
-    """The struct of a key or a value, and its fields that are not padding."""
+    """The struct of a key or a value. ``leaves``: in the order of the entry."""
 
-    def __init__(self, what: str, record: Record, leaves: list[_Leaf]) -> None:
-        self.fields: list[_Field] = []
+    def __init__(self, what: str, record: Record, leaves: Sequence[_Leaf]) -> None:
+        self.leaves = leaves
+        self._order: list[int] = []
+        """For each field of the struct that is packed, the index of its leaf."""
+        self._encode: list[tuple[int, _Convert]] = []
+        self.decode: list[_Convert | None] = [None] * len(leaves)
+        """For each leaf what converts it after it is unpacked, if it needs that."""
         formats = []
         for name, kind in record.fields:
-            leaf = next((one for one in leaves if name and name in one.names), None)
-            if leaf is None:
+            at = next((at for at, leaf in enumerate(leaves) if name and name in leaf.names), None)
+            if at is None:
                 formats.append(f"{struct.calcsize('=' + kind)}x")
                 continue
-            self.fields.append(_Field(leaf, *_conversions(record, name, kind, leaf.type)))
+            encode, self.decode[at] = _conversions(record, name, kind, leaves[at].type)
+            self._encode += [(len(self._order), encode)] if encode else []
+            self._order.append(at)
             formats.append(kind)
         named = [name for name in record.names if name.rpartition(".")[2] != _PADDING]
-        if len(self.fields) != len(leaves) or (leaves and len(named) != len(leaves)):
+        if len(self._order) != len(leaves) or (leaves and len(named) != len(leaves)):
             raise KernelError(
                 f"the layout of {what} is {', '.join(record.names)}; expected "
                 f"{', '.join(leaf.names[0] for leaf in leaves)}",
                 "the installed C sources and this version of bpfsvc do not belong together",
             )
-        self.codec = struct.Struct("=" + "".join(formats))
+        self._codec = struct.Struct("=" + "".join(formats))
 
-    def functions(self, what: str) -> dict[str, Any]:
-        """Return all functions that the texts need, by the names they have there."""
-        found: dict[str, Any] = {f"pack_{what}": self.codec.pack}
-        for at, field in enumerate(self.fields):
-            found[f"encode_{what}{at}"] = field.encode
-            found[f"decode_{what}{at}"] = field.decode
-        return found
+    def packer(self) -> Callable[[Any], bytes]:
+        """Return a function that packs the leaves of an entry."""
+        pack, conversions = self._codec.pack, self._encode
+        paths = [self.leaves[at].path for at in self._order]
+        get = _tuple_getter(paths)
+        if not conversions:
+            return lambda entry: pack(*get(entry))
 
-    def pack_text(self, what: str) -> str:
-        """Return the expression that packs the fields of ``entry``."""
-        values = (
-            f"encode_{what}{at}({field.leaf.path})" if field.encode else field.leaf.path
-            for at, field in enumerate(self.fields)
-        )
-        return f"pack_{what}({', '.join(values)})"
+        def pack_converted(entry: Any) -> bytes:
+            values = [*get(entry)]
+            for at, convert in conversions:
+                values[at] = convert(values[at])
+            return pack(*values)
 
-    def unpack_texts(self, what: str) -> dict[str, str]:
-        """Return the expression for each leaf that finds it in the unpacked tuple ``what``."""
-        return {
-            field.leaf.path: f"decode_{what}{at}({what}[{at}])" if field.decode else f"{what}[{at}]"
-            for at, field in enumerate(self.fields)
-        }
+        return pack_converted
+
+    def unpacker(self) -> Callable[[bytes], _Flat]:
+        """Return a function from bytes to the leaves in the order of the entry."""
+        unpack, order = self._codec.unpack, self._order
+        if order == sorted(order):
+            return unpack
+        reorder = itemgetter(*map(order.index, range(len(order))))
+        return lambda data: reorder(unpack(data))
+
+
+def _tuple_getter(paths: Sequence[str]) -> Callable[[Any], _Flat]:
+    """Return the function from an entry to the attributes at ``paths``."""
+    if len(paths) > 1:
+        return attrgetter(*paths)
+    if not paths:
+        return lambda _: ()
+    get = attrgetter(*paths)
+    return lambda entry: (get(entry),)
 
 
 def _conversions(
     record: Record, name: str, kind: str, of_type: Any
-) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
+) -> tuple[_Convert | None, _Convert | None]:
     """Return what a field needs before it is packed and after it is unpacked, if anything."""
     if of_type is Network:
-        names = [each for each, _ in record.fields]
+        names = [field for field, _ in record.fields]
         between = record.fields[names.index(_PREFIX) + 1 : -1]
-        bits = 8 * struct.calcsize("=" + "".join(each for _, each in between))
+        bits = 8 * struct.calcsize("=" + "".join(kind for _, kind in between))
         return lambda value: value + bits, lambda value: value - bits
     if of_type is str:
         return str.encode, lambda value: intern(value.rstrip(b"\0").decode(errors="replace"))
@@ -192,27 +211,40 @@ def _conversions(
     return None, None
 
 
-def _make_text(kind: Any, path: str, leaves: dict[str, str], names: dict[str, Any]) -> str:
-    """Return the expression that makes a value of a type; the functions it needs go to ``names``.
+def _maker(kind: Any, decode: Sequence[_Convert | None]) -> Callable[[_Flat], Any]:
+    """Return a function from the unpacked leaves of a type to a value of the type.
 
-    ``leaves`` has the expression for each leaf by its path.
+    ``decode``: the conversion of each leaf, if it needs one.
     """
-    hints = get_type_hints(kind)
-    places = {field: f"{path}[{at}]" for at, field in enumerate(kind._fields)}
-    if kind is _SHARED:
-        within = {at: text for at, text in leaves.items() if at.startswith(path)}
-        numbered = {at: f"flat[{number}]" for number, at in enumerate(within)}
-        text = ", ".join(_field_text(hints[f], places[f], numbered, names) for f in kind._fields)
-        names[kind.__name__] = kind
-        names["share"] = lru_cache(maxsize=None)(
-            eval(f"lambda flat: {kind.__name__}({text})", names)
-        )
-        return f"share(({', '.join(within.values())}))"
-    text = ", ".join(_field_text(hints[f], places[f], leaves, names) for f in kind._fields)
-    names[kind.__name__] = kind
-    return f"{kind.__name__}({text})"
+    hints, start = get_type_hints(kind), 0
+    make: Callable[[Iterable[Any]], Any] = kind._make
+    conversions: list[tuple[int, _Convert]] = []
+    nested: list[tuple[slice, Callable[[_Flat], Any]]] = []
+    for field in kind._fields:
+        size = _size(hints[field])
+        leaves = slice(start, start + size)
+        if hasattr(hints[field], "_fields"):
+            nested.append((leaves, _maker(hints[field], decode[leaves])))
+        elif convert := decode[start]:
+            conversions.append((start, convert))
+        start += size
+    if not nested and not conversions:
+        return make
+    nested.reverse()  # so that the slices of those before it hold
+
+    def make_converted(flat: _Flat) -> Any:
+        values = [*flat]
+        for at, convert in conversions:
+            values[at] = convert(values[at])
+        for leaves, make_inner in nested:
+            values[leaves] = (make_inner(flat[leaves]),)
+        return make(values)
+
+    return lru_cache(maxsize=None)(make_converted) if kind is _SHARED else make_converted
 
 
-def _field_text(kind: Any, path: str, leaves: dict[str, str], names: dict[str, Any]) -> str:
-    is_nested = hasattr(kind, "_fields")
-    return _make_text(kind, path, leaves, names) if is_nested else leaves[path]
+def _size(kind: Any) -> int:
+    """Return the number of leaves of a type."""
+    if not hasattr(kind, "_fields"):
+        return 1
+    return sum(map(_size, get_type_hints(kind).values()))
