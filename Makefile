@@ -81,8 +81,16 @@ help:
 demo: $(VENV)/installed-demo
 	@$(PATIENCE) $(PYTHON) -m bpfsvc.devtools.demo $(ARGS)
 
-test: lint | compared
-	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
+# What is compiled for the agents and the packet tests, once for all sandboxes: a directory of each run that
+# only root can write, because an agent uses no other. It is compiled beside lint.
+COMPILED = $(eval COMPILED := $$(shell mktemp -d))$(COMPILED)
+
+test: $(VENV)/installed-test | compared
+	@$(PYTHON) -m bpfsvc.datapath.loader.shipped $(COMPILED) >/dev/null & compiler=$$!; \
+	make --no-print-directory lint && wait "$$compiler" || \
+	{ status=$$?; wait; rm -rf $(COMPILED); exit "$$status"; }
+	@export BPFSVC_LAB_COMPILED=$(COMPILED); trap 'rm -rf $(COMPILED)' EXIT; \
+	$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.installation import install
 from bpfsvc.datapath.loader.source import CSource, load
-from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.devtools.lab import sandbox
 from tests.packets.node import SIZES, Node
 
@@ -41,20 +41,10 @@ def put(cache: Path, source: CSource, data: bytes) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of compiled programs after the first boot of a version."""
+def compiled() -> bytes:
+    """The bytecode of the sources, compiled once for all tests of a run."""
     sandbox.require()
-    directory = tmp_path_factory.mktemp("var") / "lib" / "cache"
-    root = PinRoot(sandbox.BPF_ROOT / "first-boot")
-    messages: list[str] = []
-    install(root, SOURCE, messages.append, directory).pinned.close()
-    root.remove()
-    assert messages == []
-    return directory
-
-
-@pytest.fixture(scope="session")
-def compiled(cache: Path) -> bytes:
-    """What the compiler makes of the sources."""
-    (file,) = cache.iterdir()
+    file = sandbox.COMPILED / f"{SOURCE.code_digest}.bytecode"
+    if not file.exists():
+        put(sandbox.COMPILED, SOURCE, compile_source(SOURCE))
     return file.read_bytes()

@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 
 from bpfsvc.devtools.lab import sandbox
-from tests.packets.cached_node import cache, compiled
+from tests.packets.cached_node import compiled
 from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
 from tests.packets.loads import HALF_OPEN, Loaded
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.uplink import Uplink, uplink
 
-__all__ = ["cache", "compiled"]
+__all__ = ["compiled"]
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,9 @@ UNLIMITED = 0xFFFFFFFF
 
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
-SIZES = Sizes(max_connections=4096, max_new_connections=4096, max_direct_flows=4096)
+SIZES = Sizes(
+    max_backends=16383, max_connections=4096, max_new_connections=4096, max_direct_flows=4096
+)
 
 HOOKS = {"ingress": 1, "egress": 2}
 """As bpf/lib/flow.h numbers them."""
@@ -69,15 +71,14 @@ class Node:
     def __init__(self, directory: Path, source: CSource | None = None) -> None:
         self.root = PinRoot(directory)
         self.load(source or load(SIZES))
-        self.ids = Ids(65536)
+        self.ids = Ids(SIZES.max_backends)
         self.applied_state = AppliedState()
         self.interface = socket.if_nametoindex("lo")
         self.reset()
 
     def load(self, source: CSource) -> None:
         """Load a build beside the pinned one, if any, and take over the entries of that one."""
-        cache = sandbox.ROOT / "programs"
-        self._use(install(self.root, source, print, cache, DEFAULT_PROGRAMS))
+        self._use(install(self.root, source, print, sandbox.COMPILED, DEFAULT_PROGRAMS))
 
     def _use(self, installation: Installation) -> None:
         self.installation = installation
@@ -94,30 +95,28 @@ class Node:
             *("netfilter_flows", "established_flows", "backend_outcomes", "quarantined"),
             "masquerade_choices",
         ):
-            found = self.pinned.map(name)
-            found.delete_many([key for key, _ in found.items()])
-        loads = self.pinned.map("backend_loads")
-        nothing = bytes(loads.value_size)
-        loads.update_many((key, nothing) for key, value in loads.items() if value != nothing)
-        for name in ("direct_flows", "fast_flows"):
-            fingerprints = self.pinned.map(name)
-            fingerprints.update_many(
-                [
-                    (struct.pack("=I", position), bytes(fingerprints.value_size))
-                    for position in range(fingerprints.max_entries)
-                ]
-            )
+            entries = self.pinned.map(name)
+            entries.delete_many([key for key, _ in entries.items()])
+        for name in ("backend_loads", "direct_flows", "fast_flows"):
+            self._fill_with_zeros(name)
         for name in ("counters", "destinations"):
             found = self.pinned.map(name)
             found.update(bytes(4), bytes(found.value_size))
         self.fill_filter(0)
         self.half_open(0)
-        self.ids = Ids(65536)
+        self.ids = Ids(SIZES.max_backends)
         self.applied_state = AppliedState()
         self.pinned.map("icmp_total").update(bytes(4), bytes(8))
         self.hardware_address(LINK.dst)
         self.settings()
         self.masquerade_address("192.168.50.11", "fd50::11")
+
+    def _fill_with_zeros(self, name: str) -> None:
+        """Make all elements of an array zero; cheap if they are."""
+        array = self.pinned.map(name)
+        if any(block.values.strip(b"\0") for block in array.blocks(array.max_entries)):
+            zeros = bytes(array.value_size)
+            array.update_many((key, zeros) for key, _ in array.items())
 
     def half_open(self, pairs: int) -> None:
         """Set the programs' count of pairs that are not established."""

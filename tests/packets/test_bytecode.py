@@ -31,8 +31,9 @@ STACK, ADD = 10, 0x07
 
 
 @pytest.fixture(scope="module")
-def loaded(cache: Path) -> Iterator[Node]:
+def loaded(compiled: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with programs from a file, instead of the node of all packet tests."""
+    cache = put(tmp_path_factory.mktemp("cache"), SOURCE, compiled).parent
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "run", never)
         node = CachedNode(sandbox.BPF_ROOT / "cached", cache)

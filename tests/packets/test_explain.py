@@ -28,7 +28,7 @@ Answers = dict[str, dict[str, Any]]
 def explain(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     sandbox.require()
-    kept = ["--cache", str(sandbox.ROOT / "explain")]
+    kept = ["--cache", str(sandbox.COMPILED)]
     command = [sys.executable, "-m", "bpfsvc", "explain", *kept, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -14,6 +14,7 @@ from bpfsvc.explain.question import question
 from bpfsvc.services.scheduling.schedulers import Schedule, Scheduler, lay_out
 from tests.packets.loads import WEIGHTS, Loaded
 from tests.packets.locality_model import A_DAY, Model, course
+from tests.packets.node import SIZES
 from tests.packets.packet import address_port
 from tests.packets.peers import address_of
 from tests.specification.ipvs_loads import Conns
@@ -296,7 +297,7 @@ def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(
     counted_ipv4: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(5)
-    numbers = random.sample(range(500, 60000), 3 * 65)
+    numbers = random.sample(range(500, SIZES.max_backends), 3 * 65)
     monkeypatch.setattr(counted_ipv4.node.ids, "take_counter", numbers.pop)
     lost = 0
     for _ in range(3):

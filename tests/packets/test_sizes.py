@@ -7,7 +7,6 @@ compiler of C would be asked to; what is loaded has to be the same.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from functools import cache
 from unittest.mock import patch
 
 import pytest
@@ -17,7 +16,6 @@ from bpfsvc.datapath.loader import source as sources
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
-from bpfsvc.devtools.lab import sandbox
 
 ODD = Sizes(
     max_services=77,
@@ -36,17 +34,15 @@ ODD = Sizes(
 """Every one is another number than all defaults."""
 
 
-@cache
-def compiled() -> Bytecode:
-    """Return what is compiled for all sizes."""
-    sandbox.require()
-    source = load(Sizes())
-    return Bytecode.decode(compile_source(source), source.code_digest)
+@pytest.fixture
+def build(compiled: bytes) -> Bytecode:
+    """What is compiled for all sizes."""
+    return Bytecode.decode(compiled, load(Sizes()).code_digest)
 
 
 @pytest.mark.slow
-def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes() -> None:
-    loaded = compiled().sized(load(ODD))
+def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Bytecode) -> None:
+    loaded = build.sized(load(ODD))
     numbers = {**ODD.defines(), "LAYOUT_BYTES": sources.LAYOUT_BYTES}
     with patch.object(CSource, "defines", property(lambda _: numbers)):
         source = load(ODD)
@@ -54,40 +50,40 @@ def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes() -> None:
     assert loaded.layout.maps == wanted.layout.maps
     assert loaded.layout.digest == load(ODD).digest
     # Sizes are in the code in known places only, so the code for other sizes is the same but there.
-    assert [one.code for one in compiled().programs] == [one.code for one in wanted.programs]
+    assert [one.code for one in build.programs] == [one.code for one in wanted.programs]
 
 
-def test_every_size_is_that_of_a_map() -> None:
+def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
     """A size that no map has would be one that nobody can set."""
-    entries = {one.max_entries for one in compiled().sized(load(ODD)).layout.maps.values()}
+    entries = {one.max_entries for one in build.sized(load(ODD)).layout.maps.values()}
     assert {getattr(ODD, one.name) for one in fields(Sizes)} <= entries
 
 
 @pytest.mark.parametrize(
     ("entries", "last"), [(1, 0), (2, 1), (1000, 511), (1024, 1023), (262144, 262143)]
 )
-def test_an_index_of_a_table_is_below_its_size(entries: int, last: int) -> None:
+def test_an_index_of_a_table_is_below_its_size(build: Bytecode, entries: int, last: int) -> None:
     """The mask in the instructions leaves as many entries as a power of two can."""
-    names = {name for one in compiled().programs for _, name in one.sizes}
+    names = {name for one in build.programs for _, name in one.sizes}
     assert names == set(sources.loaded_numbers(ODD))
-    sized = compiled().sized(load(replace(ODD, max_direct_flows=entries)))
+    sized = build.sized(load(replace(ODD, max_direct_flows=entries)))
     masks = {
         done.code[at : at + 4]
-        for one, done in zip(compiled().programs, sized.programs, strict=True)
+        for one, done in zip(build.programs, sized.programs, strict=True)
         for at, name in one.sizes
         if name == "mask_direct_flows"
     }
     assert masks == {last.to_bytes(4, "little")}
 
 
-def test_sizes_that_programs_calculate_with_are_written_into_their_instructions() -> None:
+def test_sizes_that_programs_calculate_with_are_written_into_their_instructions(
+    build: Bytecode,
+) -> None:
     """With these sizes every program that uses one differs, in one constant for each use."""
-    small = compiled().sized(load(replace(ODD, max_connections=64)))
-    large = compiled().sized(load(replace(ODD, max_connections=1 << 20)))
+    small = build.sized(load(replace(ODD, max_connections=64)))
+    large = build.sized(load(replace(ODD, max_connections=1 << 20)))
     used = 0
-    for one, lesser, greater in zip(
-        compiled().programs, small.programs, large.programs, strict=True
-    ):
+    for one, lesser, greater in zip(build.programs, small.programs, large.programs, strict=True):
         places = [at for at, name in one.sizes if name == "max_connections"]
         for at in places:
             assert lesser.code[at : at + 4] == (64).to_bytes(4, "little")

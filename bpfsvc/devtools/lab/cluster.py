@@ -241,7 +241,7 @@ class LabCluster:
             *self._supply.flags(node.name),
             # Compiled once for all agents of a run, unless they are of another build.
             "--cache",
-            str(sandbox.ROOT / "cache"),
+            str(sandbox.COMPILED),
             "--cgroup-root",
             str(self._cgroup_root or node.cgroup),
             "--hostname-override",

@@ -36,6 +36,8 @@ ROOT = Path("/run/bpfsvc-lab")
 BPF_ROOT = ROOT / "bpf"
 CGROUP_ROOT = ROOT / "cgroup"
 NETNS_ROOT = Path("/run/netns")
+COMPILED = Path(os.environ.get("BPFSVC_LAB_COMPILED") or ROOT / "cache")
+"""Compiled programs. ``make test`` names one directory for the sandboxes of all its processes."""
 
 _MARKER = ROOT / "sandbox"
 _OWN_NETNS = Path("/proc/thread-self/ns/net")

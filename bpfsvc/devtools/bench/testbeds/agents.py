@@ -26,7 +26,7 @@ from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
 PODS = IPv4Network(CLUSTER_CIDRS[4])
 """The range of all pods."""
 
-CACHE = sandbox.ROOT / "cache"
+CACHE = sandbox.COMPILED
 """Of compiled programs, wherever the start of an agent is not what is measured."""
 
 _PATIENCE = 120.0
