@@ -95,8 +95,10 @@ test: $(VENV)/installed-test | compared
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
 slow: $(VENV)/installed-test $(KERNEL)/version | compared
-	@$(PYTEST) -m 'slow and not kubernetes' $(TESTS) $(KERNEL_TESTS) $(ARGS) \
+	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
+		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
+	@$(if $(KERNEL_TESTS),$(PYTEST) $(KERNEL_TESTS) $(ARGS))
 
 api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
