@@ -167,7 +167,7 @@ def _agent(config: Config, given: Mapping[str, object]) -> Agent:
         files = ManifestSource(config.manifests)
         return Agent(config, files, servers, recorder, _guard(config), prepare)
     from bpfsvc.kube.apiserver import ApiServerSource
-    from bpfsvc.kube.connection import connect
+    from bpfsvc.kube.client.connection import connect
 
     connection = connect(config.kubeconfig, config.master, user_agent=f"bpfsvc/{__version__}")
     events = ApiEventRecorder(connection, config.node_name)

@@ -126,7 +126,7 @@ def _source(config: Config) -> Source:
 
         return ManifestSource(config.manifests)
     from bpfsvc.kube.apiserver import ApiServerSource
-    from bpfsvc.kube.connection import connect
+    from bpfsvc.kube.client.connection import connect
 
     agent = f"bpfsvc/{__version__}"
     connection = connect(config.kubeconfig, config.master, user_agent=agent)

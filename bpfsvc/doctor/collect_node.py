@@ -377,7 +377,7 @@ def _in_environment() -> str:
 
 def _server(kubeconfig: Path | None, master: str) -> str:
     # Imported here: the library takes half a second, and most checks do not need it.
-    from bpfsvc.kube.connection import connect
+    from bpfsvc.kube.client.connection import connect
 
     return connect(kubeconfig, master, user_agent="bpfsvc-doctor").server
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from bpfsvc.kube import requests
-from bpfsvc.kube.connection import ApiConnection
+from bpfsvc.kube.client.connection import ApiConnection
 from bpfsvc.kube.connection_status import ConnectionState, ConnectionStatus
 from bpfsvc.kube.deltas import Update, batch_of
 from bpfsvc.kube.errors import ApiError

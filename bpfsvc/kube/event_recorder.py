@@ -27,7 +27,7 @@ from bpfsvc.kube.errors import CONFLICT, FORBIDDEN, NOT_FOUND, TOO_MANY_REQUESTS
 
 if TYPE_CHECKING:
     # An agent that reads manifests does without this module's 20 MB.
-    from bpfsvc.kube.connection import ApiConnection
+    from bpfsvc.kube.client.connection import ApiConnection
 
 STARTING = "Starting"
 FAILED_HEALTHZ = "FailedToStartProxierHealthcheck"

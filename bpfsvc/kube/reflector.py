@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from bpfsvc.kube.connection import ApiConnection
+from bpfsvc.kube.client.connection import ApiConnection
 from bpfsvc.kube.connection_status import ConnectionStatus
 from bpfsvc.kube.deltas import Identity, Update
 from bpfsvc.kube.errors import (

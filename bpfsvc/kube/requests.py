@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bpfsvc.kube import decoding, object_tracker, stream
-from bpfsvc.kube.connection import READ_SECONDS, ApiConnection, Response
+from bpfsvc.kube.client.connection import READ_SECONDS, ApiConnection, Response
 from bpfsvc.kube.decoding import Event
 from bpfsvc.kube.errors import ApiError, InvalidResponse, Refused
 from bpfsvc.kube.object_tracker import Found

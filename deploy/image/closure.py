@@ -178,7 +178,7 @@ def module_names(package: ModuleType) -> Iterator[str]:
 
 def import_connections() -> None:
     """Make a connection to an API server in each way, to import what that needs."""
-    from bpfsvc.kube.connection import connect
+    from bpfsvc.kube.client.connection import connect
     from bpfsvc.kube.source import SourceUnavailable
 
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
-from bpfsvc.kube.connection import connect
+from bpfsvc.kube.client.connection import connect
 from bpfsvc.kube.errors import Refused, Unreachable
 from tests.kube.following import put_cluster, status
 
