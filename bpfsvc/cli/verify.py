@@ -18,8 +18,8 @@ from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.tables import write_tables
+from bpfsvc.migration.decisions import Decisions
 from bpfsvc.migration.verify.comparison import Difference, differences, persistent
-from bpfsvc.migration.verify.decisions import Decisions
 from bpfsvc.migration.verify.maps import read_maps
 from bpfsvc.migration.verify.reading import LAYOUTS, Rules, read_rules
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.doctor.check_established import established_objections, established_obstacles
-from bpfsvc.doctor.check_fast_path import fast_path_objections, fast_path_obstacles
-from bpfsvc.doctor.check_others import check_others
-from bpfsvc.doctor.collect_others import (
+from bpfsvc.doctor.check.established import established_objections, established_obstacles
+from bpfsvc.doctor.check.fast_path import fast_path_objections, fast_path_obstacles
+from bpfsvc.doctor.check.others import check_others
+from bpfsvc.doctor.collect.others import (
     ForwardingRules,
     collect_others,
     fast_path_facts,
@@ -27,7 +27,7 @@ from bpfsvc.doctor.collect_others import (
 )
 from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
-from bpfsvc.migration.kube_proxy.commands import run
+from bpfsvc.migration.netfilter.tools import run
 
 
 def refuse_beside_others(pin_root: Path, devices: Sequence[str] = ()) -> None:

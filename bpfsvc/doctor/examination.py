@@ -15,10 +15,14 @@ from bpfsvc.config.bpfsvc_v1alpha1 import (
 )
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.doctor import check_fast_path, check_node, check_others, collect_node, collect_others
-from bpfsvc.doctor.check_firewall import check_firewall
-from bpfsvc.doctor.collect_firewall import collect_firewall
-from bpfsvc.doctor.collect_listeners import collect_listeners
+from bpfsvc.doctor.check import fast_path as check_fast_path
+from bpfsvc.doctor.check import node as check_node
+from bpfsvc.doctor.check import others as check_others
+from bpfsvc.doctor.check.firewall import check_firewall
+from bpfsvc.doctor.collect import node as collect_node
+from bpfsvc.doctor.collect import others as collect_others
+from bpfsvc.doctor.collect.firewall import collect_firewall
+from bpfsvc.doctor.collect.ports import collect_ports
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
 from bpfsvc.inspect.reader import reading
@@ -53,9 +57,7 @@ def collect(plan: DoctorPlan) -> Facts:
         file_systems=collect_node.collect_file_systems(root, plan.cgroup_root),
         others=others,
         kube_proxy=collect_node.collect_kube_proxy(root, found),
-        ports=collect_node.collect_ports(
-            plan.masquerade_ports, plan.node_ports, collect_listeners(root)
-        ),
+        ports=collect_ports(plan.masquerade_ports, plan.node_ports, root),
         forwarding=collect_node.collect_forwarding(network, plan.devices, found.saved),
         api_server=collect_node.collect_api_server(plan.kubeconfig, plan.master, network, found),
         attach=plan.attach,

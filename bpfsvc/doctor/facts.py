@@ -9,11 +9,15 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
+from bpfsvc.base.address import family
 from bpfsvc.base.attachment import AttachMode
+from bpfsvc.base.networks import Network, contains
 from bpfsvc.base.ports import PortRange
-from bpfsvc.doctor.firewall_rules import PacketRule, Place
-from bpfsvc.migration.kube_proxy.rules import RulesTable
+from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.migration.kube_proxy.running import KubeProxyProcess
+from bpfsvc.migration.netfilter.iptables import RulesTable
+from bpfsvc.migration.netfilter.nftables import Chain
+from bpfsvc.services.entries import Frontend, Place
 
 # -- the node --------------------------------------------------------------------------------------
 
@@ -205,15 +209,6 @@ CNI_MASQUERADE_TABLE = "cni_plugins_masquerade"
 """The table of nftables of ``ipMasq`` of the CNI plugins bridge and ptp."""
 
 
-class NftChain(NamedTuple):
-    """A chain of nftables: its family (``ip``, ``inet``, ``netdev`` ...), table, name, priority."""
-
-    family: str
-    table: str
-    name: str
-    priority: int = 0
-
-
 class FastPathFacts(NamedTuple):
     """What inspects or changes forwarded packets, and would be bypassed by the fast path.
 
@@ -231,7 +226,7 @@ class FastPathFacts(NamedTuple):
     devices: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
     tables: tuple[tuple[str, RulesTable], ...] = ()
-    chains: tuple[NftChain, ...] = ()
+    chains: tuple[Chain, ...] = ()
     ipsec: int = 0
     unseen: tuple[str, ...] = ()
     pods: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -241,16 +236,89 @@ class FastPathFacts(NamedTuple):
     uplinks: tuple[str, ...] = ()
 
 
+class ServedFrontend(NamedTuple):
+    """A frontend of a Service.
+
+    ``addresses``: where it answers; those of the node for a NodePort. ``backends``: none if it has
+    none.
+    """
+
+    service: str
+    frontend: Frontend
+    addresses: tuple[bytes, ...]
+    backends: tuple[Place, ...] = ()
+
+
+class Match(NamedTuple):
+    """One condition on the destination; None and empty stand for any.
+
+    * ``ports``: ranges, both ends included. ``protocols``: names in capitals.
+    * ``original``: it looks at the destination that conntrack saw first.
+    """
+
+    networks: tuple[Network, ...] | None = None
+    ports: tuple[tuple[int, int], ...] | None = None
+    protocols: frozenset[str] = frozenset()
+    original: bool = False
+    negated: bool = False
+
+    @property
+    def names_destination(self) -> bool:
+        """True if it holds for some destinations only, which it names."""
+        return (self.networks is not None or self.ports is not None) and not self.negated
+
+    def covers(self, destination: Place, protocol: str) -> bool:
+        """True if it holds for a destination."""
+        address, port = destination
+        holds = (
+            (self.networks is None or any(contains(each, address) for each in self.networks))
+            and (self.ports is None or any(first <= port <= last for first, last in self.ports))
+            and (not self.protocols or protocol in self.protocols)
+        )
+        return holds != self.negated
+
+
+class PacketRule(NamedTuple):
+    """A rule of another program, with the conditions of the rules that lead to its chain.
+
+    ``where``: its table and hook; ``text``: as its tool prints it; ``family``: 4, 6, or 0 for both.
+    """
+
+    where: str
+    text: str
+    family: int
+    matches: tuple[Match, ...]
+
+    @property
+    def names_destination(self) -> bool:
+        """True if it is for some destinations only."""
+        return any(each.names_destination for each in self.matches)
+
+    def loses(self, served: ServedFrontend) -> bool:
+        """True if it applied to packets to a frontend, and does not to those to its endpoints."""
+        port, protocol = served.frontend.port, PROTOCOL_NAMES[served.frontend.protocol]
+        if not any(self._covers((address, port), protocol) for address in served.addresses):
+            return False
+        return not served.backends or not all(
+            self._covers(backend, protocol) for backend in served.backends
+        )
+
+    def _covers(self, destination: Place, protocol: str) -> bool:
+        if self.family not in (0, family(destination[0])):
+            return False
+        return all(each.covers(destination, protocol) for each in self.matches)
+
+
 class FirewallFacts(NamedTuple):
     """Rules that name a destination before it is translated, and the Services here.
 
-    * ``rules``: those of other programs. ``places``: the frontends; ``from_kube_proxy``: they are
-      those of kube-proxy's rules, as bpfsvc has written none yet.
+    * ``rules``: the rules of other programs. ``from_kube_proxy``: the frontends are kube-proxy's,
+      as bpfsvc has written none yet.
     * ``unseen``: what could not be read, a sentence each.
     """
 
     rules: tuple[PacketRule, ...] = ()
-    places: tuple[Place, ...] = ()
+    frontends: tuple[ServedFrontend, ...] = ()
     from_kube_proxy: bool = False
     unseen: tuple[str, ...] = ()
 

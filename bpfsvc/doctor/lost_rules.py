@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
-from bpfsvc.doctor.check_firewall import firewall_warning
-from bpfsvc.doctor.collect_firewall import collect_firewall
+from bpfsvc.doctor.check.firewall import firewall_warning
+from bpfsvc.doctor.collect.firewall import collect_firewall
 
 if __name__ == "__main__":
     print(firewall_warning(collect_firewall(read_network(), PinRoot(Path(sys.argv[1])))))

@@ -1,1 +1,1 @@
-"""Between kube-proxy and bpfsvc: compare their rules and decisions, remove what is left."""
+"""From kube-proxy to bpfsvc: compare their decisions, and remove kube-proxy's leftovers."""

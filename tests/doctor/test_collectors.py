@@ -6,21 +6,17 @@ import json
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.netlink.devices import Device, DeviceAddress, Interfaces
-from bpfsvc.doctor.collect_listeners import read_listeners
-from bpfsvc.doctor.collect_node import (
-    dropping_chains,
-    is_health_check,
-    is_service,
-    read_sockets,
-)
-from bpfsvc.doctor.collect_others import gateway_of
+from bpfsvc.doctor.collect.node import dropping_chains, is_service
+from bpfsvc.doctor.collect.others import gateway_of
+from bpfsvc.doctor.collect.ports import is_health_check, listeners_at, read_sockets
 from bpfsvc.doctor.facts import (
     ChainPolicy,
 )
 from bpfsvc.http.service_health import response
-from bpfsvc.migration.kube_proxy.commands import Flavour
 from bpfsvc.migration.kube_proxy.leftovers import Leftovers
-from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.nftables import read_listing
+from bpfsvc.migration.netfilter.tools import Flavour
 
 HEAD = "  sl  local_address rem_address   st tx:rx tr:when retrnsmt uid timeout inode\n"
 REST = "00000000:00000000 00:00000000 00000000     0        0 4711 1 ffff"
@@ -43,7 +39,10 @@ def test_listening_sockets_are_distinguished_from_connections() -> None:
         + f"   0: 0100007F:2810 00000000:0000 0A {REST}\n"
         + f"   1: 0100007F:2710 0100007F:1F90 01 {REST}\n"
     )
-    assert list(read_sockets(text)) == [(10256, True), (10000, False)]
+    assert [(each.port, each.listens) for each in read_sockets(text)] == [
+        (10256, True),
+        (10000, False),
+    ]
 
 
 def test_closed_connections_are_no_programs_that_use_a_port() -> None:
@@ -54,7 +53,7 @@ def test_closed_connections_are_no_programs_that_use_a_port() -> None:
         + "   1: 0100007F:2711 0100007F:1F90 05 0:0 03:00001751 00000000     0        0 0 3 ffff\n"
         + f"   2: 0100007F:2712 0100007F:1F90 01 {REST}\n"
     )
-    assert list(read_sockets(text)) == [(10002, False)]
+    assert [(each.port, each.listens) for each in read_sockets(text)] == [(10002, False)]
 
 
 def test_a_health_check_of_a_service_is_known_by_its_answer() -> None:
@@ -69,6 +68,10 @@ def test_a_health_check_of_a_service_is_known_by_its_answer() -> None:
     assert not is_health_check(None)
 
 
+def listeners(address: str, protocol: str, text: str) -> list[str]:
+    return list(listeners_at({pack(address)}, protocol, read_sockets(text)))
+
+
 def test_listeners_at_cluster_ips_are_found_and_no_other_sockets() -> None:
     """As the kernel of a little-endian machine prints them."""
     text = (
@@ -78,13 +81,17 @@ def test_listeners_at_cluster_ips_are_found_and_no_other_sockets() -> None:
         f"   2: 00000000:0035 00000000:0000 07 {REST}\n"
         f"   3: 0A14FEA9:0035 00000000:0000 07 {REST}\n"
     )
-    assert list(read_listeners(text, "udp", {pack("10.96.0.10")})) == ["udp 10.96.0.10 port 53"]
+    assert list(listeners_at({pack("10.96.0.10")}, "udp", read_sockets(text))) == [
+        "udp 10.96.0.10 port 53"
+    ]
     text = (
         f"{HEAD}"
         "   0: 000096FD000000000000000010000000:0035"
         f" 00000000000000000000000000000000:0000 0A {REST}\n"
     )
-    assert list(read_listeners(text, "tcp", {pack("fd96::10")})) == ["tcp fd96::10 port 53"]
+    assert list(listeners_at({pack("fd96::10")}, "tcp", read_sockets(text))) == [
+        "tcp fd96::10 port 53"
+    ]
 
 
 def test_dropping_chains_of_nftables_are_found_except_those_of_iptables() -> None:
@@ -99,7 +106,9 @@ def test_dropping_chains_of_nftables_are_found_except_those_of_iptables() -> Non
         {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward",
             "policy": "drop"}},
         {"chain": {"family": "ip", "table": "fw", "name": "jump"}}]}"""
-    assert list(dropping_chains(listed)) == [ChainPolicy("the policy of chain inet fw f", 0)]
+    assert list(dropping_chains(read_listing(listed))) == [
+        ChainPolicy("the policy of chain inet fw f", 0)
+    ]
 
 
 NAT = """*nat

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.doctor import collect_others
-from bpfsvc.doctor.check_established import (
+from bpfsvc.doctor.check.established import (
     established_objections,
     established_obstacles,
     nft_each_packet,
 )
-from bpfsvc.doctor.check_fast_path import check_fast_path
-from bpfsvc.doctor.collect_others import ForwardingRules
-from bpfsvc.doctor.facts import FastPathFacts, NftChain
+from bpfsvc.doctor.check.fast_path import check_fast_path
+from bpfsvc.doctor.collect import others
+from bpfsvc.doctor.collect.others import ForwardingRules
+from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
-from bpfsvc.migration.kube_proxy import commands
+from bpfsvc.migration.netfilter import tools
+from bpfsvc.migration.netfilter.nftables import Chain, Listing, read_listing
 from tests.doctor.test_fast_path import masquerading, plain, ruled
 
 ACCEPT_ESTABLISHED = "FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
@@ -32,7 +33,7 @@ HARMLESS = {
     "kube-router": ruled("FORWARD -j KUBE-POD-FW-ABC", "KUBE-POD-FW-ABC -j REJECT"),
     "Weave": ruled("FORWARD -j WEAVE-NPC", "WEAVE-NPC -j DROP"),
     "kube-proxy's iptables": ruled("KUBE-SERVICES -j KUBE-SVC-ABC", table="nat"),
-    "filters of nftables": FastPathFacts(chains=(NftChain("inet", "guard", "fwd"),)),
+    "filters of nftables": FastPathFacts(chains=(Chain("inet", "guard", "fwd"),)),
     "a masquerade between pods": masquerading("10.244.1.0/24"),
     "one that shortens the segments of a connection to be": ruled(
         "FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"
@@ -175,25 +176,25 @@ NFT_FORBIDDEN = {
 }
 
 
-def listed(rules: list[list[dict[str, Any]]]) -> str:
-    """Return the text of a table with these rules in ``fwd``, and a queue in another chain."""
+def listed(rules: list[list[dict[str, Any]]]) -> Listing:
+    """Return a table with these rules in ``fwd``, and a queue in another chain."""
     made = [{"rule": {"chain": "fwd", "expr": expr}} for expr in rules]
     made += [{"rule": {"chain": "other", "expr": [QUEUE]}}]
-    return json.dumps({"nftables": [{"metainfo": {}}, {"table": {}}, *made]})
+    return read_listing(json.dumps({"nftables": [{"metainfo": {}}, *made]}))
 
 
 @pytest.mark.parametrize("rules", NFT_HARMLESS.values(), ids=NFT_HARMLESS)
 def test_nftables_rules_about_whole_connections_are_no_obstacle(
     rules: list[list[dict[str, Any]]],
 ) -> None:
-    assert list(nft_each_packet(listed(rules), ["fwd"])) == []
+    assert nft_each_packet(listed(rules), ["fwd"]) == ""
 
 
 @pytest.mark.parametrize("rules", NFT_FORBIDDEN.values(), ids=NFT_FORBIDDEN)
 def test_nftables_rules_that_have_to_see_each_packet_are_found(
     rules: list[list[dict[str, Any]]],
 ) -> None:
-    assert list(nft_each_packet(listed(rules), ["fwd"]))
+    assert nft_each_packet(listed(rules), ["fwd"])
 
 
 @pytest.mark.parametrize("each_packet", [True, False])
@@ -209,9 +210,9 @@ def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_pack
         asked.append(" ".join(words[2:]))
         return json.dumps({"nftables": [{"chain": place | hook}] if "chains" in words else []})
 
-    monkeypatch.setattr(collect_others, "_iptables_rules", lambda *_: ForwardingRules())
+    monkeypatch.setattr(others, "_iptables_rules", lambda *_: ForwardingRules())
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(commands, "run", run)
-    found = collect_others.read_nft_rules(each_packet=each_packet)
+    monkeypatch.setattr(tools, "run", run)
+    found = others.read_nft_rules(each_packet=each_packet)
     assert [each.table for each in found.chains] == ["policies"]
     assert asked == ["list chains", *["list table inet policies"] * each_packet]

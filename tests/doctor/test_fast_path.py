@@ -21,11 +21,12 @@ from bpfsvc.datapath.netlink.devices import (
 from bpfsvc.datapath.netlink.route_rules import Rule, unfollowed, unfollowed_rules
 from bpfsvc.datapath.netlink.xfrm import read_counts
 from bpfsvc.devtools.lab.namespace import Namespace
-from bpfsvc.doctor.check_fast_path import check_fast_path, fast_path_objections
-from bpfsvc.doctor.collect_others import read_chains
-from bpfsvc.doctor.facts import FastPathFacts, NftChain
+from bpfsvc.doctor.check.fast_path import check_fast_path, fast_path_objections
+from bpfsvc.doctor.collect.others import filtering_chains
+from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
-from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.nftables import Chain, read_listing
 
 KUBE_PROXY = """*filter
 :INPUT ACCEPT [0:0]
@@ -96,9 +97,7 @@ HARMLESS = {
         "CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE",
         table="nat",
     )._replace(pods=(ip_network("10.244.0.0/16"),)),
-    "what iptables made in nftables": ruled()._replace(
-        chains=(NftChain("ip", "filter", "FORWARD"),)
-    ),
+    "what iptables made in nftables": ruled()._replace(chains=(Chain("ip", "filter", "FORWARD"),)),
     "interfaces of pods": plain(devices=frozenset({"eth0", "cni0", "veth1234"})),
 }
 
@@ -122,19 +121,19 @@ GUARDED = {
     ),
     "one that iptables cannot read": (ruled("FORWARD -p tcp"), "only nft understands"),
     "chains of nft named as those of iptables": (
-        plain(chains=(NftChain("ip", "filter", "FORWARD"),)),
+        plain(chains=(Chain("ip", "filter", "FORWARD"),)),
         "ip filter FORWARD",
     ),
     "one at another place than those of iptables": (
-        ruled()._replace(chains=(NftChain("ip", "filter", "FORWARD", 10),)),
+        ruled()._replace(chains=(Chain("ip", "filter", "FORWARD", 10),)),
         "ip filter FORWARD",
     ),
     "those of IPv6, where those of IPv4 can be read": (
-        ruled()._replace(chains=(NftChain("ip6", "filter", "FORWARD"),)),
+        ruled()._replace(chains=(Chain("ip6", "filter", "FORWARD"),)),
         "ip6 filter FORWARD",
     ),
     "a CNI's masquerade by nftables": (
-        FastPathFacts(chains=(NftChain("inet", "cni_plugins_masquerade", "postrouting"),)),
+        FastPathFacts(chains=(Chain("inet", "cni_plugins_masquerade", "postrouting"),)),
         "masquerades between pods",
     ),
     "a policy that drops": (ruled(policy="DROP"), "policy of FORWARD"),
@@ -147,13 +146,13 @@ GUARDED = {
         "AWS",
     ),
     "a filter of nftables": (
-        FastPathFacts(chains=(NftChain("inet", "guard", "fwd"),)),
+        FastPathFacts(chains=(Chain("inet", "guard", "fwd"),)),
         "inet guard fwd",
     ),
     "a CNI's masquerade between pods": (masquerading("10.244.1.0/24"), "CNI-0123456789abcdef"),
     "one whose exceptions are no network": (masquerading("10.0.0.0/255.0.255.0"), "CNI-01234567"),
     "kube-proxy's nftables": (
-        FastPathFacts(chains=(NftChain("ip", "kube-proxy", "filter-forward"),)),
+        FastPathFacts(chains=(Chain("ip", "kube-proxy", "filter-forward"),)),
         "kube-proxy",
     ),
     "kube-proxy's iptables": (
@@ -205,12 +204,12 @@ def test_only_nftables_filters_of_forwarded_packets_count() -> None:
         {"chain": {"family": "inet", "table": "cni_plugins_masquerade", "name": "m", "type": "nat",
                    "hook": "postrouting", "prio": 0}},
         {"chain": {"family": "inet", "table": "a", "name": "plain"}}]}"""
-    assert list(read_chains(listed)) == [
-        NftChain("inet", "a", "f"),
-        NftChain("netdev", "b", "x"),
-        NftChain("bridge", "b", "z"),
-        NftChain("bridge", "b", "o"),
-        NftChain("inet", "cni_plugins_masquerade", "m"),
+    assert [chain[:3] for chain in filtering_chains(read_listing(listed))] == [
+        ("inet", "a", "f"),
+        ("netdev", "b", "x"),
+        ("bridge", "b", "z"),
+        ("bridge", "b", "o"),
+        ("inet", "cni_plugins_masquerade", "m"),
     ]
 
 

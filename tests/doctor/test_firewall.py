@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from bpfsvc.doctor.check_firewall import check_firewall, firewall_warning
-from bpfsvc.doctor.facts import FirewallFacts
+from bpfsvc.base.address import pack
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.doctor.check.early_rules import read_iptables, read_nftables, set_names
+from bpfsvc.doctor.check.firewall import check_firewall, firewall_warning
+from bpfsvc.doctor.facts import FirewallFacts, PacketRule, ServedFrontend
 from bpfsvc.doctor.finding import Level
-from bpfsvc.doctor.firewall_iptables import read_iptables, set_names
-from bpfsvc.doctor.firewall_nftables import read_nftables
-from bpfsvc.doctor.firewall_rules import PacketRule, Place
-from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.nftables import read_listing
+from bpfsvc.services.entries import Frontend, frontend_text
+from tests.migration.values import place
 
-POD = ("10.244.1.11", 8080)
-NODEPORT = Place("prod/web:http", "nodeport:30080/TCP", ("192.168.50.11",), 30080, "TCP", (POD,))
-BALANCED = Place(
-    "prod/shop:https", "80.11.12.20:443/TCP", ("80.11.12.20",), 443, "TCP", (("10.244.1.12", 443),)
-)
-V6 = Place(
-    "prod/web:http",
-    "[2001:db8:80::20]:443/TCP",
-    ("2001:db8:80::20",),
-    443,
-    "TCP",
-    (("fd44::11", 8443),),
-)
+
+def served(service: str, frontend: str, backend: str, *addresses: str) -> ServedFrontend:
+    asked = place(frontend.removesuffix("/TCP"))
+    answers = tuple(map(pack, addresses)) or (asked[0],)
+    return ServedFrontend(service, Frontend(*asked, PROTOCOLS["TCP"]), answers, (place(backend),))
+
+
+NODEPORT = served("prod/web:http", "0.0.0.0:30080/TCP", "10.244.1.11:8080", "192.168.50.11")
+BALANCED = served("prod/shop:https", "80.11.12.20:443/TCP", "10.244.1.12:443")
+V6 = served("prod/web:http", "[2001:db8:80::20]:443/TCP", "[fd44::11]:8443")
 PLACES = (NODEPORT, BALANCED, V6)
 SETS = {"blocked": ["80.11.12.0/24"], "pairs": ["192.168.50.11,tcp:30080"], "others": ["10.9.0.1"]}
 
@@ -45,10 +47,11 @@ def lost(rules: tuple[PacketRule, ...]) -> set[str]:
     """Return the frontends that the findings name."""
     found = list(check_firewall(FirewallFacts(rules, PLACES)))
     warnings = [each for each in found if each.level is Level.WARNING]
-    return {one.frontend for one in PLACES if any(one.frontend in each.text for each in warnings)}
+    texts = (frontend_text(each.frontend) for each in PLACES)
+    return {text for text in texts if any(text in each.text for each in warnings)}
 
 
-NAMED, VIP = {NODEPORT.frontend}, {BALANCED.frontend}
+NAMED, VIP, BALANCED_V6 = ({frontend_text(each.frontend)} for each in (NODEPORT, BALANCED, V6))
 
 LOST = {
     "a NodePort": (iptables("PREROUTING -p tcp -m tcp --dport 30080 -j DROP"), NAMED),
@@ -81,7 +84,7 @@ LOST = {
         iptables("PREROUTING -m set --match-set pairs dst,dst -j DROP"),
         NAMED,
     ),
-    "IPv6": (iptables("PREROUTING -p tcp --dport 443 -j DROP", family=6), {V6.frontend}),
+    "IPv6": (iptables("PREROUTING -p tcp --dport 443 -j DROP", family=6), BALANCED_V6),
     "conntrack's original port, in any chain": (
         iptables("FORWARD -p tcp -m conntrack --ctorigdstport 30080 -j DROP", table="filter"),
         NAMED,
@@ -104,6 +107,7 @@ KEPT = {
     "a set that has none of them": iptables("PREROUTING -m set --match-set others dst -j DROP"),
     "a set of sources": iptables("PREROUTING -m set --match-set blocked src -j DROP"),
     "NodeLocal DNSCache": iptables("PREROUTING -d 80.11.12.20/32 -p tcp -j CT --notrack"),
+    "a mask with holes": iptables("PREROUTING -d 80.11.0.20/255.255.0.255 -j DROP"),
     "a chain that no rule calls": iptables("GUARD -d 80.11.12.20/32 -j DROP"),
     "a rule behind DNAT": iptables("FORWARD -p tcp --dport 30080 -j DROP", table="filter"),
     "kube-proxy's": iptables(
@@ -154,7 +158,7 @@ def nftables(
         {"rule": {**own, "chain": "early", "handle": 7, "expr": rule}},
     ]
     text = "table inet guard {\n\tchain early { # handle 1\n\t\tthe rule # handle 7\n\t}\n}\n"
-    return tuple(read_nftables({"nftables": listed}, text))
+    return tuple(read_nftables(read_listing(json.dumps({"nftables": listed})), text))
 
 
 def match(left: object, right: object, op: str = "==") -> dict[str, object]:

@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
     def report(self) -> dict[str, Any]:
         """Return the page of shadow mode."""
-        status, body = http_request(self.node, "127.0.0.1", PORT, "/bpfsvc/migration/shadow")
+        status, body = http_request(self.node, "127.0.0.1", PORT, "/bpfsvc/shadow")
         assert status == 200
         found: dict[str, Any] = json.loads(body)
         return found

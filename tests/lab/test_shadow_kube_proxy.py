@@ -138,7 +138,7 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
 
             def report() -> dict[str, Any]:
                 found: dict[str, Any] = json.loads(
-                    http_request(node, "127.0.0.1", 10276, "/bpfsvc/migration/shadow")[1]
+                    http_request(node, "127.0.0.1", 10276, "/bpfsvc/shadow")[1]
                 )
                 return found
 

@@ -19,7 +19,7 @@ from bpfsvc.datapath.loader.source import CSource, directory, load
 from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab import sandbox
-from bpfsvc.doctor.collect_others import is_bpfsvc
+from bpfsvc.doctor.collect.others import is_bpfsvc
 from tests.packets.node import SIZES, Node
 from tests.packets.packet import same
 from tests.packets.peers import ALL_PEERS, Peers

@@ -1,4 +1,4 @@
 """``bpfsvc cleanup --kube-proxy``: find and remove exactly what kube-proxy left in the kernel.
 
-May import datapath and all rooms below it.
+May import migration.netfilter, datapath and all rooms below them.
 """

@@ -1,9 +1,9 @@
 """The names of kube-proxy's chains, sets, tables and devices, in all its modes.
 
-The names are those of kubernetes/kubernetes: ``pkg/proxy/iptables/proxier.go``, ``pkg/proxy/ipvs/``
-(``proxier.go``, ``ipset.go``), ``pkg/proxy/nftables/proxier.go``, and of the userspace mode that
-was removed in 1.26. The kubelet keeps chains of its own whose names begin alike (KUBE-FIREWALL,
-KUBE-IPTABLES-HINT, KUBE-KUBELET-CANARY), and so do network policy controllers (KUBE-ROUTER-...,
+kubernetes/kubernetes has the names: ``pkg/proxy/iptables/proxier.go``, ``pkg/proxy/ipvs/``
+(``proxier.go``, ``ipset.go``), ``pkg/proxy/nftables/proxier.go``, and the userspace mode that was
+removed in 1.26. Names of the kubelet's own chains begin alike (KUBE-FIREWALL, KUBE-IPTABLES-HINT,
+KUBE-KUBELET-CANARY), and so do names of network policy controllers (KUBE-ROUTER-...,
 KUBE-POD-FW-..., sets KUBE-SRC-..., KUBE-DST-...): a name that is not listed here belongs to
 another program.
 """
@@ -12,65 +12,32 @@ from __future__ import annotations
 
 MARK_MASQUERADE = "KUBE-MARK-MASQ"
 MASQUERADE = "KUBE-POSTROUTING"
-"""The chain that marks, and the one that masquerades what is marked: neither works alone."""
+"""The chain that marks packets, and the chain that masquerades them: neither works alone."""
 
 FORWARD = "KUBE-FORWARD"
 """Accepts the traffic of Services where the policy of FORWARD is DROP."""
 
 _CHAINS = frozenset(
     {
-        "KUBE-SERVICES",
-        "KUBE-EXTERNAL-SERVICES",
-        "KUBE-NODEPORTS",
-        MASQUERADE,
-        MARK_MASQUERADE,
-        "KUBE-MARK-DROP",
-        FORWARD,
-        "KUBE-PROXY-FIREWALL",
-        "KUBE-PROXY-CANARY",
+        *("KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", MASQUERADE, MARK_MASQUERADE),
+        *("KUBE-MARK-DROP", FORWARD, "KUBE-PROXY-FIREWALL", "KUBE-PROXY-CANARY"),
         # ipvs
-        "KUBE-NODE-PORT",
-        "KUBE-LOAD-BALANCER",
-        "KUBE-SOURCE-RANGES-FIREWALL",
-        "KUBE-IPVS-FILTER",
-        "KUBE-IPVS-OUT-FILTER",
+        *("KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL"),
+        *("KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER"),
         # userspace, and before chains were per Service
-        "KUBE-PORTALS-CONTAINER",
-        "KUBE-PORTALS-HOST",
-        "KUBE-NODEPORT-CONTAINER",
-        "KUBE-NODEPORT-HOST",
-        "KUBE-NODEPORT-NON-LOCAL",
+        *("KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER"),
+        *("KUBE-NODEPORT-HOST", "KUBE-NODEPORT-NON-LOCAL"),
     }
 )
 
-_CHAINS_OF_SERVICES = (
-    "KUBE-SVC-",
-    "KUBE-SVL-",
-    "KUBE-SEP-",
-    "KUBE-FW-",
-    "KUBE-XLB-",
-    "KUBE-EXT-",
-)
+_CHAINS_OF_SERVICES = tuple(f"KUBE-{kind}-" for kind in ("SVC", "SVL", "SEP", "FW", "XLB", "EXT"))
 
 _SETS = frozenset(
     {
-        "LOOP-BACK",
-        "CLUSTER-IP",
-        "EXTERNAL-IP",
-        "EXTERNAL-IP-LOCAL",
-        "LOAD-BALANCER",
-        "LOAD-BALANCER-LOCAL",
-        "LOAD-BALANCER-FW",
-        "LOAD-BALANCER-SOURCE-IP",
-        "LOAD-BALANCER-SOURCE-CIDR",
-        "NODE-PORT-TCP",
-        "NODE-PORT-LOCAL-TCP",
-        "NODE-PORT-UDP",
-        "NODE-PORT-LOCAL-UDP",
-        "NODE-PORT-SCTP-HASH",
-        "NODE-PORT-LOCAL-SCTP-HASH",
-        "HEALTH-CHECK-NODE-PORT",
-        "IPVS-IPS",
+        *("LOOP-BACK", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "HEALTH-CHECK-NODE-PORT"),
+        *("LOAD-BALANCER", "LOAD-BALANCER-LOCAL", "LOAD-BALANCER-FW", "LOAD-BALANCER-SOURCE-IP"),
+        *("LOAD-BALANCER-SOURCE-CIDR", "NODE-PORT-TCP", "NODE-PORT-LOCAL-TCP", "NODE-PORT-UDP"),
+        *("NODE-PORT-LOCAL-UDP", "NODE-PORT-SCTP-HASH", "NODE-PORT-LOCAL-SCTP-HASH", "IPVS-IPS"),
     }
 )
 
@@ -99,14 +66,9 @@ def _names_of_sets(prefix: str) -> dict[str, str]:
 
 
 SETS = {4: _names_of_sets("KUBE-"), 6: _names_of_sets("KUBE-6-")}
-"""By family: the names of sets -> the same without what they begin with, and not cut off."""
+"""By family: the names of sets -> the same without the prefix, and not cut off."""
 
 
 def is_set(name: str) -> bool:
     """True if an ipset is kube-proxy's."""
     return any(name in of_family for of_family in SETS.values())
-
-
-def flavour_text(name: str, family: int) -> str:
-    """Return how a flavour of iptables (``nft``, ``legacy``) is named to a reader."""
-    return f"iptables ({name}), IPv{family}"

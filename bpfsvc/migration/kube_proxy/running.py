@@ -1,6 +1,6 @@
 """Find out whether kube-proxy still runs in this network namespace, and would write rules again.
 
-Its process shows it, where processes can be seen: a container sees those of the node only with
+Its process shows it, where processes can be seen: a container sees the node's processes only with
 ``hostPID``, and k3s, microk8s and others run kube-proxy inside a process of another name. Its
 metrics server shows it as well: ``/proxyMode`` answers with the mode. (bpfsvc answers there too,
 for programs that expect it; it sends its name in the ``Server`` header.)
@@ -25,7 +25,8 @@ _PROC = Path("/proc")
 class KubeProxyProcess(NamedTuple):
     """What is known of a running kube-proxy.
 
-    * ``processes``: their ids. ``sees_node``: True if all processes of the machine can be seen.
+    * ``processes``: the ids of its processes.
+    * ``sees_node``: True if all processes of the machine can be seen.
     * ``mode``: the answer of its metrics server, or "".
     """
 
@@ -45,13 +46,13 @@ class KubeProxyProcess(NamedTuple):
 
 
 def find_kube_proxy(*, agent_runs: bool = False) -> KubeProxyProcess:
-    """Return what is known. ``agent_runs``: a metrics server without a name may be bpfsvc's."""
+    """Look for kube-proxy. ``agent_runs``: a metrics server without a name may be bpfsvc's."""
     mode = _ask_mode(unnamed_is_ours=agent_runs)
     return KubeProxyProcess(tuple(_processes()), _sees_node(), mode)
 
 
 def is_kube_proxy(name: str, arguments: list[str]) -> bool:
-    """True if the name of a process and its command line are those of kube-proxy."""
+    """True if a process of this name and command line is kube-proxy."""
     program = arguments[0].rpartition("/")[2] if arguments else ""
     if program == "hyperkube":
         return "kube-proxy" in arguments[1:] or "proxy" in arguments[1:2]
@@ -59,14 +60,14 @@ def is_kube_proxy(name: str, arguments: list[str]) -> bool:
 
 
 def _processes() -> Iterator[int]:
-    """Yield those of this network namespace: a node may be a container beside others."""
+    """Yield kube-proxy's processes in this network namespace; a node may be a container."""
     own = (_PROC / "self/ns/net").stat().st_ino
-    for place in _PROC.glob("[0-9]*"):
+    for directory in _PROC.glob("[0-9]*"):
         try:
-            name = (place / "comm").read_text().strip()
-            arguments = os.fsdecode((place / "cmdline").read_bytes()).split("\0")
-            if is_kube_proxy(name, arguments) and (place / "ns/net").stat().st_ino == own:
-                yield int(place.name)
+            name = (directory / "comm").read_text().strip()
+            arguments = os.fsdecode((directory / "cmdline").read_bytes()).split("\0")
+            if is_kube_proxy(name, arguments) and (directory / "ns/net").stat().st_ino == own:
+                yield int(directory.name)
         except OSError:
             continue  # it has ended, or must not be read
 

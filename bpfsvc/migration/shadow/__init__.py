@@ -3,6 +3,6 @@
 Pure: objects and observed connections go in, differences come out. The agent's room follows the API
 server, the interfaces and netfilter (:mod:`bpfsvc.agent.shadow`).
 
-The rules are those of :mod:`bpfsvc.services`, whose entries are read here as the programs read them
-(``bpf/path/schedule/backend_select.h``). They are not written again.
+:mod:`bpfsvc.services` decides, as for the kernel. Its entries are read here as the programs read
+them (``bpf/path/schedule/backend_select.h``).
 """

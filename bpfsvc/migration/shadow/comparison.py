@@ -1,27 +1,28 @@
 """Compare a connection with what bpfsvc would have made of it.
 
-There may be several right answers: the state of the last seconds (:mod:`.history`), and clients
-whose class only their interface would tell. A connection that fits one of them is right. Where
-nothing can be decided, nothing is reported:
+There may be several right answers: each state of the last seconds (:mod:`.history`), and both
+classes of a client where only its interface would tell. A connection that fits one of them is
+right. Where nothing can be decided, nothing is reported:
 
 * a connection of the node itself has the same address, masqueraded or not;
 * the network (CNI) masquerades what pods send to addresses outside of the pod network, as well;
-* a packet for an endpoint at this node's own address never leaves it, so it is not masqueraded.
+* a packet for an endpoint at this node's own address never leaves the node, so it is not
+  masqueraded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from bpfsvc.base.address import endpoint_text, family
-from bpfsvc.base.networks import contains
 from bpfsvc.base.texts import list_text
+from bpfsvc.migration.decisions import Treatment, differing
 from bpfsvc.migration.shadow.affinity import Affinities
 from bpfsvc.migration.shadow.flow import Flow
 from bpfsvc.migration.shadow.history import History, ServedFrontend
 from bpfsvc.migration.shadow.node_view import NodeView
-from bpfsvc.services.entries import Backend, Frontend, Place, Policy
+from bpfsvc.services.entries import Frontend, Place
 
 KINDS = {
     "not_eligible": "kube-proxy chose a backend that bpfsvc would not choose",
@@ -34,6 +35,9 @@ KINDS = {
     "unknown_frontend": "kube-proxy translated it, bpfsvc knows no Service at this address",
 }
 """The kinds of differences, in words."""
+
+_REFUSALS = {"reject": "not_refused", "drop": "not_dropped"}
+"""The kinds of differences where bpfsvc has no backend, by its action."""
 
 _SHOWN = 5
 """Backends that a text names."""
@@ -53,7 +57,7 @@ class Comparison(NamedTuple):
 class _Candidate(NamedTuple):
     """One state that may have been in force: the node, the frontend if there is one, the client.
 
-    ``is_guard``: the frontend is that of all other ports of a cluster IP.
+    ``is_guard``: the frontend stands for all other ports of a cluster IP.
     """
 
     view: NodeView
@@ -62,15 +66,9 @@ class _Candidate(NamedTuple):
     client_class: str = "other"
 
     @property
-    def policy(self) -> Policy:
-        assert self.frontend
-        policy: Policy = getattr(self.frontend.policies, self.client_class)
-        return policy
-
-    @property
-    def eligible(self) -> dict[Place, Backend]:
-        assert self.frontend
-        return {one.place: one for one in self.frontend.eligible(self.client_class)}
+    def eligible(self) -> Collection[Place]:
+        """The backends that the client may be given."""
+        return self.frontend.eligible(self.client_class) if self.frontend else ()
 
 
 class Comparer:
@@ -85,20 +83,22 @@ class Comparer:
 
     def concerns(self, flow: Flow, now: float) -> bool:
         """True if the connection may be one to a Service; quick, for all that a node opens."""
-        return flow.is_translated or any(one.frontend for one in self._candidates(flow, now))
+        return flow.is_translated or any(state.frontend for state in self._candidates(flow, now))
 
     def compare(self, flow: Flow, seen: float) -> Comparison | None:
         """Compare a connection seen at ``seen``; None if it is not one to a Service."""
         candidates = [*self._candidates(flow, seen - self._seconds)]
-        kinds = [self._kind(flow, one) for one in candidates]
-        named = next((one.frontend for one in candidates if one.frontend), None)
+        kinds = [self._kind(flow, state) for state in candidates]
+        named = next((state.frontend for state in candidates if state.frontend), None)
         if named is None and not all(kinds):
             return None
         service = named.port[:2] if named else ("", "")
         if all(kinds):
             return Comparison(service, kinds[0], _text(flow, kinds[0], candidates[0]))
         fitting = [
-            one for one, kind in zip(candidates, kinds, strict=True) if one.frontend and not kind
+            state
+            for state, kind in zip(candidates, kinds, strict=True)
+            if state.frontend and not kind
         ]
         if fitting and self._breaks_affinity(flow, candidates, fitting[0], seen):
             return Comparison(service, "affinity", _text(flow, "affinity", fitting[0]))
@@ -109,22 +109,21 @@ class Comparer:
     def _candidates(self, flow: Flow, since: float) -> Iterator[_Candidate]:
         for view in self._history.views(since):
             for frontend, is_guard in self._frontends(view, flow, since):
-                for each in view.classes(flow.client[0]):
-                    yield _Candidate(view, frontend, is_guard, each)
+                for client_class in view.classes(flow.client[0]):
+                    yield _Candidate(view, frontend, is_guard, client_class)
 
     def _frontends(
         self, view: NodeView, flow: Flow, since: float
     ) -> Iterator[tuple[ServedFrontend | None, bool]]:
-        """Yield the frontends of the destination: its own, that of NodePorts, the guard, none."""
+        """Yield the frontends of the destination: its own, the NodePort, the guard, none."""
         address, port = flow.asked
         for frontend in view.frontends(address, port, flow.protocol):
             moments = self._history.moments(frontend, since)
-            yield from ((one, False) for one in moments if one)
+            yield from ((served, False) for served in moments if served)
             if None not in moments:
                 return
-        yield from (
-            (one, one is not None) for one in self._history.moments(Frontend.rest(address), since)
-        )
+        for served in self._history.moments(Frontend.rest(address), since):
+            yield served, served is not None
 
     # -- differences --
 
@@ -135,23 +134,16 @@ class Comparer:
             return "unknown_frontend" if self._is_of_kube_proxy(flow, candidate.view) else ""
         if self._may_pass(flow, candidate):
             return ""
-        if served.policies.restricted and not any(
-            contains(one, flow.client[0]) for one in served.owner.ranges
-        ):
-            return "not_dropped"
-        if not candidate.policy.size:
-            return "not_refused" if candidate.policy.reject else "not_dropped"
-        if not flow.is_translated:
-            return "not_translated"
-        backend = candidate.eligible.get(flow.backend)
-        if backend is None:
-            return "not_eligible"
-        return _masquerade_kind(flow, candidate, backend)
+        bpfsvc = served.treatment(candidate.client_class, flow.client, flow.backend)
+        kube_proxy, bpfsvc = _as_seen(flow, candidate, bpfsvc)
+        for what in differing(kube_proxy, bpfsvc, one_connection=True):
+            return _kind_of(what, kube_proxy.action, bpfsvc.action)
+        return ""
 
     def _may_pass(self, flow: Flow, candidate: _Candidate) -> bool:
         """True if bpfsvc and kube-proxy are known to differ, or both leave the packet as it is.
 
-        In mode iptables other ports of a cluster IP are no concern of kube-proxy's. An address that
+        In mode iptables kube-proxy does not care for other ports of a cluster IP. An address that
         the node itself holds, as NodeLocal DNSCache does, is left to its listener.
         """
         if flow.is_translated:
@@ -163,7 +155,7 @@ class Comparer:
         )
 
     def _is_of_kube_proxy(self, flow: Flow, view: NodeView) -> bool:
-        """True if only kube-proxy can have translated it. hostPorts and others do that, too."""
+        """True if only kube-proxy can have translated it; hostPorts translate, too."""
         address, port = flow.asked
         if not flow.is_translated:
             return False
@@ -180,35 +172,48 @@ class Comparer:
             return False
         client, port = flow.client[0], served.port
         seconds = min(
-            one.frontend.policies.affinity_seconds if one.frontend else 0 for one in candidates
+            state.frontend.policies.affinity_seconds if state.frontend else 0
+            for state in candidates
         )
         last = self._affinities.last(port, client, seconds, seen)
         self._affinities.note(port, client, flow.backend, seen)
         return (
             last is not None
             and last != flow.backend
-            and all(one.frontend and last in one.eligible for one in candidates)
+            and all(state.frontend and last in state.eligible for state in candidates)
         )
 
 
-def _masquerade_kind(flow: Flow, candidate: _Candidate, backend: Backend) -> str:
-    view, client = candidate.view, flow.client[0]
-    if view.is_own(client):
-        return ""
-    hairpin = backend.hairpin and backend.address == client
-    expected = (candidate.policy.masquerade or hairpin) and not view.is_own(backend.address)
-    if expected == flow.is_masqueraded:
-        return ""
-    if expected:
-        return "not_masqueraded"
+def _as_seen(flow: Flow, candidate: _Candidate, bpfsvc: Treatment) -> tuple[Treatment, Treatment]:
+    """Return kube-proxy's and bpfsvc's treatment, alike where a connection does not show which."""
+    view, client, kube_proxy = candidate.view, flow.client[0], flow.treatment
+    backend = flow.backend[0]
+    if not kube_proxy.backends or not bpfsvc.backends:
+        return kube_proxy, bpfsvc
+    if view.is_own(backend):
+        bpfsvc = bpfsvc._replace(action="forward")
     may_be_pod = candidate.client_class == "pod" or not view.knows_pods(family(client))
-    return "" if may_be_pod and not view.is_pod(backend.address) else "masqueraded"
+    may_be_of_cni = kube_proxy.action == "masquerade" and may_be_pod and not view.is_pod(backend)
+    if view.is_own(client) or may_be_of_cni:
+        kube_proxy = kube_proxy._replace(action=bpfsvc.action)
+    return kube_proxy, bpfsvc
+
+
+def _kind_of(what: str, kube_proxy: str, bpfsvc: str) -> str:
+    """Return the kind of a difference; ``kube_proxy`` and ``bpfsvc`` are the actions."""
+    if what == "backends":
+        return "not_eligible"
+    if bpfsvc in _REFUSALS:
+        return _REFUSALS[bpfsvc]
+    if kube_proxy == "pass":
+        return "not_translated"
+    return "not_masqueraded" if bpfsvc == "masquerade" else "masqueraded"
 
 
 def _text(flow: Flow, kind: str, candidate: _Candidate) -> str:
     chosen = f", to {endpoint_text(*flow.backend)}" if flow.is_translated else ""
     text = f"{flow}{chosen}: {KINDS[kind]}"
     if candidate.frontend and kind in ("not_eligible", "not_translated"):
-        places = [endpoint_text(*place) for place in candidate.eligible]
-        text += f" (eligible: {list_text(places, _SHOWN)})"
+        backends = [endpoint_text(*backend) for backend in candidate.eligible]
+        text += f" (eligible: {list_text(backends, _SHOWN)})"
     return text

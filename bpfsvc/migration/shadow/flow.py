@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.protocols import PROTOCOL_NAMES
+from bpfsvc.migration.decisions import Treatment
 from bpfsvc.services.entries import Place
 
 
 class Flow(NamedTuple):
     """A new connection. Addresses are packed, ports in host order, ``protocol`` is an IPPROTO.
 
-    * ``client``: who opened it, ``asked``: the address and port that the client sent to.
-    * ``backend``: who answers; ``asked`` itself if the destination was not translated.
+    * ``client``: the address and port that opened it; ``asked``: those that the client sent to.
+    * ``backend``: the address and port that answer; ``asked`` itself without a translation.
     * ``seen``: the source address that the backend sees.
     """
 
@@ -29,9 +30,12 @@ class Flow(NamedTuple):
         return self.backend != self.asked
 
     @property
-    def is_masqueraded(self) -> bool:
-        """True if the backend sees another address than the client's."""
-        return self.seen != self.client[0]
+    def treatment(self) -> Treatment:
+        """What kube-proxy did with the connection."""
+        if not self.is_translated:
+            return Treatment("pass")
+        action = "forward" if self.seen == self.client[0] else "masquerade"
+        return Treatment(action, frozenset({self.backend}))
 
     def __str__(self) -> str:
         name = PROTOCOL_NAMES.get(self.protocol, str(self.protocol))

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from bpfsvc.base.networks import contains
+from bpfsvc.migration.decisions import Treatment, action_of
 from bpfsvc.migration.shadow.node_view import NodeView
-from bpfsvc.services.entries import Backend, Frontend, Place, Policies, ServicePort
+from bpfsvc.services.entries import Backend, Frontend, Place, Policies, Policy, ServicePort
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.plan import Plan
@@ -30,10 +32,25 @@ class ServedFrontend(NamedTuple):
         """The service port that owns it."""
         return self.owner.port
 
-    def eligible(self, client_class: str) -> tuple[Backend, ...]:
-        """Return the backends that clients of a class may be given."""
+    def eligible(self, client_class: str) -> dict[Place, Backend]:
+        """Return the backends that clients of a class may be given, in the order of their slots."""
         first, size = getattr(self.policies, client_class)[:2]
-        return self.owner.backends()[first : first + size]
+        return {slot.place: slot for slot in self.owner.backends()[first : first + size]}
+
+    def treatment(self, client_class: str, client: Place, chosen: Place) -> Treatment:
+        """Return what bpfsvc does with a client that was given the backend ``chosen``.
+
+        A client outside of the source ranges is dropped, one that is its own backend masqueraded.
+        """
+        if self.policies.restricted and not any(
+            contains(network, client[0]) for network in self.owner.ranges
+        ):
+            return Treatment("drop")
+        eligible = self.eligible(client_class)
+        backend = eligible.get(chosen)
+        hairpin = backend is not None and backend.hairpin and backend.address == client[0]
+        policy: Policy = getattr(self.policies, client_class)
+        return Treatment(action_of(policy, hairpin=hairpin), frozenset(eligible))
 
 
 Moment = ServedFrontend | None
@@ -50,7 +67,7 @@ class History:
         self._former_views: deque[tuple[float, NodeView]] = deque()
         self._former: dict[Frontend, deque[tuple[float, Moment]]] = {}
         """For each frontend that changed: what it was, and until when; the latest last."""
-        self._places: frozenset[Place] | None = None
+        self._backends: frozenset[Place] | None = None
 
     def writer(self, now: float) -> Callable[[Plan], None]:
         """Return what the planner calls for a plan, in place of writing it to a kernel."""
@@ -72,7 +89,7 @@ class History:
                 del self._former[frontend]
 
     def views(self, since: float) -> list[NodeView]:
-        """Return the present view of the node and those that ended after ``since``."""
+        """Return the present view of the node and the views that ended after ``since``."""
         return [self._view, *_ended_after(self._former_views, since)]
 
     def moments(self, frontend: Frontend, since: float) -> list[Moment]:
@@ -80,26 +97,26 @@ class History:
         former = self._former.get(frontend, deque())
         return [self._present(frontend), *_ended_after(former, since)]
 
-    def is_backend(self, place: Place) -> bool:
+    def is_backend(self, address: Place) -> bool:
         """True for an endpoint of any Service."""
-        if self._places is None:
-            every = self._planner.applied_state.snapshot()
-            self._places = frozenset(each for one in every for each in one.counters())
-        return place in self._places
+        if self._backends is None:
+            ports = self._planner.applied_state.snapshot()
+            self._backends = frozenset(backend for port in ports for backend in port.counters())
+        return address in self._backends
 
     def _present(self, frontend: Frontend) -> Moment:
         owner = self._planner.ownership.owner(frontend)
         if owner is None:
             return None
-        for one in self._planner.applied_state.of(owner).values():
-            policies = one.frontends().get(frontend)
+        for port in self._planner.applied_state.of(owner).values():
+            policies = port.frontends().get(frontend)
             if policies:
-                return ServedFrontend(one, policies)
+                return ServedFrontend(port, policies)
         return None
 
     def _note(self, plan: Plan, now: float) -> None:
         """Note what a plan replaces; it is not part of the applied state yet."""
-        self._places = None
+        self._backends = None
         for port, after in plan.applied.items():
             before = self._planner.applied_state.of(port[:2]).get(port)
             was = before.frontends() if before else {}
@@ -115,4 +132,4 @@ def _drop(former: deque[tuple[float, _T]], end: float) -> None:
 
 
 def _ended_after(former: deque[tuple[float, _T]], since: float) -> list[_T]:
-    return [one for until, one in reversed(former) if until >= since]
+    return [moment for until, moment in reversed(former) if until >= since]

@@ -1,4 +1,4 @@
-"""What the programs know of the node, and how they read it: clients and NodePort addresses."""
+"""The node as the programs see it: classes of clients, and addresses of NodePorts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LOOPBACK_V6 = pack("::1")
 class NodeView:
     """The node at one moment.
 
-    * ``addresses``: its own, packed.
-    * ``pods``: the ranges whose addresses are pods' by the local detector.
+    * ``addresses``: the node's own, packed.
+    * ``pods``: the ranges of the local detector.
     * ``by_interface``: True if pods are recognized by interface, which a connection does not show.
-    * ``node_ports``, ``node_port_range``: where NodePorts answer, and their numbers.
-    * ``service_networks``: what cluster IPs are taken from.
+    * ``node_ports``, ``node_port_range``: the addresses and the numbers of NodePorts.
+    * ``service_networks``: the networks of cluster IPs.
     """
 
     addresses: frozenset[bytes]
@@ -47,15 +47,15 @@ class NodeView:
         )
 
     def is_pod(self, address: bytes) -> bool:
-        """True if the local detector knows the address for a pod's."""
-        return any(contains(one, address) for one in self.pods)
+        """True if the local detector takes the address for a pod's."""
+        return any(contains(network, address) for network in self.pods)
 
     def knows_pods(self, of_family: int) -> bool:
         """True if the local detector has a range in family 4 or 6."""
-        return any(family(one.address) == of_family for one in self.pods)
+        return any(family(network.address) == of_family for network in self.pods)
 
     def classes(self, client: bytes) -> tuple[str, ...]:
-        """Return the classes that a client may have; two where only its interface would tell."""
+        """Return the classes of a client; two where only its interface would tell."""
         if self.is_pod(client):
             return ("pod",)
         if self.is_own(client):
@@ -63,7 +63,7 @@ class NodeView:
         return ("pod", "other") if self.by_interface else ("other",)
 
     def frontends(self, address: bytes, port: int, protocol: int) -> Iterator[Frontend]:
-        """Yield where a destination is looked up, in this order."""
+        """Yield the frontends by which a destination is looked up, in this order."""
         yield Frontend(address, port, protocol)
         if self._serves_node_ports(address):
             of_any = ANY_NODE_ADDRESS_V4 if family(address) == 4 else ANY_NODE_ADDRESS_V6
@@ -75,8 +75,8 @@ class NodeView:
         return self.is_own(address) and first <= port <= last
 
     def is_cluster_ip(self, address: bytes) -> bool:
-        """True if cluster IPs are taken from the network of the address."""
-        return any(contains(one, address) for one in self.service_networks)
+        """True for an address in a network of cluster IPs."""
+        return any(contains(network, address) for network in self.service_networks)
 
     def _serves_node_ports(self, address: bytes) -> bool:
         if address in self.addresses:

@@ -28,7 +28,7 @@ class Totals(NamedTuple):
     @property
     def differences(self) -> int:
         """The number of connections that differed."""
-        return sum(one.number for one in self.counts)
+        return sum(count.number for count in self.counts)
 
 
 class Tally:
@@ -40,17 +40,16 @@ class Tally:
         self._losses = 0
         self._counts: dict[tuple[str, str, str], Count] = {}
 
-    def add(self, found: Comparison) -> bool:
+    def add(self, comparison: Comparison) -> bool:
         """Count a connection; return True for the first difference of a kind of a Service."""
-        key = (*found.service, found.kind)
+        key = (*comparison.service, comparison.kind)
         with self._lock:
             self._flows += 1
-            if not found.kind:
+            if not comparison.kind:
                 return False
             known = self._counts.get(key)
-            self._counts[key] = (
-                known._replace(number=known.number + 1) if known else Count(*key, 1, found.text)
-            )
+            first = known or Count(*key, 0, comparison.text)
+            self._counts[key] = first._replace(number=first.number + 1)
             return known is None
 
     def set_losses(self, losses: int) -> None:

@@ -12,12 +12,20 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bpfsvc.base.address import endpoint_text, pack
+from bpfsvc.base.address import pack
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.migration.decisions import ANY_NODE_ADDRESS
 from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.kube_proxy.rules import RulesTable, RuleWords, words_of
-from bpfsvc.migration.verify.decisions import NODE, Frontend
+from bpfsvc.migration.netfilter.iptables import RulesTable, RuleWords, chain_of, words_of
 from bpfsvc.migration.verify.ipvs_rules import is_of_ipvs
-from bpfsvc.migration.verify.rules import EVERYONE, Rule, RuleSet, UnreadableRules
+from bpfsvc.migration.verify.rules import (
+    EVERYONE,
+    Rule,
+    RuleSet,
+    UnreadableRules,
+    pods_or_others,
+)
+from bpfsvc.services.entries import Frontend
 
 _SERVICES, _NODEPORTS, _EXTERNAL = "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"
 _OF_SERVICES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
@@ -60,14 +68,14 @@ def read_iptables(layout: str, family: int, tables: Iterable[RulesTable]) -> Rul
 
 
 class _Reader:
-    """Turns lines into rules. Those of one frontend alone go into the look-up of their chain."""
+    """Turns lines into rules. Rules of a single frontend go into the look-up of their chain."""
 
     def __init__(self, family: int) -> None:
-        self._node = NODE[family]
+        self._node = ANY_NODE_ADDRESS[family]
         self._rules: dict[str, list[Rule]] = {}
         self._tables: dict[str, dict[Frontend, tuple[Rule, ...]]] = {}
         self.names: dict[Frontend, str] = {}
-        self.nodeports: set[str] = set()
+        self.nodeports: set[bytes] = set()
 
     def chains(self) -> dict[str, tuple[Rule, ...]]:
         """Return the rules of each chain, its look-up first."""
@@ -77,40 +85,55 @@ class _Reader:
         }
 
     def read(self, lines: Iterable[str], prefix: str, wanted: tuple[str, ...]) -> None:
-        """Read the rules of chains whose names begin as ``wanted``."""
+        """Read the rules of chains with a name that begins as one of ``wanted``."""
         for line in lines:
-            chain = line.split(" ", 2)[1]
+            chain = chain_of(line)
             if chain.startswith(wanted):
-                self._read_one(words_of(line), line, chain, prefix)
+                self._read_rule(words_of(line), line, chain, prefix)
 
-    def _read_one(self, words: RuleWords, line: str, chain: str, prefix: str) -> None:
+    def _read_rule(self, words: RuleWords, line: str, chain: str, prefix: str) -> None:
         rules = self._rules.setdefault(prefix + chain, [])
         if words.get("-d").startswith("127.") or not (words.get("-j") or words.get("-g")):
             return  # NodePorts at loopback addresses have another rule for all addresses; a remark
         rule = _rule(words, chain, line)
         if rule is None:
             return
-        to = self._frontend(words, chain)
-        if chain in (_SERVICES, _NODEPORTS, _EXTERNAL) and to.port:
+        address = self._address(words, chain)
+        port, protocol = int(words.get("--dport") or 0), _protocol(words, line)
+        if chain in (_SERVICES, _NODEPORTS, _EXTERNAL) and port and address:
+            frontend = Frontend(address, port, protocol)
             table = self._tables.setdefault(prefix + chain, {})
-            table[to] = (*table.get(to, ()), rule)
+            table[frontend] = (*table.get(frontend, ()), rule)
             named = _NAME.match(words.get("--comment"))
-            self.names.setdefault(to, named[1] if named else "")
+            self.names.setdefault(frontend, named[1] if named else "")
             return
         if rule.targets == (_NODEPORTS,) and words.get("-d") and "-d" not in words.negated:
-            self.nodeports.add(words.get("-d").partition("/")[0])
-        if to.address:
-            rule = rule._replace(address=frozenset({to.address}))
-        rules.append(rule._replace(port=to.port, protocol=to.protocol))
+            self.nodeports.add(_destination(words))
+        if address:
+            rule = rule._replace(address=frozenset({address}))
+        rules.append(rule._replace(port=port, protocol=protocol))
 
-    def _frontend(self, words: RuleWords, chain: str) -> Frontend:
+    def _address(self, words: RuleWords, chain: str) -> bytes | None:
+        """Return the destination of a rule, None if it has none."""
         to_node = (
             words.get("--dst-type") == "LOCAL"
             or _NODEPORTS in (chain, words.get("-j"))
             or "-d" in words.negated
         )
-        address = self._node if to_node else words.get("-d").partition("/")[0]
-        return Frontend(address, int(words.get("--dport") or 0), words.get("-p").upper())
+        if to_node:
+            return self._node
+        return _destination(words) if words.get("-d") else None
+
+
+def _destination(words: RuleWords) -> bytes:
+    return pack(words.get("-d").partition("/")[0])
+
+
+def _protocol(words: RuleWords, line: str) -> int:
+    name = words.get("-p").upper()
+    if name and name not in PROTOCOLS:
+        raise UnreadableRules(f"kube-proxy's rule {line!r} has an unknown protocol")
+    return PROTOCOLS[name] if name else 0
 
 
 def _rule(words: RuleWords, chain: str, line: str) -> Rule | None:
@@ -130,7 +153,7 @@ def _rule(words: RuleWords, chain: str, line: str) -> Rule | None:
         more["affinity"] = int(words.get("--seconds") or 0)
     if target == "DNAT":
         address, _, port = words.get("--to-destination").rpartition(":")
-        more["backends"] = (endpoint_text(pack(address.strip("[]")), int(port)),)
+        more["backends"] = ((pack(address.strip("[]")), int(port)),)
     elif target in ("DROP", "REJECT"):
         more["verdict"] = target.lower()
     elif target == names.MARK_MASQUERADE:
@@ -144,11 +167,6 @@ def _rule(words: RuleWords, chain: str, line: str) -> Rule | None:
 
 
 def _clients(words: RuleWords, chain: str) -> frozenset[str]:
-    found = EVERYONE
-    if words.get("--src-type") == "LOCAL":
-        found &= {"node"}
-    for option in ("-s", "-i"):
-        # The detector of local pods; a firewall's sources are of any class.
-        if words.get(option) and not chain.startswith("KUBE-FW-"):
-            found &= {"node", "other"} if option in words.negated else {"pod"}
-    return found
+    # A firewall's sources are of any class.
+    clients = EVERYONE if chain.startswith("KUBE-FW-") else pods_or_others(words)
+    return clients & {"node"} if words.get("--src-type") == "LOCAL" else clients

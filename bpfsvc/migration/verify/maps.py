@@ -1,53 +1,59 @@
-"""What bpfsvc's maps say, from the records that ``bpfsvc maps dump`` prints."""
+"""bpfsvc's decisions, from the records that ``bpfsvc maps dump`` prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bpfsvc.base.address import address_and_port, pack
+from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.inspect.dump import dump
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Value
-from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment, merged_networks
+from bpfsvc.migration.decisions import Decision, Decisions, Treatment, merged_networks
+from bpfsvc.migration.verify.comparison import MISSING
+from bpfsvc.services.entries import NODEPORT_TEXTS, Frontend, Place
 
 _NEEDED = ("frontends", "source_ranges", "node_addresses")
+_WILDCARDS = {text: address for address, text in NODEPORT_TEXTS.items()}
 
 
 def read_maps(reader: Reader) -> Decisions:
-    """Return what is in force."""
+    """Return the decisions that are in force."""
     return read_records(dump(reader, _NEEDED))
 
 
 def read_records(dumped: Iterable[Records]) -> Decisions:
-    """Return what some records say. What rejects other ports of a cluster IP is left out."""
+    """Return the decisions of some records.
+
+    The entries that refuse the other ports of a cluster IP are left out.
+    """
     tables = {
-        each.name: [dict(zip(each.columns, row, strict=True)) for row in each.rows]
-        for each in dumped
+        records.name: [dict(zip(records.columns, row, strict=True)) for row in records.rows]
+        for records in dumped
     }
-    sources: dict[tuple[str, bool], list[str]] = {}
+    ranges: dict[tuple[str, bool], list[str]] = {}
     for row in tables["source_ranges"]:
         network = str(row["network"])
-        sources.setdefault((str(row["service"]), ":" in network), []).append(network)
-    found: dict[str, Decision] = {}
+        ranges.setdefault((str(row["service"]), ":" in network), []).append(network)
+    decisions: dict[Frontend, Decision] = {}
     for row in tables["frontends"]:
-        frontend, service = str(row["frontend"]), str(row["service"])
-        if frontend.endswith(":*"):
+        text, service = str(row["frontend"]), str(row["service"])
+        if text.endswith(":*"):
             continue
-        met = found.setdefault(frontend, Decision(service, {}))
-        treatments = dict.fromkeys(_texts(row, "clients"), _treatment(row))
-        restricted = sources.get((service, _is_v6(frontend)), ()) if row["restricted"] else ()
+        frontend = _frontend(text)
+        before = decisions.get(frontend, Decision(service, {}))
+        treatment = Treatment(str(row["action"]), frozenset(map(_backend, _texts(row, "backends"))))
+        is_v6 = text.startswith(("[", "nodeport6:"))
         affinity = row["affinity"]
         assert isinstance(affinity, int)
-        found[frontend] = met._replace(
-            clients={**met.clients, **treatments},
-            affinity=affinity,
-            sources=merged_networks(restricted),
+        decisions[frontend] = Decision(
+            service,
+            {**before.clients, **dict.fromkeys(_texts(row, "clients"), treatment)},
+            affinity,
+            merged_networks(ranges.get((service, is_v6), ()) if row["restricted"] else ()),
         )
-    accepting = (row["address"] for row in tables["node_addresses"] if row["nodeports"])
-    return Decisions(found, frozenset(map(str, accepting)))
-
-
-def _treatment(row: Mapping[str, Value]) -> Treatment:
-    return Treatment(str(row["action"]), tuple(sorted(set(_texts(row, "backends")))))
+    accepting = (str(row["address"]) for row in tables["node_addresses"] if row["nodeports"])
+    return Decisions(decisions, frozenset(map(pack, accepting)))
 
 
 def _texts(row: Mapping[str, Value], column: str) -> tuple[str, ...]:
@@ -56,5 +62,13 @@ def _texts(row: Mapping[str, Value], column: str) -> tuple[str, ...]:
     return value
 
 
-def _is_v6(frontend: str) -> bool:
-    return frontend.startswith(("[", "nodeport6:"))
+def _frontend(text: str) -> Frontend:
+    host_and_port, _, protocol = text.rpartition("/")
+    host, _, port = host_and_port.rpartition(":")
+    address = _WILDCARDS.get(host) or pack(host.strip("[]"))
+    return Frontend(address, int(port), PROTOCOLS[protocol])
+
+
+def _backend(text: str) -> Place:
+    backend = address_and_port(text)
+    return (pack(backend[0]), backend[1]) if backend else MISSING

@@ -9,13 +9,21 @@ by a map; with session affinity, and in older releases, it leads to a chain for 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
 
-from bpfsvc.base.address import endpoint_text, pack
-from bpfsvc.base.protocols import PROTOCOL_NAMES
-from bpfsvc.migration.verify.decisions import NODE, Frontend
+from bpfsvc.base.address import pack
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.migration.decisions import ANY_NODE_ADDRESS
+from bpfsvc.migration.netfilter.nftables import (
+    Expressions,
+    Json,
+    Listing,
+    NamedSet,
+    called_chains,
+    flat_values,
+)
 from bpfsvc.migration.verify.rules import EVERYONE, Rule, RuleSet, UnreadableRules
+from bpfsvc.services.entries import Frontend, Place
 
 _FIREWALL, _SERVICES = "firewall-check", "services"
 _FILTERS = ("service-endpoints-check", "nodeport-endpoints-check")
@@ -24,67 +32,47 @@ _NOT_WALKED = ("filter-", "nat-", "masquerading", "cluster-ips-check")
 
 _CHAIN = re.compile(r"(?:firewall|external|local|service)-[A-Z2-7]{8}-([^/]+/[^/]+)/\w+/(.*)")
 _SKIPPED = frozenset({"counter", "comment", "set", "log"})
-_NUMBERS = {str(number): name for number, name in PROTOCOL_NAMES.items()}
-
-_Json = Any
-"""A part of nft's output; libnftables-json(5) has the format."""
 
 
-class _Named(NamedTuple):
-    """A set or map of the table."""
-
-    elements: list[_Json]
-    timeout: int
-
-
-def read_nftables(listed: Mapping[str, _Json], family: int) -> RuleSet | None:
-    """Return kube-proxy's rules from the parsed output; None if it has none there."""
-    items = [item for each in listed["nftables"] for item in each.items()]
-    reader = _Reader(family, dict(_named(items)))
-    chains: dict[str, list[Rule]] = {
-        each["name"]: [] for kind, each in items if kind == "chain" and _walked(each["name"])
-    }
-    if _SERVICES not in chains:
+def read_nftables(listing: Listing, family: int) -> RuleSet | None:
+    """Return kube-proxy's rules; None if it has none there."""
+    names = [chain.name for chain in listing.chains if not chain.name.startswith(_NOT_WALKED)]
+    if _SERVICES not in names:
         return None
-    for kind, each in items:
-        if kind == "rule" and each["chain"] in chains:
-            chains[each["chain"]] += reader.rules(each["chain"], each["expr"])
+    reader = _Reader(ANY_NODE_ADDRESS[family], listing.sets)
+    chains = {
+        name: tuple(
+            rule
+            for listed in listing.rules.get(name, ())
+            for rule in reader.rules(name, listed.expressions)
+        )
+        for name in names
+    }
     return RuleSet(
         "nftables",
         family,
-        {name: tuple(rules) for name, rules in chains.items()},
+        chains,
         firewall=(_FIREWALL,) if _FIREWALL in chains else (),
         services=_SERVICES,
-        filters=tuple(each for each in _FILTERS if each in chains),
+        filters=tuple(name for name in _FILTERS if name in chains),
         names=reader.names,
         nodeports=reader.nodeports(),
     )
 
 
-def _walked(chain: str) -> bool:
-    return not chain.startswith(_NOT_WALKED)
-
-
-def _named(items: Iterable[tuple[str, _Json]]) -> Iterator[tuple[str, _Named]]:
-    for kind, each in items:
-        if kind in ("set", "map"):
-            yield each["name"], _Named(each.get("elem", []), each.get("timeout", 0))
-
-
 class _Reader:
     """Turns expressions into rules; ``names``: the Service of each frontend of its maps."""
 
-    def __init__(self, family: int, named: Mapping[str, _Named]) -> None:
-        self._node = NODE[family]
-        self._named = named
+    def __init__(self, node: bytes, sets: Mapping[str, NamedSet]) -> None:
+        self._node = node
+        self._sets = sets
         self.names: dict[Frontend, str] = {}
 
-    def nodeports(self) -> frozenset[str] | None:
+    def nodeports(self) -> frozenset[bytes] | None:
         """Return the addresses that accept NodePorts, None if rules name them in another way."""
-        found = self._named.get("nodeport-ips")
-        return frozenset(map(_plain, found.elements)) if found else None
+        return self._addresses("@nodeport-ips") if "nodeport-ips" in self._sets else None
 
-    def rules(self, chain: str, expressions: Iterable[Mapping[str, _Json]]) -> Iterator[Rule]:
+    def rules(self, chain: str, expressions: Expressions) -> Iterator[Rule]:
         """Yield the rule for some expressions; nothing for one that matters to no client here."""
         rule = Rule()
         for expression in expressions:
@@ -100,70 +88,67 @@ class _Reader:
                 rule = _act(rule, kind, value, chain)
         yield rule
 
-    def _match(self, rule: Rule, match: _Json, chain: str) -> Rule | None:
+    def _match(self, rule: Rule, match: Json, chain: str) -> Rule | None:
         """Return the rule with one more condition; None if it is about hairpin alone."""
         left, right, same = match["left"], match["right"], match["op"] in ("==", "in")
-        about: _Json
+        about: Json
         ((kind, about),) = left.items()
         if kind == "ct":
             return rule
         if kind == "fib" and "saddr" in about["flags"]:
-            return rule._replace(clients=rule.clients & _classes({"node"}, same))
+            return _of_clients(rule, "node", same)
         if kind == "fib" and same:
             return rule._replace(address=frozenset({self._node}))
         if kind == "meta" and about["key"] == "l4proto" and same:
-            return rule._replace(protocol=_protocol(right))
+            return rule._replace(protocol=_protocol(right, chain))
         if kind == "meta" and about["key"] in ("iifname", "iif"):
-            return rule._replace(clients=rule.clients & _classes({"pod"}, same))
+            return _of_clients(rule, "pod", same)
         if kind == "payload" and about["field"] == "daddr":
-            return self._destination(rule, right, same)
+            # Anything but loopback, or the set of the node's addresses: a NodePort.
+            is_node = not same or right == "@nodeport-ips"
+            addresses = frozenset({self._node}) if is_node else self._addresses(right)
+            return rule._replace(address=addresses)
         if kind == "payload" and about["field"] == "dport" and same:
             return rule._replace(port=int(right))
         if kind == "payload" and about["field"] == "saddr":
             return self._source(rule, right, same, chain)
         raise _unreadable(chain, match)
 
-    def _destination(self, rule: Rule, right: _Json, same: bool) -> Rule:
+    def _source(self, rule: Rule, right: Json, same: bool, chain: str) -> Rule | None:
         if isinstance(right, str) and right.startswith("@"):
-            if right == "@nodeport-ips":
-                return rule._replace(address=frozenset({self._node}))
-            elements = self._named[right[1:]].elements
-            return rule._replace(address=frozenset(map(_plain, elements)))
-        if not same:  # anything but loopback
-            return rule._replace(address=frozenset({self._node}))
-        return rule._replace(address=frozenset({_plain(right)}))
-
-    def _source(self, rule: Rule, right: _Json, same: bool, chain: str) -> Rule | None:
-        if isinstance(right, str) and right.startswith("@"):
-            return rule._replace(surely=False, affinity=self._named[right[1:]].timeout)
+            return rule._replace(surely=False, affinity=self._sets[right[1:]].timeout)
         if chain.startswith("endpoint-"):
             return None
         if chain.startswith("firewall-"):
-            return rule._replace(sources=tuple(_networks(right)))
-        return rule._replace(clients=rule.clients & _classes({"pod"}, same))
+            return rule._replace(sources=tuple(map(_network, flat_values(right, self._sets))))
+        return _of_clients(rule, "pod", same)
 
-    def _look_up(self, rule: Rule, vmap: _Json) -> Rule:
+    def _look_up(self, rule: Rule, vmap: Json) -> Rule:
         key, data = vmap["key"], vmap["data"]
         if "numgen" in key:
-            return rule._replace(
-                targets=tuple(verdict["goto"]["target"] for _, verdict in data["set"]),
-                returns=False,
-            )
+            return rule._replace(targets=tuple(called_chains([{"vmap": vmap}])), returns=False)
         table: dict[Frontend, tuple[Rule, ...]] = {}
-        for raw, verdict in self._named[data.removeprefix("@")].elements:
+        for raw, verdict in self._sets[data.removeprefix("@")].elements:
             comment = raw["elem"].get("comment", "") if "elem" in raw else ""
             parts = (raw["elem"]["val"] if "elem" in raw else raw)["concat"]
-            address, protocol, port = parts if len(parts) == 3 else (self._node, *parts)
-            to = Frontend(address, int(port), _protocol(protocol))
+            *address, protocol, port = parts
+            frontend = Frontend(
+                pack(address[0]) if address else self._node, int(port), _protocol(protocol, data)
+            )
             ((kind, value),) = verdict.items()
-            table[to] = (_act(Rule(), kind, value, data),)
+            table[frontend] = (_act(Rule(), kind, value, data),)
             named = _CHAIN.fullmatch(value["target"]) if kind in ("goto", "jump") else None
             name = f"{named[1]}:{named[2]}".removesuffix(":") if named else comment
-            self.names[to] = name or self.names.get(to, "")
+            self.names[frontend] = name or self.names.get(frontend, "")
         return rule._replace(table=table)
 
+    def _addresses(self, right: Json) -> frozenset[bytes]:
+        if isinstance(right, str) and right.startswith("@") and right[1:] not in self._sets:
+            raise UnreadableRules(f"kube-proxy's set {right[1:]} was not found", "run it again")
+        return frozenset(pack(str(value)) for value in flat_values(right, self._sets))
 
-def _act(rule: Rule, kind: str, value: _Json, chain: str) -> Rule:
+
+def _act(rule: Rule, kind: str, value: Json, chain: str) -> Rule:
     """Return the rule with what it does."""
     if kind in ("goto", "jump"):
         return rule._replace(targets=(value["target"],), returns=kind == "jump")
@@ -176,40 +161,38 @@ def _act(rule: Rule, kind: str, value: _Json, chain: str) -> Rule:
     raise _unreadable(chain, {kind: value})
 
 
-def _backends(dnat: _Json) -> Iterator[str]:
-    """Yield the backends of a translation to one, or to one of a map."""
+def _backends(dnat: Json) -> Iterator[Place]:
+    """Yield the backends of a translation to one backend, or to a backend of a map."""
     address = dnat["addr"]
     if isinstance(address, str):
-        yield endpoint_text(pack(address), int(dnat["port"]))
+        yield pack(address), int(dnat["port"])
         return
-    for _, place in address["map"]["data"]["set"]:
-        one, port = place["concat"]
-        yield endpoint_text(pack(one), int(port))
+    for _, backend in address["map"]["data"]["set"]:
+        address, port = backend["concat"]
+        yield pack(address), int(port)
 
 
-def _classes(classes: set[str], same: bool) -> frozenset[str]:
-    return frozenset(classes) if same else EVERYONE - classes
+def _of_clients(rule: Rule, client: str, same: bool) -> Rule:
+    """Return the rule for one class of clients, or for all but that class."""
+    clients = frozenset({client})
+    return rule._replace(clients=rule.clients & (clients if same else EVERYONE - clients))
 
 
-def _protocol(raw: str | int) -> str:
-    return _NUMBERS.get(str(raw), str(raw).upper())
+def _protocol(raw: str | int, chain: str) -> int:
+    name = str(raw).upper()
+    if name.isdecimal():
+        return int(name)
+    if name not in PROTOCOLS:
+        raise _unreadable(chain, raw)
+    return PROTOCOLS[name]
 
 
-def _networks(raw: _Json) -> Iterator[str]:
-    """Yield the networks of a set, or of one address or prefix."""
-    if isinstance(raw, Mapping) and "set" in raw:
-        for each in raw["set"]:
-            yield from _networks(each)
-    elif isinstance(raw, Mapping) and "prefix" in raw:
-        yield f"{raw['prefix']['addr']}/{raw['prefix']['len']}"
-    else:
-        yield _plain(raw)
+def _network(value: Json) -> str:
+    """Return the text of an address or a prefix."""
+    if isinstance(value, Mapping):
+        return f"{value['prefix']['addr']}/{value['prefix']['len']}"
+    return str(value)
 
 
-def _plain(raw: _Json) -> str:
-    """Return an element without its comment."""
-    return str(raw["elem"]["val"] if isinstance(raw, Mapping) else raw)
-
-
-def _unreadable(chain: str, part: _Json) -> UnreadableRules:
+def _unreadable(chain: str, part: Json) -> UnreadableRules:
     return UnreadableRules(f"kube-proxy's chain {chain} has {part}, which bpfsvc does not know")

@@ -1,10 +1,11 @@
 """kube-proxy's rules, whichever tool printed them, and what they do to a packet. Pure.
 
-A reader (:mod:`.iptables_rules`, :mod:`.nftables_rules`) turns chains into :class:`Rule` values.
-For each frontend and each class of clients the chains are then walked as a packet walks them: all
-backends that chance or affinity may choose are noted, and whether the packet is masqueraded.
+A reader (:mod:`.iptables_rules`, :mod:`.nftables_rules`, :mod:`.ipvs_rules`) turns chains into
+:class:`Rule` values. For each frontend and each class of clients the chains are then walked as a
+packet walks them. The walk collects all backends that chance or affinity may choose, and whether
+the packet is masqueraded.
 
-Packets of a client to itself (hairpin) are left out: they are masqueraded by both.
+Packets of a client to itself (hairpin) are left out: both proxies masquerade them.
 """
 
 from __future__ import annotations
@@ -13,59 +14,62 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.migration.verify.decisions import (
-    NODE,
-    Decision,
-    Decisions,
-    Frontend,
-    Treatment,
-    merged_networks,
-)
-from bpfsvc.services.entries import CLIENTS
+from bpfsvc.migration.decisions import Decision, Decisions, Treatment, merged_networks
+from bpfsvc.migration.netfilter.iptables import RuleWords
+from bpfsvc.services.entries import CLIENTS, Frontend, Place
 
 EVERYONE = frozenset(CLIENTS)
 
 
 class UnreadableRules(BpfsvcError):
-    """A rule of kube-proxy's has a part that bpfsvc does not know."""
+    """A rule of kube-proxy has a part that bpfsvc does not know."""
 
 
 class Rule(NamedTuple):
     """One rule; all its conditions must hold.
 
     * ``clients``: the classes it applies to. ``address``: destinations, None for any.
-    * ``port``, ``protocol``: of the destination, 0 and "" for any.
+    * ``port``, ``protocol``: the destination's, 0 for any.
     * ``table``: a look-up by frontend, which leads to rules.
     * ``mark``: it marks packets for masquerade. ``affinity``: it holds for clients that come back
       within so many seconds.
-    * ``targets``: chains, of which one is called; ``returns``: the next rule follows its end.
+    * ``targets``: chains; one of them is called; ``returns``: the next rule follows its end.
     * ``surely``: False if it applies to some packets only (by chance, or by affinity).
     * ``backends``: translates to one of these. ``verdict``: ``drop`` or ``reject``.
-    * ``sources``: networks. With a verdict it is for clients outside them, else for those inside.
+    * ``sources``: networks. With a verdict the rule is for clients outside them, else inside.
     """
 
     clients: frozenset[str] = EVERYONE
-    address: frozenset[str] | None = None
+    address: frozenset[bytes] | None = None
     port: int = 0
-    protocol: str = ""
+    protocol: int = 0
     table: Mapping[Frontend, tuple[Rule, ...]] | None = None
     mark: bool = False
     affinity: int = 0
     targets: tuple[str, ...] = ()
     returns: bool = True
     surely: bool = True
-    backends: tuple[str, ...] = ()
+    backends: tuple[Place, ...] = ()
     verdict: str = ""
     sources: tuple[str, ...] = ()
 
     def applies(self, client: str, to: Frontend) -> bool:
-        """True if its conditions hold; sources are looked at elsewhere."""
+        """True if all conditions but ``sources`` hold."""
         return (
             client in self.clients
             and (self.address is None or to.address in self.address)
             and self.port in (0, to.port)
-            and self.protocol in ("", to.protocol)
+            and self.protocol in (0, to.protocol)
         )
+
+
+def pods_or_others(words: RuleWords) -> frozenset[str]:
+    """Return the clients that a rule of iptables applies to, by the detector of local pods."""
+    clients = EVERYONE
+    for option in ("-s", "-i"):
+        if words.get(option):
+            clients &= {"node", "other"} if option in words.negated else {"pod"}
+    return clients
 
 
 class RuleSet(NamedTuple):
@@ -75,7 +79,7 @@ class RuleSet(NamedTuple):
     * ``firewall``, ``services``, ``filters``: the chains that a packet meets before, at, and after
       its translation.
     * ``names``: the Service of each frontend.
-    * ``nodeports``: as in :class:`~.decisions.Decisions`.
+    * ``nodeports``: as in :class:`~bpfsvc.migration.decisions.Decisions`.
     """
 
     layout: str
@@ -85,17 +89,12 @@ class RuleSet(NamedTuple):
     services: str
     filters: tuple[str, ...]
     names: Mapping[Frontend, str]
-    nodeports: frozenset[str] | None = None
-
-    @property
-    def node(self) -> str:
-        """The address that stands for those of the node."""
-        return NODE[self.family]
+    nodeports: frozenset[bytes] | None = None
 
     def decisions(self) -> Decisions:
         """Return what happens at each frontend."""
-        found = {str(each): self._decision(each) for each in self.names}
-        return Decisions(found, self.nodeports)
+        decisions = {frontend: self._decision(frontend) for frontend in self.names}
+        return Decisions(decisions, self.nodeports)
 
     def _decision(self, to: Frontend) -> Decision:
         walks = {client: self._walk(client, to) for client in CLIENTS}
@@ -124,31 +123,33 @@ class _Walk:
         self._masquerade = False
         self._verdict = ""
         self.affinity = 0
-        self.backends: set[str] = set()
+        self.backends: set[Place] = set()
         self.sources: set[str] = set()
 
     def through(self, chain: str) -> bool:
         """Walk through a chain; return True if no packet comes to what follows its call."""
         if chain not in self._chains:
             raise UnreadableRules(f"kube-proxy's chain {chain} was not found", "run it again")
-        return self._all(self._chains[chain])
+        return self._apply_rules(self._chains[chain])
 
     def treatment(self) -> Treatment:
-        """Return what the packets met."""
+        """Return what happens to the packets."""
         if self.backends:
             action = "masquerade" if self._masquerade else "forward"
-            return Treatment(action, tuple(sorted(self.backends)))
+            return Treatment(action, frozenset(self.backends))
         return Treatment(self._verdict or "pass")
 
-    def _all(self, rules: Iterable[Rule]) -> bool:
-        return any(rule.applies(self._client, self._to) and self._one(rule) for rule in rules)
+    def _apply_rules(self, rules: Iterable[Rule]) -> bool:
+        return any(
+            rule.applies(self._client, self._to) and self._apply_rule(rule) for rule in rules
+        )
 
-    def _one(self, rule: Rule) -> bool:
-        """Apply a rule whose conditions hold; return True if the walk ends with it."""
+    def _apply_rule(self, rule: Rule) -> bool:
+        """Apply a rule that applies; return True if the walk ends with it."""
         self.sources.update(rule.sources)
         if rule.verdict:
             if rule.sources:
-                return False  # the walk is that of clients inside
+                return False  # the client of this walk is inside
             self._verdict = rule.verdict
             return True
         self._masquerade |= rule.mark
@@ -156,7 +157,7 @@ class _Walk:
         self.backends.update(rule.backends)
         ended = bool(rule.backends)
         if rule.table is not None:
-            ended |= self._all(rule.table.get(self._to, ()))
+            ended |= self._apply_rules(rule.table.get(self._to, ()))
         if rule.targets:
             every = [self.through(target) for target in rule.targets]
             ended |= all(every) or not rule.returns

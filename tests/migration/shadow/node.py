@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bpfsvc.base.address import pack, pack_network
-from bpfsvc.base.networks import Network, bits_of
+from bpfsvc.base.address import pack
 from bpfsvc.base.ports import NODE_PORTS
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.migration.shadow.comparison import Comparer, Comparison
@@ -12,22 +11,16 @@ from bpfsvc.migration.shadow.history import History
 from bpfsvc.migration.shadow.node_view import NodeView
 from bpfsvc.model import ModelObject, Node, ObjectKey
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.entries import Place
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.rules.context import ServiceConfig
 from bpfsvc.services.rules.nodeport_addresses import NodePortAddresses
+from tests.migration.values import network, place
 
 TOLERANCE = 10.0
 
 POD, OTHER_POD = "10.244.1.5", "10.244.2.7"
 OUTSIDE = "203.0.113.9"
 NODE = "192.168.50.11"
-
-
-def network(text: str) -> Network:
-    """Return the network of a CIDR."""
-    address, mask = pack_network(text)
-    return Network(address, bits_of(mask))
 
 
 VIEW = NodeView(
@@ -37,12 +30,6 @@ VIEW = NodeView(
     node_port_range=NODE_PORTS,
     service_networks=frozenset({network("10.96.0.0/12")}),
 )
-
-
-def place(text: str) -> Place:
-    """Return the place of ``10.0.0.1:80``."""
-    address, _, port = text.rpartition(":")
-    return pack(address.strip("[]")), int(port)
 
 
 class ShadowNode:

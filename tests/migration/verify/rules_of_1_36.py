@@ -11,11 +11,13 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bpfsvc.migration.kube_proxy.rules import read_tables
-from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment
+from bpfsvc.migration.decisions import Decision, Decisions, Treatment
+from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.nftables import read_listing
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
 from bpfsvc.migration.verify.rules import RuleSet
+from tests.migration.values import by_text, treated
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -32,7 +34,7 @@ REMOTE = ("10.244.2.11:8080", "10.244.2.12:8080")
 ALL = (*LOCAL, *REMOTE)
 """Endpoints of this node, and of the other one."""
 
-FORWARD, MASQUERADE = Treatment("forward", ALL), Treatment("masquerade", ALL)
+FORWARD, MASQUERADE = treated("forward", *ALL), treated("masquerade", *ALL)
 REJECT = Treatment("reject")
 
 IN_ALL_MODES: dict[str, tuple[str, tuple[Treatment, ...]]] = {
@@ -64,7 +66,7 @@ def rule_set(layout: Layout, family: int = 4, printed: str = "") -> RuleSet:
     """Return the rules, or others that are given as text."""
     printed = printed or text(layout, family)
     if layout == "nftables":
-        found = read_nftables(json.loads(printed), family)
+        found = read_nftables(read_listing(printed), family)
     else:
         found = read_iptables("iptables-nft", family, read_tables(printed))
     assert found is not None
@@ -79,4 +81,4 @@ def decisions(layout: Layout, family: int = 4, printed: str = "") -> Decisions:
 def decision(layout: Layout, frontend: str, printed: str = "") -> Decision:
     """Return what the rules of IPv4, or of IPv6 for such a frontend, do at one frontend."""
     family = 6 if frontend.startswith(("[", "nodeport6")) else 4
-    return decisions(layout, family, printed).frontends[frontend]
+    return by_text(decisions(layout, family, printed))[frontend]

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.base.address import pack
+from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.inspect.records import Records
+from bpfsvc.migration.decisions import Decision, Decisions, Treatment
 from bpfsvc.migration.verify.comparison import Difference, differences, persistent
-from bpfsvc.migration.verify.decisions import Decision, Decisions, Treatment
 from bpfsvc.migration.verify.maps import read_records
+from bpfsvc.services.entries import Frontend
+from tests.migration.values import by_text, network, treated
 from tests.migration.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
+
+UNNAMED = Frontend(pack("10.96.0.24"), 443, PROTOCOLS["TCP"])
+WEB = Frontend(pack("10.96.0.9"), 80, PROTOCOLS["TCP"])
+
+
+def addresses(*texts: str) -> frozenset[bytes]:
+    return frozenset(map(pack, texts))
+
 
 CHANGES = {
     "an endpoint that only one has": (
@@ -47,8 +59,8 @@ def test_a_difference_is_reported_with_its_service(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_only_what_one_of_the_two_has_is_shown(layout: Layout) -> None:
     theirs = decisions(layout)
-    web = theirs.frontends["10.96.0.24:443/TCP"]
-    ours = {**theirs.frontends, "10.96.0.24:443/TCP": _with(web, "10.244.1.11:8443", "10.9.9.9:1")}
+    web = theirs.frontends[UNNAMED]
+    ours = {**theirs.frontends, UNNAMED: _with(web, "10.244.1.11:8443", "10.9.9.9:1")}
     assert differences(theirs, Decisions(ours)) == [
         Difference(
             *("prod/unnamed", "10.96.0.24:443/TCP", ("pod", "node", "other"), "backends"),
@@ -58,13 +70,13 @@ def test_only_what_one_of_the_two_has_is_shown(layout: Layout) -> None:
 
 
 def _with(decision: Decision, *backends: str) -> Decision:
-    clients = {who: each._replace(backends=backends) for who, each in decision.clients.items()}
+    clients = {who: treated(each.action, *backends) for who, each in decision.clients.items()}
     return decision._replace(clients=clients)
 
 
 def test_a_frontend_that_only_one_has_is_one_difference() -> None:
     theirs = decisions("nftables")
-    without = {key: one for key, one in theirs.frontends.items() if key != "10.96.0.24:443/TCP"}
+    without = {key: one for key, one in theirs.frontends.items() if key != UNNAMED}
     place = ("prod/unnamed", "10.96.0.24:443/TCP", (), "frontend")
     both = ("forward", "masquerade")
     assert differences(theirs, Decisions(without)) == [Difference(*place, both, ())]
@@ -74,17 +86,15 @@ def test_a_frontend_that_only_one_has_is_one_difference() -> None:
 def test_classes_of_clients_are_named_where_they_differ() -> None:
     one = Decision("prod/web:http", dict.fromkeys(("pod", "node", "other"), Treatment("drop")))
     other = one._replace(clients={**one.clients, "node": Treatment("reject")})
-    found = differences(
-        Decisions({"10.96.0.9:80/TCP": one}), Decisions({"10.96.0.9:80/TCP": other})
-    )
+    found = differences(Decisions({WEB: one}), Decisions({WEB: other}))
     assert found == [
         Difference("prod/web:http", "10.96.0.9:80/TCP", ("node",), "action", ("drop",), ("reject",))
     ]
 
 
 def test_addresses_of_nodeports_are_compared_where_both_know_them() -> None:
-    theirs = Decisions({}, frozenset({"192.168.50.11"}))
-    ours = Decisions({}, frozenset({"192.168.50.11", "10.0.0.1", "fd50::11"}))
+    theirs = Decisions({}, addresses("192.168.50.11"))
+    ours = Decisions({}, addresses("192.168.50.11", "10.0.0.1", "fd50::11"))
     (found,) = differences(theirs, ours)
     assert found == Difference("", "nodeport:*", (), "addresses", (), ("10.0.0.1",))
     assert differences(theirs._replace(nodeports=None), ours) == []
@@ -120,21 +130,21 @@ def test_maps_are_read_from_their_dump() -> None:
             ),
         ]
     )
-    assert found.nodeports == frozenset({"10.0.0.1"})
+    assert found.nodeports == addresses("10.0.0.1")
     both = ("10.244.1.11:8080", "10.244.1.12:8080")
-    assert found.frontends == {
+    assert by_text(found) == {
         "10.96.0.9:80/TCP": Decision(
             web,
             {
-                "pod": Treatment("forward", both),
-                "node": Treatment("masquerade", both),
-                "other": Treatment("masquerade", both),
+                "pod": treated("forward", *both),
+                "node": treated("masquerade", *both),
+                "other": treated("masquerade", *both),
             },
             60,
         ),
         "80.11.12.20:80/TCP": Decision(
             web,
             dict.fromkeys(("pod", "node", "other"), Treatment("drop")),
-            sources=("203.0.113.0/24",),
+            sources=(network("203.0.113.0/24"),),
         ),
     }

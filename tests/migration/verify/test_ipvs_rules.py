@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.base.address import pack
+from bpfsvc.migration.decisions import Decisions, Treatment
 from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.kube_proxy.rules import RulesTable, read_tables
+from bpfsvc.migration.netfilter.iptables import RulesTable, read_tables
 from bpfsvc.migration.verify.comparison import differences
-from bpfsvc.migration.verify.decisions import Decisions, Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.ipvs_rules import read_ipvs
 from bpfsvc.migration.verify.rules import UnreadableRules
 from bpfsvc.services.entries import CLIENTS
+from tests.migration.values import by_text, network, treated
 from tests.migration.verify import rules_of_1_36
 from tests.migration.verify.rules_of_1_36 import (
     ALL,
@@ -42,7 +44,7 @@ def nat(family: int, printed: str = "") -> RulesTable:
 
 
 def decisions(family: int = 4, servers: str = SERVERS, rules: str = "") -> Decisions:
-    found = read_ipvs(family, servers, SETS, nat(family, rules), addresses())
+    found = read_ipvs(family, servers, SETS, nat(family, rules), set(map(pack, addresses())))
     assert found is not None
     return found.decisions()
 
@@ -51,15 +53,15 @@ CASES = {
     **IN_ALL_MODES,
     "Local keeps clients, and restricts all": (
         "80.11.12.22:80/TCP",
-        (Treatment("forward", LOCAL),) * 3,
+        (treated("forward", *LOCAL),) * 3,
     ),
     "Local without endpoints here has all": (
         "nodeport:30016/TCP",
-        (Treatment("forward", REMOTE),) * 3,
+        (treated("forward", *REMOTE),) * 3,
     ),
     "an internal policy Local": (
         "10.96.0.17:80/TCP",
-        (Treatment("forward", LOCAL), *[Treatment("masquerade", LOCAL)] * 2),
+        (treated("forward", *LOCAL), *[treated("masquerade", *LOCAL)] * 2),
     ),
     "no endpoints at all": ("10.96.0.20:80/TCP", (REJECT,) * 3),
 }
@@ -69,7 +71,7 @@ CASES = {
 def test_each_class_of_clients_is_treated_as_ipvs_does(
     frontend: str, expected: tuple[Treatment, ...]
 ) -> None:
-    found = decisions().frontends[frontend]
+    found = by_text(decisions())[frontend]
     assert found.clients == dict(zip(CLIENTS, expected, strict=True))
     assert found.service == ""
 
@@ -85,10 +87,12 @@ def test_ipvs_differs_from_iptables_where_only_local_endpoints_are_eligible(fami
 
 
 def test_affinity_and_source_ranges_are_read() -> None:
-    assert decisions().frontends["10.96.0.19:80/TCP"].affinity == 600
-    ranges = ("80.11.12.21/32", "192.168.50.0/24", "203.0.113.0/24")
-    assert decisions().frontends["80.11.12.21:80/TCP"].sources == ranges
-    assert decisions(6).frontends["[2001:db8:80::21]:80/TCP"].sources == ("2001:db8:80::/64",)
+    assert by_text(decisions())["10.96.0.19:80/TCP"].affinity == 600
+    ranges = tuple(map(network, ("80.11.12.21/32", "192.168.50.0/24", "203.0.113.0/24")))
+    assert by_text(decisions())["80.11.12.21:80/TCP"].sources == ranges
+    assert by_text(decisions(6))["[2001:db8:80::21]:80/TCP"].sources == (
+        network("2001:db8:80::/64"),
+    )
 
 
 def test_without_a_range_of_pods_it_is_an_error_and_never_a_guess() -> None:
@@ -108,13 +112,13 @@ def test_without_a_range_of_pods_it_is_an_error_and_never_a_guess() -> None:
 
 def test_masquerade_all_concerns_pods_too() -> None:
     printed = RULES[4].read_text().replace("! -s 10.244.0.0/16 ", "")
-    assert decisions(rules=printed).frontends["10.96.0.10:80/TCP"].clients["pod"] == MASQUERADE
+    assert by_text(decisions(rules=printed))["10.96.0.10:80/TCP"].clients["pod"] == MASQUERADE
 
 
 def test_a_real_server_without_weight_gets_no_new_connections() -> None:
     place = "-a -t 10.96.0.10:80 -r 10.244.1.11:8080 -m -w "
     found = decisions(servers=SERVERS.replace(f"{place}1", f"{place}0"))
-    assert found.frontends["10.96.0.10:80/TCP"].clients["pod"] == Treatment("forward", ALL[1:])
+    assert by_text(found)["10.96.0.10:80/TCP"].clients["pod"] == treated("forward", *ALL[1:])
 
 
 def test_virtual_servers_of_other_programs_are_left_out() -> None:

@@ -6,13 +6,16 @@ import json
 
 import pytest
 
-from bpfsvc.migration.kube_proxy.rules import read_tables
+from bpfsvc.base.address import pack
+from bpfsvc.migration.decisions import Treatment
+from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.nftables import read_listing
 from bpfsvc.migration.verify.comparison import differences
-from bpfsvc.migration.verify.decisions import Treatment
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
 from bpfsvc.migration.verify.rules import UnreadableRules
 from bpfsvc.services.entries import CLIENTS
+from tests.migration.values import network, treated
 from tests.migration.verify.rules_of_1_36 import (
     FORWARD,
     IN_ALL_MODES,
@@ -35,27 +38,27 @@ CASES = {
     **IN_ALL_MODES,
     "Local keeps clients, and restricts those outside": (
         "80.11.12.22:80/TCP",
-        (FORWARD, MASQUERADE, Treatment("forward", LOCAL)),
+        (FORWARD, MASQUERADE, treated("forward", *LOCAL)),
     ),
     "Local over IPv6": (
         "[2001:db8:80::22]:80/TCP",
         (
-            Treatment("forward", (*LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080")),
-            Treatment("masquerade", (*LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080")),
-            Treatment("forward", LOCAL_V6),
+            treated("forward", *LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080"),
+            treated("masquerade", *LOCAL_V6, "[fd44:2::11]:8080", "[fd44:2::12]:8080"),
+            treated("forward", *LOCAL_V6),
         ),
     ),
     "Local without endpoints here drops clients outside": (
         "nodeport:30016/TCP",
-        (Treatment("forward", REMOTE), Treatment("masquerade", REMOTE), DROP),
+        (treated("forward", *REMOTE), treated("masquerade", *REMOTE), DROP),
     ),
     "its cluster IP has all": (
         "10.96.0.16:80/TCP",
-        (Treatment("forward", REMOTE), *[Treatment("masquerade", REMOTE)] * 2),
+        (treated("forward", *REMOTE), *[treated("masquerade", *REMOTE)] * 2),
     ),
     "an internal policy Local": (
         "10.96.0.17:80/TCP",
-        (Treatment("forward", LOCAL), *[Treatment("masquerade", LOCAL)] * 2),
+        (treated("forward", *LOCAL), *[treated("masquerade", *LOCAL)] * 2),
     ),
     "an internal policy Local without endpoints here": ("10.96.0.18:80/TCP", (DROP,) * 3),
     "no endpoints at all": ("10.96.0.20:80/TCP", (REJECT,) * 3),
@@ -63,7 +66,7 @@ CASES = {
     "no endpoints behind a load balancer": ("80.11.12.24:80/TCP", (REJECT,) * 3),
     "affinity with Local": (
         "80.11.12.25:80/TCP",
-        (FORWARD, MASQUERADE, Treatment("forward", LOCAL)),
+        (FORWARD, MASQUERADE, treated("forward", *LOCAL)),
     ),
 }
 
@@ -86,9 +89,9 @@ def test_affinity_is_read_in_seconds(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_source_ranges_hold_at_the_load_balancers_address_alone(layout: Layout) -> None:
     """The node is within a range, so the load balancer's own address is one, too."""
-    ranges = ("80.11.12.21/32", "192.168.50.0/24", "203.0.113.0/24")
+    ranges = tuple(map(network, ("80.11.12.21/32", "192.168.50.0/24", "203.0.113.0/24")))
     assert decision(layout, "80.11.12.21:80/TCP").sources == ranges
-    assert decision(layout, "[2001:db8:80::21]:80/TCP").sources == ("2001:db8:80::/64",)
+    assert decision(layout, "[2001:db8:80::21]:80/TCP").sources == (network("2001:db8:80::/64"),)
     assert decision(layout, "nodeport:30014/TCP").sources == ()
     assert decision(layout, "10.96.0.14:80/TCP").sources == ()
 
@@ -106,13 +109,14 @@ def test_both_modes_of_kube_proxy_do_the_same(family: int) -> None:
     one, other = (decisions(layout, family) for layout in LAYOUTS)
     assert len(one.frontends) == 32
     assert differences(one, other) == []
-    assert other.nodeports == frozenset({"192.168.50.11" if family == 4 else "fd50::11"})
+    assert other.nodeports == frozenset({pack("192.168.50.11" if family == 4 else "fd50::11")})
 
 
 def test_rules_of_other_programs_are_no_rules_of_kube_proxy() -> None:
     saved = "*nat\n:PREROUTING ACCEPT [0:0]\n:CNI-HOSTPORT - [0:0]\nCOMMIT\n"
     assert read_iptables("iptables-nft", 4, read_tables(saved)) is None
-    assert read_nftables({"nftables": [{"table": {"family": "ip", "name": "guard"}}]}, 4) is None
+    tables = '{"nftables": [{"table": {"family": "ip", "name": "guard"}}]}'
+    assert read_nftables(read_listing(tables), 4) is None
 
 
 @pytest.mark.parametrize(
@@ -165,10 +169,10 @@ def test_kube_proxys_older_chains_of_nftables_are_read() -> None:
         *({"rule": {"chain": chain, "expr": expr}} for chain, expr in rules),
     ]
     found = decision("nftables", "10.96.0.10:80/TCP", json.dumps({"nftables": listed}))
-    only = ("10.244.1.11:8080",)
+    only = "10.244.1.11:8080"
     assert found.service == "prod/web:http"
     assert found.clients == {
-        "pod": Treatment("forward", only),
-        "node": Treatment("masquerade", only),
-        "other": Treatment("masquerade", only),
+        "pod": treated("forward", only),
+        "node": treated("masquerade", only),
+        "other": treated("masquerade", only),
     }

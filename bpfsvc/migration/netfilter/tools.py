@@ -1,11 +1,10 @@
-"""The commands that read and change netfilter's tables: iptables and nft.
+"""The commands that read and change netfilter's tables: iptables, ipset and nft.
 
 iptables exists in two flavours that do not see each other's rules, and kube-proxy may have used
-either, or one after the other. Each is called by its own name (``iptables-legacy-save``,
-``iptables-nft-save``). Where a distribution has only a plain ``iptables-save``, its version shows
-which flavour it is, and it is used for that one alone: rules must not be removed twice.
-
-A table of nftables belongs to one owner, and is removed as a whole.
+either, or first one and then the other. Each flavour is called by its own name
+(``iptables-legacy-save``, ``iptables-nft-save``). Where a distribution has only a plain
+``iptables-save``, its version shows the flavour, and the program is used for that flavour alone:
+rules must not be removed twice.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bpfsvc.base.errors import KernelError
-from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.kube_proxy.rules import RulesTable
+from bpfsvc.migration.netfilter.iptables import RulesTable, flavour_text, read_tables
+from bpfsvc.migration.netfilter.nftables import Listing, read_listing
 
 FlavourName = Literal["legacy", "nft"]
 FLAVOURS: tuple[FlavourName, ...] = ("legacy", "nft")
@@ -40,7 +39,7 @@ class Flavour(NamedTuple):
     restore: str
 
     def __str__(self) -> str:
-        return names.flavour_text(self.name, self.family)
+        return flavour_text(self.name, self.family)
 
 
 Saved = dict[Flavour, tuple[RulesTable, ...]]
@@ -48,7 +47,7 @@ Saved = dict[Flavour, tuple[RulesTable, ...]]
 
 
 class Flavours(NamedTuple):
-    """Those that can be used, and a sentence for each that cannot, but may have rules."""
+    """Flavours: the usable ones, and a sentence for each that is not, but may have rules."""
 
     usable: tuple[Flavour, ...]
     unseen: tuple[str, ...]
@@ -94,6 +93,24 @@ def iptables_save(flavour: Flavour, table: str = "") -> str:
     return run([flavour.save, *(("-t", table) if table else ())])
 
 
+def save_tables(
+    flavours: Iterable[Flavour], unseen: list[str], tables: Sequence[str] = ("",)
+) -> Saved:
+    """Return the tables of each flavour; ``tables``: the wanted names, "" for all.
+
+    A flavour that cannot be read is left out, and ``unseen`` gets a sentence.
+    """
+    saved: Saved = {}
+    for flavour in flavours:
+        try:
+            texts = [iptables_save(flavour, table) for table in tables]
+        except KernelError as error:
+            unseen.append(error.message)
+        else:
+            saved[flavour] = tuple(table for text in texts for table in read_tables(text))
+    return saved
+
+
 def iptables_restore(flavour: Flavour, text: str) -> None:
     """Change tables by ``text``, each in one transaction; raise ``KernelError`` if refused."""
     run([flavour.restore, "--noflush", f"--wait={_LOCK_SECONDS}"], text)
@@ -123,33 +140,25 @@ def _legacy_tables(family: int) -> list[str]:
 _NFT_FAMILIES = ("ip", "ip6")
 
 
-def nft_families(nft: str, table: str) -> tuple[str, ...]:
+def nft_families(table: str) -> tuple[str, ...]:
     """Return the families (``ip``, ``ip6``) that have a table of a name."""
-    return families_in(run([nft, "list", "tables"]), table)
+    return families_in(run(["nft", "list", "tables"]), table)
 
 
 def families_in(listed: str, table: str) -> tuple[str, ...]:
-    """Return them from the output of ``nft list tables``."""
+    """Return the families from the output of ``nft list tables``."""
     lines = [line.split() for line in listed.splitlines()]
     return tuple(family for family in _NFT_FAMILIES if ["table", family, table] in lines)
 
 
-def kube_proxy_nft_tables(nft: str) -> dict[str, str]:
-    """Return family -> text of kube-proxy's table, with numeric values and without counters."""
-    return {
-        family: run([nft, "-s", "-n", "list", "table", family, names.NFT_TABLE])
-        for family in nft_families(nft, names.NFT_TABLE)
-    }
+def nft_list(*words: str) -> Listing:
+    """Return the output of ``nft -j list``; raise ``KernelError``, or :data:`NOT_UNDERSTOOD`."""
+    return read_listing(run(["nft", "-j", "list", *words]))
 
 
-def remove_kube_proxy_nft_tables(nft: str, families: Iterable[str]) -> None:
-    """Delete the tables of both families in one transaction."""
-    nft_apply(nft, "".join(f"delete table {family} {names.NFT_TABLE}\n" for family in families))
-
-
-def nft_apply(nft: str, text: str) -> None:
+def nft_apply(text: str) -> None:
     """Run a script, all of it or nothing; raise ``KernelError`` if refused."""
-    run([nft, "-f", "-"], text)
+    run(["nft", "-f", "-"], text)
 
 
 def run(command: list[str], text: str = "") -> str:

@@ -1,12 +1,11 @@
 """Collect facts about the node itself: kernel, file systems, kube-proxy, ports, forwarding.
 
-Nothing is changed. Programs of others are in :mod:`~bpfsvc.doctor.collect_others`.
+Nothing is changed. Programs of others are in :mod:`~bpfsvc.doctor.collect.others`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import re
 import shutil
@@ -18,11 +17,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bpfsvc.base.address import family as family_of
-from bpfsvc.base.address import unpack
-from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit, UsageError
-from bpfsvc.base.http_client import ask_json
+from bpfsvc.base.address import pack
+from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit
 from bpfsvc.base.map_sizes import Sizes
-from bpfsvc.base.ports import PortRange
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.datapath import sysctl
 from bpfsvc.datapath.attach import cgroup
@@ -33,7 +30,6 @@ from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
 from bpfsvc.datapath.netlink.details import read_details
 from bpfsvc.datapath.netlink.devices import LOOPBACK, Device, Interfaces, devices_to_attach
-from bpfsvc.doctor import proc_sockets
 from bpfsvc.doctor.facts import (
     ApiServerFacts,
     ChainPolicy,
@@ -41,14 +37,15 @@ from bpfsvc.doctor.facts import (
     ForwardingFacts,
     Interface,
     KubeProxyFacts,
-    PortFacts,
     SystemFacts,
 )
 from bpfsvc.inspect.reader import is_running
-from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.kube_proxy.commands import Saved, run
+from bpfsvc.migration.kube_proxy.ipvs import dummy_addresses
 from bpfsvc.migration.kube_proxy.leftovers import Leftovers
 from bpfsvc.migration.kube_proxy.running import find_kube_proxy
+from bpfsvc.migration.netfilter import tools
+from bpfsvc.migration.netfilter.nftables import Listing
+from bpfsvc.migration.netfilter.tools import Saved
 
 # -- the kernel and the rights of this process -----------------------------------------------------
 
@@ -165,71 +162,6 @@ def collect_kube_proxy(root: PinRoot, found: Leftovers) -> KubeProxyFacts:
     )
 
 
-# -- ports -----------------------------------------------------------------------------------------
-
-
-def collect_ports(
-    masquerade: PortRange, node_ports: PortRange, at_cluster_ips: tuple[str, ...] = ()
-) -> PortFacts:
-    """Return the ports wanted, those the kernel assigns, and those in use."""
-    clash = hint = ""
-    try:
-        sysctl.check_ports(masquerade, node_ports)
-    except UsageError as error:
-        clash, hint = error.message, error.hint
-    tcp = list(_sockets("tcp"))
-    listening = frozenset(port for port, listens in tcp if listens)
-    # A connection that a server accepted has the server's port, and is not counted.
-    clients = {port for port, _ in tcp} - listening
-    udp = {port for port, _ in _sockets("udp")}
-    reserved = sysctl.parse_ports(sysctl.read(sysctl.RESERVED_PORTS))
-    return PortFacts(
-        masquerade=masquerade,
-        node_ports=node_ports,
-        clash=clash,
-        clash_hint=hint,
-        listening=listening,
-        in_use=frozenset({("tcp", port) for port in clients} | {("udp", port) for port in udp}),
-        health_checks=_health_checks(node_ports),
-        reserved=any(
-            each.first <= masquerade.first and masquerade.last <= each.last for each in reserved
-        ),
-        at_cluster_ips=at_cluster_ips,
-    )
-
-
-def _health_checks(node_ports: PortRange) -> frozenset[int]:
-    """Return the ports at which bpfsvc or kube-proxy says whether a Service has endpoints here.
-
-    A Service gets such a port from the range of the NodePorts. Its server is asked, as the process
-    that has a socket may be one of another container, which cannot be seen.
-    """
-    return frozenset(
-        port
-        for text in proc_sockets.texts("tcp")
-        for digits, port, state in proc_sockets.rows(text)
-        if state == proc_sockets.LISTENS
-        and node_ports.first <= port <= node_ports.last
-        and is_health_check(ask_json((unpack(proc_sockets.address(digits)), port), "/"))
-    )
-
-
-def is_health_check(answer: object) -> bool:
-    """True if an answer is that of a ``healthCheckNodePort``, be it ours or kube-proxy's."""
-    return isinstance(answer, dict) and {"service", "localEndpoints"} <= answer.keys()
-
-
-def _sockets(protocol: str) -> Iterator[tuple[int, bool]]:
-    for text in proc_sockets.texts(protocol):
-        yield from read_sockets(text)
-
-
-def read_sockets(text: str) -> Iterator[tuple[int, bool]]:
-    """Yield from ``/proc/net/tcp`` or ``udp`` local ports, and whether the socket listens."""
-    for _, port, state in proc_sockets.rows(text):
-        yield port, state == proc_sockets.LISTENS
-
-
 # -- forwarding ------------------------------------------------------------------------------------
 
 _TUNNELS = frozenset({"vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "wireguard"})
@@ -292,24 +224,22 @@ def _iptables_policies(saved: Saved) -> Iterator[ChainPolicy]:
 
 
 def _nftables_policies() -> Iterator[ChainPolicy]:
-    nft = shutil.which("nft")
-    if nft:
+    if shutil.which("nft"):
         try:
-            yield from dropping_chains(run([nft, "-j", "list", "chains"]))
+            yield from dropping_chains(tools.nft_list("chains"))
         except KernelError:
             return  # reported already: nft was needed for kube-proxy's tables too
 
 
-def dropping_chains(listed: str) -> Iterator[ChainPolicy]:
-    """Yield from ``nft -j list chains`` those that drop; iptables' own, listed too, are skipped."""
-    for each in json.loads(listed)["nftables"]:
-        chain = each.get("chain", {})
-        if chain.get("hook") != "forward" or chain.get("policy") != "drop":
+def dropping_chains(listing: Listing) -> Iterator[ChainPolicy]:
+    """Yield the chains that drop forwarded packets; iptables' own, listed too, are skipped."""
+    for chain in listing.chains:
+        if chain.hook != "forward" or chain.policy != "drop":
             continue
-        is_iptables = (chain["table"], chain["name"]) == ("filter", "FORWARD")
-        if chain["family"] in _FAMILIES and not is_iptables:
-            where = f"the policy of chain {chain['family']} {chain['table']} {chain['name']}"
-            yield ChainPolicy(where, _FAMILIES[chain["family"]])
+        is_iptables = (chain.table, chain.name) == ("filter", "FORWARD")
+        if chain.family in _FAMILIES and not is_iptables:
+            where = f"the policy of chain {chain.family} {chain.table} {chain.name}"
+            yield ChainPolicy(where, _FAMILIES[chain.family])
 
 
 # -- the API server --------------------------------------------------------------------------------
@@ -347,12 +277,6 @@ def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    of_device = {
-        unpack(one.address)
-        for device in network.devices
-        if device.name == names.DUMMY_DEVICE
-        for one in device.addresses
-    }
     match = f" -d {address}/{address.max_prefixlen} "
     rules = (
         rule
@@ -364,7 +288,7 @@ def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
     # The keys of its maps; endpoints stand there without a protocol.
     key = rf"(?<![\w.:]){re.escape(str(address))}\s*\.\s*(tcp|udp|sctp)\b"
     return (
-        str(address) in of_device
+        pack(host) in dummy_addresses(network)
         or any(match in rule for rule in rules)
         or re.search(key, found.nft_services) is not None
     )

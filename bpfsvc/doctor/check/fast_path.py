@@ -26,12 +26,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from bpfsvc.doctor.check_established import established_objections
-from bpfsvc.doctor.check_routes import INVALID, ipsec_obstacles, route_obstacles
-from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts, NftChain
+from bpfsvc.doctor.check.established import established_objections
+from bpfsvc.doctor.check.routes import INVALID, ipsec_obstacles, route_obstacles
+from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
 from bpfsvc.doctor.finding import Finding, note, ok
 from bpfsvc.migration.kube_proxy import conntrack_keepalive, names
-from bpfsvc.migration.kube_proxy.rules import RulesTable, chain_of, target_of, words_of
+from bpfsvc.migration.netfilter.iptables import (
+    RulesTable,
+    flavour_text,
+    reachable,
+    target_of,
+    words_of,
+)
+from bpfsvc.migration.netfilter.nftables import Chain
 
 _POLICY_DEVICES = {
     "cali": "Calico",
@@ -67,7 +74,7 @@ _SPARES = frozenset({"ACCEPT", "RETURN"})
 _IPTABLES = {"filter": 0, "mangle": -150, "raw": -300, "security": 50}
 """Tables of nftables that iptables makes -> the priority of their chains for forwarded packets."""
 
-_NFT_FLAVOURS = {"ip": names.flavour_text("nft", 4), "ip6": names.flavour_text("nft", 6)}
+_NFT_FLAVOURS = {"ip": flavour_text("nft", 4), "ip6": flavour_text("nft", 6)}
 """By family: who reads them."""
 
 _KNOWN_TABLES = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
@@ -150,10 +157,15 @@ def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
     for chain in _FORWARDING_CHAINS:
         if table.drops(chain):
             yield f"the policy of {chain} in {flavour} drops what no rule accepts"
-    for chain in _reachable(table):
-        for rule in table.rules:
-            if chain_of(rule) != chain:
-                continue
+    rules = table.by_chain()
+
+    def called(chain: str) -> Iterator[str]:
+        """Yield the targets, without kube-proxy's chains."""
+        targets = map(target_of, rules.get(chain, ()))
+        return (target for target in targets if not names.is_chain(target))
+
+    for chain in reachable(_FORWARDING_CHAINS, called):
+        for rule in rules.get(chain, ()):
             target = target_of(rule)
             if target in _STOPS and not INVALID.search(rule):
                 yield f"a rule in {flavour} stops packets: {rule}"
@@ -174,15 +186,15 @@ def _masquerades_between(
     ``ipMasq`` of the plugins bridge and ptp makes a chain for each pod, which spares the network of
     the pod and multicast, and masquerades the rest.
     """
-    for chain in table.policies:
+    for chain, lines in table.by_chain().items():
         if not chain.startswith(_CNI_CHAIN):
             continue
-        rules = [(rule, words_of(rule)) for rule in table.rules if chain_of(rule) == chain]
+        rules = [(rule, words_of(rule)) for rule in lines]
         spared = [
-            found
+            network
             for _, words in rules
             if words.get("-j") in _SPARES and "-d" not in words.negated
-            for found in _networks(words.get("-d"))
+            for network in _networks(words.get("-d"))
         ]
         for rule, words in rules:
             if words.get("-j") != "MASQUERADE" or "-d" not in words.negated:
@@ -207,23 +219,7 @@ def _is_spared(
     return any(pods.network_address in each and pods.broadcast_address in each for each in spared)
 
 
-def _reachable(table: RulesTable) -> list[str]:
-    """Return the chains that a forwarded packet may pass, without those of kube-proxy."""
-    calls: dict[str, list[str]] = {}
-    for rule in table.rules:
-        calls.setdefault(chain_of(rule), []).append(target_of(rule))
-    waiting = [chain for chain in _FORWARDING_CHAINS if chain in table.policies]
-    seen: list[str] = []
-    while waiting:
-        chain = waiting.pop(0)
-        if chain in seen or chain not in table.policies or names.is_chain(chain):
-            continue
-        seen.append(chain)
-        waiting += calls.get(chain, ())
-    return seen
-
-
-def is_read(chain: NftChain, tables: Iterable[tuple[str, RulesTable]]) -> bool:
+def is_read(chain: Chain, tables: Iterable[tuple[str, RulesTable]]) -> bool:
     """True if the rules of a chain are those in ``tables``, of iptables, or are known."""
     read = {(flavour, table.name) for flavour, table in tables}
     return chain.table in _KNOWN_TABLES or (
@@ -231,12 +227,12 @@ def is_read(chain: NftChain, tables: Iterable[tuple[str, RulesTable]]) -> bool:
     )
 
 
-def _flavour_of(chain: NftChain) -> str:
+def _flavour_of(chain: Chain) -> str:
     """Return the flavour of iptables that writes the rules of a table of nftables."""
     return _NFT_FLAVOURS.get(chain.family, "")
 
 
-def _is_of_iptables(chain: NftChain) -> bool:
+def _is_of_iptables(chain: Chain) -> bool:
     return (
         chain.family in ("ip", "ip6")
         and chain.name in _FORWARDING_CHAINS

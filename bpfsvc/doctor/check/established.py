@@ -12,15 +12,21 @@ Policies that are enforced elsewhere than in netfilter forbid it, too.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from bpfsvc.doctor.check_routes import ipsec_obstacles, rule_obstacles
+from bpfsvc.doctor.check.routes import ipsec_obstacles, rule_obstacles
 from bpfsvc.doctor.facts import POLICY_PINS, FastPathFacts
 from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.kube_proxy.rules import RulesTable, chain_of, target_of
+from bpfsvc.migration.netfilter.iptables import RulesTable, reachable, target_of
+from bpfsvc.migration.netfilter.nftables import (
+    Expressions,
+    Json,
+    Listing,
+    called_chains,
+    has_named_map,
+)
 
 _FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
 _DEVICES = {"cilium_": "Cilium", "antrea-gw": "Antrea", "ovn-k8s": "OVN-Kubernetes"}
@@ -46,7 +52,8 @@ def established_obstacles(facts: FastPathFacts) -> Iterator[str]:
     for pin in sorted(facts.pinned):
         yield f"{POLICY_PINS[pin]} may enforce network policies here, and not by netfilter"
     for flavour, table in facts.tables:
-        yield from _each_packet(flavour, table)
+        if rule := _each_packet(table):
+            yield f"a rule in {flavour} has to see each packet: {rule}"
     yield from facts.each_packet
     yield from rule_obstacles(facts)
     yield from ipsec_obstacles(facts)
@@ -60,28 +67,57 @@ def established_objections(facts: FastPathFacts) -> Iterator[str]:
         yield "netfilter tracks no connections here, so none is established there"
 
 
+class _Step(NamedTuple):
+    """A rule that packets of established connections reach.
+
+    ``counts``: the rule has to see each packet. ``accepts``: it accepts all that is established.
+    """
+
+    counts: bool
+    accepts: bool
+    calls: Iterable[str]
+    text: str
+
+
+def _first_that_counts(chains: Iterable[str], steps: Callable[[str], Iterator[_Step]]) -> str:
+    """Return the text of a rule that has to see each packet, "" without one.
+
+    ``steps(chain)`` yields the rules of a chain in their order.
+    """
+
+    def before_accepted(chain: str) -> Iterator[_Step]:
+        for step in steps(chain):
+            if step.accepts and not step.counts:
+                return
+            yield step
+
+    def called(chain: str) -> Iterator[str]:
+        for step in before_accepted(chain):
+            yield from step.calls
+
+    for chain in reachable(chains, called):
+        for step in before_accepted(chain):
+            if step.counts:
+                return step.text
+    return ""
+
+
 # -- iptables --
 
 
-def _each_packet(flavour: str, table: RulesTable) -> Iterator[str]:
-    """Yield the first rule by which each packet of an established connection counts."""
-    waiting = [chain for chain in _FORWARDING_CHAINS if chain in table.policies]
-    seen: set[str] = set()
-    while waiting:
-        chain = waiting.pop(0)
-        if chain in seen or chain not in table.policies or names.is_chain(chain):
-            continue
-        seen.add(chain)
-        for rule in table.rules:
-            if chain_of(rule) != chain or not _sees_established(rule):
-                continue
-            if _ACCEPTS_ESTABLISHED.match(rule):
-                break
-            target = target_of(rule)
-            if target in _DECIDES | _CHANGES or (target in _VERDICTS and _LIMIT.search(rule)):
-                yield f"a rule in {flavour} has to see each packet: {rule}"
-                return
-            waiting.append(target)
+def _each_packet(table: RulesTable) -> str:
+    """Return the first rule by which each packet of an established connection counts, or ""."""
+    rules = table.by_chain()
+
+    def steps(chain: str) -> Iterator[_Step]:
+        for rule in rules.get(chain, ()) if not names.is_chain(chain) else ():
+            if _sees_established(rule):
+                target = target_of(rule)
+                limits = target in _VERDICTS and _LIMIT.search(rule) is not None
+                accepts = _ACCEPTS_ESTABLISHED.match(rule) is not None
+                yield _Step(target in _DECIDES | _CHANGES or limits, accepts, [target], rule)
+
+    return _first_that_counts(_FORWARDING_CHAINS, steps)
 
 
 def _sees_established(rule: str) -> bool:
@@ -94,82 +130,57 @@ def _sees_established(rule: str) -> bool:
 _NFT_DECIDES = frozenset({"queue", "dup", "fwd"})
 _NFT_LIMITS = frozenset({"limit", "quota"})
 _NFT_VERDICTS = frozenset({"accept", "drop", "reject", "return"})
-_NFT_CALLS = frozenset({"jump", "goto"})
+_CT_STATE = {"ct": {"key": "state"}}
 
 
-def nft_each_packet(listed: str, chains: Sequence[str]) -> Iterator[str]:
-    """Yield the chains with such a rule in ``nft -j list table``, called from ``chains``.
+def nft_each_packet(listing: Listing, chains: Iterable[str]) -> str:
+    """Return a chain with such a rule, called from ``chains``; "" without one.
 
-    Raise ``ValueError``, ``KeyError`` or ``AttributeError`` if it is not understood.
+    Raise one of ``NOT_UNDERSTOOD`` if the rules are not understood.
     """
-    rules: dict[str, list[Sequence[Mapping[str, Any]]]] = {}
-    for each in json.loads(listed)["nftables"]:
-        if "rule" in each:
-            rules.setdefault(each["rule"]["chain"], []).append(each["rule"]["expr"])
-    waiting, seen = list(chains), set[str]()
-    while waiting:
-        chain = waiting.pop(0)
-        if chain in seen:
-            continue
-        seen.add(chain)
-        for rule in rules.get(chain, ()):
-            accepts, reaches = _nft_states(rule)
-            if not reaches:
-                continue
-            if _nft_counts_each(rule):
-                yield chain
-                return
-            if accepts:
-                break
-            # Which chains a map with a name calls is not asked.
-            waiting += rules if _has_named_map(rule) else _nft_called(rule)
+
+    def steps(chain: str) -> Iterator[_Step]:
+        for rule in listing.rules.get(chain, ()):
+            accepts, reaches = _nft_states(rule.expressions)
+            if reaches:
+                # Which chains a map with a name calls is not asked.
+                named = has_named_map(rule.expressions)
+                calls = listing.rules if named else called_chains(rule.expressions)
+                yield _Step(_nft_counts_each(rule.expressions), accepts, calls, chain)
+
+    return _first_that_counts(chains, steps)
 
 
-def _nft_states(rule: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
+def _nft_states(rule: Expressions) -> tuple[bool, bool]:
     """Return whether a rule accepts all that is established, and whether that reaches it."""
     if not rule:
         return False, True
     match, verdict = rule[0].get("match"), rule[-1]
     vmap = rule[0].get("vmap", {})
-    if vmap.get("key") == {"ct": {"key": "state"}} and not _has_named_map(rule):
+    if vmap.get("key") == _CT_STATE and not has_named_map(rule):
         verdicts = {str(state): verdict for state, verdict in vmap["data"].get("set", ())}
         return "accept" in verdicts.get("established", {}), True
-    for each in rule:
-        found = each.get("match", {})
-        if found.get("left") != {"ct": {"key": "state"}}:
+    for expression in rule:
+        condition = expression.get("match", {})
+        if condition.get("left") != _CT_STATE:
             continue
-        named = found["right"]
-        named = named.get("set", ()) if isinstance(named, dict) else named
-        has = "established" in ([named] if isinstance(named, str) else named)
-        if has == (found["op"] == "!="):
+        states = condition["right"]
+        states = states.get("set", ()) if isinstance(states, dict) else states
+        has = "established" in ([states] if isinstance(states, str) else states)
+        if has == (condition["op"] == "!="):
             return False, False
-        alone = found is match and len([one for one in rule if "counter" not in one]) == 2
+        alone = condition is match and len([each for each in rule if "counter" not in each]) == 2
         return has and alone and "accept" in verdict, True
     return False, True
 
 
-def _nft_counts_each(rule: Sequence[Mapping[str, Any]]) -> bool:
+def _nft_counts_each(rule: Expressions) -> bool:
     kinds = {kind for statement in rule for kind in statement}
     if kinds & _NFT_DECIDES or (kinds & _NFT_LIMITS and kinds & _NFT_VERDICTS):
         return True
     return any(_nft_changes(each["mangle"].get("key", {})) for each in rule if "mangle" in each)
 
 
-def _nft_changes(key: Mapping[str, Any]) -> bool:
+def _nft_changes(key: Mapping[str, Json]) -> bool:
     """True for bytes of the packet but TCP's options (of a SYN), and for its place in a queue."""
     return "payload" in key or key.get("meta", {}).get("key") == "priority"
-
-
-def _has_named_map(rule: Sequence[Mapping[str, Any]]) -> bool:
-    return any(isinstance(each.get("vmap", {}).get("data"), str) for each in rule)
-
-
-def _nft_called(rule: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the chains that a rule calls, also by a map of verdicts in it."""
-    found = [str(each[kind]["target"]) for each in rule for kind in _NFT_CALLS if kind in each]
-    for each in rule:
-        data = each.get("vmap", {}).get("data", {})
-        pairs = data.get("set", ()) if isinstance(data, dict) else ()
-        for pair in pairs:
-            found += [str(pair[1][kind]["target"]) for kind in _NFT_CALLS if kind in pair[1]]
-    return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.doctor.facts import FastPathFacts
-from bpfsvc.migration.kube_proxy.rules import target_of
+from bpfsvc.migration.netfilter.iptables import target_of
 
 INVALID = re.compile(r" --(?:ct)?state INVALID(?: |$)")
 """Part of a rule of iptables for what conntrack finds invalid."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -13,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_network
-from itertools import chain
+from itertools import chain as chained
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +26,8 @@ from bpfsvc.datapath.netlink.details import read_details
 from bpfsvc.datapath.netlink.devices import Device, Interfaces, devices_to_attach, uplinks
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.datapath.netlink.route_rules import unfollowed_rules
-from bpfsvc.doctor.check_established import nft_each_packet
-from bpfsvc.doctor.check_fast_path import is_read
+from bpfsvc.doctor.check.established import nft_each_packet
+from bpfsvc.doctor.check.fast_path import is_read
 from bpfsvc.doctor.facts import (
     ANTREA_SERVICES,
     CILIUM_PINS,
@@ -36,12 +35,12 @@ from bpfsvc.doctor.facts import (
     POLICY_PINS,
     FastPathFacts,
     ForeignProgram,
-    NftChain,
     OthersFacts,
 )
-from bpfsvc.migration.kube_proxy import commands
-from bpfsvc.migration.kube_proxy.commands import Saved
-from bpfsvc.migration.kube_proxy.rules import RulesTable, read_tables
+from bpfsvc.migration.netfilter import tools
+from bpfsvc.migration.netfilter.iptables import RulesTable
+from bpfsvc.migration.netfilter.nftables import NOT_UNDERSTOOD, Chain, Listing
+from bpfsvc.migration.netfilter.tools import Saved
 
 _ROUTES = Path("/proc/net/route")
 _BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
@@ -122,7 +121,7 @@ class ForwardingRules(NamedTuple):
     """Rules of netfilter, as :class:`FastPathFacts` has them."""
 
     tables: tuple[tuple[str, RulesTable], ...] = ()
-    chains: tuple[NftChain, ...] = ()
+    chains: tuple[Chain, ...] = ()
     unseen: tuple[str, ...] = ()
     each_packet: tuple[str, ...] = ()
 
@@ -145,12 +144,12 @@ def fast_path_facts(
     rules_of_routes = _route_rules(unseen)
     return FastPathFacts(
         devices=frozenset(device.name for device in network.devices),
-        tables=tuple(chain.from_iterable(each.tables for each in rules)),
-        chains=tuple(chain.from_iterable(each.chains for each in rules)),
+        tables=tuple(chained.from_iterable(each.tables for each in rules)),
+        chains=tuple(chained.from_iterable(each.chains for each in rules)),
         pinned=_existing(POLICY_PINS),
         ipsec=ipsec,
-        unseen=(*chain.from_iterable(each.unseen for each in rules), *unseen),
-        each_packet=tuple(chain.from_iterable(each.each_packet for each in rules)),
+        unseen=(*chained.from_iterable(each.unseen for each in rules), *unseen),
+        each_packet=tuple(chained.from_iterable(each.each_packet for each in rules)),
         tracks=conntrack_flows.tracks(),
         pods=tuple(map(ip_network, pods)),
         route_rules=rules_of_routes,
@@ -175,34 +174,30 @@ def read_nft_rules(saved: Saved | None = None, *, each_packet: bool) -> Forwardi
     return rules._replace(chains=chains, unseen=tuple(unseen), each_packet=found)
 
 
-def _iptables_rules(name: commands.FlavourName, saved: Saved | None) -> ForwardingRules:
-    usable, unseen = commands.find_flavours(wanted=(name,))
+def _iptables_rules(name: tools.FlavourName, saved: Saved | None) -> ForwardingRules:
+    usable, unseen = tools.find_flavours(wanted=(name,))
     if saved is None:
-        saved = {}
-        for flavour in usable:
-            with suppress(KernelError):  # a flavour that is missing here is reported below
-                saved[flavour] = read_tables(commands.iptables_save(flavour))
-    unread = (f"{each} cannot be read" for each in usable if each not in saved)
-    tables = ((str(each), table) for each in usable for table in saved.get(each, ()))
+        saved = tools.save_tables(usable, [])
+    unread = (f"{flavour} cannot be read" for flavour in usable if flavour not in saved)
+    tables = ((str(flavour), table) for flavour in usable for table in saved.get(flavour, ()))
     return ForwardingRules(tuple(tables), unseen=(*unseen, *unread))
 
 
-def _nft_chains(unseen: list[str]) -> tuple[NftChain, ...]:
-    nft = shutil.which("nft")
-    if not nft:
+def _nft_chains(unseen: list[str]) -> tuple[Chain, ...]:
+    if not shutil.which("nft"):
         unseen.append("nft is not installed: nftables' own tables cannot be seen")
         return ()
     try:
-        return tuple(read_chains(commands.run([nft, "-j", "list", "chains"])))
+        return tuple(filtering_chains(tools.nft_list("chains")))
     except KernelError as error:
         unseen.append(error.message)
-    except (ValueError, KeyError, AttributeError):
+    except NOT_UNDERSTOOD:
         unseen.append("the output of nft -j list chains cannot be read")
     return ()
 
 
 def _each_packet(
-    chains: Iterable[NftChain], read: Sequence[tuple[str, RulesTable]], unseen: list[str]
+    chains: Iterable[Chain], read: Sequence[tuple[str, RulesTable]], unseen: list[str]
 ) -> Iterator[str]:
     """Yield which chains have to see each packet of a connection."""
     tables: dict[tuple[str, str], list[str]] = {}
@@ -212,12 +207,11 @@ def _each_packet(
     for (family, table), names in tables.items():
         where = f"{family} {table}"
         try:
-            listed = commands.run(["nft", "-j", "list", "table", family, table])
-            for found in nft_each_packet(listed, names):
-                yield f"nftables has to see each packet in {where} {found}"
+            if chain := nft_each_packet(tools.nft_list("table", family, table), names):
+                yield f"nftables has to see each packet in {where} {chain}"
         except KernelError as error:
             unseen.append(error.message)
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except NOT_UNDERSTOOD:
             unseen.append(f"the rules of nftables in {where} cannot be read")
 
 
@@ -239,14 +233,12 @@ def _route_rules(unseen: list[str]) -> tuple[str, ...]:
         return ()
 
 
-def read_chains(listed: str) -> Iterator[NftChain]:
-    """Yield from ``nft -j list chains`` those that filter forwarded packets, and of a CNI."""
-    for each in json.loads(listed)["nftables"]:
-        found = each.get("chain", {})
-        hooks = _HOOKS.get(found.get("family", ""), ())
-        kinds = ("filter", "nat") if found.get("table") == CNI_MASQUERADE_TABLE else ("filter",)
-        if found.get("type") in kinds and found.get("hook") in hooks:
-            yield NftChain(found["family"], found["table"], found["name"], found["prio"])
+def filtering_chains(listing: Listing) -> Iterator[Chain]:
+    """Yield the chains that filter forwarded packets, and the chains of a CNI's masquerade."""
+    for chain in listing.chains:
+        kinds = ("filter", "nat") if chain.table == CNI_MASQUERADE_TABLE else ("filter",)
+        if chain.kind in kinds and chain.hook in _HOOKS.get(chain.family, ()):
+            yield chain
 
 
 def _existing(pins: Iterable[str]) -> frozenset[str]:
