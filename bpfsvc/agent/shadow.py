@@ -1,8 +1,8 @@
 """The agent of shadow mode: it follows objects, interfaces and netfilter, and writes nothing.
 
-No program is loaded, nothing is attached, no sysctl is set, and no port of kube-proxy's is used.
-The planner plans as always; its plans are noted and not written. A connection is compared two
-seconds after it was seen, as kube-proxy may have heard of a change first.
+No program is loaded, nothing is attached, no sysctl is set, and no port of kube-proxy is used. The
+planner plans as always; its plans are noted and not written. A connection is compared two seconds
+after it was seen, as kube-proxy may have heard of a change before this agent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from bpfsvc.config.config import Config
 from bpfsvc.datapath.netlink.devices import Interfaces, addresses
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.http.healthz import Health, rfc3339
-from bpfsvc.http.shadow_server import ShadowServer
+from bpfsvc.http.shadow_server import shadow_server
 from bpfsvc.kube.event_recorder import NullEventRecorder
 from bpfsvc.kube.source import Batch, Source
 from bpfsvc.metrics.observer import Observer
-from bpfsvc.metrics.shadow import ShadowMetrics
+from bpfsvc.metrics.shadow import ShadowCounts, ShadowMetrics
 from bpfsvc.migration.kube_proxy.running import find_kube_proxy
 from bpfsvc.migration.shadow.comparison import Comparer
 from bpfsvc.migration.shadow.flow import Flow
@@ -116,16 +116,21 @@ class ShadowAgent:
             "connections": totals.flows,
             "differences": totals.differences,
             "losses": totals.losses,
-            "services": [one._asdict() for one in totals.counts],
+            "services": [count._asdict() for count in totals.counts],
         }
+
+    def _counts(self) -> ShadowCounts:
+        totals = self._tally.totals()
+        differences = {count[:3]: count.number for count in totals.counts}
+        return ShadowCounts(totals.flows, totals.losses, differences)
 
     # -- starting --
 
     def _serve(self, ending: ExitStack) -> None:
         if self._settings.address is None:
             return
-        metrics = ShadowMetrics(self._tally.totals)
-        server = ShadowServer(
+        metrics = ShadowMetrics(self._counts)
+        server = shadow_server(
             self._settings.address, self._health, metrics.render, self.report, _log.warning
         )
         ending.callback(server.stop)
@@ -161,12 +166,15 @@ class ShadowAgent:
             self._history, seconds=tolerance, is_iptables=self._config.mode == "iptables"
         )
         self._health.clear_problem("start")
-        found = find_kube_proxy()
-        if found.sees_node and not found.runs:
-            _log.warning("kube-proxy does not run here: what is compared is what its rules do")
+        kube_proxy = find_kube_proxy()
+        if kube_proxy.sees_node and not kube_proxy.runs:
+            _log.warning(
+                "kube-proxy does not run on this node: only the rules that it left are compared;"
+                " start kube-proxy"
+            )
         _log.info(
-            "shadow mode: %s known; connections are compared from now + %g s on, and nothing on"
-            " this node is changed",
+            "shadow mode: %s known; comparing new connections begins in %g s; nothing on this node"
+            " is changed",
             count_text(len(self._cache.service_keys()), "Service"),
             tolerance,
         )
@@ -234,16 +242,16 @@ class ShadowAgent:
         """Keep the connections that may be to Services, unless the objects may be out of date."""
         outage = self._source.outage()
         self._health.set_note("contact", outage)
-        for seen, flow in reader.take():
+        for seen, flow in reader.take_flows():
             if begin <= seen < end and not outage and self._comparer.concerns(flow, seen):
                 self._pending.append((seen, flow))
 
     def _compare(self, now: float) -> None:
         for seen, flow in self._due(now):
-            found = self._comparer.compare(flow, seen)
-            if found and self._tally.add(found):
-                name = "/".join(found.service) if found.service[1] else "an unknown Service"
-                _log.warning("%s differs (%s): %s", name, found.kind, found.text)
+            compared = self._comparer.compare(flow, seen)
+            if compared and self._tally.add(compared):
+                name = "/".join(compared.service) if compared.service[1] else "an unknown Service"
+                _log.warning("%s differs (%s): %s", name, compared.kind, compared.text)
 
     def _due(self, now: float) -> Iterator[tuple[float, Flow]]:
         while self._pending and self._pending[0][0] <= now - _LATER:

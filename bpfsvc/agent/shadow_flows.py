@@ -1,4 +1,4 @@
-"""A thread that reads netfilter's announcements, and what it has read, for the agent's thread."""
+"""A thread that reads netfilter's announcements, and hands connections to the agent's thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FlowReader:
         """How often announcements were lost."""
         return self._flows.losses
 
-    def take(self) -> list[tuple[float, Flow]]:
+    def take_flows(self) -> list[tuple[float, Flow]]:
         """Return the connections read since the last call, each with its time (monotonic)."""
         return [self._read.popleft() for _ in range(len(self._read))]
 
@@ -45,12 +45,12 @@ class FlowReader:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                found = self._flows.read(_WAIT_SECONDS)
+                new = self._flows.read(_WAIT_SECONDS)
                 now = time.monotonic()
-                if len(self._read) + len(found) > _MOST_WAITING:
+                if len(self._read) + len(new) > _MOST_WAITING:
                     self._flows.losses += 1
                     continue
-                self._read.extend((now, _flow(one)) for one in found)
+                self._read.extend((now, _flow(flow)) for flow in new)
         except OSError as error:
             self._on_failure(error)
 

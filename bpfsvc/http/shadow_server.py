@@ -1,4 +1,4 @@
-"""The one server of shadow mode, at an address of its own: health, metrics and what was found."""
+"""The one server of shadow mode, at an address of its own: health, metrics and the report."""
 
 from __future__ import annotations
 
@@ -7,47 +7,36 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from bpfsvc.base.texts import SHADOW_PATH
-from bpfsvc.http.healthz import OWN_PATHS, Body, Health
-from bpfsvc.http.server import JSON, HttpServer, Request, Response, Route
+from bpfsvc.http.healthz import OWN_PATHS, Health
+from bpfsvc.http.server import JSON, HttpServer, Response
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class ShadowServer:
-    """Serves :class:`Health`, the text of ``metrics()`` and the object of ``report()``."""
+def shadow_server(
+    address: tuple[str, int],
+    health: Health,
+    metrics: Callable[[], bytes],
+    report: Callable[[], Mapping[str, object]],
+    log: Callable[[str], None],
+) -> HttpServer:
+    """Return a server of :class:`Health`, the text of ``metrics()`` and the object of ``report()``.
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        health: Health,
-        metrics: Callable[[], bytes],
-        report: Callable[[], Mapping[str, object]],
-        log: Callable[[str], None],
-    ) -> None:
-        """``log`` gets a text when the address is in use; it is tried again until it is free."""
-        pages: dict[str, Route] = {
-            "/healthz": _health(health.report),
-            "/livez": _health(health.livez),
-        }
-        routes = {OWN_PATHS + path: page for path, page in pages.items()}
-        routes |= pages
-        routes["/metrics"] = lambda _: Response(HTTPStatus.OK, metrics(), _METRICS)
-        routes[SHADOW_PATH] = lambda _: Response(HTTPStatus.OK, json.dumps(report()).encode(), JSON)
-        self._server = HttpServer("shadow", address, routes, log, workers=2)
+    ``log`` gets a text when the address is in use; the server tries again until it is free.
+    """
 
-    def start(self) -> None:
-        """Serve from now on."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving and free the port."""
-        self._server.stop()
-
-
-def _health(check: Callable[[], tuple[bool, Body]]) -> Route:
-    def respond(_: Request) -> Response:
-        passed, body = check()
-        status = HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE
+    def page(body: Mapping[str, object], status: int = HTTPStatus.OK) -> Response:
         return Response(status, json.dumps(body).encode(), JSON)
 
-    return respond
+    def health_page(check: Callable[[], tuple[bool, Mapping[str, object]]]) -> Response:
+        passed, body = check()
+        return page(body, HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    routes = {
+        "/metrics": lambda _: Response(HTTPStatus.OK, metrics(), _METRICS),
+        SHADOW_PATH: lambda _: page(report()),
+    }
+    for prefix in ("", OWN_PATHS):
+        routes[f"{prefix}/healthz"] = lambda _: health_page(health.report)
+        routes[f"{prefix}/livez"] = lambda _: health_page(health.livez)
+    return HttpServer("shadow", address, routes, log, workers=2)

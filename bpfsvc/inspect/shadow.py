@@ -1,4 +1,4 @@
-"""What ``bpfsvc status`` shows of an agent in shadow mode, which it asks by HTTP."""
+"""What ``bpfsvc status`` shows of an agent in shadow mode; the agent is asked by HTTP."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def ask_shadow(address: tuple[str, int]) -> Report | None:
 
 
 def report_lines(report: Report) -> list[str]:
-    """Return what people read: the sum, and a line for each Service and kind of difference."""
+    """Return the lines for people: the sum, and a line for each Service and kind of difference."""
     number = report["differences"]
-    found = f"DIFFERENT {count_text(number, 'time')}" if number else "no difference"
+    result = f"DIFFERENT {count_text(number, 'time')}" if number else "no difference"
     since = f" since {report['since']}" if report["since"] else "; comparing begins soon"
-    lines = [f"shadow mode, {found} in {count_text(report['connections'], 'connection')}{since}"]
+    lines = [f"shadow mode, {result} in {count_text(report['connections'], 'connection')}{since}"]
     if report["losses"]:
         lines.append(f"connections were missed {count_text(report['losses'], 'time')}")
-    for one in report["services"]:
-        name = f"{one['namespace']}/{one['name']}" if one["name"] else "(unknown Service)"
-        lines.append(f"{name}  {one['kind']}  {one['number']}  first: {one['first']}")
+    for count in report["services"]:
+        name = f"{count['namespace']}/{count['name']}" if count["name"] else "(unknown Service)"
+        lines.append(f"{name}  {count['kind']}  {count['number']}  first: {count['first']}")
     return lines

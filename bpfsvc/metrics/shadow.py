@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,47 +12,23 @@ from bpfsvc import __version__
 from bpfsvc.metrics.exposition import exposition
 
 
-class Count(Protocol):
-    """Differences of one kind of one Service."""
+class ShadowCounts(NamedTuple):
+    """What shadow mode has counted so far.
 
-    @property
-    def namespace(self) -> str:
-        """Of the Service; empty where no Service is known."""
+    * ``flows``: connections compared. ``losses``: how often connections were missed.
+    * ``differences``: by namespace and name of the Service, empty where none is known, and kind.
+    """
 
-    @property
-    def name(self) -> str:
-        """Of the Service."""
-
-    @property
-    def kind(self) -> str:
-        """What differs."""
-
-    @property
-    def number(self) -> int:
-        """How often."""
-
-
-class Totals(Protocol):
-    """What was counted so far."""
-
-    @property
-    def flows(self) -> int:
-        """Connections compared."""
-
-    @property
-    def losses(self) -> int:
-        """How often connections were missed."""
-
-    @property
-    def counts(self) -> Sequence[Count]:
-        """The differences."""
+    flows: int
+    losses: int
+    differences: Mapping[tuple[str, str, str], int]
 
 
 class ShadowMetrics:
-    """The text of the metrics; ``totals()`` is called at each scrape."""
+    """The text of the metrics; ``counts()`` is called at each scrape."""
 
-    def __init__(self, totals: Callable[[], Totals]) -> None:
-        self._totals = totals
+    def __init__(self, counts: Callable[[], ShadowCounts]) -> None:
+        self._counts = counts
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -63,26 +39,26 @@ class ShadowMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families, as a collector does."""
-        totals = self._totals()
+        counts = self._counts()
         build = GaugeMetricFamily(
             "bpfsvc_build_info", "1, labelled with the version", None, ("version", "programs")
         )
         build.add_metric((__version__, ""), 1)
         yield build
         yield CounterMetricFamily(
-            "bpfsvc_shadow_flows", "Connections to Services that were compared", totals.flows
+            "bpfsvc_shadow_flows", "Connections to Services that were compared", counts.flows
         )
         yield CounterMetricFamily(
             "bpfsvc_shadow_losses",
             "Times that new connections were missed, as there were too many",
-            totals.losses,
+            counts.losses,
         )
         differences = CounterMetricFamily(
             "bpfsvc_shadow_differences",
-            "Connections of which kube-proxy made something else than bpfsvc would",
+            "Connections that kube-proxy treated differently than bpfsvc would",
             None,
             ("namespace", "service", "kind"),
         )
-        for one in totals.counts:
-            differences.add_metric((one.namespace, one.name, one.kind), one.number)
+        for labels, number in counts.differences.items():
+            differences.add_metric(labels, number)
         yield differences
