@@ -1,9 +1,9 @@
-"""What ``bpfsvc run`` checks on its node, at its start and while it runs.
+"""The checks of ``bpfsvc run`` on its node, at its start and while it runs.
 
 Two programs that both translate Services break connections, so the agent refuses to start beside
-another one. The fast path bypasses netfilter, so it is not used on a node where netfilter or a
-network policy has a say. Rules that match Services before netfilter's DNAT are lost, and the log
-says so. Only the facts that these checks need are collected.
+another one. The fast path bypasses netfilter, so it is not used on a node where rules or network
+policies act on forwarded packets. Rules that match Services before netfilter's DNAT are lost, and
+the log says so. Only the facts that these checks need are collected.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def refuse_beside_others(pin_root: Path, devices: Sequence[str] = ()) -> None:
 
 
 class FastPathCheck:
-    """What forbids the fast path on this node, looked for again and again.
+    """Looks again and again for what forbids the fast path on this node.
 
     ``pods``: the ranges of the cluster's pods, as far as they are configured. ``established``: only
-    the middle of connections is to be fast. The rules of nftables are kept: to print them takes
+    the middle of connections is to be fast. The rules of nftables are kept: printing them takes
     longer than all the rest.
     """
 
@@ -62,7 +62,7 @@ class FastPathCheck:
     def objection(self, *, rules_changed: bool) -> str:
         """Return why the fast path must not be used; "" if nothing forbids it.
 
-        ``rules_changed``: False if the rules of nftables are those of the last call.
+        ``rules_changed``: False if the rules of nftables are the same as at the last call.
         """
         try:
             return next(self._objections(self._facts(rules_changed)), "")
@@ -70,12 +70,12 @@ class FastPathCheck:
             return f"netfilter and network policies cannot be checked: {error}"
 
     def obstacle(self, *, rules_changed: bool) -> str:
-        """Return what was found that forbids it; "" also when it cannot be checked now."""
+        """Return what forbids the fast path; "" also when that cannot be checked now."""
         try:
             return next(self._obstacles(self._facts(rules_changed)), "")
         except (BpfsvcError, OSError):
             return ""
-        except ValueError as error:  # read, but not understood: not of this moment alone
+        except ValueError as error:  # read, but not understood: it will not pass
             return f"netfilter's rules cannot be understood: {error}"
 
     def _facts(self, rules_changed: bool) -> FastPathFacts:
@@ -91,7 +91,7 @@ class FastPathCheck:
 def lost_firewall_rules(pin_root: Path) -> str:
     """Return a line about rules that no longer see packets to Services, "" without such rules.
 
-    In a process of its own: what reads all rules would stay in the agent's memory.
+    In a process of its own: the code that reads all rules would stay in the agent's memory.
     """
     try:
         return run([sys.executable, "-m", "bpfsvc.doctor.lost_rules", str(pin_root)]).strip()

@@ -49,21 +49,21 @@ def collect(plan: DoctorPlan) -> Facts:
     """Return all facts; nothing is changed."""
     root = PinRoot(plan.pin_root)
     network = read_network()
-    found = leftovers.find(network)
+    left = leftovers.find(network)
     with reading(root.path):
         others = collect_others.collect_others(network, root, plan.devices)
     return Facts(
         system=collect_node.collect_system(plan.programs),
         file_systems=collect_node.collect_file_systems(root, plan.cgroup_root),
         others=others,
-        kube_proxy=collect_node.collect_kube_proxy(root, found),
+        kube_proxy=collect_node.collect_kube_proxy(root, left),
         ports=collect_ports(plan.masquerade_ports, plan.node_ports, root),
-        forwarding=collect_node.collect_forwarding(network, plan.devices, found.saved),
-        api_server=collect_node.collect_api_server(plan.kubeconfig, plan.master, network, found),
+        forwarding=collect_node.collect_forwarding(network, plan.devices, left.saved),
+        api_server=collect_node.collect_api_server(plan.kubeconfig, plan.master, network, left),
         attach=plan.attach,
         priority=plan.tc_priority,
-        fast_path=collect_others.collect_fast_path(network, found.saved),
-        firewall=collect_firewall(network, root, found.saved),
+        fast_path=collect_others.collect_fast_path(network, left.saved),
+        firewall=collect_firewall(network, root, left.saved),
     )
 
 

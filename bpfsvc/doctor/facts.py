@@ -1,4 +1,4 @@
-"""What is known about a node, as plain values. "Unknown" is a fact too, and is stored as one.
+"""The facts about a node, as plain values. "Unknown" is a fact too, and is stored as a value.
 
 Named tuples, because ``bpfsvc run`` imports this module at its start and dataclasses take longer
 to make.
@@ -66,7 +66,7 @@ class FileSystemFacts(NamedTuple):
 
 
 class KubeProxyFacts(NamedTuple):
-    """kube-proxy: whether it runs, and what it left in the kernel, one line each.
+    """kube-proxy: whether it runs, and its leftovers in the kernel, one line each.
 
     ``agent_runs``: True if an agent of bpfsvc runs here. ``unseen``: what could not be checked.
     """
@@ -84,7 +84,7 @@ class PortFacts(NamedTuple):
     * ``clash``: the error of :func:`~bpfsvc.datapath.sysctl.check_ports`, and its hint; or "".
     * ``listening``: TCP ports of servers. ``in_use``: ports that clients chose, and bound UDP
       ports, by protocol (``tcp``, ``udp``).
-    * ``health_checks``: those of ``listening`` that answer as a ``healthCheckNodePort`` does.
+    * ``health_checks``: the ports of ``listening`` that answer as a ``healthCheckNodePort`` does.
     * ``reserved``: True if the masquerade ports are reserved already.
     * ``at_cluster_ips``: sockets of the node that are bound to a cluster IP.
     """
@@ -105,7 +105,7 @@ class Interface(NamedTuple):
 
     * ``rp_filter``: the value in force (0, 1 strict, 2 loose).
     * ``tunnel``: True if it encapsulates packets.
-    * ``pods``: True if it looks like a pod's (a veth, and not that of the default route).
+    * ``pods``: True if it looks like a pod's (a veth without the default route).
     """
 
     name: str
@@ -129,7 +129,7 @@ class ChainPolicy(NamedTuple):
 class ForwardingFacts(NamedTuple):
     """How packets travel.
 
-    ``families``: those of the node's addresses; ``forwarded``: those that are forwarded.
+    ``families``: the families of the node's addresses; ``forwarded``: the forwarded families.
     """
 
     interfaces: tuple[Interface, ...] = ()
@@ -143,7 +143,7 @@ class ApiServerFacts(NamedTuple):
 
     * ``server``: its URL, "" if none is configured. ``error``: why the configuration is unusable.
     * ``from_environment``: True if the URL came from ``KUBERNETES_SERVICE_HOST``.
-    * ``is_service``: True if its address is known to be one of a Service.
+    * ``is_service``: True if its address is known to be a Service's.
     * ``unreachable``: why a connection failed, "" if one was made, None if none was tried.
     """
 
@@ -177,7 +177,7 @@ class ForeignProgram(NamedTuple):
     """A program of another owner on an interface.
 
     ``hook`` is ``ingress``, ``egress`` or ``xdp``; ``attach`` is ``tcx``, ``clsact`` or ``xdp``;
-    ``priority`` is that of a filter. ``bpfsvc``: True if it belongs to another bpfsvc.
+    ``priority``: a filter's. ``bpfsvc``: True if it belongs to another bpfsvc.
     """
 
     interface: str
@@ -194,7 +194,7 @@ class OthersFacts(NamedTuple):
 
     * ``devices``: names of the interfaces here. ``attached``: foreign programs on them.
     * ``loaded``: names of programs and maps of the whole machine, None if they cannot be seen.
-    * ``pinned``: those of :data:`CILIUM_PINS` that exist.
+    * ``pinned``: the paths of :data:`CILIUM_PINS` that exist.
     * ``gateway``: the interface of the route to :data:`ANTREA_SERVICES`, or "".
     """
 
@@ -210,16 +210,16 @@ CNI_MASQUERADE_TABLE = "cni_plugins_masquerade"
 
 
 class FastPathFacts(NamedTuple):
-    """What inspects or changes forwarded packets, and would be bypassed by the fast path.
+    """Rules and programs that inspect or change forwarded packets; the fast path bypasses them.
 
-    * ``devices``: names of the interfaces. ``pinned``: those of :data:`POLICY_PINS` that exist.
-    * ``tables``: those of iptables, each after the flavour it belongs to.
-    * ``chains``: those of nftables that filter forwarded packets, or masquerade for a CNI plugin.
+    * ``devices``: names of the interfaces. ``pinned``: the paths of :data:`POLICY_PINS` that exist.
+    * ``tables``: the tables of iptables, each after its flavour.
+    * ``chains``: chains of nftables that filter forwarded packets, or masquerade for a CNI plugin.
     * ``ipsec``: number of IPsec policies. ``unseen``: what could not be checked, a sentence each.
     * ``pods``: the ranges of the cluster's pods, as far as they are configured.
     * ``each_packet``: chains of nftables, a sentence each, that have to see each packet of a
       connection. ``tracks``: True if netfilter has connections.
-    * ``route_rules``: those of ``ip rule`` that the fast path does not follow. ``uplinks``: names
+    * ``route_rules``: rules of ``ip rule`` that the fast path does not follow. ``uplinks``: names
       of the interfaces by which packets of other machines come.
     """
 
@@ -239,8 +239,7 @@ class FastPathFacts(NamedTuple):
 class ServedFrontend(NamedTuple):
     """A frontend of a Service.
 
-    ``addresses``: where it answers; those of the node for a NodePort. ``backends``: none if it has
-    none.
+    ``addresses``: where it answers; the node's own for a NodePort. ``backends``: may be empty.
     """
 
     service: str
@@ -271,7 +270,7 @@ class Match(NamedTuple):
         """True if it holds for a destination."""
         address, port = destination
         holds = (
-            (self.networks is None or any(contains(each, address) for each in self.networks))
+            (self.networks is None or any(contains(network, address) for network in self.networks))
             and (self.ports is None or any(first <= port <= last for first, last in self.ports))
             and (not self.protocols or protocol in self.protocols)
         )
@@ -292,10 +291,10 @@ class PacketRule(NamedTuple):
     @property
     def names_destination(self) -> bool:
         """True if it is for some destinations only."""
-        return any(each.names_destination for each in self.matches)
+        return any(match.names_destination for match in self.matches)
 
     def loses(self, served: ServedFrontend) -> bool:
-        """True if it applied to packets to a frontend, and does not to those to its endpoints."""
+        """True if it applied to packets to a frontend, and does not to packets to its endpoints."""
         port, protocol = served.frontend.port, PROTOCOL_NAMES[served.frontend.protocol]
         if not any(self._covers((address, port), protocol) for address in served.addresses):
             return False
@@ -306,7 +305,7 @@ class PacketRule(NamedTuple):
     def _covers(self, destination: Place, protocol: str) -> bool:
         if self.family not in (0, family(destination[0])):
             return False
-        return all(each.covers(destination, protocol) for each in self.matches)
+        return all(match.covers(destination, protocol) for match in self.matches)
 
 
 class FirewallFacts(NamedTuple):

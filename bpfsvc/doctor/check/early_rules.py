@@ -3,7 +3,7 @@
 * iptables: rules in ``raw`` and ``mangle``, reached from PREROUTING or, for the node's own packets,
   OUTPUT. Calico writes its untracked and preDNAT policies there.
 * nftables: chains at the hooks ingress and prerouting, and at output for the node's own packets, of
-  a priority before that of DNAT; and chains that these call.
+  a priority before DNAT; and chains that these call.
 
 In any chain a rule may match conntrack's original destination (``--ctorigdst``,
 ``--ctorigdstport``; ``ct original daddr``, ``ct original proto-dst``).
@@ -64,15 +64,15 @@ def read_iptables(
 ) -> Iterator[PacketRule]:
     """Yield the rules; ``where`` names the flavour. A set that is not in ``sets`` is left out."""
     for table in tables:
-        place = f"{where}, table {table.name}"
+        in_table = f"{where}, table {table.name}"
         for chain in _EARLY_CHAINS if table.name in _EARLY_TABLES else ():
-            walk = _Walk(table, table.by_chain(), sets, f"{place}, {chain}", family)
+            walk = _Walk(table, table.by_chain(), sets, f"{in_table}, {chain}", family)
             yield from walk.below(chain, ())
         for line in table.rules:
             if "--ctorigdst" in line and not names.is_chain(chain_of(line)):
                 words = words_of(line)
                 match = _match(words, "--ctorigdst", "--ctorigdstport")
-                rule = PacketRule(place, line, family, (match._replace(original=True),))
+                rule = PacketRule(in_table, line, family, (match._replace(original=True),))
                 if rule.names_destination:
                     yield rule
 
@@ -164,7 +164,7 @@ _EARLY_HOOKS = ("ingress", "prerouting", "output")
 _ENDS = frozenset(
     {"accept", "drop", "reject", "return", "vmap", "queue", "mangle", "tproxy", "log", "counter"}
 )
-"""What a rule may do, and would not do to a packet that is translated already."""
+"""What a rule may do to a packet, and would not do to a translated one."""
 
 _HANDLES = re.compile(r"^\t\t(\S.*?) # handle (\d+)$", re.MULTILINE)
 
@@ -202,14 +202,16 @@ class _Reader(NamedTuple):
             for target in called_chains(expressions):
                 yield from self.below(target, where, family, matches, depth + 1)
             rule = PacketRule(where, self.texts.get(handle, ""), family, matches)
-            if rule.names_destination and any(_ENDS & each.keys() for each in expressions):
+            if rule.names_destination and any(
+                _ENDS & expression.keys() for expression in expressions
+            ):
                 yield rule
 
     def original(self, chain: str, where: str, family: int) -> Iterator[PacketRule]:
         """Yield the rules of a chain that name the original destination."""
         for expressions, handle in self.listing.rules.get(chain, ()):
             matches = tuple(self._matches(expressions))
-            if any(each.original and each.names_destination for each in matches):
+            if any(match.original and match.names_destination for match in matches):
                 yield PacketRule(where, self.texts.get(handle, ""), family, matches)
 
     def _matches(self, expressions: Expressions) -> Iterator[Match]:
@@ -228,7 +230,7 @@ class _Reader(NamedTuple):
             return
         values = list(flat_values(right, self.listing.sets))
         if "concat" in left:
-            # A condition for each part; which values belong together is not followed.
+            # A condition for each part; values that belong together are not kept together.
             rows = [value["concat"] for value in values if isinstance(value, Mapping)]
             for index, part in enumerate(left["concat"]):
                 column = [row[index] for row in rows if len(row) == len(left["concat"])]
@@ -246,7 +248,7 @@ class _Reader(NamedTuple):
 
 
 def _about(left: Mapping[str, Json]) -> tuple[str, bool]:
-    """Return what an expression is about, and whether it is conntrack's original destination."""
+    """Return the subject of an expression, and whether it is conntrack's original destination."""
     ((kind, value),) = left.items()
     if kind == "payload" and isinstance(value, Mapping):
         field = str(value.get("field"))

@@ -1,11 +1,11 @@
 """Check what ``--fast-path established`` would bypass. Pure.
 
-Netfilter sees how a connection begins and ends, and a packet of each direction again and again, so
-what drops or translates connections is no reason against it. It must not be used where each packet
-counts: where it may be changed, where another program decides about it, or where packets are
-limited. Rules that packets of established connections do not reach are left out: those for packets
-in other states, and those after one that accepts all that is established. (Changes of SYNs, as
-TCPMSS makes them, reach all SYNs.)
+Netfilter sees how a connection begins and ends, and a packet of each direction again and again. So
+rules that drop or translate whole connections do not forbid it. It must not be used where each
+packet counts: where packets may be changed or limited, or another program decides about each.
+Rules that packets of established connections do not reach are left out: rules for packets in other
+states, and rules after one that accepts all that is established. (Changes of SYNs, as TCPMSS makes
+them, reach all SYNs.)
 
 Policies that are enforced elsewhere than in netfilter forbid it, too.
 """
@@ -30,7 +30,7 @@ from bpfsvc.migration.netfilter.nftables import (
 
 _FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
 _DEVICES = {"cilium_": "Cilium", "antrea-gw": "Antrea", "ovn-k8s": "OVN-Kubernetes"}
-"""How the interfaces of programs begin that do not enforce policies by netfilter -> their name."""
+"""Prefixes of interfaces -> programs that do not enforce policies by netfilter."""
 
 _DECIDES = frozenset({"NFQUEUE", "QUEUE"})
 _CHANGES = frozenset({"DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "TEE"})
@@ -44,11 +44,11 @@ _ACCEPTS_ESTABLISHED = re.compile(
 
 
 def established_obstacles(facts: FastPathFacts) -> Iterator[str]:
-    """Yield why it must not be used, the clearest reason first."""
-    for prefix, who in _DEVICES.items():
+    """Yield why the mode must not be used, the clearest reason first."""
+    for prefix, program in _DEVICES.items():
         named = sorted(name for name in facts.devices if name.startswith(prefix))
         if named:
-            yield f"{who} may enforce network policies here ({named[0]}), and not by netfilter"
+            yield f"{program} may enforce network policies here ({named[0]}), and not by netfilter"
     for pin in sorted(facts.pinned):
         yield f"{POLICY_PINS[pin]} may enforce network policies here, and not by netfilter"
     for flavour, table in facts.tables:
@@ -60,7 +60,7 @@ def established_obstacles(facts: FastPathFacts) -> Iterator[str]:
 
 
 def established_objections(facts: FastPathFacts) -> Iterator[str]:
-    """Yield this, and last what cannot be checked."""
+    """Yield the obstacles, and last what cannot be checked."""
     yield from established_obstacles(facts)
     yield from facts.unseen
     if not facts.tracks:
@@ -106,7 +106,7 @@ def _first_that_counts(chains: Iterable[str], steps: Callable[[str], Iterator[_S
 
 
 def _each_packet(table: RulesTable) -> str:
-    """Return the first rule by which each packet of an established connection counts, or ""."""
+    """Return the first rule that has to see each packet of a connection, or ""."""
     rules = table.by_chain()
 
     def steps(chain: str) -> Iterator[_Step]:
@@ -143,7 +143,7 @@ def nft_each_packet(listing: Listing, chains: Iterable[str]) -> str:
         for rule in listing.rules.get(chain, ()):
             accepts, reaches = _nft_states(rule.expressions)
             if reaches:
-                # Which chains a map with a name calls is not asked.
+                # The chains that a map with a name calls are not looked up: all are taken.
                 named = has_named_map(rule.expressions)
                 calls = listing.rules if named else called_chains(rule.expressions)
                 yield _Step(_nft_counts_each(rule.expressions), accepts, calls, chain)
@@ -152,7 +152,7 @@ def nft_each_packet(listing: Listing, chains: Iterable[str]) -> str:
 
 
 def _nft_states(rule: Expressions) -> tuple[bool, bool]:
-    """Return whether a rule accepts all that is established, and whether that reaches it."""
+    """Return if a rule accepts all that is established, and if established packets reach it."""
     if not rule:
         return False, True
     match, verdict = rule[0].get("match"), rule[-1]
@@ -169,7 +169,7 @@ def _nft_states(rule: Expressions) -> tuple[bool, bool]:
         has = "established" in ([states] if isinstance(states, str) else states)
         if has == (condition["op"] == "!="):
             return False, False
-        alone = condition is match and len([each for each in rule if "counter" not in each]) == 2
+        alone = condition is match and sum("counter" not in other for other in rule) == 2
         return has and alone and "accept" in verdict, True
     return False, True
 
@@ -178,7 +178,8 @@ def _nft_counts_each(rule: Expressions) -> bool:
     kinds = {kind for statement in rule for kind in statement}
     if kinds & _NFT_DECIDES or (kinds & _NFT_LIMITS and kinds & _NFT_VERDICTS):
         return True
-    return any(_nft_changes(each["mangle"].get("key", {})) for each in rule if "mangle" in each)
+    changes = [statement["mangle"] for statement in rule if "mangle" in statement]
+    return any(_nft_changes(change.get("key", {})) for change in changes)
 
 
 def _nft_changes(key: Mapping[str, Json]) -> bool:

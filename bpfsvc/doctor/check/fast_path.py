@@ -1,8 +1,8 @@
 """Check facts about what the fast path would bypass: netfilter, policies, other ways, IPsec. Pure.
 
-The fast path bypasses netfilter, programs of others, queues, and IPsec. Programs and queues are
-those of one interface, and the agent leaves such interfaces out. The rest concerns the whole
-node, and one sign of it is enough:
+The fast path bypasses netfilter, programs of others, queues, and IPsec. Programs and queues belong
+to one interface, and the agent leaves such interfaces out. The rest concerns the whole node, and
+one sign of it is enough:
 
 * Programs that enforce network policies: Calico and Canal (interfaces cali..., chains cali-...;
   projectcalico/calico, felix/rules), kube-router (KUBE-POD-FW-, KUBE-NWPLCY-, KUBE-ROUTER-;
@@ -10,11 +10,11 @@ node, and one sign of it is enough:
   Antrea, Cilium, OVN-Kubernetes, the AWS agent (its pinned map of connections;
   aws/aws-network-policy-agent, pkg/ebpf). They may have no rule yet, and one soon.
 * Rules for forwarded packets that drop, reject, divert or change them, and policies that drop. A
-  rule against packets that conntrack finds invalid does not count: it never sees those of the
+  rule against packets that conntrack finds invalid does not count: it never sees packets of the
   fast path. iptables-nft-save may write a rule that only nft understands without its target.
-* Chains of nftables for forwarded packets: what their rules do is not read. Of those named as
-  iptables names its own, iptables-nft-save writes the rules, or nothing if nft made them so that
-  iptables could not.
+* Chains of nftables for forwarded packets: their rules are not read. Chains named like iptables'
+  own are an exception: iptables-nft-save writes their rules, or nothing if iptables could not have
+  made them.
 * Chains of nftables by which a CNI plugin masquerades (containernetworking/plugins, pkg/ip,
   ipmasq_nftables_linux.go).
 * IPsec policies: packets would leave unencrypted.
@@ -46,7 +46,7 @@ _POLICY_DEVICES = {
     "antrea-gw": "Antrea",
     "ovn-k8s": "OVN-Kubernetes",
 }
-"""How the interfaces of programs begin that enforce policies -> their name."""
+"""Prefixes of interfaces -> programs that enforce policies."""
 
 _POLICY_CHAINS = {
     "cali-": "Calico",
@@ -58,7 +58,7 @@ _POLICY_CHAINS = {
     "ANTREA-": "Antrea",
     "CILIUM_": "Cilium",
 }
-"""How their chains of iptables begin -> their name."""
+"""Prefixes of chains of iptables -> programs that enforce policies."""
 
 _FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
 """Built-in chains that a forwarded packet passes."""
@@ -66,7 +66,7 @@ _FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
 _STOPS = frozenset({"DROP", "REJECT", "NFQUEUE", "QUEUE", "TPROXY", "SYNPROXY"})
 
 _CHANGES = frozenset({"TCPMSS", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "TEE"})
-"""Without them a packet may be too long for its way, or miss its place in a queue."""
+"""Without these targets a packet may be too long for its way, or be in a wrong queue."""
 
 _CNI_CHAIN = "CNI-"
 _SPARES = frozenset({"ACCEPT", "RETURN"})
@@ -75,10 +75,10 @@ _IPTABLES = {"filter": 0, "mangle": -150, "raw": -300, "security": 50}
 """Tables of nftables that iptables makes -> the priority of their chains for forwarded packets."""
 
 _NFT_FLAVOURS = {"ip": flavour_text("nft", 4), "ip6": flavour_text("nft", 6)}
-"""By family: who reads them."""
+"""By family: the flavour of iptables that prints them."""
 
 _KNOWN_TABLES = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
-"""Tables of kube-proxy, which bpfsvc replaces, and of bpfsvc."""
+"""kube-proxy's table, which bpfsvc replaces, and bpfsvc's."""
 
 
 def check_fast_path(facts: FastPathFacts) -> Iterator[Finding]:
@@ -99,13 +99,13 @@ def check_fast_path(facts: FastPathFacts) -> Iterator[Finding]:
 
 
 def fast_path_objections(facts: FastPathFacts) -> Iterator[str]:
-    """Yield why it must not be used, the clearest reason first, and last what cannot be checked."""
+    """Yield why the fast path must not be used, clearest first, and last what cannot be checked."""
     yield from fast_path_obstacles(facts)
     yield from facts.unseen
 
 
 def fast_path_obstacles(facts: FastPathFacts) -> Iterator[str]:
-    """Yield what was found that forbids it."""
+    """Yield what forbids the fast path."""
     yield from _policy_programs(facts)
     if _kube_proxy_translates(facts):
         yield "kube-proxy's rules translate packets here, too (bpfsvc cleanup --kube-proxy)"
@@ -127,15 +127,15 @@ def _obstacles_in_nftables(facts: FastPathFacts) -> Iterator[str]:
 
 
 def _kube_proxy_translates(facts: FastPathFacts) -> bool:
-    """Return True if there are rules of kube-proxy for a Service, in any of its modes.
+    """True if there are rules of kube-proxy for a Service, in any of its modes.
 
-    They choose ports for what they masquerade, and know of ours only what netfilter has seen.
+    For what they masquerade they choose ports, and know only the connections that netfilter saw.
     """
     return (
         names.DUMMY_DEVICE in facts.devices
-        or any(each.table == names.NFT_TABLE for each in facts.chains)
+        or any(chain.table == names.NFT_TABLE for chain in facts.chains)
         or any(
-            names.is_chain_of_service(name) for _, each in facts.tables for name in each.policies
+            names.is_chain_of_service(name) for _, table in facts.tables for name in table.policies
         )
     )
 
@@ -144,11 +144,11 @@ def _policy_programs(facts: FastPathFacts) -> Iterator[str]:
     reported = set()
     chains = {name for _, table in facts.tables for name in table.policies}
     for signs, seen in ((_POLICY_DEVICES, facts.devices), (_POLICY_CHAINS, frozenset(chains))):
-        for prefix, who in signs.items():
+        for prefix, program in signs.items():
             named = sorted(name for name in seen if name.startswith(prefix))
-            if named and who not in reported:
-                reported.add(who)
-                yield f"{who} may enforce network policies here ({named[0]})"
+            if named and program not in reported:
+                reported.add(program)
+                yield f"{program} may enforce network policies here ({named[0]})"
     for pin in sorted(facts.pinned):
         yield f"{POLICY_PINS[pin]} may enforce network policies here"
 
@@ -181,7 +181,7 @@ def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
 def _masquerades_between(
     pods: Iterable[IPv4Network | IPv6Network], flavour: str, table: RulesTable
 ) -> Iterator[str]:
-    """Yield chains of CNI plugins that masquerade also what goes to pods of other nodes.
+    """Yield rules of CNI plugins that masquerade packets between pods.
 
     ``ipMasq`` of the plugins bridge and ptp makes a chain for each pod, which spares the network of
     the pod and multicast, and masquerades the rest.
@@ -199,8 +199,9 @@ def _masquerades_between(
         for rule, words in rules:
             if words.get("-j") != "MASQUERADE" or "-d" not in words.negated:
                 continue
-            versions = [each.version for each in _networks(words.get("-d"))]
-            if not all(_is_spared(each, spared) for each in pods if each.version in versions):
+            versions = [network.version for network in _networks(words.get("-d"))]
+            between = [network for network in pods if network.version in versions]
+            if not all(_is_spared(network, spared) for network in between):
                 yield f"a rule in {flavour} masquerades between pods: {rule}"
                 return
 
@@ -216,11 +217,12 @@ def _networks(text: str) -> list[IPv4Network | IPv6Network]:
 def _is_spared(
     pods: IPv4Network | IPv6Network, spared: Iterable[IPv4Network | IPv6Network]
 ) -> bool:
-    return any(pods.network_address in each and pods.broadcast_address in each for each in spared)
+    first, last = pods.network_address, pods.broadcast_address
+    return any(first in network and last in network for network in spared)
 
 
 def is_read(chain: Chain, tables: Iterable[tuple[str, RulesTable]]) -> bool:
-    """True if the rules of a chain are those in ``tables``, of iptables, or are known."""
+    """True if ``tables``, of iptables, have the rules of a chain, or its table is known."""
     read = {(flavour, table.name) for flavour, table in tables}
     return chain.table in _KNOWN_TABLES or (
         _is_of_iptables(chain) and (_flavour_of(chain), chain.table) in read

@@ -4,7 +4,7 @@ With kube-proxy a packet to a Service keeps its destination until netfilter's DN
 priority -100), so a firewall may match NodePorts and addresses of load balancers before that.
 bpfsvc translates at tc ingress, which the kernel runs before every hook of netfilter, also before
 netdev ingress (net/core/dev.c, __netif_receive_skb_core): such a rule sees the endpoint instead.
-So does conntrack, whose original destination is then the endpoint, too.
+Then conntrack takes the endpoint for the original destination, too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def check_firewall(facts: FirewallFacts) -> Iterator[Finding]:
         rules = [
             rule for rule in facts.rules if rule.where == where and any(map(rule.loses, frontends))
         ]
+        texts = [_text(served) for served in frontends]
         see = "will no longer see" if facts.from_kube_proxy else "no longer see"
         yield warning(
             "firewall",
             f"{where}: {count_text(len(rules), 'rule')} {see} packets to"
-            f" {list_text([_text(each) for each in frontends], _SHOWN)}, because bpfsvc translates"
+            f" {list_text(texts, _SHOWN)}, because bpfsvc translates"
             f" them before; the first is: {rules[0].text}",
             _HINT,
         )
@@ -53,10 +54,10 @@ def firewall_warning(facts: FirewallFacts) -> str:
     lost = _lost(facts)
     if not lost:
         return ""
-    services = list(dict.fromkeys(_text(each) for frontends in lost.values() for each in frontends))
+    names = dict.fromkeys(_text(served) for frontends in lost.values() for served in frontends)
     return (
         f"rules of {list_text(list(lost), 2)} no longer see packets to"
-        f" {list_text(services, _SHOWN)}: bpfsvc translates them before"
+        f" {list_text(list(names), _SHOWN)}: bpfsvc translates them before"
         " (bpfsvc doctor shows the rules; docs/firewalls.md what to write in their place)"
     )
 
@@ -78,7 +79,7 @@ def _lost(facts: FirewallFacts) -> dict[str, list[ServedFrontend]]:
 def _candidates(
     rule: PacketRule, every: Iterable[ServedFrontend], by_port: dict[int, list[ServedFrontend]]
 ) -> Iterable[ServedFrontend]:
-    """Return the frontends that a rule may apply to: those of its ports, if it names some."""
+    """Return the frontends that a rule may apply to, by its ports if it names some."""
     for match in rule.matches:
         if match.ports is not None and not match.negated:
             return [

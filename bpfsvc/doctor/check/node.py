@@ -134,7 +134,7 @@ def _cgroup(facts: FileSystemFacts) -> Iterator[Finding]:
 
 
 def check_kube_proxy(facts: KubeProxyFacts, listening: frozenset[int]) -> Iterator[Finding]:
-    """Check kube-proxy. Nothing of it forbids a start. ``listening``: TCP ports of servers."""
+    """Check kube-proxy, which never forbids a start. ``listening``: TCP ports of servers."""
     if facts.running.runs:
         yield warning(
             "kube-proxy",
@@ -175,13 +175,13 @@ def check_kube_proxy(facts: KubeProxyFacts, listening: frozenset[int]) -> Iterat
 
 # -- ports -----------------------------------------------------------------------------------------
 #
-# A server may listen on a masquerade port, as the kubelet does on 10250: what its clients send has
-# another source than any backend. What the node itself sends from such a port may collide with a
-# masqueraded connection; the programs notice that and take another port.
+# A server may listen on a masquerade port, as the kubelet does on 10250: its clients' packets have
+# another source than any backend's. Packets that the node itself sends from such a port may collide
+# with a masqueraded connection; the programs notice that and choose another port.
 
 
 def check_ports(ports: PortFacts) -> Iterator[Finding]:
-    """Check that masquerade ports, NodePorts and the ports of the node's programs are apart."""
+    """Check that masquerade ports, NodePorts and the ports of the node's programs differ."""
     if ports.clash:
         yield refuse("ports", ports.clash, ports.clash_hint)
     else:
@@ -216,8 +216,8 @@ def check_ports(ports: PortFacts) -> Iterator[Finding]:
 
 
 def _within(ports: Iterable[tuple[str, int]], wanted: PortRange) -> list[str]:
-    found = sorted((port, name) for name, port in ports if wanted.first <= port <= wanted.last)
-    return [f"{name} {port}" for port, name in found]
+    used = sorted((port, name) for name, port in ports if wanted.first <= port <= wanted.last)
+    return [f"{name} {port}" for port, name in used]
 
 
 # -- forwarding ------------------------------------------------------------------------------------
@@ -240,7 +240,9 @@ def check_forwarding(forwarding: ForwardingFacts) -> Iterator[Finding]:
     yield from map(_dropping, forwarding.dropping)
     yield from _mtus(forwarding.interfaces)
     strict = [
-        each.name for each in forwarding.interfaces if each.rp_filter == _STRICT and each.tunnel
+        interface.name
+        for interface in forwarding.interfaces
+        if interface.rp_filter == _STRICT and interface.tunnel
     ]
     if strict:
         yield note(
@@ -267,19 +269,19 @@ def _dropping(policy: ChainPolicy) -> Finding:
 
 def _mtus(interfaces: tuple[Interface, ...]) -> Iterator[Finding]:
     """Translation does not change a packet's length, but it may send it by another interface."""
-    tunnels = [each for each in interfaces if each.tunnel]
-    uplinks = [each for each in interfaces if not each.tunnel and not each.pods]
-    pods = [each for each in interfaces if each.pods]
+    tunnels = [interface for interface in interfaces if interface.tunnel]
+    uplinks = [interface for interface in interfaces if not (interface.tunnel or interface.pods)]
+    pods = [interface for interface in interfaces if interface.pods]
     routes = tunnels or uplinks
     if not pods or not routes:
         return
-    narrow = min(routes, key=lambda each: each.mtu)
-    wide = [each for each in pods if each.mtu > narrow.mtu]
+    narrow = min(routes, key=lambda interface: interface.mtu)
+    wide = [interface for interface in pods if interface.mtu > narrow.mtu]
     if wide:
         yield note(
             "mtu",
-            f"the MTU of pods' interfaces ({some([each.name for each in wide])}:"
-            f" {max(each.mtu for each in wide)}) is larger than that of {narrow.name}"
+            f"the MTU of pods' interfaces ({some([pod.name for pod in wide])}:"
+            f" {max(pod.mtu for pod in wide)}) is larger than that of {narrow.name}"
             f" ({narrow.mtu}): large packets depend on ICMP",
             f"set the CNI's MTU to {narrow.mtu}",
         )

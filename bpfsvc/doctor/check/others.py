@@ -13,8 +13,8 @@ from bpfsvc.doctor.finding import Finding, note, ok, refuse, some, warning
 
 # -- other implementations of Services -------------------------------------------------------------
 #
-# The interfaces seen are those of this network namespace. The names of loaded programs and maps are
-# those of the whole machine, which may hold several nodes (kind), so names alone prove nothing.
+# Interfaces are seen in this network namespace alone. Names of loaded programs and maps are seen of
+# the whole machine, which may hold several nodes (kind), so names alone prove nothing.
 #
 # * Cilium: cilium_host, cilium_net. It balances for its pods always, and replaces kube-proxy if it
 #   also has socket programs (cil_sock4_connect, cilium/cilium bpf/bpf_sock.c; pinned under
@@ -36,13 +36,13 @@ _CALICO_DEVICES = {"bpfin.cali", "bpfout.cali"}
 
 def check_others(others: OthersFacts) -> Iterator[Finding]:
     """Check whether another program on this node implements Services."""
-    found = [*_implementations(others)]
-    yield from found or [ok("others", "no other program implements Services on this node")]
+    findings = [*_implementations(others)]
+    yield from findings or [ok("others", "no other program implements Services on this node")]
 
 
 def _implementations(others: OthersFacts) -> Iterator[Finding]:
     yield from _cilium(others)
-    tc = {each.name for each in others.attached if each.attach in ("tcx", "clsact")}
+    tc = {program.name for program in others.attached if program.attach in ("tcx", "clsact")}
     if others.devices & _CALICO_DEVICES or any(name.startswith("cali_tc") for name in tc):
         yield _refusal("Calico in eBPF mode", "switch it to iptables or nftables mode first")
     if "antrea-gw0" in others.devices:
@@ -64,7 +64,7 @@ def _implementations(others: OthersFacts) -> Iterator[Finding]:
             "run kube-router with --run-service-proxy=false,"
             " and clean up with kube-router --cleanup-config",
         )
-    if any(each.bpfsvc for each in others.attached):
+    if any(program.bpfsvc for program in others.attached):
         yield _refusal(
             "another bpfsvc",
             "stop it and run bpfsvc cleanup with its --pin-root, or use its --pin-root here",
@@ -94,8 +94,8 @@ def _cilium(others: OthersFacts) -> Iterator[Finding]:
         )
 
 
-def _refusal(who: str, hint: str) -> Finding:
-    return refuse("others", f"{who} implements Services on this node already", hint)
+def _refusal(program: str, hint: str) -> Finding:
+    return refuse("others", f"{program} implements Services on this node already", hint)
 
 
 # -- programs on the interfaces --------------------------------------------------------------------
@@ -122,7 +122,7 @@ _OWNERS = (
     ("classifier_", "Datadog agent"),
     ("bpfsvc", "bpfsvc"),
 )
-"""How the names of programs begin -> who attaches them."""
+"""Prefixes of the names of programs -> the owner."""
 
 
 def check_programs(
@@ -131,37 +131,40 @@ def check_programs(
     """Check the foreign programs. ``tcx``: True if ours would be tcx links; else filters."""
     before: dict[str, list[ForeignProgram]] = {}
     after: dict[str, list[ForeignProgram]] = {}
-    for each in attached:
-        first = each.attach in ("tcx", "xdp") or (not tcx and each.priority <= priority)
-        (before if first else after).setdefault(_program_text(each), []).append(each)
+    for program in attached:
+        is_filter = program.attach == "clsact"
+        first = not is_filter or (not tcx and program.priority <= priority)
+        (before if first else after).setdefault(_program_text(program), []).append(program)
     if not before and not after:
         yield ok("programs", "no other program is attached to the interfaces")
-    for text, found in before.items():
+    for text, programs in before.items():
         yield warning(
             "programs",
-            f"{text} sees packets before bpfsvc on {_places(found)}; if it ends a packet's walk,"
+            f"{text} sees packets before bpfsvc on {_hooks(programs)}; if it ends a packet's walk,"
             " Services do not work there",
             "make it return 'next' or 'unspecified', start bpfsvc before it,"
             " or exclude the interface with --devices"
-            if found[0].attach != "clsact"
+            if programs[0].attach != "clsact"
             else "make it return 'unspecified', or lower --tc-priority",
         )
-    for text, found in after.items():
-        yield note("programs", f"{text} comes after bpfsvc on {_places(found)}")
+    for text, programs in after.items():
+        yield note("programs", f"{text} comes after bpfsvc on {_hooks(programs)}")
 
 
-def _owner(each: ForeignProgram) -> str:
-    if each.bpfsvc:
+def _owner(program: ForeignProgram) -> str:
+    if program.bpfsvc:
         return "bpfsvc"
-    return next((who for prefix, who in _OWNERS if each.name.startswith(prefix)), "")
+    return next((owner for prefix, owner in _OWNERS if program.name.startswith(prefix)), "")
 
 
-def _program_text(each: ForeignProgram) -> str:
-    owner = _owner(each)
-    name = f"{each.kind} {each.name!r}" if each.name else f"a {each.kind} without a name"
-    at = f" at priority {each.priority}" if each.attach == "clsact" else ""
-    return f"{f'{owner}: ' if owner else ''}{each.attach} {name}{at}"
+def _program_text(program: ForeignProgram) -> str:
+    owner = _owner(program)
+    name = (
+        f"{program.kind} {program.name!r}" if program.name else f"a {program.kind} without a name"
+    )
+    at = f" at priority {program.priority}" if program.attach == "clsact" else ""
+    return f"{f'{owner}: ' if owner else ''}{program.attach} {name}{at}"
 
 
-def _places(found: list[ForeignProgram]) -> str:
-    return some([f"{each.interface} {each.hook}" for each in found])
+def _hooks(programs: list[ForeignProgram]) -> str:
+    return some([f"{program.interface} {program.hook}" for program in programs])

@@ -1,8 +1,8 @@
-"""Check whether the fast path takes the ways that the stack would take. Pure.
+"""Check whether the fast path sends packets the same way as the stack. Pure.
 
-Answers that come by another uplink than the requests left by are left to the stack, for its reverse
-path filter. There conntrack finds them invalid, as it has not seen the request, so a rule that
-drops what is invalid would drop them. With one uplink there is only one way.
+An answer that comes by another uplink than the request left by is left to the stack, for its
+reverse path filter. There conntrack finds the answer invalid, as it has not seen the request, so a
+rule against invalid packets would drop it. With one uplink there is only one way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.migration.netfilter.iptables import target_of
 
 INVALID = re.compile(r" --(?:ct)?state INVALID(?: |$)")
-"""Part of a rule of iptables for what conntrack finds invalid."""
+"""Part of a rule of iptables for packets that conntrack finds invalid."""
 
 _DROPS = frozenset({"DROP", "REJECT"})
 _FOR_THE_NODE = "-A INPUT "
@@ -28,14 +28,14 @@ def rule_obstacles(facts: FastPathFacts) -> Iterator[str]:
 
 
 def route_obstacles(facts: FastPathFacts) -> Iterator[str]:
-    """Yield why packets would not take the ways that they take through the stack."""
+    """Yield why packets would take other ways than through the stack."""
     yield from rule_obstacles(facts)
     if len(facts.uplinks) > 1:
         yield from _drops_of_answers(facts)
 
 
 def ipsec_obstacles(facts: FastPathFacts) -> Iterator[str]:
-    """Yield what the stack would do with packets where they leave, and the fast path does not."""
+    """Yield that the stack would encrypt packets, and the fast path does not."""
     if facts.ipsec:
         yield (
             f"{count_text(facts.ipsec, 'IPsec policy', 'IPsec policies')} may apply,"

@@ -79,7 +79,7 @@ def _nftables(unseen: list[str]) -> Iterator[PacketRule]:
 
 
 def _decisions(root: PinRoot) -> tuple[Decisions | None, bool]:
-    """Return bpfsvc's decisions, else those of kube-proxy's rules, and whether it is the latter."""
+    """Return bpfsvc's decisions, else kube-proxy's, and whether they are kube-proxy's."""
     try:
         with open_pinned(root) as pinned:
             return read_maps(PinnedReader(pinned)), False
@@ -93,13 +93,13 @@ def _decisions(root: PinRoot) -> tuple[Decisions | None, bool]:
 
 def _frontends(decisions: Decisions, network: Interfaces) -> Iterator[ServedFrontend]:
     nodeports = decisions.nodeports or {
-        each.address
+        held.address
         for device in network.devices
         if device.kind != LOOPBACK
-        for each in device.addresses
+        for held in device.addresses
     }
     of_node = {
-        wildcard: tuple(sorted(each for each in nodeports if family_of(each) == family))
+        wildcard: tuple(sorted(address for address in nodeports if family_of(address) == family))
         for family, wildcard in ANY_NODE_ADDRESS.items()
     }
     for frontend, decision in decisions.frontends.items():

@@ -75,7 +75,7 @@ def collect_system(programs: Path | None) -> SystemFacts:
 
 
 def _carried(programs: Path | None) -> tuple[bool, str]:
-    """Return whether the image carries programs that fit, and why those there do not, or ""."""
+    """Return whether the image carries fitting programs, and why its programs do not fit, or ""."""
     if programs is None:
         return False, ""
     try:
@@ -104,7 +104,7 @@ def _has_bcc(python: str) -> bool:
 
 # -- file systems ----------------------------------------------------------------------------------
 
-_BPFFS_PLACE = ("sys", "fs", "bpf")
+_BPFFS = ("sys", "fs", "bpf")
 
 
 def collect_file_systems(root: PinRoot, cgroup_root: str | None) -> FileSystemFacts:
@@ -133,9 +133,9 @@ def collect_file_systems(root: PinRoot, cgroup_root: str | None) -> FileSystemFa
 
 def _is_mountable(path: Path) -> bool:
     """True if a bpf file system can be mounted where it usually is, and would hold ``path``."""
-    place = next((each for each in path.parents if each.parts[-3:] == _BPFFS_PLACE), None)
+    usual = next((parent for parent in path.parents if parent.parts[-3:] == _BPFFS), None)
     known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
-    return place is not None and place.is_dir() and "bpf" in known
+    return usual is not None and usual.is_dir() and "bpf" in known
 
 
 def _cgroup(given: str | None) -> str:
@@ -150,15 +150,15 @@ def _cgroup(given: str | None) -> str:
 # -- kube-proxy ------------------------------------------------------------------------------------
 
 
-def collect_kube_proxy(root: PinRoot, found: Leftovers) -> KubeProxyFacts:
-    """Return what is known of kube-proxy; ``found`` is what it left in the kernel."""
+def collect_kube_proxy(root: PinRoot, left: Leftovers) -> KubeProxyFacts:
+    """Return the facts about kube-proxy; ``left``: what it left in the kernel."""
     agent_runs = root.path.is_dir() and is_running(root)
     return KubeProxyFacts(
         running=find_kube_proxy(agent_runs=agent_runs),
         agent_runs=agent_runs,
-        leftovers=tuple(str(part) for part in found.parts),
-        remarks=found.remarks,
-        unseen=found.unseen,
+        leftovers=tuple(str(part) for part in left.parts),
+        remarks=left.remarks,
+        unseen=left.unseen,
     )
 
 
@@ -196,11 +196,11 @@ def collect_forwarding(
 def _families(devices: Sequence[Device]) -> set[int]:
     """Return the families of global addresses: IPv6 is on everywhere, and used on few nodes."""
     return {
-        family_of(each.address)
+        family_of(held.address)
         for device in devices
         if device.kind not in (LOOPBACK, "dummy")
-        for each in device.addresses
-        if not each.scope
+        for held in device.addresses
+        if not held.scope
     }
 
 
@@ -249,11 +249,11 @@ _CONNECT_SECONDS = 3.0
 
 
 def collect_api_server(
-    kubeconfig: Path | None, master: str, network: Interfaces, found: Leftovers
+    kubeconfig: Path | None, master: str, network: Interfaces, left: Leftovers
 ) -> ApiServerFacts:
     """Return where the API server is, and try to connect if it is configured.
 
-    ``found`` and ``network`` are searched for addresses of Services.
+    ``left`` and ``network`` are searched for addresses of Services.
     """
     from_environment = kubeconfig is None and not master
     if from_environment and _HOST not in os.environ:
@@ -266,13 +266,13 @@ def collect_api_server(
     return ApiServerFacts(
         server=server,
         from_environment=from_environment,
-        is_service=is_service(host, network, found),
+        is_service=is_service(host, network, left),
         unreachable=_connect(host, port),
     )
 
 
-def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
-    """True if an address is that of a Service by kube-proxy's rules or device."""
+def is_service(host: str, network: Interfaces, left: Leftovers) -> bool:
+    """True if kube-proxy's rules or device say that an address is a Service's."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -280,7 +280,7 @@ def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
     match = f" -d {address}/{address.max_prefixlen} "
     rules = (
         rule
-        for tables in found.saved.values()
+        for tables in left.saved.values()
         for table in tables
         for rule in table.rules
         if rule.startswith("-A KUBE-SERVICES ")
@@ -290,7 +290,7 @@ def is_service(host: str, network: Interfaces, found: Leftovers) -> bool:
     return (
         pack(host) in dummy_addresses(network)
         or any(match in rule for rule in rules)
-        or re.search(key, found.nft_services) is not None
+        or re.search(key, left.nft_services) is not None
     )
 
 
@@ -312,7 +312,7 @@ def _host_and_port(server: str) -> tuple[str, int]:
 
 
 def _connect(host: str, port: int) -> str:
-    """Return why no connection can be made, or "". What the server answers does not matter."""
+    """Return why no connection can be made, or "". The server's answer does not matter."""
     try:
         socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:

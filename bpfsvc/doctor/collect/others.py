@@ -1,4 +1,4 @@
-"""Collect facts about other programs: those for Services, and what the fast path would bypass.
+"""Collect facts about other programs: for Services, and in the way of the fast path.
 
 ``bpfsvc run`` collects these as well, at its start, so this module has few imports.
 """
@@ -45,14 +45,14 @@ from bpfsvc.migration.netfilter.tools import Saved
 _ROUTES = Path("/proc/net/route")
 _BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
 _OUR_MAPS = tuple(map(kernel_names, ("connections", "new_connections", "backend_counters")))
-"""Maps that bpfsvc uses on every interface and no other program uses together: each one's names."""
+"""The names of each of three maps that only bpfsvc's programs use together."""
 
 _HOOKS = {
     **dict.fromkeys(("ip", "ip6", "inet"), ("ingress", "prerouting", "forward", "postrouting")),
     "netdev": ("ingress", "egress"),
     "bridge": ("prerouting", "input", "output", "postrouting"),
 }
-"""Hooks that the fast path skips, by the family of the table; of bridges, those of the node."""
+"""Hooks that the fast path skips, by the family of the table; of bridges, the node's hooks."""
 
 # -- other implementations of Services -------------------------------------------------------------
 
@@ -75,8 +75,7 @@ def foreign_programs(root: PinRoot, devices: Sequence[Device]) -> Iterator[Forei
     """Yield the programs on ``devices`` that do not belong to the agent at ``root``."""
     details, own = read_details(), xdp.attached(root)
     for device in devices:
-        found = details[device.index].xdp if device.index in details else ()
-        for program in found:
+        for program in details[device.index].xdp if device.index in details else ():
             if program != own.get(device.index):
                 yield ForeignProgram(device.name, "xdp", "xdp", loaded.program_name(program))
         for hook in Hook:
@@ -95,10 +94,10 @@ def _at_hook(root: PinRoot, device: Device, hook: Hook) -> Iterator[ForeignProgr
                 loaded.program_name(program),
                 bpfsvc=is_bpfsvc(loaded.maps_of(program)),
             )
-    for each in tc.attached(device.index, hook):
+    for item in tc.attached(device.index, hook):
         # A filter of bpfsvc is replaced at the start, whichever agent left it.
-        if not each.chain and not each.ours:
-            name, kind, priority = each.name, each.kind, each.priority
+        if not item.chain and not item.ours:
+            name, kind, priority = item.name, item.kind, item.priority
             yield ForeignProgram(device.name, str(hook), "clsact", name, kind, priority)
 
 
@@ -144,12 +143,12 @@ def fast_path_facts(
     rules_of_routes = _route_rules(unseen)
     return FastPathFacts(
         devices=frozenset(device.name for device in network.devices),
-        tables=tuple(chained.from_iterable(each.tables for each in rules)),
-        chains=tuple(chained.from_iterable(each.chains for each in rules)),
+        tables=tuple(chained.from_iterable(read.tables for read in rules)),
+        chains=tuple(chained.from_iterable(read.chains for read in rules)),
         pinned=_existing(POLICY_PINS),
         ipsec=ipsec,
-        unseen=(*chained.from_iterable(each.unseen for each in rules), *unseen),
-        each_packet=tuple(chained.from_iterable(each.each_packet for each in rules)),
+        unseen=(*chained.from_iterable(read.unseen for read in rules), *unseen),
+        each_packet=tuple(chained.from_iterable(read.each_packet for read in rules)),
         tracks=conntrack_flows.tracks(),
         pods=tuple(map(ip_network, pods)),
         route_rules=rules_of_routes,
@@ -158,20 +157,20 @@ def fast_path_facts(
 
 
 def read_legacy_rules(saved: Saved | None = None) -> ForwardingRules:
-    """Return the rules of iptables-legacy, whose changes nothing announces."""
+    """Return the rules of iptables-legacy; the kernel announces no change of them."""
     return _iptables_rules("legacy", saved)
 
 
 def read_nft_rules(saved: Saved | None = None, *, each_packet: bool) -> ForwardingRules:
     """Return the rules of nftables, and of iptables on top of it.
 
-    ``each_packet``: find those that have to see each packet, too. All tables are printed for that.
+    ``each_packet``: find rules that have to see each packet, too. All tables are printed for that.
     """
     rules = _iptables_rules("nft", saved)
     unseen = [*rules.unseen]
     chains = _nft_chains(unseen)
-    found = tuple(_each_packet(chains, rules.tables, unseen)) if each_packet else ()
-    return rules._replace(chains=chains, unseen=tuple(unseen), each_packet=found)
+    counting = tuple(_each_packet(chains, rules.tables, unseen)) if each_packet else ()
+    return rules._replace(chains=chains, unseen=tuple(unseen), each_packet=counting)
 
 
 def _iptables_rules(name: tools.FlavourName, saved: Saved | None) -> ForwardingRules:
@@ -201,14 +200,14 @@ def _each_packet(
 ) -> Iterator[str]:
     """Yield which chains have to see each packet of a connection."""
     tables: dict[tuple[str, str], list[str]] = {}
-    for each in chains:
-        if each.table != CNI_MASQUERADE_TABLE and not is_read(each, read):
-            tables.setdefault((each.family, each.table), []).append(each.name)
+    for chain in chains:
+        if chain.table != CNI_MASQUERADE_TABLE and not is_read(chain, read):
+            tables.setdefault((chain.family, chain.table), []).append(chain.name)
     for (family, table), names in tables.items():
         where = f"{family} {table}"
         try:
-            if chain := nft_each_packet(tools.nft_list("table", family, table), names):
-                yield f"nftables has to see each packet in {where} {chain}"
+            if name := nft_each_packet(tools.nft_list("table", family, table), names):
+                yield f"nftables has to see each packet in {where} {name}"
         except KernelError as error:
             unseen.append(error.message)
         except NOT_UNDERSTOOD:
@@ -242,7 +241,7 @@ def filtering_chains(listing: Listing) -> Iterator[Chain]:
 
 
 def _existing(pins: Iterable[str]) -> frozenset[str]:
-    """Return those of ``pins`` that exist below the bpf file system."""
+    """Return the ``pins`` that exist below the bpf file system."""
     if not _BPF_FILE_SYSTEM.is_dir() or not is_bpffs(_BPF_FILE_SYSTEM):
         return frozenset()
     return frozenset(pin for pin in pins if (_BPF_FILE_SYSTEM / pin).exists())

@@ -78,10 +78,10 @@ def collect_ports(masquerade: PortRange, node_ports: PortRange, root: PinRoot) -
     except UsageError as error:
         clash, hint = error.message, error.hint
     tcp = list(_sockets("tcp"))
-    listening = frozenset(each.port for each in tcp if each.listens)
+    listening = frozenset(socket.port for socket in tcp if socket.listens)
     # A connection that a server accepted has the server's port, and is not counted.
-    clients = {each.port for each in tcp} - listening
-    udp = {each.port for each in _sockets("udp")}
+    clients = {socket.port for socket in tcp} - listening
+    udp = {socket.port for socket in _sockets("udp")}
     reserved = sysctl.parse_ports(sysctl.read(sysctl.RESERVED_PORTS))
     return PortFacts(
         masquerade=masquerade,
@@ -92,7 +92,7 @@ def collect_ports(masquerade: PortRange, node_ports: PortRange, root: PinRoot) -
         in_use=frozenset({("tcp", port) for port in clients} | {("udp", port) for port in udp}),
         health_checks=_health_checks(tcp, node_ports),
         reserved=any(
-            each.first <= masquerade.first and masquerade.last <= each.last for each in reserved
+            ports.first <= masquerade.first and masquerade.last <= ports.last for ports in reserved
         ),
         at_cluster_ips=_at_cluster_ips(root),
     )
@@ -105,16 +105,16 @@ def _health_checks(sockets: Collection[Socket], node_ports: PortRange) -> frozen
     that has a socket may be in another container, which cannot be seen.
     """
     return frozenset(
-        each.port
-        for each in sockets
-        if each.listens
-        and node_ports.first <= each.port <= node_ports.last
-        and is_health_check(ask_json((unpack(each.address), each.port), "/"))
+        socket.port
+        for socket in sockets
+        if socket.listens
+        and node_ports.first <= socket.port <= node_ports.last
+        and is_health_check(ask_json((unpack(socket.address), socket.port), "/"))
     )
 
 
 def is_health_check(answer: object) -> bool:
-    """True if an answer is that of a ``healthCheckNodePort``, be it ours or kube-proxy's."""
+    """True if an answer comes from a ``healthCheckNodePort``, of bpfsvc or of kube-proxy."""
     return isinstance(answer, dict) and {"service", "localEndpoints"} <= answer.keys()
 
 
@@ -137,9 +137,9 @@ def listeners_at(
     wanted: Collection[bytes], protocol: str, sockets: Iterator[Socket]
 ) -> Iterator[str]:
     """Yield the texts of the sockets at the addresses ``wanted`` that wait for clients."""
-    for each in sockets:
-        if each.state == _WAITING[protocol] and each.address in wanted:
-            yield f"{protocol} {unpack(each.address)} port {each.port}"
+    for socket in sockets:
+        if socket.state == _WAITING[protocol] and socket.address in wanted:
+            yield f"{protocol} {unpack(socket.address)} port {socket.port}"
 
 
 def _cluster_ips(root: PinRoot) -> set[bytes]:

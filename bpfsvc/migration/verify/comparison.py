@@ -51,7 +51,7 @@ def differences(kube_proxy: Decisions, bpfsvc: Decisions) -> list[Difference]:
 
 
 def persistent(rounds: Sequence[list[Difference]]) -> list[Difference]:
-    """Return the differences of the last round whose frontends differed in every round.
+    """Return the differences of the last round at frontends that differed in every round.
 
     The two proxies do not apply a change at the same moment.
     """
