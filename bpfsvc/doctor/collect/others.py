@@ -174,7 +174,7 @@ def read_nft_rules(saved: Saved | None = None, *, each_packet: bool) -> Forwardi
 
 
 def _iptables_rules(name: tools.FlavourName, saved: Saved | None) -> ForwardingRules:
-    usable, unseen = tools.find_flavours(wanted=(name,))
+    usable, unseen = tools.find_flavours((name,))
     if saved is None:
         saved = tools.save_tables(usable, [])
     unread = (f"{flavour} cannot be read" for flavour in usable if flavour not in saved)

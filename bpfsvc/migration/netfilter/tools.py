@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -53,35 +53,32 @@ class Flavours(NamedTuple):
     unseen: tuple[str, ...]
 
 
-def find_flavours(
-    which: Callable[[str], str | None] = shutil.which,
-    flavour_of: Callable[[str], str] | None = None,
-    has_legacy_tables: Callable[[int], bool] | None = None,
-    wanted: Sequence[FlavourName] = FLAVOURS,
-) -> Flavours:
-    """Return the flavours of this machine, as far as ``wanted``; tests give the other arguments.
+def find_flavours(wanted: Sequence[FlavourName] = FLAVOURS) -> Flavours:
+    """Return the flavours of this machine, as far as ``wanted``.
 
     A plain program is run, to learn its flavour, only where one is not there under its own name.
     """
-    flavour_of = flavour_of or _flavour_of
-    has_legacy_tables = has_legacy_tables or _has_legacy_tables
     usable: list[Flavour] = []
     unseen: list[str] = []
     for family, tool in _TOOLS.items():
-        plain = which(f"{tool}-save"), which(f"{tool}-restore")
         for name in wanted:
-            save, restore = which(f"{tool}-{name}-save"), which(f"{tool}-{name}-restore")
-            if not (save and restore):
-                is_it = plain[0] and plain[1] and flavour_of(plain[0]) == name
-                save, restore = plain if is_it else (None, None)
-            if save and restore:
-                usable.append(Flavour(name, family, save, restore))
-            elif name == "nft" or has_legacy_tables(family):
+            programs = _programs(f"{tool}-{name}")
+            if not programs and (plain := _programs(tool)) and _flavour_of(plain[0]) == name:
+                programs = plain
+            if programs:
+                usable.append(Flavour(name, family, *programs))
+            elif name == "nft" or _legacy_tables(family):
                 unseen.append(
                     f"{tool}-{name}-save is not installed:"
                     f" rules of IPv{family} made with {tool}-{name} cannot be seen"
                 )
     return Flavours(tuple(usable), tuple(unseen))
+
+
+def _programs(tool: str) -> tuple[str, str] | None:
+    """Return the paths that save and restore, if both are installed."""
+    save, restore = shutil.which(f"{tool}-save"), shutil.which(f"{tool}-restore")
+    return (save, restore) if save and restore else None
 
 
 def iptables_save(flavour: Flavour, table: str = "") -> str:
@@ -123,10 +120,6 @@ def _flavour_of(program: str) -> str:
     except KernelError:
         return ""
     return "nft" if "nf_tables" in version else "legacy"
-
-
-def _has_legacy_tables(family: int) -> bool:
-    return bool(_legacy_tables(family))
 
 
 def _legacy_tables(family: int) -> list[str]:
