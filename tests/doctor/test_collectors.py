@@ -39,7 +39,7 @@ def test_listening_sockets_are_distinguished_from_connections() -> None:
         + f"   0: 0100007F:2810 00000000:0000 0A {REST}\n"
         + f"   1: 0100007F:2710 0100007F:1F90 01 {REST}\n"
     )
-    assert [(each.port, each.listens) for each in read_sockets(text)] == [
+    assert [(socket.port, socket.listens) for socket in read_sockets(text)] == [
         (10256, True),
         (10000, False),
     ]
@@ -53,7 +53,7 @@ def test_closed_connections_are_no_programs_that_use_a_port() -> None:
         + "   1: 0100007F:2711 0100007F:1F90 05 0:0 03:00001751 00000000     0        0 0 3 ffff\n"
         + f"   2: 0100007F:2712 0100007F:1F90 01 {REST}\n"
     )
-    assert [(each.port, each.listens) for each in read_sockets(text)] == [(10002, False)]
+    assert [(socket.port, socket.listens) for socket in read_sockets(text)] == [(10002, False)]
 
 
 def test_a_health_check_of_a_service_is_known_by_its_answer() -> None:
@@ -122,7 +122,7 @@ def test_addresses_of_services_are_found_in_kube_proxys_leftovers() -> None:
     """By its rules, its nftables tables, or its device; an endpoint is none."""
     address = DeviceAddress(pack("10.96.0.30"), 32, 0, True)
     network = Interfaces((Device(9, "kube-ipvs0", "dummy", 0, True, 1, (address,)),), 0, 0)
-    found = Leftovers(
+    leftovers = Leftovers(
         saved={Flavour("nft", 4, "", ""): read_tables(NAT)},
         nft_services="elements = { 10.96.0.20 . tcp . 443 : goto service-X }\n"
         "meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.96.0.25 . 6443 }",
@@ -131,6 +131,6 @@ def test_addresses_of_services_are_found_in_kube_proxys_leftovers() -> None:
         unseen=(),
         remarks=(),
     )
-    known = [one for one in range(40) if is_service(f"10.96.0.{one}", network, found)]
+    known = [number for number in range(40) if is_service(f"10.96.0.{number}", network, leftovers)]
     assert known == [1, 20, 30]
-    assert not is_service("api.example.org", network, found)
+    assert not is_service("api.example.org", network, leftovers)

@@ -45,12 +45,12 @@ def findings(**changes: Any) -> list[Finding]:
     facts = FIT._replace(
         **{name: getattr(FIT, name)._replace(**more) for name, more in changes.items()}
     )
-    return [each for each in check(facts) if each.level is not Level.OK]
+    return [finding for finding in check(facts) if finding.level is not Level.OK]
 
 
 def test_a_fit_node_has_only_ok_findings() -> None:
     assert findings() == []
-    assert {each.level for each in check(FIT)} == {Level.OK}
+    assert {finding.level for finding in check(FIT)} == {Level.OK}
 
 
 def test_no_compiler_is_needed_where_the_image_carries_the_programs() -> None:
@@ -102,7 +102,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("changes", REFUSALS.values(), ids=REFUSALS.keys())
 def test_the_doctor_refuses(changes: dict[str, Any]) -> None:
-    refused = [each for each in findings(**changes) if each.level is Level.REFUSE]
+    refused = [finding for finding in findings(**changes) if finding.level is Level.REFUSE]
     assert len(refused) == 1
     assert "\n" not in refused[0].text + refused[0].hint
 
@@ -145,11 +145,11 @@ WARNINGS = {
 @pytest.mark.parametrize(("changes", "words"), WARNINGS.values(), ids=WARNINGS.keys())
 def test_the_doctor_warns(changes: dict[str, Any], words: str) -> None:
     """Each is reported once, with the next step, and does not make the node unfit."""
-    found = findings(**changes)
-    warned = [each for each in found if each.level is Level.WARNING]
-    assert [words in each.text for each in warned] == [True]
+    reported = findings(**changes)
+    warned = [finding for finding in reported if finding.level is Level.WARNING]
+    assert [words in finding.text for finding in warned] == [True]
     assert warned[0].hint
-    assert not [each for each in found if each.level is Level.REFUSE]
+    assert not [finding for finding in reported if finding.level is Level.REFUSE]
 
 
 NOTES = {
@@ -202,14 +202,14 @@ NOTES = {
 
 @pytest.mark.parametrize(("changes", "words"), NOTES.values(), ids=NOTES.keys())
 def test_the_doctor_notes(changes: dict[str, Any], words: str) -> None:
-    found = findings(**changes)
-    assert [(each.level, words in each.text) for each in found] == [(Level.NOTE, True)]
+    reported = findings(**changes)
+    assert [(finding.level, words in finding.text) for finding in reported] == [(Level.NOTE, True)]
 
 
 def test_without_rights_the_kernel_is_not_checked() -> None:
     """Features that could not be tried are not reported as missing."""
-    found = findings(system={"unprivileged": "this process lacks CAP_SYS_ADMIN", "tcx": False})
-    assert [each.subject for each in found] == ["privileges"]
+    reported = findings(system={"unprivileged": "this process lacks CAP_SYS_ADMIN", "tcx": False})
+    assert [finding.subject for finding in reported] == ["privileges"]
 
 
 def test_sysctls_need_not_be_written_if_the_ports_are_reserved() -> None:
@@ -230,17 +230,17 @@ def test_health_checks_of_services_are_no_programs_among_the_nodeports() -> None
     listening = frozenset({31000, 31001})
     ours = {"listening": listening, "health_checks": listening}
     assert findings(ports=ours) == []
-    (found,) = findings(ports={**ours, "health_checks": frozenset({31001})})
-    assert "tcp 31000;" in found.text
+    (finding,) = findings(ports={**ours, "health_checks": frozenset({31001})})
+    assert "tcp 31000;" in finding.text
 
 
 def test_the_ports_of_a_kube_proxy_that_runs_are_no_finding_of_their_own() -> None:
     """Both programs answer there while both run."""
-    found = findings(
+    reported = findings(
         kube_proxy={"running": KubeProxyProcess(processes=(7,))},
         ports={"listening": frozenset({10256, 10249})},
     )
-    texts = [each.text for each in found if each.level is Level.WARNING]
+    texts = [finding.text for finding in reported if finding.level is Level.WARNING]
     assert len(texts) == 1
     assert texts[0].startswith("kube-proxy runs (process 7)")
 
@@ -286,13 +286,13 @@ AWS = ForeignProgram("eth0", "ingress", "clsact", "handle_ingress", priority=1)
 def test_programs_are_reported_by_owner_and_place(
     attached: ForeignProgram, tcx: bool, level: Level, words: str
 ) -> None:
-    found = findings(others={"attached": (attached,)}, system={"tcx": tcx})
-    assert [(each.level, words in each.text) for each in found] == [(level, True)]
-    assert f"eth0 {attached.hook}" in found[0].text
+    reported = findings(others={"attached": (attached,)}, system={"tcx": tcx})
+    assert [(finding.level, words in finding.text) for finding in reported] == [(level, True)]
+    assert f"eth0 {attached.hook}" in reported[0].text
 
 
 def test_one_program_on_many_interfaces_is_one_line() -> None:
     many = tuple(AWS._replace(interface=f"veth{number}") for number in range(10))
-    found = findings(others={"attached": many})
-    assert len(found) == 1
-    assert found[0].text.endswith("veth3 ingress and 6 more")
+    reported = findings(others={"attached": many})
+    assert len(reported) == 1
+    assert reported[0].text.endswith("veth3 ingress and 6 more")

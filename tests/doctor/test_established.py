@@ -103,8 +103,8 @@ def test_rules_about_whole_connections_are_no_obstacle(node: FastPathFacts) -> N
 
 @pytest.mark.parametrize(("node", "word"), FORBIDDEN.values(), ids=FORBIDDEN)
 def test_what_has_to_see_each_packet_is_an_obstacle(node: FastPathFacts, word: str) -> None:
-    found = list(established_obstacles(node))
-    assert any(word in text for text in found)
+    obstacles = list(established_obstacles(node))
+    assert any(word in text for text in obstacles)
 
 
 def test_without_connections_of_netfilter_it_is_not_begun_and_not_given_up() -> None:
@@ -116,11 +116,11 @@ def test_without_connections_of_netfilter_it_is_not_begun_and_not_given_up() -> 
 
 def test_the_doctor_names_the_mode_that_can_be_used() -> None:
     policies = ruled("FORWARD -s 10.9.0.0/16 -j DROP")
-    found = list(check_fast_path(policies))
-    assert [each.level for each in found] == [Level.NOTE, Level.NOTE]
-    assert "--fast-path established can be used" in found[1].text
-    found = list(check_fast_path(ruled("FORWARD -j NFQUEUE --queue-num 1")))
-    assert [each.level for each in found] == [Level.NOTE, Level.NOTE]
+    findings = list(check_fast_path(policies))
+    assert [finding.level for finding in findings] == [Level.NOTE, Level.NOTE]
+    assert "--fast-path established can be used" in findings[1].text
+    findings = list(check_fast_path(ruled("FORWARD -j NFQUEUE --queue-num 1")))
+    assert [finding.level for finding in findings] == [Level.NOTE, Level.NOTE]
 
 
 # -- nftables: as `nft -j list table` writes the rules --
@@ -204,15 +204,15 @@ def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_pack
     """A table of policies may be large, and is read again with each of its changes."""
     asked: list[str] = []
     hook = {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}
-    place = {"family": "inet", "table": "policies", "name": "forward", "handle": 1}
+    chain = {"family": "inet", "table": "policies", "name": "forward", "handle": 1}
 
     def run(words: Sequence[str]) -> str:
         asked.append(" ".join(words[2:]))
-        return json.dumps({"nftables": [{"chain": place | hook}] if "chains" in words else []})
+        return json.dumps({"nftables": [{"chain": chain | hook}] if "chains" in words else []})
 
     monkeypatch.setattr(others, "_iptables_rules", lambda *_: ForwardingRules())
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(tools, "run", run)
-    found = others.read_nft_rules(each_packet=each_packet)
-    assert [each.table for each in found.chains] == ["policies"]
+    rules = others.read_nft_rules(each_packet=each_packet)
+    assert [finding.table for finding in rules.chains] == ["policies"]
     assert asked == ["list chains", *["list table inet policies"] * each_packet]

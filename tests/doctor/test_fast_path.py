@@ -59,13 +59,13 @@ def ruled(*rules: str, table: str = "filter", policy: str = "ACCEPT") -> FastPat
         "COMMIT",
     ]
     return FastPathFacts(
-        tables=tuple(("iptables (nft), IPv4", one) for one in read_tables("\n".join(lines)))
+        tables=tuple(("iptables (nft), IPv4", table) for table in read_tables("\n".join(lines)))
     )
 
 
 def plain(**attributes: Any) -> FastPathFacts:
     """Return a node with some facts, and kube-proxy's leftovers as on most nodes."""
-    tables = tuple(("iptables (legacy), IPv4", one) for one in read_tables(KUBE_PROXY))
+    tables = tuple(("iptables (legacy), IPv4", table) for table in read_tables(KUBE_PROXY))
     return FastPathFacts(**{"tables": tables, **attributes})
 
 
@@ -73,7 +73,7 @@ def masquerading(*spared: str, pods: str = "10.244.0.0/16") -> FastPathFacts:
     """Return a node where a CNI plugin masquerades what a pod sends, but to these networks."""
     rules = ruled(
         "POSTROUTING -s 10.244.1.7/32 -j CNI-0123456789abcdef",
-        *(f"CNI-0123456789abcdef -d {each} -j ACCEPT" for each in spared),
+        *(f"CNI-0123456789abcdef -d {network} -j ACCEPT" for network in spared),
         "CNI-0123456789abcdef ! -d 224.0.0.0/4 -j MASQUERADE",
         table="nat",
     )
@@ -168,14 +168,14 @@ GUARDED = {
 @pytest.mark.parametrize("node", HARMLESS.values(), ids=HARMLESS)
 def test_rules_that_stop_no_packet_are_no_obstacle(node: FastPathFacts) -> None:
     assert list(fast_path_objections(node)) == []
-    assert [each.level for each in check_fast_path(node)] == [Level.OK]
+    assert [finding.level for finding in check_fast_path(node)] == [Level.OK]
 
 
 @pytest.mark.parametrize(("node", "word"), GUARDED.values(), ids=GUARDED)
 def test_rules_that_may_stop_a_packet_are_an_obstacle(node: FastPathFacts, word: str) -> None:
-    found = list(fast_path_objections(node))
-    assert any(word in text for text in found)
-    assert {each.level for each in check_fast_path(node)} == {Level.NOTE}
+    objections = list(fast_path_objections(node))
+    assert any(word in text for text in objections)
+    assert {finding.level for finding in check_fast_path(node)} == {Level.NOTE}
 
 
 def test_a_program_with_two_signs_is_reported_once() -> None:
@@ -228,14 +228,14 @@ def test_answers_by_another_uplink_must_not_be_dropped_as_invalid() -> None:
     """The request was fast, so conntrack does not know what the answer belongs to."""
     node = ruled(ASKS_FOR_INVALID)
     assert list(fast_path_objections(node._replace(uplinks=("eth0",)))) == []
-    (found,) = fast_path_objections(node._replace(uplinks=("eth0", "eth1")))
-    assert "another one of eth0, eth1 than requests leave by" in found
-    assert ASKS_FOR_INVALID in found
+    (objection,) = fast_path_objections(node._replace(uplinks=("eth0", "eth1")))
+    assert "another one of eth0, eth1 than requests leave by" in objection
+    assert ASKS_FOR_INVALID in objection
 
 
 def test_kube_proxys_rule_against_what_is_invalid_drops_such_answers_too() -> None:
-    (found,) = fast_path_objections(plain(uplinks=("eth0", "eth1")))
-    assert "KUBE-FORWARD" in found
+    (objection,) = fast_path_objections(plain(uplinks=("eth0", "eth1")))
+    assert "KUBE-FORWARD" in objection
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_other_rules_for_what_is_invalid_drop_no_answers(rule: str) -> None:
 
 
 def test_route_rules_that_ask_for_more_than_addresses_forbid_the_fast_path() -> None:
-    (found,) = fast_path_objections(plain(route_rules=("IPv4 100: fwmark 0x77",)))
-    assert found == "a route rule asks for more than addresses: IPv4 100: fwmark 0x77"
+    (objection,) = fast_path_objections(plain(route_rules=("IPv4 100: fwmark 0x77",)))
+    assert objection == "a route rule asks for more than addresses: IPv4 100: fwmark 0x77"
 
 
 RULES = {
@@ -319,7 +319,7 @@ def test_uplinks_are_what_leads_to_other_machines() -> None:
         2,
         0,
     )
-    assert [each.name for each in uplinks(network)] == ["eth0", "eth1", "bond0.7", "br0"]
+    assert [device.name for device in uplinks(network)] == ["eth0", "eth1", "bond0.7", "br0"]
 
 
 def device(**attributes: Any) -> Device:

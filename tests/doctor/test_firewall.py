@@ -34,7 +34,7 @@ SETS = {"blocked": ["80.11.12.0/24"], "pairs": ["192.168.50.11,tcp:30080"], "oth
 def saved(*rules: str, table: str = "raw") -> str:
     chains = {rule.split()[0] for rule in rules} | {"PREROUTING", "OUTPUT"}
     built_in = {"PREROUTING", "OUTPUT", "FORWARD", "INPUT", "POSTROUTING"}
-    lines = [f":{each} {'ACCEPT' if each in built_in else '-'} [0:0]" for each in sorted(chains)]
+    lines = [f":{chain} {'ACCEPT' if chain in built_in else '-'} [0:0]" for chain in sorted(chains)]
     return "\n".join([f"*{table}", *lines, *(f"-A {rule}" for rule in rules), "COMMIT"])
 
 
@@ -45,13 +45,13 @@ def iptables(*rules: str, table: str = "raw", family: int = 4) -> tuple[PacketRu
 
 def lost(rules: tuple[PacketRule, ...]) -> set[str]:
     """Return the frontends that the findings name."""
-    found = list(check_firewall(FirewallFacts(rules, PLACES)))
-    warnings = [each for each in found if each.level is Level.WARNING]
-    texts = (frontend_text(each.frontend) for each in PLACES)
-    return {text for text in texts if any(text in each.text for each in warnings)}
+    findings = list(check_firewall(FirewallFacts(rules, PLACES)))
+    warnings = [finding for finding in findings if finding.level is Level.WARNING]
+    texts = (frontend_text(served.frontend) for served in PLACES)
+    return {text for text in texts if any(text in finding.text for finding in warnings)}
 
 
-NAMED, VIP, BALANCED_V6 = ({frontend_text(each.frontend)} for each in (NODEPORT, BALANCED, V6))
+NAMED, VIP, BALANCED_V6 = ({frontend_text(served.frontend)} for served in (NODEPORT, BALANCED, V6))
 
 LOST = {
     "a NodePort": (iptables("PREROUTING -p tcp -m tcp --dport 30080 -j DROP"), NAMED),
@@ -126,7 +126,7 @@ def test_a_rule_of_iptables_that_names_a_frontend_is_lost(
 @pytest.mark.parametrize("rules", KEPT.values(), ids=KEPT)
 def test_a_rule_of_iptables_that_goes_on_to_apply_is_none(rules: tuple[PacketRule, ...]) -> None:
     facts = FirewallFacts(rules, PLACES)
-    assert [each.level for each in check_firewall(facts)] == [Level.OK]
+    assert [finding.level for finding in check_firewall(facts)] == [Level.OK]
     assert firewall_warning(facts) == ""
 
 
@@ -268,6 +268,6 @@ def test_the_finding_names_table_services_and_rule() -> None:
 def test_before_any_proxy_has_written_services_the_rules_are_noted() -> None:
     """Which Services they concern is not known then."""
     rules = iptables("PREROUTING -p tcp --dport 30080 -j DROP")
-    (found,) = check_firewall(FirewallFacts(rules))
-    assert found.level is Level.NOTE
-    assert "no Service is known yet" in found.text
+    (finding,) = check_firewall(FirewallFacts(rules))
+    assert finding.level is Level.NOTE
+    assert "no Service is known yet" in finding.text

@@ -37,5 +37,5 @@ def _in_order(listed: str) -> str:
     """Return what ``nft -j`` listed so that it can be loaded: chains before what leads to them."""
     order = ("table", "chain", "set", "map", "rule")
     items = json.loads(listed)["nftables"]
-    items.sort(key=lambda each: order.index(next(iter(each))))
-    return json.dumps({"nftables": [{"add": each} for each in items]})
+    items.sort(key=lambda item: order.index(next(iter(item))))
+    return json.dumps({"nftables": [{"add": item} for item in items]})

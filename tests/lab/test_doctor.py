@@ -37,11 +37,11 @@ def examine(testbed: Testbed, *options: str, fit: bool = True, **more: Any) -> d
     words = ["doctor", "-o", "json", "--cgroup-root", str(node.cgroup), *options]
     done = testbed.cluster.command(node, *words, **more)
     assert (done.returncode, done.stderr) == (0 if fit else 1, "")
-    found: dict[str, list[Any]] = {}
-    for each in json.loads(done.stdout)["findings"]:
-        if each["level"] != "ok":
-            found.setdefault(each["subject"], []).append(each)
-    return found
+    findings: dict[str, list[Any]] = {}
+    for finding in json.loads(done.stdout)["findings"]:
+        if finding["level"] != "ok":
+            findings.setdefault(finding["subject"], []).append(finding)
+    return findings
 
 
 def traces(node: LabNode) -> dict[str, object]:
@@ -58,8 +58,10 @@ def traces(node: LabNode) -> dict[str, object]:
 def test_a_fit_node_is_reported_fit_and_nothing_is_changed(testbed: Testbed) -> None:
     """Only notes: the lab's cgroups are below the machine's, no API server is configured."""
     before = traces(testbed.node)
-    found = examine(testbed)
-    assert {subject: [each["level"] for each in every] for subject, every in found.items()} == {
+    findings = examine(testbed)
+    assert {
+        subject: [finding["level"] for finding in every] for subject, every in findings.items()
+    } == {
         "cgroup": ["warning"],
         "api server": ["note"],
     }
@@ -78,9 +80,9 @@ def test_the_table_has_a_line_for_each_finding(testbed: Testbed) -> None:
 
 def test_ports_that_clash_make_a_node_unfit(testbed: Testbed) -> None:
     """The finding has the agent's error message."""
-    found = examine(testbed, "--masquerade-ports", "40000-41000", fit=False)
-    assert found["ports"][0]["level"] == "refuse"
-    assert "40000-41000 overlaps" in found["ports"][0]["finding"]
+    findings = examine(testbed, "--masquerade-ports", "40000-41000", fit=False)
+    assert findings["ports"][0]["level"] == "refuse"
+    assert "40000-41000 overlaps" in findings["ports"][0]["finding"]
 
 
 def test_rules_left_by_kube_proxy_are_reported(testbed: Testbed) -> None:
@@ -89,15 +91,15 @@ def test_rules_left_by_kube_proxy_are_reported(testbed: Testbed) -> None:
     kubeproxy.write(node, "iptables-nft", {WEB.vip(4): "10.244.1.11"})
     node.run(["iptables-nft", "-P", "FORWARD", "DROP"])
     try:
-        found = examine(testbed, "--master", f"http://{WEB.vip(4)}:80")
+        findings = examine(testbed, "--master", f"http://{WEB.vip(4)}:80")
     finally:
         node.run(["iptables-nft", "-P", "FORWARD", "ACCEPT"])
         assert testbed.cluster.command(node, "cleanup", "--kube-proxy", "--yes").returncode == 0
         assert testbed.cluster.command(node, "cleanup", "--kube-proxy", "--release").returncode == 0
-    assert "iptables (nft), IPv4, table nat: 7 chains" in str(found["kube-proxy"])
-    assert any("KUBE-FORWARD" in each["finding"] for each in found["kube-proxy"])
-    assert "iptables-nft -w -A FORWARD" in found["forwarding"][0]["hint"]
-    assert "is the address of a Service" in found["api server"][0]["finding"]
+    assert "iptables (nft), IPv4, table nat: 7 chains" in str(findings["kube-proxy"])
+    assert any("KUBE-FORWARD" in finding["finding"] for finding in findings["kube-proxy"])
+    assert "iptables-nft -w -A FORWARD" in findings["forwarding"][0]["hint"]
+    assert "is the address of a Service" in findings["api server"][0]["finding"]
 
 
 def test_an_api_server_is_tried(testbed: Testbed) -> None:
@@ -106,10 +108,10 @@ def test_an_api_server_is_tried(testbed: Testbed) -> None:
     with node.socket(socket.AF_INET) as server:
         server.bind((node.address(), 6443))
         server.listen()
-        found = examine(testbed, "--master", f"https://{node.address()}:6443")
-    assert "api server" not in found
-    found = examine(testbed, "--master", f"https://{node.address()}:6443")
-    assert "Connection refused" in found["api server"][0]["finding"]
+        findings = examine(testbed, "--master", f"https://{node.address()}:6443")
+    assert "api server" not in findings
+    findings = examine(testbed, "--master", f"https://{node.address()}:6443")
+    assert "Connection refused" in findings["api server"][0]["finding"]
 
 
 def test_a_foreign_filter_is_reported(testbed: Testbed) -> None:
@@ -123,8 +125,8 @@ def test_a_foreign_filter_is_reported(testbed: Testbed) -> None:
         before = examine(testbed, "--attach", "clsact")["programs"]
     finally:
         node.run(["tc", "qdisc", "del", "dev", device, "clsact"])
-    assert [each["level"] for each in behind] == ["note"]
-    assert [each["level"] for each in before] == ["warning"]
+    assert [finding["level"] for finding in behind] == ["note"]
+    assert [finding["level"] for finding in before] == ["warning"]
     assert f"{device} ingress" in before[0]["finding"]
     assert "u32" in before[0]["finding"]
 
@@ -137,7 +139,7 @@ def test_beside_another_service_implementation_the_agent_does_not_start(
     node = testbed.node
     node.run(["ip", "link", "add", device, "type", "bridge"])
     try:
-        found = examine(testbed, fit=False)
+        findings = examine(testbed, fit=False)
         with (
             node.entered(),
             pytest.raises(SystemUnfit, match="implements Services on this node already"),
@@ -145,7 +147,7 @@ def test_beside_another_service_implementation_the_agent_does_not_start(
             refuse_beside_others(node.pin_root)
     finally:
         node.run(["ip", "link", "del", device])
-    assert found["others"][0]["level"] == "refuse"
+    assert findings["others"][0]["level"] == "refuse"
     with node.entered():
         refuse_beside_others(node.pin_root)
 
@@ -170,19 +172,19 @@ def test_only_ports_that_programs_use_are_named(testbed: Testbed) -> None:
     """Not those of closed connections, nor where a Service's health is asked for."""
     node = testbed.node
     with ExitStack() as stack:
-        places = [(number, stack.enter_context(_server(node, number))) for number in (31901, 31902)]
-        host = places[0][1].getsockname()[0]
+        used, health = (stack.enter_context(_server(node, port)) for port in (31901, 31902))
+        host = used.getsockname()[0]
         for port in (11901, 31903):
             with node.socket(socket.AF_INET) as client:
                 client.bind((host, port))
                 client.connect((host, 31901))  # and closed at once: it waits, and nobody has it
-            places[0][1].accept()[0].close()
-        answering = Thread(target=_answer_once, args=(places[1][1],))
+            used.accept()[0].close()
+        answering = Thread(target=_answer_once, args=(health,))
         answering.start()
-        found = [each["finding"] for each in examine(testbed)["ports"]]
+        findings = [finding["finding"] for finding in examine(testbed)["ports"]]
         answering.join()
-    assert not any("masquerade" in each for each in found)
-    (nodeports,) = (each for each in found if "NodePort range" in each)
+    assert not any("masquerade" in finding for finding in findings)
+    (nodeports,) = (finding for finding in findings if "NodePort range" in finding)
     assert nodeports.startswith("programs of this node use ports of the NodePort range: tcp 31901;")
 
 
@@ -204,10 +206,10 @@ def _answer_once(server: socket.socket) -> None:
 
 def test_without_rights_the_doctor_still_checks(testbed: Testbed) -> None:
     """Without root, the missing rights are a finding like any other."""
-    found = examine(
+    findings = examine(
         testbed, fit=False, before=["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     )
-    assert "this process lacks" in found["privileges"][0]["finding"]
+    assert "this process lacks" in findings["privileges"][0]["finding"]
 
 
 def test_the_kernel_has_all_features_that_are_probed(testbed: Testbed) -> None:

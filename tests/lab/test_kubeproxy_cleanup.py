@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:
     """kube-proxy's modes."""
-    found: Mode = request.param
-    return found
+    chosen: Mode = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def clean(cluster: LabCluster, *options: str) -> subprocess.CompletedProcess[str
 
 def kept_active(rules: dict[str, list[str]]) -> set[str]:
     """Return the tables with bpfsvc's rule that keeps conntrack active."""
-    return {place for place, lines in rules.items() if re.search("bpfsvc-hold", str(lines), re.I)}
+    return {table for table, lines in rules.items() if re.search("bpfsvc-hold", str(lines), re.I)}
 
 
 def talk(stack: ExitStack, pod: LabPod, backend: LabPod) -> list[OpenConnection]:
@@ -89,7 +89,7 @@ def test_exactly_kube_proxys_rules_are_removed_and_connections_continue(
         conversations = talk(stack, pod, backend)
         shown = clean(cluster, "--dry-run", "--verbose")
         assert shown.returncode == 0, shown.stderr
-        assert all(each in shown.stdout for each in frontends(backend))
+        assert all(address in shown.stdout for address in frontends(backend))
         assert kubeproxy.rules(node) == during
         done = clean(cluster, "--yes")
         assert done.returncode == 0, done.stderr
@@ -145,14 +145,14 @@ def test_starting_beside_kube_proxys_rules_breaks_no_connection(
         cluster.start(node)
         for conversation in conversations:
             assert conversation.echo(bytes(10_000))
-        for place in (pod, node):
-            assert {ask(place, WEB.vip(family), 80).pod for family in FAMILIES} == {pod.name}
+        for client in (pod, node):
+            assert {ask(client, WEB.vip(family), 80).pod for family in FAMILIES} == {pod.name}
         done = clean(cluster, "--yes")
         assert done.returncode == 0, done.stderr
         for conversation in conversations:
             assert conversation.echo(bytes(10_000))
-        for place in (pod, node):
-            assert {ask(place, WEB.vip(family), 80).pod for family in FAMILIES} == {pod.name}
+        for client in (pod, node):
+            assert {ask(client, WEB.vip(family), 80).pod for family in FAMILIES} == {pod.name}
     cluster.stop(node)
     assert cluster.command(node, "cleanup").returncode == 0
     node.pin_root.mkdir(exist_ok=True)
@@ -261,7 +261,9 @@ def test_the_way_back_ends_no_connection_and_waits_for_the_last(
     for family in FAMILIES:
         lab.client.route(WEB.vip(family), via=node)
     with ThreadPoolExecutor() as aside, ExitStack() as stack:
-        made = [stack.enter_context(connect(lab.client, WEB.vip(each), 80)) for each in FAMILIES]
+        made = [
+            stack.enter_context(connect(lab.client, WEB.vip(family), 80)) for family in FAMILIES
+        ]
         assert {conversation.who().pod for conversation in made} == {pod.name}
         cluster.stop(node)
         done = aside.submit(cluster.command, node, "cleanup", "--drain")
@@ -326,9 +328,9 @@ def tracked_ports(node: LabNode, backend: str) -> set[int]:
     """Return the ports from which netfilter has connections to a backend."""
     listed = node.run(["conntrack", "-L", "-p", "tcp"]).stdout.splitlines()
     return {
-        int(found[1])
+        int(port[1])
         for line in listed
-        if (found := re.search(rf"dst={re.escape(backend)} sport=(\d+)", line))
+        if (port := re.search(rf"dst={re.escape(backend)} sport=(\d+)", line))
     }
 
 

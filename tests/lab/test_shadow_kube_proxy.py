@@ -77,7 +77,7 @@ def put_endpoints(testbed: Testbed, name: str, state: Callable[[], dict[str, boo
         *(
             endpoint_slice(
                 name,
-                [endpoint_of(one, family, **how) for one, how in zip(hosts, states, strict=True)],
+                [endpoint_of(host, family, **how) for host, how in zip(hosts, states, strict=True)],
                 HTTP,
                 name=f"{name}-{family}",
             )
@@ -112,8 +112,8 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
     binary = programs() / "kube-proxy"
     with built_testbed(layout="routed", served=True) as testbed:
         cluster, node = testbed.cluster, testbed.node
-        for each in testbed.lab.nodes:
-            each.serve(8080)
+        for node_ in testbed.lab.nodes:
+            node_.serve(8080)
         cluster.put("cidrs", service_cidr("10.96.0.0/16", "fd96::/108"))
         for name in NAMES:
             cluster.put(name, made(name))
@@ -121,7 +121,7 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
         for network in ("10.96.0.0/16", "fd96::/64", "80.11.12.0/24", "2001:db8:80::/64"):
             testbed.lab.client.route(network, via=node)
         url = cluster.api.url(str(testbed.lab.client.addresses[4]))
-        pods: Any = ",".join(str(each) for each in testbed.lab.cluster_cidrs.values())
+        pods: Any = ",".join(str(network) for network in testbed.lab.cluster_cidrs.values())
         with RealKubeProxy(node, binary, url, layout, pods, tmp_path / "log") as proxy:
             proxy.ready()
             words = ["--shadow", "--shadow-tolerance=5s", f"--proxy-mode={layout}"]
@@ -137,10 +137,10 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
             put_endpoints(testbed, "web", lambda: {"ready": True})
 
             def report() -> dict[str, Any]:
-                found: dict[str, Any] = json.loads(
+                page: dict[str, Any] = json.loads(
                     http_request(node, "127.0.0.1", 10276, "/bpfsvc/shadow")[1]
                 )
-                return found
+                return page
 
             seen = report()["connections"]
             tally(node, vip("web", 4), 80, count=5)
@@ -152,5 +152,5 @@ def test_the_real_kube_proxy_does_what_bpfsvc_would_do(
 
 def report_number(log: str) -> int:
     """Return how many connections were compared in all."""
-    line = next(one for one in log.splitlines() if "shadow mode ends: " in one)
+    line = next(logged for logged in log.splitlines() if "shadow mode ends: " in logged)
     return int(line.partition("ends: ")[2].split()[0])

@@ -39,7 +39,7 @@ def verify(testbed: Testbed, *options: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def found(testbed: Testbed, *options: str) -> list[dict[str, Any]]:
+def differing(testbed: Testbed, *options: str) -> list[dict[str, Any]]:
     """Return the differences; there must be some."""
     status, output, _ = verify(testbed, "-o", "json", "--wait", "0", *options)
     assert status == 1
@@ -49,8 +49,8 @@ def found(testbed: Testbed, *options: str) -> list[dict[str, Any]]:
 
 def settled(testbed: Testbed, *changed: Object) -> None:
     """Change objects, and wait until the agent has written them."""
-    names = {each["metadata"]["name"] for each in changed}
-    rest = [each for each in objects() if each["metadata"]["name"] not in names]
+    names = {item["metadata"]["name"] for item in changed}
+    rest = [item for item in objects() if item["metadata"]["name"] not in names]
     testbed.cluster.apply("services", *rest, *changed)
 
 
@@ -71,14 +71,14 @@ def test_a_service_that_differs_is_named_with_what_differs(
     testbed: Testbed, layout: Layout
 ) -> None:
     """The exit status is 1; other Services, which do not differ, are not shown."""
-    (unnamed,) = (each for each in objects() if each["metadata"]["name"] == "unnamed-ipv4")
+    (unnamed,) = (item for item in objects() if item["metadata"]["name"] == "unnamed-ipv4")
     unnamed["endpoints"][0]["addresses"] = ["10.244.2.11"]
     settled(testbed, unnamed)
     with kube_proxys_rules(testbed, layout):
-        differences = found(testbed)
+        differences = differing(testbed)
         status, table, _ = verify(testbed, "--wait", "0")
-    settled_mark = [each for each in differences if "settled" in each["service"]]
-    assert [each for each in differences if each not in settled_mark] == [
+    settled_mark = [difference for difference in differences if "settled" in difference["service"]]
+    assert [difference for difference in differences if difference not in settled_mark] == [
         {
             "service": "prod/unnamed:443",
             "frontend": "10.96.0.24:443/TCP",
@@ -114,7 +114,7 @@ def test_ipvs_is_compared_as_the_sets_and_rules_on_the_node_say(
     tool.chmod(0o755)
     node.run(["ip", "link", "add", "kube-ipvs0", "type", "bridge"])
     try:
-        held = "".join(f"address add {each} dev kube-ipvs0\n" for each in addresses())
+        held = "".join(f"address add {address} dev kube-ipvs0\n" for address in addresses())
         node.run(["ip", "-batch", "-"], input=held)
         node.run(["ipset", "restore"], input=SETS)
         for family, restore in ((4, "iptables-nft-restore"), (6, "ip6tables-nft-restore")):
@@ -127,7 +127,7 @@ def test_ipvs_is_compared_as_the_sets_and_rules_on_the_node_say(
         result = json.loads(done.stdout)
         assert result["compared"][0]["rules"] == "ipvs"
         assert result["compared"][0]["kube_proxy_frontends"] == 64
-        services = {each["service"] for each in result["differences"]}
+        services = {difference["service"] for difference in result["differences"]}
         assert services == {
             *("prod/etp-local:web", "prod/affine-local:web", "prod/etp-none-here:web"),
             "prod/itp-none-here:web",
@@ -147,5 +147,7 @@ def test_of_rules_in_two_modes_those_of_one_are_chosen(testbed: Testbed) -> None
         assert status == 2
         assert "kube-proxy's rules are here more than once: nftables, iptables-nft" in errors
         for layout in LAYOUTS:
-            services = {each["service"] for each in found(testbed, "--rules", FLAGS[layout])}
-            assert not any(each.startswith("prod/") for each in services)
+            services = {
+                difference["service"] for difference in differing(testbed, "--rules", FLAGS[layout])
+            }
+            assert not any(difference.startswith("prod/") for difference in services)

@@ -27,4 +27,4 @@ def treated(action: str, *backends: str) -> Treatment:
 
 def by_text(decisions: Decisions) -> dict[str, Decision]:
     """Return the decisions by the texts of their frontends."""
-    return {frontend_text(frontend): one for frontend, one in decisions.frontends.items()}
+    return {frontend_text(frontend): decision for frontend, decision in decisions.frontends.items()}

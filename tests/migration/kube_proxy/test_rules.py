@@ -76,14 +76,14 @@ COMMIT
 
 
 def table(name: str, saved: str = SAVED) -> RulesTable:
-    return next(each for each in read_tables(saved) if each.name == name)
+    return next(table for table in read_tables(saved) if table.name == name)
 
 
 def test_the_filter_table_loses_kube_proxys_chains_and_the_jumps_to_them() -> None:
     """Chains of the kubelet and a policy controller, the ssh rule and policies all stay."""
-    found = removal(table("filter"))
-    assert found is not None
-    assert found.text == (
+    removed = removal(table("filter"))
+    assert removed is not None
+    assert removed.text == (
         "*filter\n"
         ":KUBE-EXTERNAL-SERVICES - [0:0]\n"
         ":KUBE-FORWARD - [0:0]\n"
@@ -98,14 +98,14 @@ def test_the_filter_table_loses_kube_proxys_chains_and_the_jumps_to_them() -> No
         "-X KUBE-SERVICES\n"
         "COMMIT\n"
     )
-    assert len(found.rules) == 2
+    assert len(removed.rules) == 2
 
 
 def test_the_nat_table_loses_kube_proxys_chains_and_rules() -> None:
     """A CNI's masquerade and host port rules stay."""
-    found = removal(table("nat"))
-    assert found is not None
-    assert found.chains == (
+    removed = removal(table("nat"))
+    assert removed is not None
+    assert removed.chains == (
         "KUBE-MARK-MASQ",
         "KUBE-NODEPORTS",
         "KUBE-POSTROUTING",
@@ -113,34 +113,38 @@ def test_the_nat_table_loses_kube_proxys_chains_and_rules() -> None:
         "KUBE-SERVICES",
         "KUBE-SVC-AAAAAAAAAAAAAAAA",
     )
-    assert [target_of(jump) for jump in found.jumps] == ["KUBE-SERVICES", "KUBE-POSTROUTING"]
-    assert found.kept == ()
+    assert [target_of(jump) for jump in removed.jumps] == ["KUBE-SERVICES", "KUBE-POSTROUTING"]
+    assert removed.kept == ()
 
 
 def test_in_mangle_only_the_canary_is_removed() -> None:
     """The kubelet's own canary stays."""
-    found = removal(table("mangle"))
-    assert found is not None
-    assert found.text == "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n-X KUBE-PROXY-CANARY\nCOMMIT\n"
+    removed = removal(table("mangle"))
+    assert removed is not None
+    assert removed.text == "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n-X KUBE-PROXY-CANARY\nCOMMIT\n"
 
 
 def test_a_chain_that_a_foreign_chain_calls_stays_with_all_it_needs() -> None:
     """portmap may use kube-proxy's mark chain; then the masquerade of marked packets stays, too."""
     rule = "-A CNI-HOSTPORT-DNAT -p tcp -j KUBE-MARK-MASQ\n"
-    found = removal(table("nat", SAVED.replace("-A KUBE-MARK-MASQ", rule + "-A KUBE-MARK-MASQ", 1)))
-    assert found is not None
-    assert found.kept == ("KUBE-MARK-MASQ", "KUBE-POSTROUTING")
-    assert not {"KUBE-MARK-MASQ", "KUBE-POSTROUTING"} & set(found.chains)
-    assert [target_of(jump) for jump in found.jumps] == ["KUBE-SERVICES"]
-    assert "KUBE-POSTROUTING" not in found.text
+    removed = removal(
+        table("nat", SAVED.replace("-A KUBE-MARK-MASQ", rule + "-A KUBE-MARK-MASQ", 1))
+    )
+    assert removed is not None
+    assert removed.kept == ("KUBE-MARK-MASQ", "KUBE-POSTROUTING")
+    assert not {"KUBE-MARK-MASQ", "KUBE-POSTROUTING"} & set(removed.chains)
+    assert [target_of(jump) for jump in removed.jumps] == ["KUBE-SERVICES"]
+    assert "KUBE-POSTROUTING" not in removed.text
 
 
 def test_chains_that_kept_chains_call_stay() -> None:
     """If a foreign chain jumps to a chain of kube-proxy, all that this one calls stays."""
     rule = "-A CNI-HOSTPORT-DNAT -j KUBE-SVC-AAAAAAAAAAAAAAAA\n"
-    found = removal(table("nat", SAVED.replace("-A KUBE-MARK-MASQ", rule + "-A KUBE-MARK-MASQ", 1)))
-    assert found is not None
-    assert found.kept == ("KUBE-SEP-AAAAAAAAAAAAAAAA", "KUBE-SVC-AAAAAAAAAAAAAAAA")
+    removed = removal(
+        table("nat", SAVED.replace("-A KUBE-MARK-MASQ", rule + "-A KUBE-MARK-MASQ", 1))
+    )
+    assert removed is not None
+    assert removed.kept == ("KUBE-SEP-AAAAAAAAAAAAAAAA", "KUBE-SVC-AAAAAAAAAAAAAAAA")
 
 
 def test_if_only_kept_chains_are_left_there_is_nothing_to_do() -> None:
@@ -166,7 +170,7 @@ def test_if_only_kept_chains_are_left_there_is_nothing_to_do() -> None:
     ],
 )
 def test_nothing_is_found_in_a_table_without_kube_proxys_rules(text: str) -> None:
-    assert [each for each in map(removal, read_tables(text)) if each] == []
+    assert [removed for removed in map(removal, read_tables(text)) if removed] == []
 
 
 @pytest.mark.parametrize(
@@ -233,7 +237,7 @@ def flavours(monkeypatch: pytest.MonkeyPatch) -> Flavours:
         monkeypatch.setattr(tools, "run", run)
         monkeypatch.setattr(tools, "_legacy_tables", lambda _: ["nat"] * legacy)
         flavours = tools.find_flavours()
-        return [f"{one.name} {one.family} {one.save}" for one in flavours.usable], [
+        return [f"{flavour.name} {flavour.family} {flavour.save}" for flavour in flavours.usable], [
             *flavours.unseen
         ]
 
@@ -305,7 +309,7 @@ FWM  00000001 rr
 
 
 def device(name: str, *addresses: str) -> Device:
-    held = tuple(DeviceAddress(pack(each), 32, 0, True) for each in addresses)
+    held = tuple(DeviceAddress(pack(address), 32, 0, True) for address in addresses)
     return Device(1, name, "", 0, True, 1, held)
 
 
@@ -329,9 +333,9 @@ def test_virtual_services_of_other_programs_stay() -> None:
         1,
         0,
     )
-    found = set(kube_proxys(read_kernel_list(IPVS), network, PortRange(30000, 32767)))
-    assert VirtualServer(pack("192.168.50.200"), 8080, PROTOCOLS["TCP"]) not in found
-    assert len(found) == 4
+    servers = set(kube_proxys(read_kernel_list(IPVS), network, PortRange(30000, 32767)))
+    assert VirtualServer(pack("192.168.50.200"), 8080, PROTOCOLS["TCP"]) not in servers
+    assert len(servers) == 4
     alone = Interfaces(network.devices[1:], 1, 0)
     assert not set(kube_proxys(read_kernel_list(IPVS), alone, PortRange(30000, 32767)))
 

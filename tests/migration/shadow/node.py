@@ -87,5 +87,5 @@ class ShadowNode:
 
     def kind(self, *words: str, **more: object) -> str:
         """Return the kind of difference; ``-`` if the connection is not one to a Service."""
-        found = self.compare(*words, **more)  # type: ignore[arg-type]
-        return found.kind if found else "-"
+        comparison = self.compare(*words, **more)  # type: ignore[arg-type]
+        return comparison.kind if comparison else "-"

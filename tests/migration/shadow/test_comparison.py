@@ -29,10 +29,10 @@ def test_a_pod_keeps_its_address_at_a_cluster_ip_and_may_get_every_backend() -> 
 
 
 def test_a_backend_that_is_no_endpoint_is_named_with_those_that_are() -> None:
-    found = ShadowNode(service(), SLICE).compare(POD, VIP, at(GONE))
-    assert found is not None
-    assert (found.service, found.kind) == (("default", "web"), "not_eligible")
-    assert found.text == (
+    comparison = ShadowNode(service(), SLICE).compare(POD, VIP, at(GONE))
+    assert comparison is not None
+    assert (comparison.service, comparison.kind) == (("default", "web"), "not_eligible")
+    assert comparison.text == (
         "TCP 10.244.1.5:40000 -> 10.96.0.1:80, to 10.244.3.9:8080: kube-proxy chose a backend that"
         " bpfsvc would not choose (eligible: 10.244.1.5:8080, 10.244.2.6:8080)"
     )

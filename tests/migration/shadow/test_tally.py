@@ -11,8 +11,8 @@ WEB, DNS = ("default", "web"), ("kube-system", "dns")
 def test_connections_are_counted_and_differences_by_service_and_kind() -> None:
     tally = Tally()
     added = [
-        tally.add(one)
-        for one in (
+        tally.add(comparison)
+        for comparison in (
             Comparison(WEB),
             Comparison(WEB, "affinity", "first"),
             Comparison(WEB, "affinity", "second"),

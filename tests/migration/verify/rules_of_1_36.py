@@ -53,8 +53,8 @@ IN_ALL_MODES: dict[str, tuple[str, tuple[Treatment, ...]]] = {
 
 def objects() -> list[dict[str, Any]]:
     """Return the Services and EndpointSlices."""
-    found: list[dict[str, Any]] = json.loads((RECORDED / "objects.json").read_text())
-    return found
+    listed: list[dict[str, Any]] = json.loads((RECORDED / "objects.json").read_text())
+    return listed
 
 
 def text(layout: Layout, family: int = 4) -> str:
@@ -66,11 +66,11 @@ def rule_set(layout: Layout, family: int = 4, printed: str = "") -> RuleSet:
     """Return the rules, or others that are given as text."""
     printed = printed or text(layout, family)
     if layout == "nftables":
-        found = read_nftables(read_listing(printed), family)
+        rules = read_nftables(read_listing(printed), family)
     else:
-        found = read_iptables("iptables-nft", family, read_tables(printed))
-    assert found is not None
-    return found
+        rules = read_iptables("iptables-nft", family, read_tables(printed))
+    assert rules is not None
+    return rules
 
 
 def decisions(layout: Layout, family: int = 4, printed: str = "") -> Decisions:

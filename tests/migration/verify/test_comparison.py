@@ -44,16 +44,18 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("iptables", "nftables", "found"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("iptables", "nftables", "expected"), CHANGES.values(), ids=CHANGES)
 def test_a_difference_is_reported_with_its_service(
     iptables: tuple[Layout, str, str],
     nftables: tuple[Layout, str, str],
-    found: list[tuple[object, ...]],
+    expected: list[tuple[object, ...]],
 ) -> None:
     for layout, old, new in (iptables, nftables):
         assert old in text(layout)
         changed = decisions(layout, 4, text(layout).replace(old, new))
-        assert [each[:4] for each in differences(changed, decisions(layout))] == found
+        assert [
+            difference[:4] for difference in differences(changed, decisions(layout))
+        ] == expected
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -70,24 +72,29 @@ def test_only_what_one_of_the_two_has_is_shown(layout: Layout) -> None:
 
 
 def _with(decision: Decision, *backends: str) -> Decision:
-    clients = {who: treated(each.action, *backends) for who, each in decision.clients.items()}
+    clients = {
+        client: treated(treatment.action, *backends)
+        for client, treatment in decision.clients.items()
+    }
     return decision._replace(clients=clients)
 
 
 def test_a_frontend_that_only_one_has_is_one_difference() -> None:
     theirs = decisions("nftables")
-    without = {key: one for key, one in theirs.frontends.items() if key != UNNAMED}
-    place = ("prod/unnamed", "10.96.0.24:443/TCP", (), "frontend")
+    without = {
+        frontend: decision for frontend, decision in theirs.frontends.items() if frontend != UNNAMED
+    }
+    named = ("prod/unnamed", "10.96.0.24:443/TCP", (), "frontend")
     both = ("forward", "masquerade")
-    assert differences(theirs, Decisions(without)) == [Difference(*place, both, ())]
-    assert differences(Decisions(without), theirs) == [Difference(*place, (), both)]
+    assert differences(theirs, Decisions(without)) == [Difference(*named, both, ())]
+    assert differences(Decisions(without), theirs) == [Difference(*named, (), both)]
 
 
 def test_classes_of_clients_are_named_where_they_differ() -> None:
-    one = Decision("prod/web:http", dict.fromkeys(("pod", "node", "other"), Treatment("drop")))
-    other = one._replace(clients={**one.clients, "node": Treatment("reject")})
-    found = differences(Decisions({WEB: one}), Decisions({WEB: other}))
-    assert found == [
+    drops = Decision("prod/web:http", dict.fromkeys(("pod", "node", "other"), Treatment("drop")))
+    rejects = drops._replace(clients={**drops.clients, "node": Treatment("reject")})
+    listed = differences(Decisions({WEB: drops}), Decisions({WEB: rejects}))
+    assert listed == [
         Difference("prod/web:http", "10.96.0.9:80/TCP", ("node",), "action", ("drop",), ("reject",))
     ]
 
@@ -95,8 +102,8 @@ def test_classes_of_clients_are_named_where_they_differ() -> None:
 def test_addresses_of_nodeports_are_compared_where_both_know_them() -> None:
     theirs = Decisions({}, addresses("192.168.50.11"))
     ours = Decisions({}, addresses("192.168.50.11", "10.0.0.1", "fd50::11"))
-    (found,) = differences(theirs, ours)
-    assert found == Difference("", "nodeport:*", (), "addresses", (), ("10.0.0.1",))
+    (listed,) = differences(theirs, ours)
+    assert listed == Difference("", "nodeport:*", (), "addresses", (), ("10.0.0.1",))
     assert differences(theirs._replace(nodeports=None), ours) == []
 
 
@@ -117,7 +124,7 @@ def test_maps_are_read_from_their_dump() -> None:
         ("10.96.0.9:80/TCP", web, ("node", "other"), "masquerade", backends, 60, False),
         ("80.11.12.20:80/TCP", web, ("pod", "node", "other"), "drop", (), 0, True),
     ]
-    found = read_records(
+    read = read_records(
         [
             Records("frontends", columns, rows),
             Records(
@@ -130,9 +137,9 @@ def test_maps_are_read_from_their_dump() -> None:
             ),
         ]
     )
-    assert found.nodeports == addresses("10.0.0.1")
+    assert read.nodeports == addresses("10.0.0.1")
     both = ("10.244.1.11:8080", "10.244.1.12:8080")
-    assert by_text(found) == {
+    assert by_text(read) == {
         "10.96.0.9:80/TCP": Decision(
             web,
             {

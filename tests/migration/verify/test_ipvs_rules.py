@@ -40,13 +40,14 @@ def addresses() -> set[str]:
 
 def nat(family: int, printed: str = "") -> RulesTable:
     tables = read_tables(printed or RULES[family].read_text())
-    return next(each for each in tables if each.name == "nat")
+    return next(table for table in tables if table.name == "nat")
 
 
 def decisions(family: int = 4, servers: str = SERVERS, rules: str = "") -> Decisions:
-    found = read_ipvs(family, servers, SETS, nat(family, rules), set(map(pack, addresses())))
-    assert found is not None
-    return found.decisions()
+    held = set(map(pack, addresses()))
+    rule_set = read_ipvs(family, servers, SETS, nat(family, rules), held)
+    assert rule_set is not None
+    return rule_set.decisions()
 
 
 CASES = {
@@ -71,18 +72,18 @@ CASES = {
 def test_each_class_of_clients_is_treated_as_ipvs_does(
     frontend: str, expected: tuple[Treatment, ...]
 ) -> None:
-    found = by_text(decisions())[frontend]
-    assert found.clients == dict(zip(CLIENTS, expected, strict=True))
-    assert found.service == ""
+    decision = by_text(decisions())[frontend]
+    assert decision.clients == dict(zip(CLIENTS, expected, strict=True))
+    assert decision.service == ""
 
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_ipvs_differs_from_iptables_where_only_local_endpoints_are_eligible(family: int) -> None:
     """All clients get those alone, and where there are none all endpoints; drop is reject."""
-    found = differences(decisions(family), rules_of_1_36.decisions("iptables", family))
+    listed = differences(decisions(family), rules_of_1_36.decisions("iptables", family))
     local = {"prod/etp-local:web", "prod/affine-local:web", "prod/etp-none-here:web"}
-    assert {each.service for each in found} == {*local, "prod/itp-none-here:web"}
-    assert {each.what for each in found} == {"action", "backends"}
+    assert {difference.service for difference in listed} == {*local, "prod/itp-none-here:web"}
+    assert {difference.what for difference in listed} == {"action", "backends"}
     assert decisions(family).nodeports == rules_of_1_36.decisions("nftables", family).nodeports
 
 
@@ -116,9 +117,9 @@ def test_masquerade_all_concerns_pods_too() -> None:
 
 
 def test_a_real_server_without_weight_gets_no_new_connections() -> None:
-    place = "-a -t 10.96.0.10:80 -r 10.244.1.11:8080 -m -w "
-    found = decisions(servers=SERVERS.replace(f"{place}1", f"{place}0"))
-    assert by_text(found)["10.96.0.10:80/TCP"].clients["pod"] == treated("forward", *ALL[1:])
+    server = "-a -t 10.96.0.10:80 -r 10.244.1.11:8080 -m -w "
+    changed = decisions(servers=SERVERS.replace(f"{server}1", f"{server}0"))
+    assert by_text(changed)["10.96.0.10:80/TCP"].clients["pod"] == treated("forward", *ALL[1:])
 
 
 def test_virtual_servers_of_other_programs_are_left_out() -> None:

@@ -106,10 +106,10 @@ def test_the_name_of_the_service_is_that_of_the_rules(layout: Layout) -> None:
 @pytest.mark.parametrize("family", [4, 6])
 def test_both_modes_of_kube_proxy_do_the_same(family: int) -> None:
     """This compares two readers that share no code but the walk."""
-    one, other = (decisions(layout, family) for layout in LAYOUTS)
-    assert len(one.frontends) == 32
-    assert differences(one, other) == []
-    assert other.nodeports == frozenset({pack("192.168.50.11" if family == 4 else "fd50::11")})
+    iptables, nftables = (decisions(layout, family) for layout in LAYOUTS)
+    assert len(iptables.frontends) == 32
+    assert differences(iptables, nftables) == []
+    assert nftables.nodeports == frozenset({pack("192.168.50.11" if family == 4 else "fd50::11")})
 
 
 def test_rules_of_other_programs_are_no_rules_of_kube_proxy() -> None:
@@ -168,10 +168,10 @@ def test_kube_proxys_older_chains_of_nftables_are_read() -> None:
         *({"chain": {"name": chain}} for chain in dict.fromkeys(chain for chain, _ in rules)),
         *({"rule": {"chain": chain, "expr": expr}} for chain, expr in rules),
     ]
-    found = decision("nftables", "10.96.0.10:80/TCP", json.dumps({"nftables": listed}))
+    decided = decision("nftables", "10.96.0.10:80/TCP", json.dumps({"nftables": listed}))
     only = "10.244.1.11:8080"
-    assert found.service == "prod/web:http"
-    assert found.clients == {
+    assert decided.service == "prod/web:http"
+    assert decided.clients == {
         "pod": treated("forward", only),
         "node": treated("masquerade", only),
         "other": treated("masquerade", only),
