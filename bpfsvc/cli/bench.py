@@ -12,37 +12,39 @@ from typing import Any, get_args
 import click
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
-from bpfsvc.devtools.bench.figures import QUICK, SHORT, SUITES, USUAL, PodLinks, Scale
+from bpfsvc.devtools.bench.figures import QUICK, REMOVED, SHORT, SUITES, PodLinks, Scale
 from bpfsvc.devtools.bench.modes import KUBE_PROXIES, MODES, RENAMED
 from bpfsvc.devtools.bench.results import Results
 
 _LAYOUTS = ("nftables", "iptables")
+_REMOVED = dict.fromkeys(REMOVED, f"is measured no more; the suites are {', '.join(SUITES)}")
+_RENAMED = {old: f"has another name now: {name}" for old, name in RENAMED.items()}
 
 
 class NameList(click.ParamType[Any]):
     """Some of ``names``, with commas between them, or ``all``.
 
-    ``renamed``: what earlier names are now.
+    ``refused``: earlier names, each with the reason why it is refused.
     """
 
     name = "name,..."
 
-    def __init__(self, names: Sequence[str], renamed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, names: Sequence[str], refused: Mapping[str, str] | None = None) -> None:
         self._names = names
-        self._renamed = renamed or {}
+        self._refused = refused or {}
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """Check and split; the order is that of ``names``."""
+        """Check and split; the result is in the order of ``names``."""
         if isinstance(value, tuple):
             return value
         given = [part.strip() for part in str(value).split(",")]
         if given == ["all"]:
             return tuple(self._names)
         for part in given:
-            if present := self._renamed.get(part):
-                self.fail(f"{part!r} has another name now: {present}", param, ctx)
+            if reason := self._refused.get(part):
+                self.fail(f"{part!r} {reason}", param, ctx)
             if part not in self._names:
                 self.fail(f"{part!r} is none of {', '.join(self._names)}", param, ctx)
         return tuple(name for name in self._names if name in given)
@@ -84,8 +86,8 @@ def _file(name: str, what: str) -> Callable[..., Any]:
 )
 @click.option(
     "--suites",
-    type=NameList(SUITES),
-    help=f"What to measure: {', '.join(SUITES)}.  [default: {','.join(USUAL)}]",
+    type=NameList(SUITES, _REMOVED),
+    help=f"What to measure: {', '.join(SUITES)}.  [default: all; --quick: {','.join(SHORT)}]",
 )
 @click.option(
     "--services",
@@ -96,7 +98,7 @@ def _file(name: str, what: str) -> Callable[..., Any]:
 )
 @click.option(
     "--modes",
-    type=NameList(MODES, RENAMED),
+    type=NameList(MODES, _RENAMED),
     help=f"What to compare: {', '.join(MODES)}. default is bpfsvc as it comes.  [default: all]",
 )
 @click.option(
@@ -183,7 +185,7 @@ def bench(
         results = Results.from_json(source.read_bytes())
     else:
         results = _measure(
-            suites=suites or (SHORT if quick else USUAL),
+            suites=suites or (SHORT if quick else SUITES),
             scale=_scale(QUICK if quick else Scale(), given),
             quick=quick,
             kube_proxy=_kube_proxy(kube_proxy),
@@ -205,8 +207,8 @@ def _scale(usual: Scale, given: Mapping[str, Any]) -> Scale:
 
 def _kube_proxy(given: Path | None) -> Path | None:
     """Return the kube-proxy to measure: the one that was given, or that of PATH."""
-    found = given or shutil.which("kube-proxy")
-    return Path(found).absolute() if found else None
+    binary = given or shutil.which("kube-proxy")
+    return Path(binary).absolute() if binary else None
 
 
 def _measure(**wanted: Any) -> Results:

@@ -42,8 +42,8 @@ BPFSVC = (
         "--scheduler",
         "scheduler",
         text("NAME[,FLAG...]"),
-        "How Services choose a backend that name no scheduler: random, rr, wrr, sh, dh or mh, with"
-        " ip_vs's flags such as sh-port. Without it: --ipvs-scheduler if the mode is ipvs.",
+        "The scheduler of Services that name none: random, rr, wrr, sh, dh or mh, with ip_vs's"
+        " flags such as sh-port. Without it: --ipvs-scheduler if the mode is ipvs.",
         "random",
     ),
     _option(
@@ -63,7 +63,8 @@ BPFSVC = (
         "--devices",
         "devices",
         words("PATTERN,..."),
-        "Names of interfaces to attach to; !PATTERN excludes. Without it: all that carry traffic.",
+        "Names of interfaces to attach to; !PATTERN excludes interfaces. Without it: all interfaces"
+        " that carry traffic.",
     ),
     _option(
         "--cgroup-root",
@@ -75,8 +76,8 @@ BPFSVC = (
         "--socket-lb",
         "socketLb",
         click.Choice(SOCKET_LB),
-        "Which sockets are translated when they connect: those of the node and its pods, of the"
-        " node only, or none. All other traffic is translated packet by packet.",
+        "Which sockets are translated when they connect: sockets of the node and its pods (all), of"
+        " the node only (host), or none (off). All other traffic is translated packet by packet.",
     ),
     _option(
         "--mesh-ports",
@@ -89,8 +90,9 @@ BPFSVC = (
         "--fast-path",
         "fastPath",
         click.Choice(FAST_PATH),
-        "auto: while nothing on the node has to see forwarded packets, what pods send each other"
-        " and translated packets go directly to where they leave, past netfilter. established: for"
+        "auto: while nothing on the node has to see forwarded packets, packets between pods and"
+        " translated packets go past netfilter, directly to the interface where they leave."
+        " established: for"
         " nodes with network policies: netfilter sees how each connection begins and ends, and only"
         " its middle goes past it. Without a value: auto.",
         is_flag=False,
@@ -100,8 +102,8 @@ BPFSVC = (
         "--xdp",
         "xdp",
         words("off|auto|PATTERN,..."),
-        "Uplinks on which XDP forwards packets for backends on other nodes; auto: those whose"
-        " driver supports it natively.",
+        "Uplinks on which XDP forwards packets for backends on other nodes; auto: uplinks with a"
+        " driver that supports XDP natively.",
         "off",
     ),
     _option(

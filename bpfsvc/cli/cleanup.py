@@ -1,4 +1,4 @@
-"""``bpfsvc cleanup``: remove what an agent put here, or what kube-proxy left."""
+"""``bpfsvc cleanup``: remove the maps, programs and pins of an agent, or kube-proxy's rules."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ _SHOWN = 4
     flag_value=math.inf,
     default=0.0,
     metavar="[SECONDS]",
-    help="First leave new connections to kube-proxy, and wait until the old ones have ended; at"
-    " most so many seconds, if given.",
+    help="First leave new connections to kube-proxy, and wait until bpfsvc's connections have"
+    " ended, at most SECONDS if given.",
 )
-@click.option("--kube-proxy", is_flag=True, help="Remove what kube-proxy left, and nothing else.")
+@click.option(
+    "--kube-proxy", is_flag=True, help="Remove the rules that kube-proxy left, and nothing else."
+)
 @click.option("--dry-run", is_flag=True, help="With --kube-proxy: only show what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="With --kube-proxy: do not ask.")
 @click.option("-v", "--verbose", is_flag=True, help="With --kube-proxy: show every rule.")
@@ -52,8 +54,8 @@ _SHOWN = 4
 @click.option(
     "--release",
     is_flag=True,
-    help="With --kube-proxy: also remove the rule that keeps conntrack active for old connections;"
-    " asks while there are some.",
+    help="With --kube-proxy: also remove the rule that keeps conntrack active for old connections."
+    " The command asks first while there are such connections.",
 )
 def cleanup(
     pin_root: Path,
@@ -96,25 +98,25 @@ def cleanup(
 def _remove_kube_proxys(
     pin_root: Path, *, dry_run: bool, yes: bool, verbose: bool, while_running: bool, release: bool
 ) -> None:
-    found = _find()
+    left = _find()
     running = find_kube_proxy(agent_runs=pin_root.is_dir() and is_running(PinRoot(pin_root)))
-    _show(found, verbose=verbose)
-    if found.parts and running.runs:
+    _show(left, verbose=verbose)
+    if left.parts and running.runs:
         click.echo(f"note: {running}", err=True)
-    if found.parts and dry_run:
+    if left.parts and dry_run:
         return
-    if found.parts:
+    if left.parts:
         if running.runs and not while_running:
             raise BpfsvcError(
                 f"nothing was removed: {running}, and would write all this again",
                 "remove its DaemonSet first, or give --while-running",
             )
         _ask(yes=yes)
-        for line in leftovers.remove(found):
+        for line in leftovers.remove(left):
             click.echo(line)
-        if left := _find().parts:
+        if again := _find().parts:
             raise BpfsvcError(
-                f"something was written again meanwhile: {left[-1]}",
+                f"something was written again meanwhile: {again[-1]}",
                 "stop the program that writes it; bpfsvc doctor may show it",
             )
     if release and not dry_run:
@@ -122,7 +124,7 @@ def _remove_kube_proxys(
         for line in leftovers.release():
             click.echo(line)
     click.echo(
-        "nothing of kube-proxy is left " + ("where it could be checked" if found.unseen else "here")
+        "nothing of kube-proxy is left " + ("where it could be checked" if left.unseen else "here")
     )
 
 
@@ -131,18 +133,18 @@ def _find() -> Leftovers:
     return leftovers.find(network)
 
 
-def _show(found: Leftovers, *, verbose: bool) -> None:
-    for part in (*filter(None, [found.keepalive]), *found.parts):
+def _show(left: Leftovers, *, verbose: bool) -> None:
+    for part in (*filter(None, [left.keepalive]), *left.parts):
         click.echo(str(part))
         for line in part.lines if verbose else ():
             click.echo(f"    {line}")
-    for text in (*found.remarks, *found.unseen):
+    for text in (*left.remarks, *left.unseen):
         click.echo(f"note: {text}", err=True)
 
 
 def _ask_about_connections(*, yes: bool) -> None:
     """Ask before connections lose their translation; nothing to ask where there are none."""
-    if not any(each.act for each in leftovers.held()):
+    if not any(leftover.act for leftover in leftovers.held()):
         return
     try:
         flows = [*open_connections()]
@@ -153,12 +155,13 @@ def _ask_about_connections(*, yes: bool) -> None:
         ) from error
     if not flows:
         return
-    places = Counter(
-        endpoint_text(each.destination, ntohs(each.destination_port)) for each in flows
+    destinations = Counter(
+        endpoint_text(flow.destination, ntohs(flow.destination_port)) for flow in flows
     )
+    counts = [f"{name} ({number})" for name, number in destinations.most_common()]
     text = (
         f"{count_text(len(flows), 'TCP connection')} that netfilter translates may end with it, to"
-        f" {list_text([f'{place} ({number})' for place, number in places.most_common()], _SHOWN)}"
+        f" {list_text(counts, _SHOWN)}"
     )
     if yes:
         click.echo(f"note: {text}", err=True)

@@ -29,7 +29,7 @@ _FLAGS = flags.pick(
     "--service-node-port-range",
     "--kubeconfig",
 )
-"""The flags of ``bpfsvc run`` that the checks depend on."""
+"""The flags of ``bpfsvc run`` on which the checks depend."""
 
 _COLUMNS = ("level", "subject", "finding", "hint")
 
@@ -40,8 +40,8 @@ _COLUMNS = ("level", "subject", "finding", "hint")
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    help="The configuration file that bpfsvc run gets, kube-proxy's for example: what of it means"
-    " something else here is among the findings.",
+    help="The configuration file for bpfsvc run, for example kube-proxy's. Settings that bpfsvc"
+    " treats differently are reported.",
 )
 @flags.add(_FLAGS)
 @options.master
@@ -71,14 +71,17 @@ def doctor(
     if output == "table":
         click.echo("\n".join(_lines(findings)))
     else:
-        rows = [(str(each.level), each.subject, each.text, each.hint) for each in findings]
+        rows = [
+            (str(finding.level), finding.subject, finding.text, finding.hint)
+            for finding in findings
+        ]
         sys.stdout.writelines(WRITERS[output]([Records("findings", _COLUMNS, rows)]))
         sys.stdout.flush()
-    ctx.exit(1 if any(each.level is Level.REFUSE for each in findings) else 0)
+    ctx.exit(1 if any(finding.level is Level.REFUSE for finding in findings) else 0)
 
 
 def _about_file(documents: Documents) -> Iterator[Finding]:
-    """Yield what a configuration file means here; nothing without one."""
+    """Yield findings about a configuration file; none without a file."""
     if documents.file is None:
         return
     yield ok("config", f"{documents.file} can be used, in mode {documents.kubeproxy.mode}")
@@ -89,9 +92,9 @@ def _about_file(documents: Documents) -> Iterator[Finding]:
 
 
 def _lines(findings: tuple[Finding, ...]) -> list[str]:
-    """Return a line for each: in a table, long sentences would push the hints out of view."""
+    """Return a line per finding: in a table, long sentences would push the hints out of view."""
     return [
-        f"{each.level!s:<8}{each.subject + ':':<13}{each.text}"
-        + (f" -> {each.hint}" if each.hint else "")
-        for each in findings
+        f"{finding.level!s:<8}{finding.subject + ':':<13}{finding.text}"
+        + (f" -> {finding.hint}" if finding.hint else "")
+        for finding in findings
     ]

@@ -57,13 +57,15 @@ _NODE_FLAGS = flags.pick(
     "--from",
     "origin",
     type=click.Choice(ORIGINS),
-    help="Where the packet comes from; it is known for the name of a Pod.",
+    help="Where the packet comes from; not needed if CLIENT is the name of a Pod.",
 )
-@click.option("--in-iface", default="", metavar="IF", help="The interface that it arrives at.")
+@click.option(
+    "--in-iface", default="", metavar="IF", help="The interface at which the packet arrives."
+)
 @click.option(
     "--cases",
     type=click.Path(path_type=Path),
-    help="Answer all flows of a file of cases instead, one JSON line each.",
+    help="Answer for every flow in a file of cases, one JSON line per flow.",
 )
 @click.option(
     "--manifests",
@@ -98,9 +100,9 @@ def explain(
 
     The real programs decide, on a made-up packet that is never sent. CLIENT is an address or the
     NAMESPACE/NAME of a Pod. DESTINATION:PORT is an address and a port, the NAMESPACE/NAME of a
-    Service with the number or name of its port, or that of a Pod with a number. PROTO is TCP, UDP
-    or SCTP. The options from --hostname-override to --localhost-nodeports need --manifests, and
-    are the same as for bpfsvc run.
+    Service and the number or name of its port, or the NAMESPACE/NAME of a Pod and a port number.
+    PROTO is TCP, UDP or SCTP. The options from --hostname-override to --localhost-nodeports need
+    --manifests, and are the same as for bpfsvc run.
     """
     require_privileges()
     if cases:

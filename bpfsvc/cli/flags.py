@@ -123,7 +123,7 @@ class Option:
         """Return the value as a file would hold it, or None if the flag was not given."""
         value = values[self.parameter]
         if self.attributes.get("multiple"):
-            return [one for each in value for one in each] if value else None
+            return [item for values in value for item in values] if value else None
         return value
 
 
@@ -169,10 +169,10 @@ def add(options: Iterable[Option]) -> Callable[[F], F]:
     """Return a decorator that adds flags to a command."""
 
     def decorate(command: F) -> F:
-        for each in reversed([*options]):
+        for option in reversed([*options]):
             # kube-proxy's only short flag.
-            names = ("-v", each.name) if each.name == "--v" else (each.name,)
-            command = click.option(*names, **each.attributes)(command)
+            names = ("-v", option.name) if option.name == "--v" else (option.name,)
+            command = click.option(*names, **option.attributes)(command)
         return command
 
     return decorate
@@ -180,7 +180,7 @@ def add(options: Iterable[Option]) -> Callable[[F], F]:
 
 def pick(options: Iterable[Option], *flags: str) -> tuple[Option, ...]:
     """Return those of some flags, in the order of ``flags``."""
-    by_flag = {each.flag: each for each in options}
+    by_flag = {option.flag: option for option in options}
     return tuple(by_flag[flag] for flag in flags)
 
 
@@ -194,16 +194,18 @@ def command_line(
     """Return what was given. ``values`` are those of the options, by their parameters."""
     known = [*options]
     flags = [
-        (each, Flag(each.flag, path, value))
-        for each in known
-        if (value := each.value(values)) is not None
-        for path in each.fields or [()]
+        (option, Flag(option.flag, path, value))
+        for option in known
+        if (value := option.value(values)) is not None
+        for path in option.fields or [()]
     ]
     return CommandLine(
         file=file,
         master=master,
-        kubeproxy=tuple(flag for each, flag in flags if each.of_kubeproxy and flag.path),
-        bpfsvc=tuple(flag for each, flag in flags if not each.of_kubeproxy),
+        kubeproxy=tuple(flag for option, flag in flags if option.of_kubeproxy and flag.path),
+        bpfsvc=tuple(flag for option, flag in flags if not option.of_kubeproxy),
         ignored=tuple(flag.name for _, flag in flags if not flag.path),
-        names={path: each.flag for each in known if each.of_kubeproxy for path in each.fields},
+        names={
+            path: option.flag for option in known if option.of_kubeproxy for path in option.fields
+        },
     )

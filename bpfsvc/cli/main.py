@@ -42,7 +42,16 @@ class LazyGroup(click.Group):
         """Import a command; return None if there is none of that name."""
         if cmd_name not in self._lazy:
             return None
-        command: click.Command = getattr(import_module(self._lazy[cmd_name][0]), cmd_name)
+        module = self._lazy[cmd_name][0]
+        try:
+            command: click.Command = getattr(import_module(module), cmd_name)
+        except ModuleNotFoundError as missing:
+            if missing.name != module:
+                raise
+            raise BpfsvcError(
+                f"the command {cmd_name} is not part of this image",
+                "install the package: pip install 'bpfsvc[bench]'",
+            ) from missing
         return command
 
     def format_commands(
@@ -85,9 +94,9 @@ class ErrorPrinter(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; print errors for people in one or two lines."""
         try:
-            found = super().invoke(ctx)
+            result = super().invoke(ctx)
             sys.stdout.flush()
-            return found
+            return result
         except BpfsvcError as error:
             if ctx.params["debug"]:
                 traceback.print_exc()

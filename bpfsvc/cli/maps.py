@@ -38,7 +38,7 @@ def maps() -> None:
     metavar="NAMESPACE/NAME[:PORT]",
     help="Only the rows of this Service, or of one of its ports, in all maps that have such rows.",
 )
-@click.option("--watch", is_flag=True, help="Print what changes from now on, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Print changes from now on, until Ctrl-C.")
 @options.output(*WRITERS)
 @options.pin_root
 def dump(
@@ -51,8 +51,8 @@ def dump(
     counters; and sizes, which shows how full the others are.
 
     With --watch a line is printed for each row that is added, changed or removed, with -o json a
-    JSON object for each. The maps are compared every second; what comes and goes in between is not
-    seen.
+    JSON object for each. The maps are compared every second; a row that comes and goes in between
+    is not seen.
     """
     wanted = OneService(service) if service else None
     read = wanted.dump if wanted else read_records

@@ -28,10 +28,10 @@ class AddressAndPort(click.ParamType[Any]):
         """Check and split."""
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
-        found = address_and_port(value)
-        if value and not found:
+        endpoint = address_and_port(value)
+        if value and not endpoint:
             self.fail(f"{value!r} is not ADDRESS:PORT, such as {DEFAULT_HEALTHZ}", param, ctx)
-        return found
+        return endpoint
 
 
 DEFAULT_HEALTHZ = f"0.0.0.0:{HEALTHZ_PORT}"
@@ -84,8 +84,8 @@ def output(*formats: str) -> Callable[[F], F]:
 
     ``wide`` is for people, too.
     """
-    people = [each for each in formats if each in (formats[0], "wide")]
-    programs = [each for each in formats if each not in people]
+    people = [name for name in formats if name in (formats[0], "wide")]
+    programs = [name for name in formats if name not in people]
     whose = f"{' or '.join(people)} for people, {' or '.join(programs)} for programs"
     return click.option(
         "-o",

@@ -37,13 +37,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = (*KUBE_PROXY, *BPFSVC)
 
 _FIREWALL_SECONDS = 3600.0
-"""How often the rules of a firewall are looked at; it takes a second of processor time."""
+"""Seconds between two checks of the firewall's rules; a check takes 1 s of CPU time."""
 
 _log = logging.getLogger("bpfsvc")
 
 
 def _action(name: str, text: str) -> Callable[[F], F]:
-    """Describe an option that makes the command do something else than run the agent."""
+    """Describe an option with which the command does not run the agent."""
     return click.option(
         name, type=BOOL, is_flag=False, flag_value="true", metavar=BOOL.name, help=text
     )
@@ -61,8 +61,8 @@ def _action(name: str, text: str) -> Callable[[F], F]:
     "file",
     type=click.Path(path_type=Path),
     help="File with a KubeProxyConfiguration and, as a second document, a BpfsvcConfiguration."
-    " Beside it, only --hostname-override, --master and the logging flags of kube-proxy's flags"
-    " count. Flags of bpfsvc's own override the file.",
+    " With a file, only these flags of kube-proxy have an effect: --hostname-override, --master and"
+    " the logging flags. bpfsvc's own flags override the file.",
 )
 @options.master
 @click.option(
@@ -70,8 +70,8 @@ def _action(name: str, text: str) -> Callable[[F], F]:
     type=click.Path(path_type=Path),
     help="Write the effective configuration, defaults included, as a file for --config, and exit.",
 )
-@_action("--init-only", "Set sysctls, which needs more privileges than running does, and exit.")
-@_action("--cleanup", "Do what bpfsvc cleanup does, and exit.")
+@_action("--init-only", "Set sysctls, which needs more privileges than bpfsvc run, and exit.")
+@_action("--cleanup", "Do the same as bpfsvc cleanup, and exit.")
 @click.option(
     "--allow-beside",
     is_flag=True,
@@ -144,20 +144,20 @@ def _run_with_reload(agent: Agent, documents: Documents, reload: Reload) -> None
 def command_line(
     values: Mapping[str, Any], *, file: Path | None = None, master: str = ""
 ) -> CommandLine:
-    """Return what was given, from the values of all flags."""
+    """Return the command line, from the values of all flags."""
     return flags.command_line(_FLAGS, kubeproxy_flags.normalized(values), file=file, master=master)
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, object]:
-    """Return what was given on the command line, for /flagz."""
-    known = {each.parameter: each.value(params) for each in _FLAGS}
+    """Return the given flags and their values, for /flagz."""
+    known = {flag.parameter: flag.value(params) for flag in _FLAGS}
     return {
         name.replace("_", "-"): known.get(name, value) for name, value in params.items() if value
     }
 
 
 def _agent(config: Config, given: Mapping[str, object]) -> Agent:
-    """Return an agent. Import what its source of objects needs, and nothing of the other source."""
+    """Return an agent. Only the modules of its own source of objects are imported."""
     prepare = functools.partial(_prepare, config)
     if config.manifests:
         from bpfsvc.kube.manifests.directory import ManifestSource
@@ -191,7 +191,7 @@ def _refuse_beside_others(config: Config) -> None:
 
 
 def _guard(config: Config) -> FastPathGuard | None:
-    """Return what finds out whether the fast path may be used; None if it is off."""
+    """Return the guard of the fast path; None if the fast path is off."""
     if config.fast_path == "off":
         return None
     from bpfsvc.doctor.agent_checks import FastPathCheck
@@ -216,38 +216,38 @@ def _log_remarks(documents: Documents) -> None:
 
 
 def _prepare(config: Config) -> None:
-    """Do what is due when Services work."""
+    """Set conntrack's sysctls and start the firewall check, once Services work."""
     _set_conntrack(config)
     watch = functools.partial(_watch_firewall, config.pin_root)
     threading.Thread(target=watch, name="firewall", daemon=True).start()
 
 
 def _watch_firewall(pin_root: Path) -> None:
-    """Log which rules of a firewall no longer see packets to Services, and changes of that."""
+    """Log firewall rules that no longer see packets to Services, again after each change."""
     from bpfsvc.doctor.agent_checks import lost_firewall_rules
 
     known, never = "", threading.Event()
     while True:
-        found = lost_firewall_rules(pin_root)
-        if found and found != known:
-            _log.warning("%s", found)
-        known = found
+        lost = lost_firewall_rules(pin_root)
+        if lost and lost != known:
+            _log.warning("%s", lost)
+        known = lost
         never.wait(_FIREWALL_SECONDS)
 
 
 def _set_conntrack(config: Config) -> None:
-    found = conntrack.apply(config.conntrack.values(conntrack.processors()))
-    if found is None:
+    applied = conntrack.apply(config.conntrack.values(conntrack.processors()))
+    if applied is None:
         _log.debug("netfilter does not track connections here: its sysctls are left alone")
         return
-    if found.changed:
-        _log.info("netfilter: %s", ", ".join(found.changed))
-    if found.elsewhere:
+    if applied.changed:
+        _log.info("netfilter: %s", ", ".join(applied.changed))
+    if applied.elsewhere:
         _log.debug(
-            "netfilter: only the first network namespace sets %s", ", ".join(found.elsewhere)
+            "netfilter: only the first network namespace sets %s", ", ".join(applied.elsewhere)
         )
-    if found.refused:
-        _log.warning("netfilter: cannot set %s", ", ".join(found.refused))
+    if applied.refused:
+        _log.warning("netfilter: cannot set %s", ", ".join(applied.refused))
 
 
 def _cgroup_root(given: str) -> Path | None:

@@ -41,9 +41,9 @@ _FOR_PEOPLE = ("table", "wide")
     type=click.FloatRange(min=0.1, max=3600),
     default=1.0,
     show_default=True,
-    help="With --rate: the seconds over which it is measured.",
+    help="With --rate: seconds over which the rate is measured.",
 )
-@click.option("--watch", is_flag=True, help="Print what changes from now on, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Print changes from now on, until Ctrl-C.")
 @options.output(*WRITERS)
 @options.pin_root
 def services(
@@ -62,17 +62,18 @@ def services(
     or, for a port of the node, :30080 or nodeport:30080.
 
     A backend is "ready" if new connections are sent to it, "draining" if it only has connections
-    left, and "unused" if no frontend leads to it. ACTIVE and INACTIVE count as ip_vs does: active
-    is TCP that is being opened or open; closing and closed TCP and all UDP is inactive. Of
-    connections that sockets carry (socket LB), those of the node's processes are among them, and
-    with a scheduler that counts all. 12+ is 12 or more, and - is not known. --stats and --rate
-    count all when they begin.
+    left, and "unused" if no frontend leads to it. ACTIVE and INACTIVE count as ip_vs does: a TCP
+    connection is active while it is being opened and while it is open; a closing or closed TCP
+    connection and every UDP flow is inactive. Connections of sockets (socket LB) are counted if
+    they are of the node's processes; connections of pods' sockets are counted if the Service has a
+    scheduler that counts connections. 12+ is 12 or more, and - is not known. --stats and --rate
+    count all connections when they begin.
     """
     if stats and rate:
         raise UsageError("--stats and --rate exclude each other", "leave one of them out")
     if rate and watch:
         raise UsageError("--rate and --watch exclude each other", "use: bpfsvc top")
-    arguments = [Wanted(each) for each in wanted]
+    arguments = [Wanted(argument) for argument in wanted]
 
     def take() -> View:
         with open_pinned(PinRoot(pin_root)) as pinned:

@@ -36,21 +36,21 @@ def add_options(command: F) -> F:
             type=DURATION,
             metavar=DURATION.name,
             default="30s",
-            help="With --shadow: how long kube-proxy may take to follow a change. What was true at"
-            " any time within it is no difference.  [default: 30s]",
+            help="With --shadow: how long kube-proxy may take to follow a change. A state that was"
+            " true at any moment of this time is no difference.  [default: 30s]",
         ),
         click.option(
             "--for",
             "shadow_limit",
             type=DURATION,
             metavar=DURATION.name,
-            help="With --shadow: compare for so long, and exit: 0 without a difference, else 1.",
+            help="With --shadow: compare for this time, then exit: 0 without a difference, else 1.",
         ),
         click.option(
             "--shadow",
             is_flag=True,
-            help="Change nothing on this node: compare each new connection that kube-proxy"
-            " translates with what bpfsvc would do, and report differences.",
+            help="Change nothing on this node. Follow the new connections that kube-proxy"
+            " translates, and report where bpfsvc would do something else.",
         ),
     ):
         command = decorate(command)
@@ -58,7 +58,7 @@ def add_options(command: F) -> F:
 
 
 def take(values: MutableMapping[str, Any], *, changes: bool) -> ShadowSettings | None:
-    """Take the options of shadow mode out of all; return None if it was not asked for.
+    """Remove the options of shadow mode from ``values``; return None without ``--shadow``.
 
     ``changes``: another option was given that changes the node.
     """
@@ -93,9 +93,9 @@ def run(config: Config, settings: ShadowSettings) -> int:
         count_text(totals.flows, "connection"),
         count_text(totals.differences, "difference") if totals.differences else "no difference",
     )
-    for one in totals.counts:
-        name = f"{one.namespace}/{one.name}" if one.name else "(unknown Service)"
-        _log.info("%s %s: %d, first: %s", name, one.kind, one.number, one.first)
+    for count in totals.counts:
+        name = f"{count.namespace}/{count.name}" if count.name else "(unknown Service)"
+        _log.info("%s %s: %d, first: %s", name, count.kind, count.number, count.first)
     return 1 if totals.differences else 0
 
 
@@ -107,7 +107,7 @@ def _seconds(flag: str, text: str) -> float:
 
 
 def _refuse_beside_programs(config: Config) -> None:
-    """Raise ``SystemUnfit`` where bpfsvc's programs serve: netfilter sees none of that."""
+    """Raise ``SystemUnfit`` where bpfsvc serves: netfilter sees none of its connections."""
     try:
         Pinned(PinRoot(config.pin_root).current).close()
     except NotLoaded:

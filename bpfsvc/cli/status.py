@@ -29,8 +29,9 @@ def status(
 ) -> None:
     """Show in ten lines whether this node is healthy.
 
-    The first line is "healthy", or "UNHEALTHY:" with the problems; the exit status is 0 or 1. Of an
-    agent in shadow mode: its differences from kube-proxy; the exit status is 1 if there are any.
+    The first line is "healthy", or "UNHEALTHY:" with the problems; the exit status is 0 or 1. For
+    an agent in shadow mode, the differences from kube-proxy are shown; the exit status is 1 if
+    there is a difference.
     """
     try:
         facts = collect_status(PinRoot(pin_root), healthz)

@@ -33,8 +33,8 @@ _HOME, _CLEAR_LINE, _CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[2J"
     type=click.Choice(tuple(ORDERS)),
     default="rate",
     show_default=True,
-    help="What comes first: new connections per second, present ones, packets or bytes per second,"
-    " or refusals per second.",
+    help="The order: by new connections per second, by present connections, by packets, bytes or"
+    " refusals per second.",
 )
 @options.namespace
 @click.option(
@@ -43,10 +43,10 @@ _HOME, _CLEAR_LINE, _CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[2J"
     type=click.FloatRange(min=0.1, max=3600),
     default=2.0,
     show_default=True,
-    help="The seconds from one look to the next.",
+    help="Seconds between two reports.",
 )
 @click.option(
-    "--count", metavar="N", type=click.IntRange(min=1), help="End after so many, as plain text."
+    "--count", metavar="N", type=click.IntRange(min=1), help="End after N reports, as plain text."
 )
 @click.option("--once", is_flag=True, help="The same as --count 1.")
 @click.option("-b", "--batch", is_flag=True, help="Plain text, also on a terminal.")
@@ -60,11 +60,11 @@ def top(
     batch: bool,
     pin_root: Path,
 ) -> None:
-    """Show what each service port does in a second, the busiest first, until Ctrl-C.
+    """Show connections, packets and bytes of each service port per second, until Ctrl-C.
 
-    On a terminal the screen is drawn anew each time and shows as many lines as it has room for;
-    elsewhere, and with --count, --once or --batch, one block of plain text follows the other. The
-    columns are those of bpfsvc services --rate.
+    The busiest service port comes first. On a terminal each report replaces the one before and has
+    as many lines as the screen. Elsewhere, and with --count, --once or --batch, reports are plain
+    text, one after the other. bpfsvc services --rate has the same columns.
     """
     left = 1 if once else count
 
@@ -81,7 +81,7 @@ def top(
 
 
 def _views(take: Callable[[], View], interval: float, left: int | None) -> Iterator[View]:
-    """Yield views with rates, each compared with the one before."""
+    """Yield views with rates; each view is compared with the view before."""
     before = take()
     done = 0
     while left is None or done < left:
@@ -102,7 +102,7 @@ def _print_blocks(views: Iterator[View], order: str) -> None:
 
 
 def _draw(views: Iterator[View], order: str) -> None:
-    """Draw each view on the whole screen; what has no room is left out."""
+    """Draw each view on the whole screen; lines without room are left out."""
     with _own_screen():
         for view in views:
             columns, rows = shutil.get_terminal_size()
@@ -116,7 +116,7 @@ def _draw(views: Iterator[View], order: str) -> None:
 
 @contextmanager
 def _own_screen() -> Iterator[None]:
-    """Leave what is on the terminal as it was, however this ends."""
+    """Draw on the terminal's second screen; the first screen comes back however this ends."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""``bpfsvc verify``: do kube-proxy's rules and bpfsvc's maps say the same?"""
+"""``bpfsvc verify``: compare kube-proxy's rules with bpfsvc's maps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Result(NamedTuple):
     rules: Rules
     theirs: Decisions
     ours: Decisions
-    found: list[Difference]
+    differences: list[Difference]
 
 
 @click.command()
@@ -45,7 +45,7 @@ class _Result(NamedTuple):
     "layout",
     type=click.Choice(LAYOUTS),
     default=None,
-    help="Which rules of kube-proxy to compare, where it left some in another mode.",
+    help="The rules to compare, if kube-proxy left rules of more than one mode.",
 )
 @click.option(
     "--wait",
@@ -54,7 +54,7 @@ class _Result(NamedTuple):
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to look again: what differs only for a moment is a change under way.",
+    help="How long to compare again: a difference that lasts only a moment is a change under way.",
 )
 @options.pin_root
 @click.pass_context
@@ -63,10 +63,10 @@ def verify(
 ) -> None:
     """Compare kube-proxy's rules on this node with bpfsvc's maps, Service by Service.
 
-    Compared are frontends, what happens to pods of this node, to the node and to others there
-    (forwarded, masqueraded, refused), the eligible endpoints, session affinity, source ranges and
-    the addresses of NodePorts. Nothing is changed. The exit status is 0 without a difference, 1
-    with one, and 2 if there is nothing to compare.
+    The command compares frontends, the treatment of clients (pods of this node, the node itself,
+    others: forwarded, masqueraded, refused), the eligible endpoints, session affinity, source
+    ranges and the addresses of NodePorts. Nothing is changed. The exit status is 0 without a
+    difference, 1 with a difference, and 2 if there is nothing to compare.
     """
     try:
         require_privileges()
@@ -79,14 +79,14 @@ def verify(
     if output == "table":
         sys.stdout.writelines(_text(result))
     else:
-        rows: list[Row] = [tuple(each) for each in result.found]
+        rows: list[Row] = [tuple(row) for row in result.differences]
         sys.stdout.writelines(WRITERS[output]([_compared(result), _records(rows)]))
     sys.stdout.flush()
-    ctx.exit(1 if result.found else 0)
+    ctx.exit(1 if result.differences else 0)
 
 
 def _compare(pin_root: Path, layout: str, seconds: float) -> _Result:
-    """Compare until nothing differs that differed every time, or the time is over."""
+    """Compare again until every difference has vanished once, or the time is over."""
     ends = time.monotonic() + seconds
     rounds: list[list[Difference]] = []
     while True:
@@ -95,27 +95,27 @@ def _compare(pin_root: Path, layout: str, seconds: float) -> _Result:
             ours = read_maps(PinnedReader(pinned))
         theirs = rules.decisions()
         rounds.append(differences(theirs, ours))
-        found = persistent(rounds)
-        if not found or time.monotonic() >= ends:
-            return _Result(rules, theirs, ours, found)
+        lasting = persistent(rounds)
+        if not lasting or time.monotonic() >= ends:
+            return _Result(rules, theirs, ours, lasting)
         time.sleep(_BETWEEN)
 
 
 def _text(result: _Result) -> list[str]:
-    if not result.found:
+    if not result.differences:
         common = result.theirs.frontends.keys() & result.ours.frontends.keys()
-        services = {_name(result.ours.frontends[each].service) for each in common}
+        services = {_name(result.ours.frontends[frontend].service) for frontend in common}
         return [
             f"kube-proxy ({result.rules.layout}) and bpfsvc do the same at"
             f" {count_text(len(common), 'frontend')} of {count_text(len(services), 'Service')}\n"
         ]
     rows: list[Row] = [
         (
-            *each[:4],
-            list_text(each.kube_proxy, _SHOWN, ","),
-            list_text(each.bpfsvc, _SHOWN, ","),
+            *difference[:4],
+            list_text(difference.kube_proxy, _SHOWN, ","),
+            list_text(difference.bpfsvc, _SHOWN, ","),
         )
-        for each in result.found
+        for difference in result.differences
     ]
     return [*write_tables([_records(rows)])]
 

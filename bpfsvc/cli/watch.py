@@ -1,4 +1,4 @@
-"""``--watch``: what changes in the kernel's maps, from now on."""
+"""``--watch``: changes in the kernel's maps, from now on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bpfsvc.inspect.changes import CHANGE_WRITERS, Changes
 from bpfsvc.inspect.records import Records
 
 _SECONDS = 1.0
-"""Between two looks."""
+"""Between two comparisons."""
 
 
 def print_changes(take: Callable[[], Iterable[Records]], output: str) -> None:

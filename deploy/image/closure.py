@@ -62,10 +62,12 @@ contexts: [{name: one, context: {cluster: one, user: one}}],
 clusters: [{name: one, cluster: {server: "https://localhost"}}]}
 """
 
-NOT_FOR_NODES = ("bpfsvc/devtools",)
+NOT_FOR_NODES = ("bpfsvc/devtools", "bpfsvc/cli/bench")
+"""Rooms and modules of the product that are in no image; ``bpfsvc bench`` says so there."""
 
 OUT = (
     *NOT_FOR_NODES,
+    *(f"{module}.py" for module in NOT_FOR_NODES),
     *(f"kubernetes/{part}" for part in ("aio", "client/api", "client/models", "e2e_test", "test")),
     *("*.pyi", "*.pyx", "*.pxd", "__pycache__", "tests", "py.typed"),
 )

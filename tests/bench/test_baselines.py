@@ -116,65 +116,6 @@ def test_iptables_of_a_large_cluster_has_fewer_comments() -> None:
     assert len(of(large, "-A KUBE-SEP-")) == 200 * 6 * 2
 
 
-def test_iptables_at_a_change_writes_all_frontends_and_chains_of_one_service() -> None:
-    """The chain of the endpoint that has gone goes too; rules that jump are not written again."""
-    steps = changed_rules("iptables", [DNS, MOVED], NODE, WEB, MOVED)
-    text = lines(steps, "iptables-legacy-restore")
-    assert len(of(text, "-A KUBE-SERVICES ")) == 3
-    assert not any(f"KUBE-SVC-{DNS.id}" in line for line in of(text, ":"))
-    assert not of(text, "-A PREROUTING")
-    gone = {f"KUBE-SEP-{each.id}" for each in WEB.endpoints[1:]}
-    assert set(of(text, "-X ")) == gone
-    assert all(f":{chain} - [0:0]" in text for chain in gone)
-    assert not any(f"-j {chain}" in line for chain in gone for line in text)
-
-
-def test_nftables_has_an_element_for_each_frontend_and_chains_for_all() -> None:
-    """In one transaction; one rule of a Service's chain translates to any of its endpoints."""
-    text = lines(all_rules("nftables", [DNS, WEB], NODE), "nft")
-    assert of(text, "add element ip kube-proxy service-ips ") == [
-        f"{{ 10.96.0.10 . udp . 53 : goto service-{DNS.id} }}",
-        f"{{ 10.96.0.1 . tcp . 80 : goto service-{WEB.id} }}",
-    ]
-    assert of(text, "add element ip kube-proxy service-nodeports ") == [
-        f"{{ tcp . 30080 : goto external-{WEB.id} }}"
-    ]
-    assert of(text, f"add rule ip kube-proxy service-{WEB.id} ") == [
-        "meta l4proto tcp dnat ip addr . port to numgen random mod 3 map "
-        "{ 0 : 10.244.1.3 . 8080 , 1 : 10.244.2.2 . 8080 , 2 : 10.244.2.3 . 8080 }"
-    ]
-    assert of(text, f"add rule ip kube-proxy external-{WEB.id} ") == [
-        "mark set mark or 0x4000",
-        f"goto service-{WEB.id}",
-    ]
-
-
-def test_nftables_masquerades_marked_and_hairpin_connections() -> None:
-    """Marked before anything is translated; an endpoint elsewhere is not its own client here."""
-    text = lines(all_rules("nftables", [DNS, WEB], NODE), "nft")
-    assert of(text, "add rule ip kube-proxy services ")[0] == (
-        "ip daddr @cluster-ips ip saddr != 10.244.0.0/16 mark set mark or 0x4000"
-    )
-    assert of(text, "add rule ip kube-proxy masquerading ") == [
-        "mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random",
-        "ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections "
-        "masquerade fully-random",
-    ]
-    assert of(text, "add element ip kube-proxy hairpin-connections ") == [
-        "{ 10.244.1.4 . 10.244.1.4 . udp . 53 }",
-        "{ 10.244.1.3 . 10.244.1.3 . tcp . 8080 }",
-    ]
-
-
-def test_nftables_refuses_what_is_left_of_the_range_of_services() -> None:
-    """Ports that a cluster IP has not, and then addresses that no Service has."""
-    text = lines(all_rules("nftables", [WEB], NODE), "nft")
-    assert of(text, "add rule ip kube-proxy cluster-ips-check ") == [
-        "ip daddr @cluster-ips reject",
-        "ip daddr { 10.96.0.0/12 } drop",
-    ]
-
-
 def test_nftables_of_a_large_cluster_is_written_in_portions_of_1000() -> None:
     """The table with the first; every Service in one of them."""
     many = [replace(DNS, name=f"default/s{at}") for at in range(2001)]
@@ -184,16 +125,6 @@ def test_nftables_of_a_large_cluster_is_written_in_portions_of_1000() -> None:
         len(of(step.text.splitlines(), "add chain ip kube-proxy service-")) for step in steps
     ]
     assert written == [1001, 1000, 1]  # with service-endpoints-check
-
-
-def test_nftables_at_a_change_writes_one_service() -> None:
-    """Its chains are emptied before; no other is touched."""
-    text = lines(changed_rules("nftables", [DNS, MOVED], NODE, WEB, MOVED), "nft")
-    assert of(text, "flush chain ip kube-proxy ") == [f"service-{WEB.id}", f"external-{WEB.id}"]
-    assert "numgen random mod 2 map" in of(text, f"add rule ip kube-proxy service-{WEB.id} ")[0]
-    assert of(text, "add element ip kube-proxy ") == [
-        "hairpin-connections { 10.244.1.3 . 10.244.1.3 . tcp . 8080 }"
-    ]
 
 
 def test_ipvs_has_a_virtual_service_for_each_frontend() -> None:

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bpfsvc.cli.bench import NameList
 from bpfsvc.cli.main import main
-from bpfsvc.devtools.bench.figures import SUITES, USUAL, Scale
-from bpfsvc.devtools.bench.modes import AGENTS, DEFAULT, MODES
+from bpfsvc.devtools.bench.figures import SUITES, Scale
 from bpfsvc.devtools.bench.report.text import setting
 from bpfsvc.devtools.bench.results import Cell, Results
 from bpfsvc.devtools.bench.run import Run, RunPlan, mitigations
-from bpfsvc.devtools.bench.steps import LEFT_OUT
+from bpfsvc.devtools.bench.shortfall import LEFT_OUT
 
 
 def bench(*arguments: str | Path) -> Result:
@@ -30,6 +28,8 @@ def bench(*arguments: str | Path) -> Result:
     ("arguments", "message"),
     [
         pytest.param(["--suites", "pods,spin"], "'spin' is none of pods, edge", id="a suite"),
+        pytest.param(["--suites", "flood"], "'flood' is measured no more; the suites", id="gone"),
+        pytest.param(["--modes", "fast"], "'fast' has another name now: tc", id="renamed"),
         pytest.param(["--modes", "ebpf"], "'ebpf' is none of default, direct", id="a mode"),
         pytest.param(["--services", "0"], "'0' is no list of numbers from 1 to 30,000", id="none"),
         pytest.param(["--services", "10,x"], "'10,x' is no list of numbers", id="no number"),
@@ -63,12 +63,6 @@ def test_the_module_is_the_command() -> None:
         cwd=Path(__file__).parents[2],
     )
     assert "".join(run.stdout.split()) == "".join(bench("--help").output.split())
-
-
-def test_names_are_taken_in_their_own_order() -> None:
-    names = NameList(("a", "b", "c"))
-    assert names.convert("c, a", None, None) == ("a", "c")
-    assert names.convert("all", None, None) == ("a", "b", "c")
 
 
 def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
@@ -115,13 +109,13 @@ def _cell(suite: str, mode: str = "tc", where: str = "", values: tuple[float, ..
 
 def _all(*but: str) -> list[Cell]:
     """Return a figure of each usual suite, except some."""
-    return [_cell(suite, where="API") for suite in USUAL if suite not in but]
+    return [_cell(suite, where="API") for suite in SUITES if suite not in but]
 
 
 _NO_DIRECT = "1 Service: setting direct up: nft ended with 1"
 _NO_IPVS = "ipvs was not measured: no such kernel"
 _NO_CHANGE = "change: 1 Service, agent (API): not healthy"
-_LATE = f"{LEFT_OUT} 5 s: frames: 1 Service; change: 1 Service, agent (API)"
+_LATE = f"{LEFT_OUT} 5 s: edge: 1 Service; change: 1 Service, agent (API)"
 
 
 @pytest.fixture
@@ -159,8 +153,8 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             id="a suite that was named",
         ),
         pytest.param(
-            "--suites change,frames",
-            [_cell("frames")],
+            "--suites change,edge",
+            [_cell("edge")],
             (_LATE,),
             f"no figures of the suite change: {_LATE}",
             id="a suite that was named and came too late",
@@ -187,8 +181,8 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             id="a mode that is a part of another's name",
         ),
         pytest.param(
-            "--suites programs --modes nftables",
-            [_cell("programs")],
+            "--suites change --modes nftables",
+            [_cell("change")],
             (),
             "no figures of the mode nftables: no suite of this run could measure it",
             id="a mode that no suite measures",
@@ -210,7 +204,7 @@ def test_what_was_asked_for_and_has_no_figures_is_an_error_after_the_reports(
     assert f"\nError: {error}\nHint: " in found.output
     results = Results.from_json(written.read_text())
     assert results.cells == cells
-    suites = arguments.split()[1].split(",") if "--suites" in arguments else [*USUAL]
+    suites = arguments.split()[1].split(",") if "--suites" in arguments else [*SUITES]
     assert results.scale["suites"] == sorted(suites, key=SUITES.index)
     assert bench("--from", written).exit_code == 0
 
@@ -220,9 +214,9 @@ def test_what_was_asked_for_and_has_no_figures_is_an_error_after_the_reports(
     [
         pytest.param("", _all(), (_NO_IPVS, _NO_CHANGE), id="a part failed"),
         pytest.param("--modes all", _all(), (_NO_IPVS,), id="all modes are none by name"),
-        pytest.param("--minutes 1", _all("frames", "change"), (_LATE,), id="as the time was up"),
+        pytest.param("--minutes 1", _all("edge", "change"), (_LATE,), id="as the time was up"),
         pytest.param("--modes direct", _all("change"), (), id="a suite without any use"),
-        pytest.param("--suites frames --modes direct,tc", [_cell("frames")], (), id="direct"),
+        pytest.param("--suites edge --modes direct,tc", [_cell("edge")], (), id="direct"),
     ],
 )
 def test_measurements_that_are_impossible_or_too_late_become_notes(
@@ -233,28 +227,6 @@ def test_measurements_that_are_impossible_or_too_late_become_notes(
     assert all(f"* {note}"[:60] in found.output for note in notes)
 
 
-def test_what_comes_without_flags_is_the_first_mode_everywhere() -> None:
-    """And the others of bpfsvc are named by what they change."""
-    assert MODES[0] == DEFAULT
-    assert AGENTS[DEFAULT] == ()
-    assert "What to compare: default, direct, " in " ".join(bench("--help").output.split())
-
-
-@pytest.mark.parametrize(
-    ("old", "present"),
-    [
-        ("socket", "stack"),
-        ("fast", "tc"),
-        ("kube-proxy", "kube-proxy-nftables,kube-proxy-iptables,kube-proxy-ipvs"),
-    ],
-)
-def test_a_mode_that_has_another_name_now_is_refused_with_that_name(old: str, present: str) -> None:
-    found = bench("--modes", f"direct,{old}")
-    assert found.exit_code == 2
-    line = found.output.splitlines()[0]
-    assert line.endswith(f"'{old}' has another name now: {present}")
-
-
 def test_a_kube_proxy_in_the_path_is_measured_without_asking(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -262,7 +234,9 @@ def test_a_kube_proxy_in_the_path_is_measured_without_asking(
 
     def measured(plan: RunPlan) -> Results:
         plans.append(plan)
-        return replace(Run(plan).results, cells=_all())
+        results = Run(plan).results
+        results.cells = _all()
+        return results
 
     monkeypatch.setattr("bpfsvc.devtools.bench.run.measure", measured)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bpfsvc.devtools.bench import baselines
 from bpfsvc.devtools.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
-from bpfsvc.devtools.bench.figures import QUICK, SHORT, SUITES, USUAL, Scale
+from bpfsvc.devtools.bench.figures import QUICK, SHORT, SUITES, Scale
 from bpfsvc.devtools.bench.modes import MODES
 from bpfsvc.devtools.bench.results import Results
 from bpfsvc.devtools.bench.run import possible
 from bpfsvc.devtools.bench.steps import Context
 from bpfsvc.devtools.bench.suites import traffic
 from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
-from bpfsvc.devtools.bench.suites.traffic import KINDS, takes_part, tasks
+from bpfsvc.devtools.bench.suites.traffic import KINDS, takes_part
+from bpfsvc.devtools.bench.suites.turns import Task
+from bpfsvc.devtools.bench.testbeds.agents import last_refusal
 from bpfsvc.devtools.bench.testbeds.traffic import Tools
 
 
 def test_the_default_run_measures_a_part_of_everything() -> None:
-    assert set(SHORT) < set(USUAL) < set(SUITES)
+    assert set(SHORT) < set(SUITES)
     assert tuple(SUITES[:2]) == traffic.SUITES
     assert set(QUICK.services) <= set(Scale().services)
     assert set(QUICK.kinds) <= set(KINDS["pods"])
     assert set(QUICK.without) <= set(MODES)
     assert QUICK.limit < 180
-
-
-def test_a_quick_run_asks_less_of_everything() -> None:
-    assert len(tasks("pods", QUICK)) < len(tasks("pods", Scale()))
-    (first, *_) = tasks("edge", Scale())
-    assert str(first) == "edge: connect, remote, 1 client"
-    assert first.seconds(2, QUICK) < first.seconds(2, Scale()) < first.seconds(3, Scale())
 
 
 def test_a_cluster_of_one_service_is_the_measured_one(tmp_path: Path) -> None:
@@ -102,6 +99,35 @@ def test_recorded_rules_are_not_measured_beside_the_kube_proxy_that_writes_them(
 
     assert named() == {"direct", "kube-proxy-nftables", "iptables-nft"}
     assert named(*modes) == {*modes}
+
+
+@pytest.mark.parametrize(
+    ("log", "refusal"),
+    [
+        ("INFO the fast path is used\nINFO ready: 1\n", ""),
+        ("INFO the fast path is not used: a rule\nINFO ready: 1\n", "a rule"),
+        ("INFO the fast path is not used: a rule\nINFO the fast path is used in\n", ""),
+    ],
+)
+def test_what_an_agent_said_last_of_the_fast_path_counts(log: str, refusal: str) -> None:
+    assert last_refusal(log) == refusal
+
+
+def test_refusals_are_asked_after_each_measurement_and_noted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results, reasons = Results(), iter([[], ["not used"], ["not used"]])
+    context = SimpleNamespace(results=results, scale=None)
+    testbeds = [
+        SimpleNamespace(mode="direct", refusals=list),
+        SimpleNamespace(mode="established", refusals=lambda: next(reasons)),
+    ]
+    args: Any = (context, 1, None, None, testbeds)
+    size = traffic._Size(*args)
+    monkeypatch.setattr(traffic, "measure", lambda *_: None)
+    for notes in ([], ["1 Service, established: not used"], ["1 Service, established: not used"]):
+        size._measure(Task("pods", "connect", "pod", 1), lambda _: None)
+        assert results.notes == notes
 
 
 def test_a_baseline_that_will_be_too_slow_is_planned_for_no_longer_than_its_limit() -> None:

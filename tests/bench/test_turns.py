@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from bpfsvc.devtools.bench import clocks
-from bpfsvc.devtools.bench.figures import QUICK, Scale
+from bpfsvc.devtools.bench.figures import Scale
 from bpfsvc.devtools.bench.load import ports
 from bpfsvc.devtools.bench.load.ports import FORGOTTEN, PORTS, REUSED, SourcePorts, tcp_ports
 from bpfsvc.devtools.bench.load.tool import Outcome
@@ -119,16 +119,6 @@ def test_a_loop_that_grows_with_the_load_of_the_machine_is_no_work_for_connectio
     assert results.find(suite="agents")[0].values == (0.0,)
 
 
-def test_a_run_in_a_hurry_waits_for_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = _Time()
-    direct, ours = _Testbed("direct", time), _Testbed("tc", time)
-    ours.upkeep = _agents(ours, 11e-6)
-    results = _measured(monkeypatch, [direct, ours], time, scale=QUICK)
-    assert results.find(suite="agents") == []
-    assert results.find(mode="tc")[0].cpu == pytest.approx([80] * 3)
-    assert time.slept == []
-
-
 @pytest.mark.parametrize(
     ("kind", "where", "clients", "limit", "more"),
     [
@@ -211,12 +201,6 @@ def test_source_ports_are_reused_after_their_flows_have_expired() -> None:
         slow.now += 0.4
         taken.take(2400)
     assert slow.slept == []
-
-
-def test_ports_of_connections_are_those_of_the_namespace_without_node_ports() -> None:
-    assert tcp_ports("32768 60999") == 28_232 - 64
-    assert tcp_ports("20000\t39999") == 20_000 - 2768 - 64
-    assert tcp_ports("40000 40010") == 1
 
 
 def test_connections_at_any_rate_do_not_use_up_the_ports_in_time_wait() -> None:

@@ -190,3 +190,18 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         found = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert found.stderr == b""
     assert found.returncode == 141
+
+
+def test_a_command_that_an_image_leaves_out_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("bpfsvc.cli.main.import_module", missing)
+    done = CliRunner().invoke(main, ["bench", "--quick"], prog_name="bpfsvc")
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        "Error: the command bench is not part of this image",
+        "Hint: install the package: pip install 'bpfsvc[bench]'",
+    ]

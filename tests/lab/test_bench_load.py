@@ -131,13 +131,6 @@ def test_datagrams_without_an_answer_are_errors(ends: Ends) -> None:
     assert outcome.percentiles() == {}
 
 
-def test_connections_without_an_answer_are_errors(ends: Ends) -> None:
-    """Their SYNs are lost, and still under way when the time is over."""
-    outcome = ends.client.run("connect", _UNUSED, _PORT, _CLIENTS, _SECONDS)
-    assert (outcome.operations, outcome.errors) == (0, _CLIENTS)
-    assert outcome.seconds == _SECONDS
-
-
 def test_an_answer_from_another_address_is_none(ends: Ends) -> None:
     """As for a resolver, which ignores what it has not asked."""
     other = "10.244.2.77"
@@ -221,23 +214,12 @@ def test_connections_wait_for_source_ports_instead_of_failing(ends: Ends) -> Non
         ends.near.sysctl(key, before)
 
 
-def test_invalid_arguments_are_one_clear_error(ends: Ends) -> None:
-    """No such kind, no client, no address."""
-    for kind, address, clients in (
-        ("nothing", "10.0.0.1", 1),
-        ("connect", "10.0.0.1", 0),
-        ("connect", "10.0.0.", 1),
-    ):
-        with pytest.raises(LoadFailed, match="Invalid argument"):
-            ends.client.run(kind, address, _PORT, clients, _SECONDS)
-
-
-def test_a_server_that_cannot_listen_is_one_clear_error(ends: Ends) -> None:
-    """The port is taken; the core does not exist."""
-    with pytest.raises(LoadFailed, match=r"port .*: Address already in use"):
-        Server(ends.program, ends.far, min(os.sched_getaffinity(0)), _PORT)
-    with pytest.raises(LoadFailed, match=r"core .*: Invalid argument"):
-        Server(ends.program, ends.near, 1000, _PORT)
+def test_percentiles_are_the_first_edges_that_so_many_reach() -> None:
+    """The edge of the bucket in which the operation of that rank is."""
+    even = Outcome(histogram=tuple((float(edge), 10) for edge in range(1, 101)))
+    assert even.percentiles() == {"50": 50.0, "90": 90.0, "99": 99.0, "99.9": 100.0}
+    assert even.percentiles((1, 100)) == {"1": 1.0, "100": 100.0}
+    assert Outcome(histogram=((7.0, 1),)).percentiles((50, 99.9)) == {"50": 7.0, "99.9": 7.0}
 
 
 def test_what_is_missing_to_build_it_is_named(
@@ -252,28 +234,3 @@ def test_what_is_missing_to_build_it_is_named(
     compiler.chmod(0o755)
     with pytest.raises(SystemUnfit, match=r"stdio\.h.*apt-get install gcc libc6-dev"):
         build(tmp_path)
-
-
-def test_slices_add_up() -> None:
-    """Numbers are sums, and buckets are merged by their edges."""
-    one = Outcome(
-        operations=3, seconds=0.5, cpu_seconds=0.2, bytes=10, histogram=((1.0, 1), (4.0, 2))
-    )
-    two = Outcome(operations=4, seconds=0.5, errors=1, bytes=5, histogram=((2.0, 3), (4.0, 1)))
-    assert one + two == Outcome(
-        operations=7,
-        seconds=1.0,
-        cpu_seconds=0.2,
-        bytes=15,
-        errors=1,
-        histogram=((1.0, 1), (2.0, 3), (4.0, 3)),
-    )
-    assert one + Outcome() == one
-
-
-def test_percentiles_are_the_first_edges_that_so_many_reach() -> None:
-    """The edge of the bucket in which the operation of that rank is."""
-    even = Outcome(histogram=tuple((float(edge), 10) for edge in range(1, 101)))
-    assert even.percentiles() == {"50": 50.0, "90": 90.0, "99": 99.0, "99.9": 100.0}
-    assert even.percentiles((1, 100)) == {"1": 1.0, "100": 100.0}
-    assert Outcome(histogram=((7.0, 1),)).percentiles((50, 99.9)) == {"50": 7.0, "99.9": 7.0}

@@ -235,16 +235,14 @@ def test_a_change_that_only_one_of_the_two_has_seen_is_none(testbed: ShadowTestb
     pods = testbed.lab.pods
     moved = replace(testbed.web, backends=((pods[3].address(), 8080),))
     with testbed.shadow(f"--shadow-tolerance={stretched(4):g}s") as agent:
-        testbed.rules.prepare(moved)
-        testbed.rules.change()
+        testbed.rules.change(moved)
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
         testbed.put_objects(web=(3,))
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
         testbed.await_compared(20)  # so the objects have been read, and not only the next ones
         testbed.put_objects()
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
-        testbed.rules.prepare(testbed.web)
-        testbed.rules.change()
+        testbed.rules.change(testbed.web)
         assert testbed.await_compared(30)["services"] == []
         assert agent.end() == 0
 

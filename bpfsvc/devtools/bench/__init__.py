@@ -9,7 +9,7 @@
     testbeds     where it is measured: labs set up for a mode or for a change
     steps        what suites are made of and runs take
     kube_proxy, baselines, cluster, supplies   what a testbed holds
-    load, packets, datagrams, syns, clocks     what is sent, and what that costs
+    load, datagrams, clocks     what is sent, and what that costs
     results, figures, modes                    what all of them speak of
 
 Everything compared is compared within one run, turn by turn, so that what else the machine does

@@ -1,16 +1,17 @@
-"""What bpfsvc aims at, and whether it gets there: every aim is reported, reached or not.
+"""The aims of bpfsvc, each reported as reached or missed.
 
-Two modes are compared by the median of the ratios of their rounds, as one cannot compare rates of
-two moments on a machine that does other things too. If several numbers of clients were measured,
-the smallest counts: one client waits for every packet, many hide what a packet costs.
+Two modes are compared by the median of the ratios of their rounds, because rates of two moments
+cannot be compared on a machine that does other things too. If several numbers of clients were
+measured, the smallest counts: one client waits for every packet, many clients hide the cost of a
+packet.
 
-Aims are for those who work on bpfsvc. They are to be judged by a whole run of 11 rounds or more on
-a quiet machine.
+Aims are for the developers of bpfsvc. Judge them by a whole run of 11 rounds or more on a quiet
+machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bpfsvc.devtools.bench.figures import Spread, services_text
@@ -20,12 +21,11 @@ from bpfsvc.devtools.bench.modes import (
     ESTABLISHED,
     NO_SERVICE,
     NO_SERVICE_STACK,
-    OURS,
     STACK,
     STACK_TC,
     TC,
 )
-from bpfsvc.devtools.bench.results import FLOORS, Cell, Results, ratios
+from bpfsvc.devtools.bench.results import Results, ratios
 
 _LARGE = 10_000
 _SIZES = (1, _LARGE)
@@ -37,9 +37,8 @@ class Aim:
     """One aim, and whether it is reached.
 
     * ``goal``: at least this, or ``at_most``. ``unit`` is empty for ratios.
-    * ``measured``: None if it was not; ``quartiles`` around it, of rounds.
-    * ``remark``: what more there is to say, or why nothing was measured.
-    * ``cells``: what it was computed from.
+    * ``measured``: None if nothing was measured; ``quartiles`` around it, of rounds.
+    * ``remark``: why nothing was measured.
     """
 
     text: str
@@ -47,13 +46,12 @@ class Aim:
     at_most: bool = False
     unit: str = ""
     measured: float | None = None
-    quartiles: tuple[float, float] | None = None
+    quartiles: tuple[float, ...] = ()
     remark: str = ""
-    cells: tuple[Cell, ...] = ()
 
     @property
     def reached(self) -> bool | None:
-        """Whether it is; None if nothing was measured."""
+        """Whether the aim is reached; None if nothing was measured."""
         if self.measured is None:
             return None
         return self.measured <= self.goal if self.at_most else self.measured >= self.goal
@@ -61,7 +59,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Where a mode is compared with another one: its goal with one Service, and with 10,000."""
+    """A comparison of two modes: the goals are for 1 Service and for 10,000."""
 
     text: str
     goals: tuple[float, float]
@@ -71,34 +69,28 @@ class _Comparison:
     where: str = "pod"
     cpu: bool = False
 
-    @property
-    def suite(self) -> str:
-        """Return where it is measured."""
-        return "pods" if self.where == "pod" else "edge"
-
     def judged(self, results: Results, services: int, goal: float) -> Aim:
         """Return the aim at a size of cluster."""
-        text = f"{self.text}, {services_text(services)}"
-        aim = Aim(text=text, goal=goal, at_most=self.cpu)
-        alike = {name: getattr(self, name) for name in ("suite", "kind", "where", "mode")}
-        cells = [cell for cell in results.find(**alike, services=services) if cell.values]
-        if not cells:
-            missing = _no_cluster(results, self.suite, services)
+        suite = "pods" if self.where == "pod" else "edge"
+        aim = Aim(text=f"{self.text}, {services_text(services)}", goal=goal, at_most=self.cpu)
+        wanted = {"kind": self.kind, "where": self.where, "mode": self.mode}
+        cell = results.fewest_clients(suite=suite, services=services, **wanted)
+        if cell is None:
+            missing = _missing(results, suite, services)
             return replace(aim, remark=missing or f"no figures of {self.mode}")
-        cell = min(cells, key=lambda cell: cell.clients)
         other = results.beside(cell, self.other)
-        found = self._ratios(cell, other) if other else ()
-        if other is None or not found:
+        compared = ratios(cell, other, cpu=self.cpu) if other else ()
+        if not compared:
             return replace(aim, remark=f"no figures of {self.other}")
-        return _measured(aim, found, (cell, other))
-
-    def _ratios(self, cell: Cell, other: Cell) -> tuple[float, ...]:
-        if not self.cpu:
-            return ratios(cell, other)
-        return tuple(ours / theirs for ours, theirs in zip(cell.cpu, other.cpu, strict=False))
+        spread = Spread.of(compared)
+        quartiles = (spread.quarter, spread.three_quarters)
+        return replace(aim, measured=spread.median, quartiles=quartiles)
 
 
 _REQUEST = "connect+request+close"
+_ESTABLISHED = "--fast-path established against real kube-proxy nftables"
+_STACK_PATH = "stack path (--fast-path off)"
+_NOT_SERVED = "traffic to no Service, agent attached, against nothing attached, connections"
 _COMPARISONS = (
     _Comparison(
         f"default (sockets), no policies on the nodes: {_REQUEST} against direct", (1.28, 1.28)
@@ -124,121 +116,58 @@ _COMPARISONS = (
         (1.1, 1.1),
         where="local",
     ),
+    _Comparison(f"{_ESTABLISHED}, connections", (1.05, 1.05), ESTABLISHED, _NFTABLES),
+    _Comparison(f"{_ESTABLISHED}, requests", (1.2, 1.2), ESTABLISHED, _NFTABLES, "request"),
     _Comparison(
-        "--fast-path established against real kube-proxy nftables, connections",
-        (1.05, 1.05),
-        ESTABLISHED,
-        _NFTABLES,
-    ),
-    _Comparison(
-        "--fast-path established against real kube-proxy nftables, requests",
-        (1.2, 1.2),
-        ESTABLISHED,
-        _NFTABLES,
-        kind="request",
-    ),
-    _Comparison(
-        "stack path (--fast-path off), default, against real kube-proxy nftables, connections",
+        f"{_STACK_PATH}, default, against real kube-proxy nftables, connections",
         (1.0, 1.0),
         STACK,
         _NFTABLES,
     ),
     _Comparison(
-        "stack path (--fast-path off), tc, against real kube-proxy nftables, connections",
+        f"{_STACK_PATH}, tc, against real kube-proxy nftables, connections",
         (0.97, 0.97),
         STACK_TC,
         _NFTABLES,
     ),
-    _Comparison(
-        "traffic to no Service, agent attached, against nothing attached, connections: auto",
-        (1.2, 1.2),
-        NO_SERVICE,
-    ),
-    _Comparison(
-        "traffic to no Service, agent attached, against nothing attached, connections: off",
-        (0.98, 0.98),
-        NO_SERVICE_STACK,
-    ),
+    _Comparison(f"{_NOT_SERVED}: auto", (1.2, 1.2), NO_SERVICE),
+    _Comparison(f"{_NOT_SERVED}: off", (0.98, 0.98), NO_SERVICE_STACK),
     _Comparison("bulk, one direction, GSO, against direct", (1.0, 1.0), kind="bulk"),
     _Comparison("CPU per connection against direct", (0.8, 0.8), cpu=True),
 )
 
 
 def aims(results: Results) -> list[Aim]:
-    """Return all of them, in the order of every report."""
+    """Return all aims, in the order of every report."""
     compared = [
-        each.judged(results, services, goal)
-        for each in _COMPARISONS
-        for services, goal in zip(_SIZES, each.goals, strict=True)
+        comparison.judged(results, services, goal)
+        for comparison in _COMPARISONS
+        for services, goal in zip(_SIZES, comparison.goals, strict=True)
     ]
-    return [*compared, *_changes(results), _established(results)]
-
-
-def _established(results: Results) -> Aim:
-    """Judge the dearest of the programs that established packets pass."""
-    aim = Aim(
-        text="established packet, cost of the program above an empty one, the dearest of all",
-        goal=100.0,
-        at_most=True,
-        unit="ns",
-    )
-    cells = [
-        cell
-        for cell in results.find(suite="programs", mode=DEFAULT)
-        if cell.kind.startswith("established") and cell.values
-    ]
-    if not cells:
-        return replace(aim, remark=_no_suite(results, "programs") or "no figures of such a packet")
-    found = []
-    for cell in cells:
-        if empty := results.beside(cell, FLOORS["programs"]):
-            above = [a - b for a, b in zip(cell.values, empty.values, strict=False)]
-            kind = cell.kind.removeprefix("established, ")
-            found.append(_measured(aim, above, (cell, empty), kind))
-    if not found:
-        return replace(aim, remark="no figures of an empty program")
-    return max(found, key=lambda one: one.measured or 0.0)
+    return [*compared, *_changes(results)]
 
 
 def _changes(results: Results) -> Iterator[Aim]:
-    aim = Aim(
-        text=f"change at the API to changed packets p99, {services_text(_LARGE)}",
-        goal=10.0,
-        at_most=True,
-        unit="ms",
-    )
-    found = results.find(suite="change", services=_LARGE, where="API")
-    cells = [cell for cell in found if cell.mode in OURS and cell.values]
-    if not cells:
-        missing = _no_cluster(results, "change", _LARGE)
-        yield replace(aim, remark=missing or "no figures of bpfsvc")
-    for cell in cells:
-        yield replace(aim, measured=cell.tail(99), cells=(cell,))
+    text = f"change at the API to changed packets p99, {services_text(_LARGE)}"
+    aim = Aim(text=text, goal=10.0, at_most=True, unit="ms")
+    cell = results.first(suite="change", services=_LARGE, where="API", mode=DEFAULT)
+    if cell:
+        yield replace(aim, measured=cell.tail(99))
+    else:
+        remark = _missing(results, "change", _LARGE) or "no figures of bpfsvc"
+        yield replace(aim, remark=remark)
 
 
-def _no_cluster(results: Results, suite: str, services: int) -> str:
+def _missing(results: Results, suite: str, services: int) -> str:
     """Return why a suite has no figures at a size; an empty text if it has some."""
-    if reason := _no_suite(results, suite):
-        return reason
-    if any(cell.values for cell in results.find(suite=suite, services=services)):
+    if not results.first(suite=suite):
+        return {
+            True: f"the suite {suite} has no figures, see the notes",
+            False: f"the suite {suite} was not run",
+            None: f"no figures of the suite {suite}",
+        }[results.wanted("suites", suite)]
+    if results.first(suite=suite, services=services):
         return ""
     if results.wanted("services", services):
         return f"no figures of {services_text(services)}, see the notes"
     return f"no cluster of {services_text(services)} in this run"
-
-
-def _no_suite(results: Results, suite: str) -> str:
-    """Return why a suite has no figures; an empty text if it has some."""
-    if any(cell.values for cell in results.find(suite=suite)):
-        return ""
-    return {
-        True: f"the suite {suite} has no figures, see the notes",
-        False: f"the suite {suite} was not run",
-        None: f"no figures of the suite {suite}",
-    }[results.wanted("suites", suite)]
-
-
-def _measured(aim: Aim, values: Sequence[float], cells: tuple[Cell, ...], remark: str = "") -> Aim:
-    spread = Spread.of(values)
-    quartiles = (spread.quarter, spread.three_quarters)
-    return replace(aim, measured=spread.median, quartiles=quartiles, remark=remark, cells=cells)

@@ -1,17 +1,19 @@
-"""The rules of a node as kube-proxy writes them, for machines without its binary.
+"""The rules that kube-proxy writes on a node, for machines without a kube-proxy.
 
-``rules/`` holds one recorded rule set per layout: what kube-proxy 1.36 is observed to write with
-its usual settings, the node's fixed part once and the part of a Service once. They are Jinja
-templates, expanded here for any number of Services. A line ``run: TOOL ...`` begins what a tool
-reads. Names of chains are hashes, as kube-proxy's are. Left out are chains that no packet reaches
-in such a cluster, packet counters (nfacct), comments in nftables, and everything that kube-proxy
-does beside writing rules. IPv4 only, like the testbeds.
+``rules/`` holds one recorded set of rules for each mode: what kube-proxy 1.36 writes with its usual
+settings. The files are Jinja templates, expanded here for any number of Services. A line ``run:
+TOOL ...`` begins the input of a tool. Names of chains are hashes, as kube-proxy's names are. The
+recorded sets leave out chains that no packet reaches in such a cluster, packet counters (nfacct),
+comments in nftables, and everything that kube-proxy does beside writing rules. IPv4 only, like the
+testbeds.
 
-What is timed is the tools and the kernel: the text that they read is made before. A shell in the
-node starts the tools, because starting a process from one as large as the benchmark takes
-milliseconds. iptables-nft may take minutes for 10,000 Services: ``TooSlow`` reports that.
+The time that is measured is the time of the tools and of the kernel: the input of the tools is made
+before. A shell in the node starts the tools, because to start a process from one as large as the
+benchmark takes milliseconds. iptables-nft may take minutes for 10,000 Services: then ``TooSlow`` is
+raised.
 
-Order matters in iptables: a first packet passes one rule per frontend until its own rule comes.
+Order matters in iptables: a first packet is compared with one rule per frontend until its own rule
+matches.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
@@ -184,18 +186,6 @@ class Step(NamedTuple):
     text: str
 
 
-class Took(NamedTuple):
-    """When the first tool began, and when the last ended (``CLOCK_MONOTONIC``, seconds)."""
-
-    began: float
-    ended: float
-
-    @property
-    def seconds(self) -> float:
-        """Return how long that was."""
-        return self.ended - self.began
-
-
 def all_rules(mode: Mode, services: Sequence[BaselineService], node: NodeFacts) -> list[Step]:
     """Return the runs that write everything into a node that has no rules yet."""
     return _expand(mode, services, node, written=services, change=False, gone=(), fresh=())
@@ -213,8 +203,8 @@ def changed_rules(
     ``services`` are all Services as they are to be. Sets of hairpin connections keep endpoints
     that are gone: another Service may have the same ones.
     """
-    gone = [each for each in before.endpoints if each not in after.endpoints]
-    fresh = [each for each in after.endpoints if each not in before.endpoints]
+    gone = [backend for backend in before.endpoints if backend not in after.endpoints]
+    fresh = [backend for backend in after.endpoints if backend not in before.endpoints]
     return _expand(mode, services, node, written=[after], change=True, gone=gone, fresh=fresh)
 
 
@@ -240,47 +230,32 @@ def _chain_id(*words: str) -> str:
 
 
 class ToolRunner:
-    """Runs tools in a namespace, one after the other; it ends with the namespace."""
+    """Runs tools in a namespace, one after the other; the runner ends with the namespace."""
 
-    def __init__(self, place: Namespace, mode: str) -> None:
+    def __init__(self, namespace: Namespace, mode: str) -> None:
         self._mode = mode
         # A session of its own, so that a tool that takes too long is ended with the shell.
-        self._shell = LineProcess(place, f"the shell for {mode}", ["sh"], start_new_session=True)
-        self._ready: list[tuple[Step, int]] = []
+        self._shell = LineProcess(
+            namespace, f"the shell for {mode}", ["sh"], start_new_session=True
+        )
 
-    def take(self, steps: Sequence[Step]) -> None:
-        """Keep ready what is to be run next."""
-        for _, reads in self._ready:
-            os.close(reads)
-        self._ready = []
-        for step in steps:
-            reads = os.memfd_create("reads")
-            with open(reads, "w", closefd=False) as stream:
-                stream.write(step.text)
-            self._ready.append((step, reads))
-
-    def run(self, limit: float, services: int, *, empty: bool = False) -> Took:
-        """Run what was taken; ``empty``: only the first tool, with nothing to read.
+    def run(self, steps: Sequence[Step], limit: float, services: int) -> float:
+        """Run tools; return the seconds from the start of the first to the end of the last.
 
         Raises TooSlow after ``limit`` seconds (``services`` is for its message), and
         BaselineFailed if a tool fails.
         """
-        began = time.monotonic()
-        deadline = began + limit
-        errors = os.memfd_create("errors")
-        try:
-            for step, reads in self._ready[:1] if empty else self._ready:
-                source = "/dev/null" if empty else _descriptor_path(reads)
-                words = f"{shlex.join(step.command)} <{source} >/dev/null"
-                words += f" 2>{_descriptor_path(errors)}; echo $?"
-                if status := self._status(words, deadline, limit, services):
+        with ExitStack() as stack:
+            inputs = [stack.enter_context(_memory_file(step.text)) for step in steps]
+            errors = stack.enter_context(_memory_file(""))
+            began = time.monotonic()
+            for step, text in zip(steps, inputs, strict=True):
+                words = f"{shlex.join(step.command)} <{text} >/dev/null 2>{errors}; echo $?"
+                if status := self._status(words, began + limit, limit, services):
                     # Tools may print a line for each of thousands of rules.
-                    text = os.pread(errors, 4096, 0).decode(errors="replace")
-                    failed = f"{' '.join(step.command)} ended with {status}"
-                    raise BaselineFailed(f"{failed}: {text.partition(chr(10))[0]}")
-        finally:
-            os.close(errors)
-        return Took(began, time.monotonic())
+                    first = Path(errors).read_text(errors="replace").partition("\n")[0]
+                    raise BaselineFailed(f"{' '.join(step.command)} ended with {status}: {first}")
+            return time.monotonic() - began
 
     def _status(self, words: str, deadline: float, limit: float, services: int) -> int:
         try:
@@ -292,62 +267,48 @@ class ToolRunner:
             raise TooSlow(f"{self._mode}: {number} not programmed within {limit:g} s") from None
 
 
-def _descriptor_path(descriptor: int) -> str:
-    return f"/proc/{os.getpid()}/fd/{descriptor}"
+@contextmanager
+def _memory_file(text: str) -> Iterator[str]:
+    """Make a file in memory, with a path that other processes can open."""
+    descriptor = os.memfd_create("input")
+    with open(descriptor, "w") as stream:  # noqa: PTH123 - a descriptor
+        stream.write(text)
+        stream.flush()
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 class Baseline:
-    """The rules of a mode in a node that has none yet; written when this is made.
+    """The rules of a mode in a node that has none yet; written when the object is made.
 
-    ``pods``: the range of all pods of the cluster. ``limit`` and ``change_limit``: seconds for
-    writing all, and for a change. ``seconds``: how long writing took.
+    ``pods``: the range of all pods of the cluster. ``limit``: seconds for writing all rules.
+    ``seconds``: how long writing took.
     """
 
     def __init__(
         self,
         node: LabNode,
-        mode: str,
+        mode: Mode,
         services: Sequence[BaselineService],
         pods: IPv4Network,
         limit: float = LIMIT,
-        change_limit: float = LIMIT,
     ) -> None:
-        self._mode, self._change_limit = _known(mode), stretched(change_limit)
+        self._mode: Mode = mode
         self._facts = NodeFacts(node.address(4), IPv4Network(node.pod_cidrs[4]), pods)
         self._services = {service.key: service for service in services}
-        if len(self._services) != len(services):
-            raise BaselineFailed("two of the Services have the same name and protocol")
         self._runner = ToolRunner(node, mode)
-        took = _write(node, self._runner, self._mode, services, self._facts, stretched(limit))
-        self.seconds = took.seconds
+        self.seconds = _write(node, self._runner, mode, services, self._facts, stretched(limit))
 
-    def prepare(self, service: BaselineService) -> None:
-        """Have ready a change of a Service of which only ``backends`` differ.
+    def change(self, service: BaselineService) -> None:
+        """Write the rules of a Service of which only ``backends`` differ.
 
         Flows that conntrack knows keep their backend. (kube-proxy would delete UDP flows to an
         endpoint that is gone.)
         """
-        before = self._services.get(service.key)
-        if before is None:
-            raise BaselineFailed(f"there is no Service {service.name}, {service.protocol}")
+        before = self._services[service.key]
         self._services[service.key] = service
         services = list(self._services.values())
-        self._runner.take(changed_rules(self._mode, services, self._facts, before, service))
-
-    def change(self) -> Took:
-        """Make the change that was prepared."""
-        return self._runner.run(self._change_limit, 1)
-
-    def close(self) -> None:
-        """Release a change that was prepared; the rules stay."""
-        self._runner.take(())
-
-    def start_tool(self) -> Took:
-        """Start the first tool of the change with nothing to do.
-
-        In every mode that is the tool after which packets go to another backend.
-        """
-        return self._runner.run(self._change_limit, 1, empty=True)
+        steps = changed_rules(self._mode, services, self._facts, before, service)
+        self._runner.run(steps, stretched(LIMIT), 1)
 
 
 def obstacles() -> dict[Mode, str]:
@@ -356,13 +317,6 @@ def obstacles() -> dict[Mode, str]:
     Tried out by writing the rules of one Service in a namespace made for that.
     """
     return {mode: _obstacle(mode) for mode in MODES}
-
-
-def _known(mode: str) -> Mode:
-    for each in MODES:
-        if each == mode:
-            return each
-    raise BaselineFailed(f"no such baseline: {mode!r}", f"give one of {', '.join(MODES)}")
 
 
 def _obstacle(mode: Mode) -> str:
@@ -374,27 +328,23 @@ def _obstacle(mode: Mode) -> str:
     facts = NodeFacts("192.0.2.1", IPv4Network("10.244.1.0/24"), IPv4Network("10.244.0.0/16"))
     backends = (("10.244.1.2", 80), ("10.244.2.2", 80))
     service = BaselineService("default/trial", "10.96.0.1", 80, "tcp", 30080, backends)
-    with closing(Namespace(f"trial-{mode}")) as place:
+    with closing(Namespace(f"trial-{mode}")) as namespace:
         try:
-            _write(place, ToolRunner(place, mode), mode, [service], facts, LIMIT)
+            _write(namespace, ToolRunner(namespace, mode), mode, [service], facts, LIMIT)
         except (BaselineFailed, OSError) as error:
             return f"{needs.refusal}: {error}"
     return ""
 
 
 def _write(
-    place: Namespace,
+    namespace: Namespace,
     runner: ToolRunner,
     mode: Mode,
     services: Sequence[BaselineService],
     facts: NodeFacts,
     limit: float,
-) -> Took:
-    runner.take(all_rules(mode, services, facts))
-    try:
-        took = runner.run(limit, len(services))
-    finally:
-        runner.take(())  # the text of 10,000 Services is long
+) -> float:
+    seconds = runner.run(all_rules(mode, services, facts), limit, len(services))
     for key, value in _NEEDS[mode].sysctls.items():
-        place.sysctl(key, value)
-    return took
+        namespace.sysctl(key, value)
+    return seconds

@@ -67,14 +67,14 @@ def thread_seconds(process: int) -> dict[int, float]:
     the kernel does not count by thread (without ``CONFIG_SCHED_INFO``).
     """
     total = cpu_seconds(process)
-    found: dict[int, float] = {}
+    used_by: dict[int, float] = {}
     for thread in Path(f"/proc/{process}/task").iterdir():
         try:
             used = (thread / "schedstat").read_text().split()[0]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        found[int(thread.name)] = int(used) / 1e9
-    return found | {-process: max(0.0, total - sum(found.values()))}
+        used_by[int(thread.name)] = int(used) / 1e9
+    return used_by | {-process: max(0.0, total - sum(used_by.values()))}
 
 
 def softirq_thread(core: int) -> int:

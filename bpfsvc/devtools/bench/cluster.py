@@ -90,10 +90,10 @@ class BenchCluster:
 
     def manifests(self) -> Path:
         """Return a directory with a file for each object."""
-        place = self.directory / "manifests"
-        if not place.exists():
-            write_cluster(place, self.services, *self._backend)
-        return place
+        directory = self.directory / "manifests"
+        if not directory.exists():
+            write_cluster(directory, self.services, *self._backend)
+        return directory
 
     @cached_property
     def ports(self) -> Sequence[BaselineService]:
@@ -141,7 +141,10 @@ def _service(name: str, address: str, protocols: Sequence[str], node_port: int =
     made = objects.service(
         name,
         [address],
-        [objects.port(PORT, each.lower(), each, targetPort=8080, **more) for each in protocols],
+        [
+            objects.port(PORT, protocol.lower(), protocol, targetPort=8080, **more)
+            for protocol in protocols
+        ],
         _NAMESPACE,
         labels={"app": name},
         type="NodePort" if node_port else "ClusterIP",
@@ -159,7 +162,7 @@ def _slice(name: str, addresses: Sequence[str], port: int, protocols: Sequence[s
         | {"targetRef": {"kind": "Pod", "name": f"{name}-{number}", "namespace": _NAMESPACE}}
         for number, address in enumerate(addresses)
     ]
-    ports = [objects.port(port, each.lower(), each) for each in protocols]
+    ports = [objects.port(port, protocol.lower(), protocol) for protocol in protocols]
     return objects.endpoint_slice(name, endpoints, ports, _NAMESPACE, name=f"{name}-x7k2p")
 
 

@@ -13,13 +13,14 @@ from typing import Literal, NamedTuple
 Origin = Literal["json", "yaml", "API"]
 """Where an agent gets its objects from: files of a format, or an API server."""
 PodLinks = Literal["routed", "bridge"]
-"""How a node reaches its pods: by a route to the interface of each, or by one to their bridge."""
+"""How a node reaches its pods: by a route to the interface of each, or by a route to a bridge."""
 
-SUITES = ("pods", "edge", "frames", "programs", "change", "start", "churn", "flood")
-"""All, in the order in which they run."""
-USUAL = SUITES[:6]
-SHORT = SUITES[:5]
-"""What is measured without --suites, and with --quick."""
+SUITES = ("pods", "edge", "change", "start")
+"""All suites, in the order in which they run."""
+SHORT = SUITES[:3]
+"""The suites of --quick."""
+REMOVED = ("frames", "programs", "churn", "flood")
+"""Suites of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,10 @@ class Scale:
       in a round, ``slice_seconds`` each. ``warm_seconds``: before the first round.
     * ``pods``: how nodes reach their pods where the load is real traffic.
     * ``pin``: whether the load and the nodes' work on its packets stay on one CPU.
-    * ``changes``: of one EndpointSlice, followed by an agent; ``baseline_changes``: by baselines.
-      ``baseline_limit``: seconds in which one must program a node, or is given up.
+    * ``changes``: of one EndpointSlice, followed by an agent; ``baseline_changes``: by kube-proxy.
+      ``baseline_limit``: seconds in which a baseline must program a node, or it is given up.
     * ``starts``: of the agent, cold and warm each. ``origins``: of its objects.
-    * ``churn_rate``: changes a second, for ``churn_seconds``, after ``idle_seconds`` without any.
-    * ``flood_seconds``: length of each phase; ``flood_rates``: first packets a second.
-    * ``limit``: no part begins that would end later than this after the start; 0 for no limit.
+    * ``limit``: no step begins that would end later than this after the start; 0 for no limit.
     """
 
     services: tuple[int, ...] = (1, 1000, 10_000)
@@ -58,11 +57,6 @@ class Scale:
     baseline_limit: float = 60.0
     starts: int = 3
     origins: tuple[Origin, ...] = ("API", "json", "yaml")
-    flood_seconds: float = 5.0
-    flood_rates: tuple[int, ...] = (10_000, 100_000)
-    churn_rate: int = 1000
-    churn_seconds: float = 60.0
-    idle_seconds: float = 10.0
     limit: float = 0.0
 
     @property
@@ -84,8 +78,6 @@ QUICK = Scale(
     baseline_limit=10.0,
     starts=1,
     origins=("API",),
-    flood_rates=(10_000,),
-    churn_seconds=10.0,
     limit=160.0,
 )
 """What is done in less than three minutes."""
@@ -103,27 +95,26 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Sum up at least one value."""
-        ordered = sorted(values)
-        return cls(
-            statistics.median(ordered),
-            ordered[0],
-            percentile(ordered, 25),
-            percentile(ordered, 75),
-            ordered[-1],
-        )
+        quarters = (percentile(values, 25), percentile(values, 75))
+        return cls(statistics.median(values), min(values), *quarters, max(values))
+
+    @property
+    def width(self) -> float:
+        """The distance of the quartiles, as a part of the median."""
+        return abs((self.three_quarters - self.quarter) / self.median) if self.median else 0.0
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the value below which ``percent`` of the values lie, interpolated if necessary."""
     ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = int(place)
+    index = (len(ordered) - 1) * percent / 100
+    below = int(index)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (index - below)
 
 
 def services_text(number: int) -> str:
-    """Return a size of cluster in words; 0 is where it does not matter."""
+    """Return a size of cluster in words; 0 is where the size does not matter."""
     if not number:
         return "any size"
     return "1 Service" if number == 1 else f"{number:,} Services"

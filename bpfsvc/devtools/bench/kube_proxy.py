@@ -148,10 +148,10 @@ def place_of_rule(rules: str, address: str) -> tuple[int, int]:
     ``rules``: what ``iptables -S`` prints of a chain. First packets try one after the other, in the
     order in which kube-proxy writes them, which is a new one at each start.
     """
-    found = [line for line in rules.splitlines() if line.startswith("-A ")]
+    appended = [line for line in rules.splitlines() if line.startswith("-A ")]
     words = f" -d {address}/32 -p tcp "
-    places = (number for number, line in enumerate(found, 1) if words in line)
-    return next(places, 0), len(found)
+    places = (number for number, line in enumerate(appended, 1) if words in line)
+    return next(places, 0), len(appended)
 
 
 def version(binary: Path) -> str:
@@ -162,9 +162,9 @@ def version(binary: Path) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = done.stdout.strip().removeprefix("Kubernetes ")
+    named = done.stdout.strip().removeprefix("Kubernetes ")
     # What a build without a version prints ends with a mark of the archive's maker.
-    return found.partition("+$")[0]
+    return named.partition("+$")[0]
 
 
 def synced(metrics: str) -> bool:
@@ -176,5 +176,5 @@ def synced(metrics: str) -> bool:
 
 def by_family(metrics: str, name: str) -> dict[str, float]:
     """Return the labels of a metric -> its value; kube-proxy's have the family."""
-    found = (line.rpartition(" ") for line in metrics.splitlines() if line.startswith(name))
-    return {labels.removeprefix(name): float(value) for labels, _, value in found}
+    samples = (line.rpartition(" ") for line in metrics.splitlines() if line.startswith(name))
+    return {labels.removeprefix(name): float(value) for labels, _, value in samples}

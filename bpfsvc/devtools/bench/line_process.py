@@ -36,12 +36,12 @@ class LineProcess:
     patience = 60.0
 
     def __init__(
-        self, place: Namespace, name: str, command: Sequence[str | Path], **options: Any
+        self, namespace: Namespace, name: str, command: Sequence[str | Path], **options: Any
     ) -> None:
-        self._name = f"{name} in {place.name}"
+        self._name = f"{name} in {namespace.name}"
         self._received = b""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = place.popen(command, **pipes, **options)
+        self._process = namespace.popen(command, **pipes, **options)
         self.pid = self._process.pid
 
     def ask(self, *words: object) -> Any:
@@ -92,13 +92,13 @@ def command(module: str, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
-def udp_server(place: Namespace, port: int, core: int, word: str) -> None:
+def udp_server(namespace: Namespace, port: int, core: int, word: str) -> None:
     """Start a server on an IPv4 port that answers every datagram with ``word``.
 
     Its socket is ready for clients when this returns.
     """
-    with place.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+    with namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("0.0.0.0", port))
         words = ("server", str(core), str(made.fileno()), word)
-        place.popen(command("datagrams", *words), pass_fds=(made.fileno(),))
+        namespace.popen(command("datagrams", *words), pass_fds=(made.fileno(),))

@@ -1,7 +1,7 @@
 """What a benchmark has measured: the one value between the suites and the reports.
 
-A cell is one thing measured, several rounds long. What each suite calls its cells, so that aims,
-tables and plots find them (other names are shown as they are, in tables)::
+A cell is one thing measured, several rounds long. Each suite gives its cells these names, so that
+aims, tables and plots find them (cells with other names are shown in tables)::
 
     suite     kind                                 mode                        unit
     pods      connect request datagrams questions  default direct ... (modes)  per second
@@ -11,23 +11,17 @@ tables and plots find them (other names are shown as they are, in tables)::
     agents    connect questions (CPU time of the   default kube-proxy-... tc   µs
               agents per operation;
               where: as in pods and edge)
-    frames    datagrams, others (CPU time of one   drop (receive and drop),    ns
-              packet; where: remote, local)        default iptables ... xdp
-    programs  established ..., others              empty (an empty program),   ns
-                                                   default xdp
-    change    change (each value one change;       default iptables ...        ms
-              where: an API server, files, tool)
+    change    change (each value one change;       default kube-proxy-...      ms
+              where: an API server, files)
     start     any sentence ("until healthy, cold") the same                    s
     memory    any sentence ("agent, RSS")          the same                    MB
 
-Of a rate more is better; of anything else, less.
+Of a rate more is better; of anything else, less is better.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -35,9 +29,6 @@ import msgspec
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.devtools.bench.figures import Spread, clients_text, percentile, services_text
 from bpfsvc.devtools.bench.modes import MODES
-
-FLOORS = {"frames": "drop", "programs": "empty"}
-"""By suite, the mode that does nothing, above which others are measured."""
 
 _FORMAT = "bpfsvc bench 2"
 _NOISE = 0.05  # of the median, between the quartiles
@@ -47,17 +38,16 @@ class NoResults(BpfsvcError):
     """A text is not what a benchmark wrote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One measured thing.
 
-    * ``services``: size of the cluster, 0 where it does not matter. ``clients``: at once.
+    * ``services``: size of the cluster, 0 where the size does not matter. ``clients``: at once.
     * ``where``: pod or node that asks; remote or local backend of a NodePort.
     * ``values``: one per round, in ``unit``. A round that a mode did not finish ends its values:
       the n-th values of two cells of a suite, kind and size always belong together.
-    * ``ratios``: of values to those of the mode ``reference`` in the same round.
-    * ``cpu``: microseconds of CPU time per operation, one per round; what the suite ``agents``
-      reports for the same is a part of it.
+    * ``ratios``: of values to the values of the mode ``reference`` in the same round.
+    * ``cpu``: microseconds of CPU time per operation, one per round; the figure of the suite
+      ``agents`` for the same operation is a part of it.
     * ``latency``: microseconds, by percentile as text: 50, 90, 99, 99.9.
     * ``histogram``: upper edge of a bucket in microseconds, and how many were in it, ascending.
     """
@@ -73,43 +63,46 @@ class Cell:
     ratios: tuple[float, ...] = ()
     reference: str = ""
     cpu: tuple[float, ...] = ()
-    latency: Mapping[str, float] = field(default_factory=dict, hash=False)
+    latency: dict[str, float] = {}
     histogram: tuple[tuple[float, int], ...] = ()
 
     @property
     def more_is_better(self) -> bool:
-        """True if it is a rate."""
+        """True if the cell is a rate."""
         return self.unit.endswith("per second")
 
     @property
-    def median(self) -> float:
-        """The median of the values; there must be one."""
-        return self.spread.median
-
-    @property
     def spread(self) -> Spread:
-        """Median, quartiles and ends of the values; there must be one."""
+        """Median, quartiles and ends of the values; there must be a value."""
         return Spread.of(self.values)
 
     @property
-    def ratio(self) -> float | None:
-        """The median ratio to the reference, if there is one."""
-        return Spread.of(self.ratios).median if self.ratios else None
+    def median(self) -> float:
+        """The median of the values; there must be a value."""
+        return self.spread.median
 
     @property
-    def moves(self) -> float:
-        """The distance of the quartiles, as a part of the median."""
-        spread = self.spread
-        return (spread.three_quarters - spread.quarter) / spread.median if spread.median else 0.0
+    def ratio(self) -> float | None:
+        """The median ratio to the reference, if there is a reference."""
+        return Spread.of(self.ratios).median if self.ratios else None
 
     def tail(self, percent: float) -> float:
-        """Return the percentile of the values; there must be one."""
+        """Return the percentile of the values; there must be a value."""
         return percentile(self.values, percent)
 
+    def having(self, **fields: Any) -> Cell:
+        """Return the cell with other values of some fields."""
+        return msgspec.structs.replace(self, **fields)
 
-@dataclass(slots=True, kw_only=True)
-class Results:
-    """Everything of one run.
+
+class Results(
+    msgspec.Struct,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="format",
+    tag=_FORMAT,
+):
+    """All results of one run.
 
     * ``machine``: what it was measured on. ``date``: when (2026-11-22). ``scale``: how much was to
       be measured, ``suites`` too.
@@ -117,84 +110,74 @@ class Results:
     * ``seconds``: how long the run took. ``quick``: whether it was a short one.
     """
 
-    machine: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = {}
     date: str = ""
-    scale: dict[str, Any] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    scale: dict[str, Any] = {}
+    cells: list[Cell] = []
+    notes: list[str] = []
     seconds: float = 0.0
     quick: bool = False
 
     def find(self, **wanted: object) -> list[Cell]:
-        """Return the cells whose fields are as wanted, in the order they were measured."""
+        """Return the cells that have values and such fields, in the order of measurement."""
         return [
             cell
             for cell in self.cells
-            if all(getattr(cell, name) == value for name, value in wanted.items())
+            if cell.values and all(getattr(cell, name) == value for name, value in wanted.items())
         ]
 
-    def one(self, **wanted: object) -> Cell | None:
-        """Return the first such cell that has values."""
-        return next((cell for cell in self.find(**wanted) if cell.values), None)
+    def first(self, **wanted: object) -> Cell | None:
+        """Return the first such cell."""
+        return next(iter(self.find(**wanted)), None)
+
+    def fewest_clients(self, **wanted: object) -> Cell | None:
+        """Return such a cell with the fewest clients."""
+        return min(self.find(**wanted), key=lambda cell: cell.clients, default=None)
 
     def beside(self, cell: Cell, mode: str) -> Cell | None:
-        """Return what a mode did where ``cell`` was measured, or with whatever size, if it did."""
-        alike = [
-            other
-            for other in self.cells
-            if other.mode == mode
-            and other.kind == cell.kind
-            and other.suite == cell.suite
-            and other.where == cell.where
-            and other.clients == cell.clients
-            and other.services in (cell.services, 0)
-            and other.values
-        ]
-        return next((one for one in alike if one.services == cell.services), None) or next(
-            iter(alike), None
-        )
+        """Return the cell of a mode that was measured where ``cell`` was, if there is one."""
+        fields = ("suite", "kind", "where", "clients", "services")
+        return self.first(mode=mode, **{name: getattr(cell, name) for name in fields})
 
     def wanted(self, what: str, value: object) -> bool | None:
-        """True if a value is among those of the scale; None if the scale does not say."""
+        """True if a value is among the values of the scale; None if the scale does not say."""
         named = self.scale.get(what)
         return value in named if isinstance(named, list | tuple) else None
 
     def to_json(self) -> str:
-        """Return everything as a document; fields of cells with default values are left out."""
-        document = {each.name: getattr(self, each.name) for each in fields(self)}
-        document["cells"] = [_without_defaults(cell) for cell in self.cells]
-        return json.dumps({"format": _FORMAT, **document}, indent=1, allow_nan=False)
+        """Return the whole as a document; fields of cells with default values are left out."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Results:
         """Read what ``to_json`` returned. Raises NoResults for anything else."""
         try:
-            document = msgspec.json.decode(text)
-            if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
-                raise _no_results(f"its format is not {_FORMAT!r}")
-            results = msgspec.convert(document, cls)
-        except (msgspec.DecodeError, RecursionError) as cause:
-            raise _no_results(str(cause)) from cause
-        _expect_known(document, cls, "the document")
-        for number, cell in enumerate(document.get("cells", ())):
-            _expect_known(cell, Cell, f"cell {number}")
-        return results
+            document = msgspec.json.decode(text, type=dict[str, Any])
+            if document.get("format") != _FORMAT:
+                raise msgspec.ValidationError(f"the format is not {_FORMAT!r}")
+            return msgspec.convert(document, cls)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise NoResults(
+                f"these are no results of a benchmark: {error}",
+                "give a file that bench --json wrote",
+            ) from error
 
 
-def ratios(cell: Cell, against: Cell) -> tuple[float, ...]:
-    """Divide round by round, as far as both went; rounds in which the other has 0 are left out."""
-    pairs = zip(cell.values, against.values, strict=False)
-    return tuple(mine / other for mine, other in pairs if other)
+def ratios(cell: Cell, against: Cell, *, cpu: bool = False) -> tuple[float, ...]:
+    """Divide values (or CPU times) round by round, as far as both cells went.
+
+    Rounds in which the other cell has 0 are left out.
+    """
+    mine, others = (cell.cpu, against.cpu) if cpu else (cell.values, against.values)
+    return tuple(value / other for value, other in zip(mine, others, strict=False) if other)
 
 
 def rank(mode: str) -> tuple[int, str]:
-    """Return a key to sort modes by: floors, their order in reports, unknown ones by name.
+    """Return a key to sort modes by: their order in reports, unknown modes by name.
 
-    Lines of one mode may differ in what follows a blank.
+    Rows of one mode may differ in what follows a blank.
     """
     first = mode.partition(" ")[0]
-    if first in FLOORS.values():
-        return (-1, mode)
     return (MODES.index(first) if first in MODES else len(MODES), mode)
 
 
@@ -203,34 +186,14 @@ def noisy(direct: Sequence[Cell]) -> str:
 
     ``direct``: cells of the reference. An empty text when all are quiet.
     """
-    restless = [cell for cell in direct if len(cell.values) > 1 and cell.moves > _NOISE]
+    moves = [(cell.spread.width, cell) for cell in direct if len(cell.values) > 1]
+    restless = [(width, cell) for width, cell in moves if width > _NOISE]
     if not restless:
         return ""
-    worst = max(restless, key=lambda cell: cell.moves)
+    width, worst = max(restless, key=lambda pair: pair[0])
     return (
         f"noise: {worst.mode} itself moved by more than {_NOISE:.0%} between its quartiles in "
-        f"{len(restless)} of {len(direct)} cases, at most by {worst.moves:.0%} ({worst.kind}, "
+        f"{len(restless)} of {len(direct)} cases, at most by {width:.0%} ({worst.kind}, "
         f"{services_text(worst.services)}, {clients_text(worst.clients)}): "
         "do not trust small differences"
-    )
-
-
-def _without_defaults(cell: Cell) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in fields(cell):
-        value = getattr(cell, each.name)
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if value != default:
-            found[each.name] = value
-    return found
-
-
-def _expect_known(found: dict[str, Any], kind: type[Cell | Results], name: str) -> None:
-    if unknown := found.keys() - {each.name for each in fields(kind)}:
-        raise _no_results(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
-
-
-def _no_results(why: str) -> NoResults:
-    return NoResults(
-        f"these are no results of a benchmark: {why}", "give a file that bench --json wrote"
     )

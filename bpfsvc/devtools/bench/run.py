@@ -1,48 +1,42 @@
-"""A run: the suites of a plan as steps, and how they are carried out."""
+"""A run: the suites of a plan as steps, and how the steps are carried out."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.devtools.bench import baselines
-from bpfsvc.devtools.bench.figures import SUITES, Scale, duration_text, services_text
+from bpfsvc.devtools.bench.figures import Scale, duration_text, services_text
 from bpfsvc.devtools.bench.interruption import Interruption
 from bpfsvc.devtools.bench.kube_proxy import version
 from bpfsvc.devtools.bench.load.tool import build
 from bpfsvc.devtools.bench.modes import DIRECT, KUBE_PROXIES, MODES, Layout
 from bpfsvc.devtools.bench.progress import Progress
 from bpfsvc.devtools.bench.results import Results
-from bpfsvc.devtools.bench.steps import Context, Step, Watcher, take, total
-from bpfsvc.devtools.bench.suites import change, churn, flood, frames, programs, start, traffic
+from bpfsvc.devtools.bench.shortfall import LEFT_OUT
+from bpfsvc.devtools.bench.steps import Context, Step
+from bpfsvc.devtools.bench.suites import change, start, traffic
 from bpfsvc.devtools.bench.testbeds.traffic import Tools
 from bpfsvc.devtools.lab import sandbox
 
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
-
-_STEPS: dict[str, Callable[[Context], Iterator[Step]]] = {
-    "frames": frames.steps,
-    "programs": programs.steps,
-    "change": change.steps,
-    "start": start.steps,
-    "churn": churn.steps,
-    "flood": flood.steps,
-}
-"""Of the suites that have testbeds of their own."""
+_ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """What is wanted of a run.
 
-    ``suites``: some of ``figures.SUITES``. ``kube_proxy``: its binary if it is to be measured too,
-    in its modes ``layouts`` and those that the scale names.
+    ``suites``: some of ``figures.SUITES``. ``kube_proxy``: its program if it is to be measured too,
+    in its modes ``layouts`` and in the modes that the scale names.
     """
 
     suites: Sequence[str]
@@ -59,52 +53,54 @@ class Run:
     """
 
     def __init__(self, plan: RunPlan) -> None:
-        scale = {"suites": tuple(plan.suites), **asdict(plan.scale)}
         machine = _machine()
         if plan.kube_proxy:
             machine["kube-proxy"] = version(plan.kube_proxy) or "of an unknown version"
-        today = datetime.now(UTC).date().isoformat()
-        self.results = Results(machine=machine, date=today, scale=scale, quick=plan.quick)
-        self._plan = plan
-        self._stack = ExitStack()
+        self.results = Results(
+            machine=machine,
+            date=datetime.now(UTC).date().isoformat(),
+            scale={"suites": tuple(plan.suites), **asdict(plan.scale)},
+            quick=plan.quick,
+        )
+        self.plan = plan
         self.steps: list[Step] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Run:
         self._interruption = self._stack.enter_context(Interruption())
-        plan, results = self._plan, self.results
+        plan, scale, results = self.plan, self.plan.scale, self.results
         layouts = plan.layouts if plan.kube_proxy else ()
-        modes, results.notes[:] = possible(plan.scale.modes, layouts, plan.scale.without)
-        context = Context(plan.scale, modes, results)
-        if together := [suite for suite in traffic.SUITES if suite in plan.suites]:
+        modes, results.notes[:] = possible(scale.modes, layouts, scale.without)
+        context = Context(scale, modes, results, plan.kube_proxy)
+        if compared := [suite for suite in traffic.SUITES if suite in plan.suites]:
             tools = Tools(
                 load=build(sandbox.ROOT),
-                limit=plan.scale.baseline_limit,
+                limit=scale.baseline_limit,
                 kube_proxy=plan.kube_proxy,
-                pods=plan.scale.pods,
-                pin=plan.scale.pin,
+                pods=scale.pods,
+                pin=scale.pin,
             )
-            self.steps += traffic.steps(context, together, tools, self._stack)
-        for suite in SUITES:
-            if suite in plan.suites and suite in _STEPS:
-                self.steps += _STEPS[suite](context)
+            self.steps += traffic.steps(context, compared, tools, self._stack)
+        if "change" in plan.suites:
+            self.steps += change.steps(context)
+        if "start" in plan.suites:
+            self.steps += start.steps(context)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def __str__(self) -> str:
-        """Return what will be done, and how long it takes, in words."""
-        plan = self._plan
-        sizes = ", ".join(map(services_text, plan.scale.services))
-        about = duration_text(total(self.steps))
-        if plan.scale.limit:
-            about += f", at most {duration_text(plan.scale.limit)}"
-        return f"about {about}: {', '.join(plan.suites)} at {sizes}"
+    @property
+    def seconds(self) -> float:
+        """The seconds that all steps are planned to take."""
+        return sum(step.seconds for step in self.steps)
 
-    def take(self, watcher: Watcher) -> Results:
+    def take_steps(self, progress: Progress) -> Results:
         """Take all steps and return what was measured."""
         began = time.monotonic()
-        take(self.steps, self.results, watcher, self._interruption, self._plan.scale.limit)
+        take_steps(
+            self.steps, self.results, progress, self._interruption, limit=self.plan.scale.limit
+        )
         self.results.seconds = time.monotonic() - began
         return self.results
 
@@ -112,25 +108,82 @@ class Run:
 def measure(plan: RunPlan) -> Results:
     """Carry a plan out in a sandbox, and show how far it is.
 
-    A process that is in none starts anew in one, so call this first of all (``sandbox.enter``).
+    A process that is in no sandbox starts anew in one, so call this function first of all
+    (``sandbox.enter``).
     """
     sandbox.enter()
-    with Run(plan) as run, Progress(total(run.steps)) as progress:
-        progress.note(str(run))
-        return run.take(progress)
+    with Run(plan) as run, Progress(run.seconds) as progress:
+        sizes = ", ".join(map(services_text, plan.scale.services))
+        most = f", at most {duration_text(plan.scale.limit)}" if plan.scale.limit else ""
+        progress.note(
+            f"about {duration_text(run.seconds)}{most}: {', '.join(plan.suites)} at {sizes}"
+        )
+        return run.take_steps(progress)
+
+
+def take_steps(
+    steps: Iterable[Step],
+    results: Results,
+    progress: Progress,
+    interruption: Interruption,
+    limit: float = 0.0,
+) -> None:
+    """Take steps; a step that fails, or that would end too late, becomes a note.
+
+    ``limit``: seconds after which no step may end, as far as is known; 0 for none. ``SystemUnfit``
+    is raised, because a missing tool would be missing for all steps.
+    """
+
+    def note(text: str) -> None:
+        results.notes.append(text)
+        progress.note(text)
+
+    began = time.monotonic()
+    late: list[str] = []
+    for step in steps:
+        over = time.monotonic() - began + step.seconds > limit
+        if limit and over and not step.always:
+            late.append(step.about)
+            continue
+        progress.show(step.about)
+        interruption.check()
+        try:
+            step.act(lambda line, about=step.about: progress.show(f"{about}: {line}"))  # type: ignore[misc]
+        except SystemUnfit:
+            raise
+        except _ERRORS as error:
+            interruption.check()
+            note(f"{step.about}: {_explained(error)}")
+        progress.done(step.seconds)
+    if late:
+        note(f"{LEFT_OUT} {duration_text(limit)}: {'; '.join(late)}")
+
+
+def _explained(error: BaseException) -> str:
+    """Return what failed, beginning with the first error.
+
+    After a failure, taking down what was half built may fail too; Python then raises the second
+    error, which explains nothing.
+    """
+    texts = [str(error)]
+    while (before := error.__context__) and not error.__suppress_context__:
+        error = before
+        if isinstance(error, _ERRORS):
+            texts.insert(0, str(error))
+    return "; and then: ".join(texts)
 
 
 def possible(
     wanted: Sequence[str], layouts: Sequence[Layout], without: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return those of the modes wanted that can run here, and a note for each other one.
+    """Return the wanted modes that can run here, and a note for each other wanted mode.
 
-    ``wanted`` empty means all but those ``without``, the real kube-proxy in the modes ``layouts``:
-    none of them without its binary. ``direct`` is always among them, because all are compared with
-    it.
+    ``wanted`` empty means all modes but the modes ``without``, the real kube-proxy in the modes
+    ``layouts``: none of them without its program. ``direct`` is always among them, because all
+    modes are compared with it.
     """
     obstacles = {str(mode): reason for mode, reason in baselines.obstacles().items()}
-    found, notes = [], []
+    modes, notes = [], []
     for mode in MODES:
         if mode not in (*wanted, DIRECT) if wanted else mode in without:
             continue
@@ -142,21 +195,18 @@ def possible(
         elif reason := obstacles.get(layout or mode, ""):
             notes.append(f"{mode} was not measured: {reason}")
         else:
-            found.append(mode)
-    return found, notes
+            modes.append(mode)
+    return modes, notes
 
 
 def _machine() -> dict[str, str | int]:
     """Return what kind of machine this is."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "processor": model,
+        "processor": next(models, "unknown"),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "mitigations": mitigations(_VULNERABILITIES),
@@ -168,9 +218,12 @@ def mitigations(directory: Path) -> str:
 
     ``directory``: with a file for each fault, as sysfs has it.
     """
-    found = []
-    for file in sorted(directory.glob("*")):
-        state = file.read_text().strip()
-        if state != "Not affected":
-            found.append(f"{file.name} ({state.removeprefix('Mitigation: ')})")
-    return ", ".join(found) or "none"
+    states = {file.name: file.read_text().strip() for file in sorted(directory.glob("*"))}
+    return (
+        ", ".join(
+            f"{name} ({state.removeprefix('Mitigation: ')})"
+            for name, state in states.items()
+            if state != "Not affected"
+        )
+        or "none"
+    )

@@ -3,21 +3,22 @@
 If only a part of a run fails, that is a note. It is an error when
 
 * there is no figure at all;
-* a suite has none, although it was named, or although it failed (what the time limit has left out,
-  or what the modes do not need, has not failed);
-* a mode has none that was named. If all modes are wanted, the machine decides which ones can run.
+* a suite has none, although it was named, or although it failed (a suite that the time limit has
+  left out, or that the modes do not need, has not failed);
+* a mode has none that was named. If all modes are wanted, the machine decides which modes can run.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.devtools.bench.modes import DIRECT, MODES
-from bpfsvc.devtools.bench.results import Cell, Results
-from bpfsvc.devtools.bench.steps import LEFT_OUT
-from bpfsvc.devtools.bench.suites.traffic import SUITES as COMPARED
+from bpfsvc.devtools.bench.results import Results
+
+LEFT_OUT = "left out, for the run may not take longer than"
+"""How the note begins that names the steps for which there was no time."""
 
 
 class NotMeasured(BpfsvcError):
@@ -28,12 +29,14 @@ def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] 
     """Raise NotMeasured, with the first note that explains it.
 
     ``suites`` and ``modes``: those that were named. Naming all modes names none, and ``direct`` is
-    measured for comparison with others.
+    measured for comparison with other modes.
     """
     wanted = [*results.scale["suites"]]
-    cells = {suite: _own(results, suite) for suite in wanted}
-    if not any(cells.values()):
-        raise _not_measured("nothing was measured", [_why(results, suite) for suite in wanted])
+    # Other suites give figures of starts, too; only the suite start itself has an origin.
+    cells = {
+        suite: [cell for cell in results.find(suite=suite) if cell.where or suite != "start"]
+        for suite in wanted
+    }
     missing = {}
     for suite in wanted:
         why = _why(results, suite)
@@ -44,26 +47,15 @@ def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] 
     for mode in modes if len(modes) < len(MODES) else ():
         if mode not in measured and mode != DIRECT:
             missing[f"the mode {mode}"] = _why(results, mode)
-    if missing:
-        raise _not_measured(f"no figures of {', '.join(missing)}", missing.values())
-
-
-def _own(results: Results, suite: str) -> list[Cell]:
-    """Return what a suite itself has measured; other suites give figures of starts too."""
-    return [
-        cell
-        for cell in results.find(suite=suite)
-        if cell.values and (cell.where or suite != "start")
-    ]
+    what = f"no figures of {', '.join(missing)}" if measured else "nothing was measured"
+    reasons = missing.values() if measured else [_why(results, suite) for suite in wanted]
+    if missing or not measured:
+        why = next(filter(None, reasons), "no suite of this run could measure it")
+        raise NotMeasured(f"{what}: {why}", "look for more in the notes of the report")
 
 
 def _why(results: Results, name: str) -> str:
     """Return the first note that names a suite or a mode, or what the suite needs."""
-    names = (name, DIRECT) if name in COMPARED else (name,)
+    names = (name, DIRECT) if name in ("pods", "edge") else (name,)
     word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
     return next((note for note in results.notes if word.search(note)), "")
-
-
-def _not_measured(what: str, reasons: Iterable[str]) -> NotMeasured:
-    why = next(filter(None, reasons), "no suite of this run could measure it")
-    return NotMeasured(f"{what}: {why}", "look for more in the notes of the report")

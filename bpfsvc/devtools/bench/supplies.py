@@ -70,22 +70,16 @@ class BenchServer:
     """An API server in ``place``, reached by the nodes at ``address``."""
 
     def __init__(
-        self, directory: Path, place: Namespace, address: str, nodes: Sequence[LabNode]
+        self, directory: Path, namespace: Namespace, address: str, nodes: Sequence[LabNode]
     ) -> None:
-        self._place, self._address, self._nodes = place, address, nodes
+        self._namespace, self._address, self._nodes = namespace, address, nodes
         self._next: dict[str, Any] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self.kubeconfig = directory / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(kubeconfig(f"http://{address}:{PORT}")))
-        words = [
-            sys.executable,
-            "-m",
-            "bpfsvc.devtools.lab.apiserver",
-            "--listen",
-            f"{address}:{PORT}",
-        ]
+        words = [sys.executable, "-m", "bpfsvc.devtools.lab.apiserver", f"{address}:{PORT}"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        stream = place.popen(words, cwd=ROOT, **pipes).stdout
+        stream = namespace.popen(words, cwd=ROOT, **pipes).stdout
         assert stream is not None
         if not readable(stream, _PATIENCE) or not stream.readline():
             raise ProcessFailed("the API server does not start")
@@ -94,7 +88,7 @@ class BenchServer:
         """Have the server make Services, and add the measured one and the nodes."""
         if others := services - 1:
             self.ask("fill", services=others, endpoints=ENDPOINTS, namespace=_FILLERS)
-        nodes = [objects.node(each.name, each.addresses.values()) for each in self._nodes]
+        nodes = [objects.node(node.name, node.addresses.values()) for node in self._nodes]
         self.ask("put", objects=[*nodes, *measured(backend, port)])
 
     def flags(self) -> list[str]:
@@ -113,7 +107,7 @@ class BenchServer:
     def ask(self, word: str, **values: Any) -> dict[str, Any]:
         """Send a request below ``/control/`` and return the answer."""
         path, body = f"/control/{word}", json.dumps(values)
-        _, text = http_request(self._place, self._address, PORT, path, body, _PATIENCE)
+        _, text = http_request(self._namespace, self._address, PORT, path, body, _PATIENCE)
         answer = json.loads(text or b"null")
         if isinstance(answer, dict) and "error" in answer:
             raise ProcessFailed(f"the API server on {word}: {answer['error']}")

@@ -36,11 +36,11 @@ _LIMIT = 60.0
 class ServiceLoad:
     """New and open connections to a Service, and their results."""
 
-    def __init__(self, place: Namespace, target: Target) -> None:
+    def __init__(self, namespace: Namespace, target: Target) -> None:
         address, port, _ = target
-        self._place, self._target = place, target
-        self._connects: Load = place.load("connect", address, port, seconds=stretched(_LIMIT))
-        self._streams: Load = place.load(
+        self._namespace, self._target = namespace, target
+        self._connects: Load = namespace.load("connect", address, port, seconds=stretched(_LIMIT))
+        self._streams: Load = namespace.load(
             "stream", address, port, seconds=stretched(_LIMIT), connections=_STREAMS, interval=0.02
         )
         self._results: list[Result] = []
@@ -56,7 +56,7 @@ class ServiceLoad:
         names = {pod.name for pod in pods}
 
         def answering() -> bool:
-            return set(dial.tally(self._place, *self._target, count=_SAMPLE)) == names
+            return set(dial.tally(self._namespace, *self._target, count=_SAMPLE)) == names
 
         wait(answering, f"only {', '.join(sorted(names))} answer")
         self.go_on()
@@ -72,16 +72,16 @@ class ServiceLoad:
             (f"{connects.ok} new connections at {connects.rate:.0f}/s", connects),
             (f"{streams.ok} requests on {_STREAMS} open connections", streams),
         ):
-            found = DemoCheck(f"{what}: {kind}, {result.failed} failures", requests=result.ok)
-            found.faults += [f"{count} {kind}" for kind, count in result.failures.items()]
-            found.faults += result.examples[:3]
-            yield found
+            check = DemoCheck(f"{what}: {kind}, {result.failed} failures", requests=result.ok)
+            check.faults += [f"{count} {kind}" for kind, count in result.failures.items()]
+            check.faults += result.examples[:3]
+            yield check
 
 
 @contextmanager
-def load_on(place: Namespace, target: Target) -> Iterator[ServiceLoad]:
+def load_on(namespace: Namespace, target: Target) -> Iterator[ServiceLoad]:
     """Put a Service under load within."""
-    load = ServiceLoad(place, target)
+    load = ServiceLoad(namespace, target)
     yield load
     load.stop()
 
@@ -95,9 +95,9 @@ def rollout(testbed: DemoTestbed, note: Note) -> Iterator[DemoCheck]:
     pods = list(testbed.nginx)
     with load_on(testbed.shell, NGINX) as load:
         for revision in range(2, _ROLLS + 2):
-            for place, node in enumerate(testbed.nodes):
-                old = pods[place]
-                new = pods[place] = testbed.add_pod(node, f"nginx-{node.number}-v{revision}")
+            for index, node in enumerate(testbed.nodes):
+                old = pods[index]
+                new = pods[index] = testbed.add_pod(node, f"nginx-{node.number}-v{revision}")
                 testbed.publish("nginx-service", [*pods, old])
                 load.go_on()
                 testbed.publish("nginx-service", pods)

@@ -27,8 +27,8 @@ def dumps(testbed: DemoTestbed) -> Iterator[Dump]:
     node_port = (node.address(), NGINX_NODEPORT)
     with ExitStack() as open_connections:
         for _ in range(2):
-            for place, address, port in ((testbed.client, *node_port), (pod, *NGINX[:2])):
-                open_connections.enter_context(dial.connect(place, address, port)).who()
+            for namespace, address, port in ((testbed.client, *node_port), (pod, *NGINX[:2])):
+                open_connections.enter_context(dial.connect(namespace, address, port)).who()
         for name in _MAPS:
             text = testbed.bpfsvc(node, "maps", "dump", name)
             yield Dump(f"bpfsvc maps dump {name}", _cut(text, "ESTABLISHED" in text))

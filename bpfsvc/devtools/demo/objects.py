@@ -65,8 +65,12 @@ def manifests() -> dict[str, str]:
 
 def endpoint_slices(service: str, pods: Sequence[LabPod]) -> list[Object]:
     """Return the EndpointSlices of a Service; only ``web`` has IPv6 addresses."""
-    found = slices(service, pods, _BACKENDS[service])
-    return found if service == "web" else [one for one in found if one["addressType"] == "IPv4"]
+    made = slices(service, pods, _BACKENDS[service])
+    return (
+        made
+        if service == "web"
+        else [endpoint_slice for endpoint_slice in made if endpoint_slice["addressType"] == "IPv4"]
+    )
 
 
 WITH_SLICES = tuple(_BACKENDS)

@@ -56,7 +56,7 @@ Source = Callable[[Reply, str], str]
 
 
 def check(
-    place: Namespace,
+    namespace: Namespace,
     target: Target,
     pods: Collection[str],
     expected: Source,
@@ -64,24 +64,24 @@ def check(
     requests: int = REQUESTS,
 ) -> DemoCheck:
     """Send requests, each on a new connection; check who answers, how often, and what it saw."""
-    found = DemoCheck(f"{place.name} → {target}", requests=requests)
+    check = DemoCheck(f"{namespace.name} → {target}", requests=requests)
     wrong: Counter[str] = Counter()
     for _ in range(requests):
         try:
-            answer = dial.ask(place, *target)
+            answer = dial.ask(namespace, *target)
         except OSError as error:
             wrong[dial.outcome(error)] += 1
             if wrong.total() < _ENOUGH:
                 continue
             break
-        found.shares[answer.pod] += 1
+        check.shares[answer.pod] += 1
         if reason := expected(answer, host(answer.peer)):
             wrong[reason] += 1
         if answer.remote != target.endpoint:
             wrong[f"the client was answered by {answer.remote}"] += 1
-    found.faults += [f"{reason} ({count} times)" for reason, count in wrong.items()]
-    found.faults += _unfair(found.shares, pods, requests)
-    return found
+    check.faults += [f"{reason} ({count} times)" for reason, count in wrong.items()]
+    check.faults += _unfair(check.shares, pods, requests)
+    return check
 
 
 def _unfair(shares: Counter[str], pods: Collection[str], requests: int) -> Iterator[str]:
@@ -93,14 +93,14 @@ def _unfair(shares: Counter[str], pods: Collection[str], requests: int) -> Itera
             yield f"{pod} answered {shares[pod]} of {requests}"
 
 
-def host(place: str) -> str:
+def host(endpoint: str) -> str:
     """Return the address of ``address:port``."""
-    return place.rpartition(":")[0].strip("[]")
+    return endpoint.rpartition(":")[0].strip("[]")
 
 
-def as_itself(place: Namespace) -> Source:
+def as_itself(namespace: Namespace) -> Source:
     """Expect that the backend sees the client's own address."""
-    own = _addresses(place)
+    own = _addresses(namespace)
     return lambda _, peer: "" if peer in own else f"the backend saw {peer}, not the client"
 
 
@@ -110,10 +110,10 @@ def as_node(node: LabNode) -> Source:
     return lambda _, peer: "" if peer in own else f"the backend saw {peer}, no address of the node"
 
 
-def _addresses(place: Namespace) -> set[str]:
+def _addresses(namespace: Namespace) -> set[str]:
     return {
         record.get_attr("IFA_LOCAL") or record.get_attr("IFA_ADDRESS")
-        for record in place.netlink.get_addr()
+        for record in namespace.netlink.get_addr()
     }
 
 

@@ -124,7 +124,7 @@ class LabCluster:
         if self._served:
             # An agent waits for it if an API server does not have it.
             self.put(
-                "nodes", *(objects.node(each.name, each.addresses.values()) for each in self.nodes)
+                "nodes", *(objects.node(node.name, node.addresses.values()) for node in self.nodes)
             )
         return self
 

@@ -148,11 +148,11 @@ class Namespace(NetworkNamespace):
                 made.bind((anywhere, port))
                 if kind == socket.SOCK_STREAM:
                     made.listen(4096)
-        descriptors = [each.fileno() for each in listening]
+        descriptors = [listener.fileno() for listener in listening]
         words = [name or self.name, *(str(descriptor) for descriptor in descriptors)]
         process = self.popen(script("server", *words), pass_fds=descriptors)
-        for each in listening:
-            each.close()
+        for listener in listening:
+            listener.close()
         return process
 
     def load(self, kind: Kind, address: str, port: int = 8080, **spec: Any) -> Load:

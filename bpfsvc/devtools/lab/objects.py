@@ -28,8 +28,8 @@ class Host(Protocol):
 def manifest(objects: Iterable[Mapping[str, Any]]) -> str:
     """Return one YAML document for each object."""
     return "---\n".join(
-        "".join(f"{field}: {json.dumps(value)}\n" for field, value in each.items())
-        for each in objects
+        "".join(f"{field}: {json.dumps(value)}\n" for field, value in item.items())
+        for item in objects
     )
 
 
@@ -67,7 +67,7 @@ def service(
         cluster_ips = {
             "clusterIP": addresses[0],
             "clusterIPs": list(addresses),
-            "ipFamilies": [_family(each) for each in addresses],
+            "ipFamilies": [_family(address) for address in addresses],
         }
     return {
         "apiVersion": "v1",
@@ -76,12 +76,14 @@ def service(
         "spec": {
             "type": "ClusterIP",
             **cluster_ips,
-            "ports": [dict(each) for each in ports],
+            "ports": [dict(entry) for entry in ports],
             **spec,
         },
         "status": {
             "loadBalancer": {
-                "ingress": [{"ip": each} if isinstance(each, str) else each for each in ingress]
+                "ingress": [
+                    {"ip": address} if isinstance(address, str) else address for address in ingress
+                ]
             }
         },
     }
@@ -106,7 +108,7 @@ def endpoint_slice(
             name or f"{of}-1", namespace, {SERVICE_NAME: of, **(labels or {})}, annotations
         ),
         "addressType": _family(first),
-        "ports": [dict(each) for each in ports],
+        "ports": [dict(entry) for entry in ports],
         "endpoints": list(endpoints),
     }
 
@@ -159,7 +161,10 @@ def endpoints(name: str, *subsets: Sequence[str], namespace: str = "default") ->
         "kind": "Endpoints",
         "metadata": {"name": name, "namespace": namespace},
         "subsets": [
-            {"addresses": [{"ip": each} for each in group], "ports": [port(8080 + number, "http")]}
+            {
+                "addresses": [{"ip": address} for address in group],
+                "ports": [port(8080 + number, "http")],
+            }
             for number, group in enumerate(subsets)
         ],
     }
@@ -173,9 +178,9 @@ def node(
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {ZONE: zone} if zone else {}},
-        "spec": {"podCIDRs": [str(each) for each in pod_cidrs]},
+        "spec": {"podCIDRs": [str(cidr) for cidr in pod_cidrs]},
         "status": {
-            "addresses": [{"type": "InternalIP", "address": str(each)} for each in addresses]
+            "addresses": [{"type": "InternalIP", "address": str(address)} for address in addresses]
         },
     }
 
@@ -194,7 +199,7 @@ def pod(
         "kind": "Pod",
         "metadata": _metadata(name, namespace, None, annotations),
         "spec": {"nodeName": node, "containers": []},
-        "status": {"podIPs": [{"ip": each} for each in addresses]},
+        "status": {"podIPs": [{"ip": address} for address in addresses]},
     }
 
 

@@ -62,7 +62,7 @@ class Worker:
 
     spec: Spec
     board: Board
-    place: int
+    index: int
     start: float
     parent: int
     failures: Counter[str] = field(default_factory=Counter)
@@ -87,14 +87,14 @@ class Worker:
 
     def _rounds(self) -> Iterator[None]:
         """Yield once per round until it is time to end."""
-        counts, place = self.board.counts, self.place
+        counts, index = self.board.counts, self.index
         deadline = self.start + self.spec.seconds
         limit = self.spec.count or 1 << 62
         # A worker whose parent was killed must not run for ever.
         while (
             not counts[0]
             and time.monotonic() < deadline
-            and counts[place] + counts[place + 1] < limit
+            and counts[index] + counts[index + 1] < limit
             and os.getppid() == self.parent
         ):
             yield
@@ -102,12 +102,12 @@ class Worker:
                 time.sleep(self.spec.interval)
 
     def _succeed(self, since: int) -> None:
-        self.board.counts[self.place] += 1
+        self.board.counts[self.index] += 1
         took = time.perf_counter_ns() - since
         self.buckets[int(math.log2(took) * _STEPS)] += 1
 
     def _fail(self, what: str, made: socket.socket | None = None, detail: object = "") -> None:
-        self.board.counts[self.place + 1] += 1
+        self.board.counts[self.index + 1] += 1
         self.failures[what] += 1
         if len(self.examples) < _EXAMPLES:
             own = made.getsockname()[:2] if made is not None else ""
@@ -234,15 +234,15 @@ def _latency(buckets: Counter[int]) -> dict[str, float]:
     total = sum(buckets.values())
     if not total:
         return {}
-    found: dict[str, float] = {}
+    percentiles: dict[str, float] = {}
     passed = 0
     for bucket in sorted(buckets):
         passed += buckets[bucket]
         for percent in (50, 90, 99):
             if passed * 100 >= percent * total:
-                found.setdefault(str(percent), _microseconds(bucket))
-    found["max"] = _microseconds(max(buckets))
-    return found
+                percentiles.setdefault(str(percent), _microseconds(bucket))
+    percentiles["max"] = _microseconds(max(buckets))
+    return percentiles
 
 
 def _microseconds(bucket: int) -> float:

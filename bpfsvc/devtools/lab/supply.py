@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.namespace import Namespace
@@ -27,26 +27,6 @@ def mark(number: int) -> tuple[Object, Object]:
     endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
     of_it = slices("settled", [], [port(1, name)], namespace=_NAMESPACE)[0]
     return made, of_it | {"endpoints": [endpoint]}
-
-
-class Supply(Protocol):
-    """Groups of objects, each with a name."""
-
-    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Replace the objects under a name by these."""
-        ...
-
-    def drop(self, name: str) -> None:
-        """Remove the objects under a name."""
-        ...
-
-    def flags(self, node: str) -> list[str]:
-        """Return the flags with which the agent of a node reads the objects."""
-        ...
-
-    def close(self) -> None:
-        """Release what the supply holds."""
-        ...
 
 
 class Files:
@@ -94,11 +74,11 @@ class Served:
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
         """Make these the server's objects of that name."""
-        before = {_key(one): one for one in self._names.get(name, ())}
+        before = {_key(item): item for item in self._names.get(name, ())}
         self._names[name] = list(map(dict, objects))
-        for one in objects:
-            if before.pop(_key(one), None) != one:
-                self.server.put(one)
+        for item in objects:
+            if before.pop(_key(item), None) != item:
+                self.server.put(item)
         for key in before:
             self.server.delete(*key)
 
@@ -131,6 +111,6 @@ def kubeconfig(url: str) -> Object:
     }
 
 
-def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
-    metadata = one["metadata"]
-    return one["kind"], metadata.get("namespace", ""), metadata["name"]
+def _key(item: Mapping[str, Any]) -> tuple[str, str, str]:
+    metadata = item["metadata"]
+    return item["kind"], metadata.get("namespace", ""), metadata["name"]

@@ -33,9 +33,9 @@ def answer(line: socket.socket) -> bool:
     except OSError as error:
         line.send(str(error.errno).encode())
     else:
-        socket.send_fds(line, [b"+"], [each.fileno() for each in made])
-    for each in made:
-        each.close()
+        socket.send_fds(line, [b"+"], [descriptor.fileno() for descriptor in made])
+    for descriptor in made:
+        descriptor.close()
     return True
 
 

@@ -90,7 +90,7 @@ class Outcome:
 
         Upper edges of buckets that are 3 % wide. Empty where no operation was timed.
         """
-        found: dict[str, float] = {}
+        percentiles: dict[str, float] = {}
         total = sum(count for _, count in self.histogram)
         reached = 0
         left = sorted(wanted, reverse=True)
@@ -98,8 +98,8 @@ class Outcome:
             reached += count
             # Rounded first: 99.9 % of 1000 is not to be 999.0000000000001.
             while left and reached >= math.ceil(round(total * left[-1] / 100, 6)):
-                found[f"{left.pop():g}"] = edge
-        return found
+                percentiles[f"{left.pop():g}"] = edge
+        return percentiles
 
 
 class Seen(NamedTuple):
@@ -122,8 +122,8 @@ def build(directory: Path) -> Path:
 class _Process(LineProcess):
     """One running program."""
 
-    def __init__(self, program: Path, place: Namespace, *words: str) -> None:
-        super().__init__(place, f"load {' '.join(words)}", [program, *words])
+    def __init__(self, program: Path, namespace: Namespace, *words: str) -> None:
+        super().__init__(namespace, f"load {' '.join(words)}", [program, *words])
 
     def cpu(self) -> float:
         """Return the CPU seconds that the process has used so far; see ``clocks``."""
@@ -144,8 +144,8 @@ class Server(_Process):
     It listens when this returns, and ends with the place.
     """
 
-    def __init__(self, program: Path, place: Namespace, core: int, port: int) -> None:
-        super().__init__(program, place, "server", str(core), str(port))
+    def __init__(self, program: Path, namespace: Namespace, core: int, port: int) -> None:
+        super().__init__(program, namespace, "server", str(core), str(port))
         self.receive()
 
     def seen(self) -> Seen:
@@ -156,10 +156,12 @@ class Server(_Process):
 class Client(_Process):
     """A client, which does one thing at a time and ends with the place."""
 
-    def __init__(self, program: Path, place: Namespace, core: int) -> None:
-        super().__init__(program, place, "client", str(core))
+    def __init__(self, program: Path, namespace: Namespace, core: int) -> None:
+        super().__init__(program, namespace, "client", str(core))
         self._ports = {
-            CONNECT: SourcePorts(tcp_ports(place.sysctl("net.ipv4.ip_local_port_range")), REUSED),
+            CONNECT: SourcePorts(
+                tcp_ports(namespace.sysctl("net.ipv4.ip_local_port_range")), REUSED
+            ),
             QUESTIONS: SourcePorts(),
         }
 

@@ -1,49 +1,96 @@
-"""The page and the Markdown document, each made from a template beside this file.
+"""The page, the Markdown document and the CSV.
 
-``docs/benchmarks.md`` is such a document, made anew from each full run.
+Page and document are made from the templates beside this file. ``docs/benchmarks.md`` is such a
+document, made anew from each full run.
 """
 
 from __future__ import annotations
 
+import csv as sheets
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from bpfsvc.devtools.bench.aims import aims
-from bpfsvc.devtools.bench.figures import clients_text, services_text
-from bpfsvc.devtools.bench.report.losses import LEGEND, all_losses, compared
+from bpfsvc.devtools.bench.figures import Spread
 from bpfsvc.devtools.bench.report.summary import summary
-from bpfsvc.devtools.bench.report.tables import Figure, about, heading, tables
+from bpfsvc.devtools.bench.report.tables import (
+    LEGEND,
+    Figure,
+    all_losses,
+    compared,
+    losses,
+    tables,
+)
 from bpfsvc.devtools.bench.report.text import (
+    AIM_HEADS,
     COMMAND,
     JUDGED,
-    METHOD,
+    LOSS_HEADS,
     aim_row,
-    factor,
-    measured,
     remarks,
     setting,
 )
-from bpfsvc.devtools.bench.results import Results
+from bpfsvc.devtools.bench.results import Cell, Results
+
+_PERCENTILES = ("50", "90", "99", "99.9")
 
 
-def html_page(results: Results, opening: Any, plots: Sequence[Any]) -> str:
-    """Return the page as HTML, which begins with the plot ``opening``, if it is not None.
-
-    Plots have a title, a text and SVG that is put in as it is.
-    """
-    first = [opening] if opening else []
-    # matplotlib has escaped the texts
-    opened, drawings = ([(plot, Markup(plot.svg)) for plot in each] for each in (first, plots))
-    return _render("page.html", results, opening=opened, plots=drawings)
+def html_page(results: Results, plots: Sequence[Any]) -> str:
+    """Return the page as HTML. Plots have a title, a text and SVG that is put in as it is."""
+    return _render("page.html", results, plots=plots)
 
 
 def markdown(results: Results) -> str:
     """Return the whole document."""
     return _render("document.md", results).rstrip("\n") + "\n"
+
+
+def csv(results: Results) -> str:
+    """Return a line for each cell, and heads; ``values`` of the rounds are separated by spaces."""
+    written = io.StringIO()
+    heads = _line(results, Cell("", "", "", 0, "", (0.0,)))
+    sheet = sheets.DictWriter(written, [*heads], lineterminator="\n")
+    sheet.writeheader()
+    sheet.writerows(_line(results, cell) for cell in results.find())
+    return written.getvalue()
+
+
+def _line(results: Results, cell: Cell) -> dict[str, object]:
+    """Return a line of the CSV by its heads."""
+    spread = cell.spread
+    ratio = Spread.of(cell.ratios) if cell.ratios else None
+    latencies = {key: _number(cell.latency.get(key)) for key in _PERCENTILES}
+    return {
+        "suite": cell.suite,
+        "kind": cell.kind,
+        "where": cell.where,
+        "mode": cell.mode,
+        "services": cell.services,
+        "clients": cell.clients,
+        "unit": cell.unit,
+        "rounds": len(cell.values),
+        "median": _number(spread.median),
+        "quarter": _number(spread.quarter),
+        "three_quarters": _number(spread.three_quarters),
+        "low": _number(spread.low),
+        "high": _number(spread.high),
+        "reference": cell.reference,
+        "ratio": _number(ratio and ratio.median),
+        "ratio_quarter": _number(ratio and ratio.quarter),
+        "ratio_three_quarters": _number(ratio and ratio.three_quarters),
+        "cpu_us": _number(Spread.of(cell.cpu).median if cell.cpu else None),
+        **{f"latency_us_{key}": text for key, text in latencies.items()},
+        "loses_to": " ".join(loss.against for loss in losses(results, cell)),
+        "values": " ".join(map(_number, cell.values)),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _render(name: str, results: Results, **more: Any) -> str:
@@ -56,32 +103,20 @@ def _render(name: str, results: Results, **more: Any) -> str:
         keep_trailing_newline=True,
     )
     templates.filters |= {"plain": _plain, "entry": _entry}
-    found = aims(results)
+    judged = aims(results)
     return templates.get_template(name).render(
         setting=setting(results),
-        aims=[(aim, aim_row(aim)) for aim in found],
-        reached=sum(aim.reached is True for aim in found),
-        missed=sum(aim.reached is False for aim in found),
-        unmeasured=sum(aim.reached is None for aim in found),
-        losses=[
-            {
-                "what": f"{heading(loss.cell.suite)}: {about(loss.cell)}",
-                "size": services_text(loss.cell.services),
-                "clients": clients_text(loss.cell.clients),
-                "mode": loss.cell.mode,
-                "measured": f"{measured(loss.cell)} {loss.cell.unit}",
-                "against": loss.against,
-                "ratio": factor(loss.ratio),
-            }
-            for loss in all_losses(results)
-        ],
+        aim_heads=AIM_HEADS,
+        aims=[(aim.reached, aim_row(aim)) for aim in judged],
+        loss_heads=LOSS_HEADS,
+        losses=all_losses(results),
         compared=compared(results),
         judged=JUDGED,
         legend=LEGEND,
         summary=summary(results),
         tables=tables(results),
         remarks=remarks(results),
-        method=METHOD,
+        method=Path(__file__).with_name("method.md").read_text().split("\n\n"),
         command=COMMAND,
         **more,
     )
@@ -93,7 +128,7 @@ def _plain(text: str) -> str:
 
 
 def _entry(figure: Figure | None) -> str:
-    """Return an entry of a table; one that loses is bold."""
+    """Return an entry of a table; an entry that loses is bold."""
     if figure is None:
         return ""
     text = " ".join(filter(None, figure.parts))

@@ -1,40 +1,34 @@
-"""The plots of the page, of whatever the results hold: what is missing is left out."""
+"""The plots of the page: horizontal bars, a panel for each size of cluster, a bar for each mode."""
 
 from __future__ import annotations
 
-import itertools
+import io
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from bpfsvc.devtools.bench.figures import Spread, clients_text, services_text
-from bpfsvc.devtools.bench.modes import DEFAULT, DIRECT
-from bpfsvc.devtools.bench.report.drawing import (
-    SETTINGS,
-    SHORT,
-    Panels,
-    add_legend,
-    bar,
-    bars,
-    kinds,
-    line_style,
-    lines,
-    look,
-    panels_beside,
-    svg,
-)
-from bpfsvc.devtools.bench.report.summary import compared_modes, fewest_clients, outer_sizes
-from bpfsvc.devtools.bench.report.tables import TRAFFIC, about, heading
-from bpfsvc.devtools.bench.report.text import factor, short
-from bpfsvc.devtools.bench.results import FLOORS, Cell, Results, rank
+from bpfsvc.devtools.bench.modes import AGENTS, DEFAULT, DIRECT
+from bpfsvc.devtools.bench.report.summary import compared_modes, outer_sizes
+from bpfsvc.devtools.bench.report.tables import SUITES, TRAFFIC, title
+from bpfsvc.devtools.bench.report.text import digits, factor, short
+from bpfsvc.devtools.bench.results import Cell, Results, rank
 
-_PERCENTILES = ("50", "90", "99", "99.9")
-
-_Drawing = tuple[Figure, str, str]
-"""A figure, its title, and what it shows."""
+_SETTINGS: dict[Any, Any] = {
+    # The same figures give the same bytes, and text stays text.
+    "svg.hashsalt": "bpfsvc",
+    "svg.fonttype": "none",
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+}
+# People with colour blindness can tell these colours apart (after Okabe and Ito).
+_OURS, _DIRECT, _OTHER = "#009e73", "#000000", "#d55e00"
 
 
 class Plot(NamedTuple):
@@ -47,226 +41,117 @@ class Plot(NamedTuple):
 
 def plots(results: Results) -> list[Plot]:
     """Return all plots there are figures for, in the order of the page."""
-    with rc_context(SETTINGS):
-        return [
-            Plot(title, text, svg(figure, f"p{number}-"))
-            for number, (figure, title, text) in enumerate(_drawings(results))
-        ]
+    with rc_context(_SETTINGS):
+        return [*_opening(results), *_traffic(results), *_changes(results)]
 
 
-def opening(results: Results) -> Plot | None:
-    """Return the plot that a page begins with: bpfsvc as it comes, beside kube-proxy and direct."""
-    with rc_context(SETTINGS):
-        return next(
-            (Plot(title, text, svg(figure, "p-")) for figure, title, text in _opening(results)),
-            None,
-        )
-
-
-def _drawings(results: Results) -> Iterator[_Drawing]:
-    traffic = [cell for cell in results.cells if cell.values and cell.suite in TRAFFIC]
-    for cells in kinds(traffic):
-        yield from _ratios(cells)
-        # A size that does not matter has no place on an axis.
-        if sized := [cell for cell in cells if cell.services]:
-            yield from _rates(sized)
-            yield from _latencies(sized)
-        yield from _distributions(cells)
-    for suite in FLOORS:
-        yield from _costs(results, suite)
-    yield from _changes(results)
-    for suite in ("start", "memory"):
-        yield from _plain_bars(results, suite)
-
-
-def _by(cells: Sequence[Cell], field: str, text: Callable[[int], str]) -> Panels:
-    """Return a panel for each value of a field."""
-    values = sorted({getattr(cell, field) for cell in cells})
-    return [(text(each), [c for c in cells if getattr(c, field) == each]) for each in values]
-
-
-def _title(cells: Sequence[Cell]) -> str:
-    return f"{heading(cells[0].suite)}: {about(cells[0])}"
-
-
-def _fewest(cells: Sequence[Cell]) -> int:
-    return min(cell.clients for cell in cells)
-
-
-# -- what is drawn --------------------------------------------------------------------------------
-
-
-def _opening(results: Results) -> Iterator[_Drawing]:
-    """Draw connections of a pod as bars, a panel for the smallest and one for the largest size."""
-    modes = [*compared_modes(results), DIRECT]
-    panels = []
-    for size in outer_sizes(results):
-        found = (
-            fewest_clients(results, mode, size, suite="pods", kind="connect", where="pod")
-            for mode in modes
-        )
-        if cells := [cell for cell in found if cell]:
-            panels.append((services_text(size), cells))
-    if not any(cell.mode == DEFAULT for _, cells in panels for cell in cells):
+def _opening(results: Results) -> Iterator[Plot]:
+    """Draw connections of a pod: bpfsvc as it comes, kube-proxy, and direct."""
+    modes, sizes = [*compared_modes(results), DIRECT], outer_sizes(results)
+    wanted = {"suite": "pods", "kind": "connect", "where": "pod"}
+    measured = (
+        results.fewest_clients(mode=mode, services=size, **wanted)
+        for size in sizes
+        for mode in modes
+    )
+    cells = [cell for cell in measured if cell]
+    if not any(cell.mode == DEFAULT for cell in cells):
         return
-    figure, axes = panels_beside(len(panels), width=6.5, height=1.1 + 0.42 * len(modes))
-    most = max(cell.spread.three_quarters for _, cells in panels for cell in cells)
-    for panel, (title, cells) in zip(axes, panels, strict=True):
-        for cell in cells:
-            place = -modes.index(cell.mode)
-            bar(panel, place, cell, None, _against_direct(cell))
-        panel.set_yticks([-at for at in range(len(modes))], modes)
-        panel.grid(visible=False, axis="y")
-        panel.set_xlim(0, most * 1.45)  # room for what is written behind the bars
-        panel.xaxis.set_major_formatter(SHORT)
-        panel.set_xlabel("connections a second")
-        panel.set_title(title)
-    clients = clients_text(panels[0][1][0].clients)
-    yield (
-        figure,
+
+    def text(cell: Cell) -> str:
+        ratio = "" if cell.ratio is None else f"  ({factor(cell.ratio)} of direct)"
+        return f"{short(cell.median)}{ratio}"
+
+    yield Plot(
         "New connections from a pod to a Service: bpfsvc as it comes, kube-proxy, and direct",
-        f"Connect, request, close, with {clients}. Behind each bar: its rate, and how much of "
-        "direct's that is; more is better.",
+        f"Connect, request, close, with {clients_text(cells[0].clients)}. Behind each bar: its "
+        "rate, and how much of direct's rate that is; more is better.",
+        _bars(cells, lambda cell: cell.spread, text, "connections a second", "p-"),
     )
 
 
-def _against_direct(cell: Cell) -> str:
-    ratio = "" if cell.ratio is None else f"  ({factor(cell.ratio)} of direct)"
-    return f"{short(cell.median)}{ratio}"
+def _traffic(results: Results) -> Iterator[Plot]:
+    """Draw ratios to the reference for each kind of traffic, with the fewest clients."""
+    cells = [cell for cell in results.find() if cell.suite in TRAFFIC and cell.ratios]
+    for number, name in enumerate(dict.fromkeys(map(title, cells))):
+        alike = [cell for cell in cells if title(cell) == name]
+        fewest = min(cell.clients for cell in alike)
+        alike = [cell for cell in alike if cell.clients == fewest]
+        reference = alike[0].reference
+        svg = _bars(
+            alike,
+            lambda cell: Spread.of(cell.ratios),
+            lambda cell: f"{factor(cell.ratio or 0)}  ({short(cell.median)})",
+            f"ratio to {reference}",
+            f"t{number}-",
+            line=1.0,
+        )
+        about = (
+            f"{clients_text(fewest)}. Medians of the ratios of rounds, with quartiles, and rates: "
+            f"{alike[0].unit}; right of the line is faster."
+        )
+        yield Plot(f"{name}: against {reference}", about, svg)
 
 
-def _ratios(cells: Sequence[Cell]) -> Iterator[_Drawing]:
-    """Draw the ratios to the reference as dots with the quartiles, a panel for each size."""
-    fewest = _fewest(cells)
-    judged = [
-        cell
-        for cell in cells
-        if cell.ratios and cell.clients == fewest and cell.mode != cell.reference
-    ]
-    if not judged:
-        return
-    modes = sorted({cell.mode for cell in judged}, key=rank)[::-1]
-    panels = _by(judged, "services", services_text)
-    figure, axes = panels_beside(len(panels), height=1.1 + 0.27 * len(modes), across=4)
-    for panel, (title, alike) in zip(axes, panels, strict=True):
-        panel.axvline(1, color="#000000", linewidth=1)
-        for cell in alike:
-            colour, mark, _ = look(cell.mode)
-            spread, at = Spread.of(cell.ratios), modes.index(cell.mode)
-            panel.hlines(at, spread.quarter, spread.three_quarters, color=colour, linewidth=3)
-            panel.plot([spread.median], [at], mark, color=colour, markersize=7)
-        panel.set_yticks(range(len(modes)), modes)
-        panel.set_ylim(-0.6, len(modes) - 0.4)
-        panel.set_title(title)
-        panel.set_xlabel(f"ratio to {judged[0].reference}")
-    yield (
-        figure,
-        f"{_title(cells)}: against {judged[0].reference}",
-        f"{clients_text(fewest)}. Dots are medians of the ratios of rounds, bars their "
-        "quartiles; right of the line is faster. Each panel has a scale of its own.",
-    )
-
-
-def _rates(cells: Sequence[Cell]) -> Iterator[_Drawing]:
-    panels = _by(cells, "clients", clients_text)
-    yield (
-        lines(panels, lambda cell, _: cell.spread, cells[0].unit),
-        f"{_title(cells)}: rate",
-        "Medians of the rounds with their quartiles; more is better.",
-    )
-    if counted := [cell for cell in cells if cell.cpu]:
-        panels = _by(counted, "clients", clients_text)
-        yield (
-            lines(panels, lambda cell, _: Spread.of(cell.cpu), "CPU µs an operation"),
-            f"{_title(cells)}: CPU time",
-            "CPU time of an operation, medians with quartiles; less is better.",
+def _changes(results: Results) -> Iterator[Plot]:
+    if cells := results.find(suite="change"):
+        yield Plot(
+            SUITES["change"],
+            "From the change of an EndpointSlice to packets that go to the new backend: medians "
+            "with quartiles, and what 99 of 100 take at most; less is better.",
+            _bars(
+                cells,
+                lambda cell: cell.spread,
+                lambda cell: f"{digits(cell.median)}  ({digits(cell.tail(99))})",
+                cells[0].unit,
+                "c-",
+            ),
         )
 
 
-def _latencies(cells: Sequence[Cell]) -> Iterator[_Drawing]:
-    """Draw percentiles over the number of Services, at the fewest clients."""
-    fewest = _fewest(cells)
-    panels = [
-        (percent, [cell for cell in cells if cell.clients == fewest and percent in cell.latency])
-        for percent in _PERCENTILES
-    ]
-    if panels := [(percent, alike) for percent, alike in panels if alike]:
-        figure = lines(
-            [(f"{percent} % take no longer", alike) for percent, alike in panels],
-            lambda cell, at: Spread.of([cell.latency[panels[at][0]]]),
-            "µs",
-            across=4,
-        )
-        text = f"{clients_text(fewest)}; less is better."
-        yield figure, f"{_title(cells)}: latency", text
+def _bars(
+    cells: Sequence[Cell],
+    value: Callable[[Cell], Spread],
+    text: Callable[[Cell], str],
+    unit: str,
+    prefix: str,
+    line: float | None = None,
+) -> str:
+    """Return the SVG; ``prefix`` makes its names unique on a page, ``line``: where to draw one."""
+
+    def name(cell: Cell) -> str:
+        return f"{cell.mode} ({cell.where})" if cell.suite == "change" else cell.mode
+
+    names = sorted({name(cell) for cell in cells}, key=rank)
+    sizes = sorted({cell.services for cell in cells})
+    height = 0.9 + 0.3 * len(names)
+    figure = Figure(figsize=(4.8 * len(sizes) + 1.5, height), layout="constrained")
+    panels = figure.subplots(1, len(sizes), squeeze=False, sharey=True).flat
+    for panel, size in zip(panels, sizes, strict=True):
+        shown = [cell for cell in cells if cell.services == size]
+        for cell in shown:
+            spread, row = value(cell), -names.index(name(cell))
+            colour = _OURS if cell.mode in AGENTS else _DIRECT if cell.mode == DIRECT else _OTHER
+            panel.barh(row, spread.median, color=colour, height=0.7)
+            panel.hlines(row, spread.quarter, spread.three_quarters, color="#888888")
+            end = max(spread.median, spread.three_quarters)
+            panel.annotate(
+                text(cell), (end, row), xytext=(4, 0), textcoords="offset points", va="center"
+            )
+        # Room for what is written behind the bars.
+        panel.set_xlim(0, 1.6 * max(value(cell).three_quarters for cell in shown))
+        panel.set_yticks([-row for row in range(len(names))], names)
+        panel.set_title(services_text(size))
+        panel.set_xlabel(unit)
+        if line is not None:
+            panel.axvline(line, color="#000000", linewidth=1)
+    return _svg(figure, prefix)
 
 
-def _distributions(cells: Sequence[Cell]) -> Iterator[_Drawing]:
-    """Draw how many operations take how long, at the smallest and the largest size."""
-    fewest = _fewest(cells)
-    timed = [cell for cell in cells if cell.histogram and cell.clients == fewest]
-    if not timed:
-        return
-    panels = _by(timed, "services", services_text)
-    panels = [panels[0], panels[-1]] if len(panels) > 1 else panels
-    figure, axes = panels_beside(len(panels))
-    for panel, (title, alike) in zip(axes, panels, strict=True):
-        for cell in sorted(alike, key=lambda cell: rank(cell.mode)):
-            counts = list(itertools.accumulate(count for _, count in cell.histogram))
-            edges = [edge for edge, _ in cell.histogram]
-            parts = [count / counts[-1] for count in counts]
-            style = line_style(cell.mode) | {"marker": ""}
-            panel.plot(edges, parts, drawstyle="steps-post", label=cell.mode, **style)
-        panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.xaxis.set_major_formatter(SHORT)
-        panel.xaxis.set_minor_formatter(NullFormatter())
-        panel.set_ylim(0, 1.02)
-        panel.set_xlabel("µs")
-        panel.set_ylabel("part of operations")
-        panel.set_title(title)
-    add_legend(figure, axes)
-    yield (
-        figure,
-        f"{_title(cells)}: distribution of latency",
-        f"{clients_text(fewest)}. Part of operations that took no longer; left is better.",
-    )
-
-
-def _changes(results: Results) -> Iterator[_Drawing]:
-    """Draw half and 99 of 100 changes over the number of Services, both logarithmic."""
-    cells = [cell for cell in results.find(suite="change") if cell.values and cell.services]
-    if cells:
-        panels = [(f"{percent} % take no longer", cells) for percent in (50, 99)]
-        figure = lines(
-            panels, lambda cell, at: Spread.of([cell.tail((50, 99)[at])]), cells[0].unit, log=True
-        )
-        text = "From the change of an EndpointSlice to packets that go to the new backend"
-        yield figure, heading("change"), f"{text}; less is better."
-
-
-def _costs(results: Results, suite: str) -> Iterator[_Drawing]:
-    """Draw costs as bars, with a line where doing nothing is."""
-    cells = [cell for cell in results.find(suite=suite) if cell.values]
-    if not cells:
-        return
-    largest, floor = max(cell.services for cell in cells), FLOORS[suite]
-    shown = [cell for cell in cells if cell.services in (largest, 0) and cell.mode != floor]
-    if not shown:
-        return
-    size = f", {services_text(largest)}" if largest else ""
-    yield (
-        bars(shown, lambda cell: results.beside(cell, floor)),
-        f"{heading(suite)}{size}",
-        f"Medians with quartiles; black strokes are {floor}; less is better.",
-    )
-
-
-def _plain_bars(results: Results, suite: str) -> Iterator[_Drawing]:
-    cells = [cell for cell in results.find(suite=suite) if cell.values]
-    for unit, size in sorted({(cell.unit, cell.services) for cell in cells}):
-        yield (
-            bars([cell for cell in cells if (cell.unit, cell.services) == (unit, size)]),
-            f"{heading(suite)}, {services_text(size)}",
-            "Medians with quartiles; less is better.",
-        )
+def _svg(figure: Figure, prefix: str) -> str:
+    written = io.StringIO()
+    figure.savefig(written, format="svg", metadata={"Date": None})
+    svg = written.getvalue()
+    body = re.sub(r"\s*<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    body = re.sub(r' xmlns(:\w+)?="[^"]*"', "", body, count=2)
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", body)

@@ -1,19 +1,18 @@
-"""What matters to an operator, in ten lines: bpfsvc as it comes beside kube-proxy.
+"""What matters to an operator, in ten rows: bpfsvc as it comes beside kube-proxy.
 
 Each entry is a ratio to ``direct`` at the smallest and at the largest size of cluster, or a figure
-with its unit. What was not measured is left out.
+with its unit. A figure that was not measured is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from bpfsvc.devtools.bench.figures import Spread, services_text
 from bpfsvc.devtools.bench.modes import DEFAULT, DIRECT, KUBE_PROXIES, NO_SERVICE
-from bpfsvc.devtools.bench.report.tables import Figure, Line, Table
+from bpfsvc.devtools.bench.report.tables import Figure, Row, Table
 from bpfsvc.devtools.bench.report.text import digits, factor
-from bpfsvc.devtools.bench.results import Cell, Results
+from bpfsvc.devtools.bench.results import Results, ratios
 
 _SUITES = ("pods", "edge", "change")
 _BESIDE = ("kube-proxy-nftables", "kube-proxy-iptables")
@@ -21,11 +20,14 @@ _BESIDE = ("kube-proxy-nftables", "kube-proxy-iptables")
 
 def compared_modes(results: Results) -> list[str]:
     """Return default and kube-proxy's modes: the real ones, or their recorded rules."""
-    found = []
+    modes = []
     for mode in (DEFAULT, *_BESIDE):
-        layout = KUBE_PROXIES.get(mode, mode)
-        found += [each for each in (mode, layout) if results.one(suite="pods", mode=each)][:1]
-    return found
+        names = (mode, KUBE_PROXIES.get(mode, mode))
+        measured = [
+            name for name in names if any(results.find(suite=suite, mode=name) for suite in _SUITES)
+        ]
+        modes += measured[:1]
+    return modes
 
 
 def outer_sizes(results: Results) -> list[int]:
@@ -34,44 +36,36 @@ def outer_sizes(results: Results) -> list[int]:
     return sorted({min(sizes), max(sizes)}) if sizes else []
 
 
-def fewest_clients(results: Results, mode: str, services: int, **wanted: str) -> Cell | None:
-    """Return what a mode did with the fewest clients measured."""
-    cells = [cell for cell in results.find(mode=mode, services=services, **wanted) if cell.values]
-    return min(cells, key=lambda cell: cell.clients, default=None)
-
-
 def summary(results: Results) -> Table | None:
-    """Return the ten lines as a table; None if nothing of bpfsvc as it comes was measured."""
+    """Return the ten rows as a table; None if nothing of bpfsvc as it comes was measured."""
     modes, sizes = compared_modes(results), outer_sizes(results)
-    lines = []
-    for matter in _MATTERS:
-        rows = [[matter.text(results, mode, size) for size in sizes] for mode in modes]
-        if any(any(row) for row in rows):
-            figures = tuple(_figure(row) for row in rows)
-            lines.append(Line("", matter.name, figures))
-    if not lines or DEFAULT not in modes:
+    rows = []
+    for name, text in _ROWS.items():
+        entries = [tuple(text(results, mode, size) for size in sizes) for mode in modes]
+        if any(map(any, entries)):
+            figures = (
+                Figure(tuple(part or "-" for part in entry)) if any(entry) else None
+                for entry in entries
+            )
+            rows.append(Row("", name, tuple(figures)))
+    if not rows or DEFAULT not in modes:
         return None
     at = " and at ".join(map(services_text, sizes))
     parts = f"at {at}; medians, ratios to direct where there is no unit"
-    return Table("What matters", parts, tuple(modes), tuple(lines), "")
+    return Table("What matters", parts, tuple(modes), tuple(rows))
 
 
-def _figure(row: Sequence[str]) -> Figure | None:
-    return Figure(tuple(each or "-" for each in row)) if any(row) else None
+_Text = Callable[[Results, str, int], str]
+"""Makes the entry of a mode at a size; empty if there is no figure."""
 
 
-class _Matter(NamedTuple):
-    """One line: ``text`` makes the entry of a mode at a size, empty if there is none."""
-
-    name: str
-    text: Callable[[Results, str, int], str]
-
-
-def _rate(kind: str, where: str) -> Callable[[Results, str, int], str]:
+def _rate(kind: str, where: str) -> _Text:
     suite = "edge" if where in ("remote", "local") else "pods"
 
     def text(results: Results, mode: str, services: int) -> str:
-        cell = fewest_clients(results, mode, services, suite=suite, kind=kind, where=where)
+        cell = results.fewest_clients(
+            suite=suite, kind=kind, where=where, mode=mode, services=services
+        )
         return factor(cell.ratio) if cell and cell.ratio is not None else ""
 
     return text
@@ -82,35 +76,28 @@ def _no_service(results: Results, mode: str, services: int) -> str:
 
 
 def _cpu(results: Results, mode: str, services: int) -> str:
-    cell = fewest_clients(results, mode, services, suite="pods", kind="connect", where="pod")
+    wanted = {"suite": "pods", "kind": "connect", "where": "pod", "mode": mode}
+    cell = results.fewest_clients(services=services, **wanted)
     direct = results.beside(cell, DIRECT) if cell else None
-    if not cell or not direct or not (cell.cpu and direct.cpu):
-        return ""
-    pairs = zip(cell.cpu, direct.cpu, strict=False)
-    return factor(Spread.of([ours / theirs for ours, theirs in pairs]).median)
+    rounds = ratios(cell, direct, cpu=True) if cell and direct else ()
+    return factor(Spread.of(rounds).median) if rounds else ""
 
 
 def _change(results: Results, mode: str, services: int) -> str:
-    wanted = {"where": "API"} if mode == DEFAULT else {"where": "tool"}
-    mode = KUBE_PROXIES.get(mode, mode)
-    cell = fewest_clients(results, mode, services, suite="change", kind="change", **wanted)
+    """Return the time from the API event; of kube-proxy only where the real one was measured."""
+    cell = results.first(suite="change", where="API", mode=mode, services=services)
     return f"{digits(cell.tail(99))} ms" if cell else ""
 
 
-def _matters() -> Iterator[_Matter]:
-    for name, kind, where in (
-        ("connections from a pod", "connect", "pod"),
-        ("connections from a process of the node", "connect", "node"),
-        ("requests on one connection", "request", "pod"),
-        ("one direction at full rate", "bulk", "pod"),
-        ("UDP question and answer, a socket each", "questions", "pod"),
-        ("connections to a NodePort, backend elsewhere", "connect", "remote"),
-        ("connections to a NodePort, backend on that node", "connect", "local"),
-    ):
-        yield _Matter(name, _rate(kind, where))
-    yield _Matter("connections to no Service, agent there", _no_service)
-    yield _Matter("CPU time of a connection (less is better)", _cpu)
-    yield _Matter("a change until packets follow, 99 of 100", _change)
-
-
-_MATTERS = (*_matters(),)
+_ROWS: dict[str, _Text] = {
+    "connections from a pod": _rate("connect", "pod"),
+    "connections from a process of the node": _rate("connect", "node"),
+    "requests on one connection": _rate("request", "pod"),
+    "one direction at full rate": _rate("bulk", "pod"),
+    "UDP question and answer, a socket each": _rate("questions", "pod"),
+    "connections to a NodePort, backend elsewhere": _rate("connect", "remote"),
+    "connections to a NodePort, backend on that node": _rate("connect", "local"),
+    "connections to no Service, agent there": _no_service,
+    "CPU time of a connection (less is better)": _cpu,
+    "a change until packets follow, 99 of 100": _change,
+}

@@ -1,38 +1,32 @@
-"""The figures as tables, the same for terminal, page and documentation.
+"""The figures as tables, the same for terminal, page and documentation; and where bpfsvc loses.
 
 One table for each kind of traffic and place: a row for each mode, a column for each size of
-cluster, a group of rows for each number of clients. What is not traffic has one table a suite.
+cluster, a group of rows for each number of clients. Every suite without traffic has one table for
+each unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from bpfsvc.devtools.bench.figures import Spread, clients_text, services_text
 from bpfsvc.devtools.bench.load.tool import FLOWS
-from bpfsvc.devtools.bench.modes import AGENTS, KUBE_PROXIES
-from bpfsvc.devtools.bench.report.losses import losses
-from bpfsvc.devtools.bench.report.text import digits, factor, measured, signed, span
-from bpfsvc.devtools.bench.results import FLOORS, Cell, Results, rank
+from bpfsvc.devtools.bench.modes import AGENTS, BASELINES, KUBE_PROXIES, OURS
+from bpfsvc.devtools.bench.report.text import digits, factor, measured, span
+from bpfsvc.devtools.bench.results import Cell, Results, rank, ratios
 
 SUITES = {
     "pods": "To a backend on the other node",
     "edge": "From outside to a NodePort",
     "agents": "CPU time of agents for an operation, a part of that above",
-    "frames": "CPU time of a packet from outside to a NodePort",
-    "programs": "Cost of a program for a packet",
     "change": "From a change to changed packets",
     "start": "Start",
     "memory": "Memory",
-    "churn": "While endpoints change all the time",
-    "flood": "While first packets come in a flood",
 }
 """The titles of the suites, in the order of every report."""
 TRAFFIC = ("pods", "edge")
-"""The suites whose cells are rates of several clients, against a reference."""
-_AGENTS = "agents"
+"""The suites with cells that are rates of several clients, against a reference."""
 _OPERATIONS = {
     "connect": "connect, request, close",
     "request": "requests on one connection",
@@ -46,6 +40,12 @@ _PLACES = {
     "remote": "backend on another node",
     "local": "backend on the node asked",
 }
+_TO_REFERENCE, _TO_BASELINE = "-", "!"
+LEGEND = (
+    f"{_TO_REFERENCE} slower than the reference, {_TO_BASELINE} worse than the best baseline "
+    "(medians of the ratios of rounds)"
+)
+"""The meaning of the signs."""
 
 
 class Figure(NamedTuple):
@@ -55,7 +55,7 @@ class Figure(NamedTuple):
     signs: str = ""
 
 
-class Line(NamedTuple):
+class Row(NamedTuple):
     """One row: the group it belongs to, its name, and an entry for each column or None."""
 
     group: str
@@ -63,60 +63,123 @@ class Line(NamedTuple):
     figures: tuple[Figure | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Figures under one title. ``parts``: what the parts of an entry are; ``first``: of lines."""
+class Table(NamedTuple):
+    """Figures under one title. ``parts``: the meaning of the parts of an entry."""
 
     title: str
     parts: str
     heads: tuple[str, ...]
-    lines: tuple[Line, ...]
-    first: str = "mode"
+    rows: tuple[Row, ...]
+
+
+class Loss(NamedTuple):
+    """A cell of bpfsvc that is worse than another mode's cell, by the median ratio of rounds."""
+
+    cell: Cell
+    sign: str
+    against: str
+    ratio: float
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Where, at which size, with how many clients, mode, figure, against what, ratio."""
+        cell = self.cell
+        return (
+            title(cell),
+            services_text(cell.services),
+            clients_text(cell.clients),
+            cell.mode,
+            f"{measured(cell)} {cell.unit}",
+            self.against,
+            factor(self.ratio),
+        )
 
 
 def tables(results: Results) -> list[Table]:
     """Return all tables that have figures, suites without a title last."""
-    found: list[Table] = []
-    measured_suites = {cell.suite for cell in results.cells if cell.values}
-    unknown = sorted(measured_suites - SUITES.keys())
-    for suite in (*(one for one in SUITES if one in measured_suites), *unknown):
-        cells = [cell for cell in results.find(suite=suite) if cell.values]
-        if suite not in TRAFFIC:
-            found += _others(results, cells)
-            continue
-        for kind, where in dict.fromkeys((cell.kind, cell.where) for cell in cells):
-            alike = [cell for cell in cells if (cell.kind, cell.where) == (kind, where)]
-            found += _traffic(results, alike)
-    return found
+    made: list[Table] = []
+    suites = {cell.suite for cell in results.find()}
+    for suite in sorted(suites, key=lambda suite: ([*SUITES, suite].index(suite), suite)):
+        groups: dict[tuple[str, str], list[Cell]] = {}
+        for cell in results.find(suite=suite):
+            key = (cell.kind, cell.where) if suite in TRAFFIC else (cell.unit, "")
+            groups.setdefault(key, []).append(cell)
+        for cells in groups.values():
+            made += _traffic(results, cells) if suite in TRAFFIC else [_other(results, cells)]
+    return made
 
 
-def about(cell: Cell) -> str:
-    """Return the kind of traffic, and from or to where."""
-    traffic = cell.suite in (*TRAFFIC, _AGENTS)
-    kind = _OPERATIONS.get(cell.kind, cell.kind) if traffic else cell.kind
-    named = traffic or cell.suite == "frames"
-    where = _PLACES.get(cell.where, cell.where) if named else cell.where
-    if cell.suite == _AGENTS and cell.where in ("remote", "local"):
+def title(cell: Cell) -> str:
+    """Return the suite of a cell, the kind of traffic, and from or to where."""
+    return f"{SUITES.get(cell.suite, cell.suite)}: {_about(cell)}"
+
+
+def all_losses(results: Results) -> list[Loss]:
+    """Return the losses of all cells, the worst first."""
+    lost = [loss for cell in results.cells for loss in losses(results, cell)]
+    return sorted(lost, key=lambda loss: min(loss.ratio, 1 / loss.ratio) if loss.ratio else 0)
+
+
+def compared(results: Results) -> bool:
+    """Return True if anything was compared; if not, "no loss" means nothing."""
+    return any(_comparisons(results, cell) for cell in results.cells)
+
+
+def losses(results: Results, cell: Cell) -> list[Loss]:
+    """Return the losses of a cell: none if it is not of bpfsvc, at most one of each sign."""
+    return [
+        loss
+        for loss in _comparisons(results, cell)
+        if (loss.ratio < 1 if cell.more_is_better else loss.ratio > 1)
+    ]
+
+
+def _comparisons(results: Results, cell: Cell) -> list[Loss]:
+    """Return what would be the losses of a cell if it were worse.
+
+    Only rates have a reference to lose to. The best baseline is the baseline that this cell is
+    worst against. Traffic to no Service has no baseline.
+    """
+    if cell.mode not in AGENTS or not cell.values:
+        return []
+    made = []
+    if cell.ratio is not None and cell.more_is_better:
+        made.append(Loss(cell, _TO_REFERENCE, cell.reference, cell.ratio))
+    against = [
+        (ratio, mode)
+        for mode in sorted(BASELINES if cell.mode in OURS else ())
+        if (ratio := _ratio(results, cell, mode)) is not None
+    ]
+    if against:
+        ratio, mode = min(against) if cell.more_is_better else max(against)
+        made.append(Loss(cell, _TO_BASELINE, mode, ratio))
+    return made
+
+
+def _ratio(results: Results, cell: Cell, mode: str) -> float | None:
+    """Compare with a mode; changes have no rounds, and several origins (API, files)."""
+    if cell.suite == "change":
+        other = results.first(suite="change", services=cell.services, mode=mode)
+        return cell.median / other.median if other and other.median else None
+    beside = results.beside(cell, mode)
+    rounds = ratios(cell, beside) if beside else ()
+    return Spread.of(rounds).median if rounds else None
+
+
+def _about(cell: Cell) -> str:
+    if cell.suite not in (*TRAFFIC, "agents"):
+        return ", ".join(filter(None, (cell.kind, cell.where)))
+    where = _PLACES.get(cell.where, cell.where)
+    if cell.suite == "agents" and cell.where in ("remote", "local"):
         where = f"from outside, {where}"
-    return ", ".join(filter(None, (kind, where)))
+    return f"{_OPERATIONS.get(cell.kind, cell.kind)}, {where}"
 
 
-def name(cell: Cell) -> str:
-    """Return the name of a line: its mode, and by what it hears of changes."""
-    return f"{cell.mode} ({cell.where})" if cell.suite == "change" and cell.where else cell.mode
-
-
-def heading(suite: str) -> str:
-    """Return the title of a suite."""
-    return SUITES.get(suite, suite)
-
-
-def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
-    title = f"{heading(cells[0].suite)}: {about(cells[0])}"
+def _traffic(results: Results, cells: Sequence[Cell]) -> Iterator[Table]:
     reference = next((cell.reference for cell in cells if cell.reference), "")
     against = f", ratio to {reference}" if reference else ""
     yield _table(
-        title,
+        title(cells[0]),
         f"{cells[0].unit}{against}, ± half the distance of its quartiles",
         cells,
         lambda cell: clients_text(cell.clients),
@@ -124,7 +187,7 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
     )
     if any(cell.cpu or cell.latency for cell in cells):
         yield _table(
-            f"{title}: cost and latency",
+            f"{title(cells[0])}: cost and latency",
             f"CPU µs an operation{_without_agents(results, cells)}; "
             "latency in µs: 50 % and 99 % of operations took no longer",
             cells,
@@ -134,48 +197,34 @@ def _traffic(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
 
 
 def _without_agents(results: Results, cells: Sequence[Cell]) -> str:
-    """Return a remark if agents have work with such operations and it was not measured."""
+    """Return a remark if agents have work with such operations that was not measured."""
     kind, where = cells[0].kind, cells[0].where
     worked = kind in FLOWS and any(cell.mode in (*AGENTS, *KUBE_PROXIES) for cell in cells)
-    if not worked or results.find(suite=_AGENTS, kind=kind, where=where):
-        return ""
-    return " without agents'"
+    measured = results.find(suite="agents", kind=kind, where=where)
+    return " without agents'" if worked and not measured else ""
 
 
-def _others(results: Results, cells: Sequence[Cell]) -> Iterable[Table]:
-    for unit in dict.fromkeys(cell.unit for cell in cells):
-        alike = [cell for cell in cells if cell.unit == unit]
-        suite = alike[0].suite
-        parts = f"{unit}: median, ± half the distance of the quartiles"
-        if suite == "change":
-            parts = f"{unit}: median, and what 99 of 100 take at most"
-        elif suite == _AGENTS:
-            parts = f"{unit} on other cores, for checking connections"
-        elif suite in FLOORS:
-            parts = f"{unit}: median, what it is above {FLOORS[suite]}, ± as in other tables"
-        yield _table(
-            heading(suite),
-            parts,
-            alike,
-            about if suite != "change" else lambda _: "",
-            lambda cell: Figure(_cost_of(results, cell), _signs(results, cell)),
-        )
+def _other(results: Results, cells: Sequence[Cell]) -> Table:
+    suite, unit = cells[0].suite, cells[0].unit
+    parts = f"{unit}: median, ± half the distance of the quartiles"
+    if suite == "change":
+        parts = f"{unit}: median, and what 99 of 100 take at most"
+    elif suite == "agents":
+        parts = f"{unit} on other cores, for checking connections"
+    return _table(
+        SUITES.get(suite, suite),
+        parts,
+        cells,
+        _about if suite != "change" else lambda _: "",
+        lambda cell: Figure(
+            (measured(cell), digits(cell.tail(99)) if suite == "change" else span(cell.values)),
+            _signs(results, cell),
+        ),
+    )
 
 
 def _signs(results: Results, cell: Cell) -> str:
     return "".join(loss.sign for loss in losses(results, cell))
-
-
-def _cost_of(results: Results, cell: Cell) -> tuple[str, ...]:
-    if cell.suite == "change":
-        return (measured(cell), digits(cell.tail(99)))
-    if cell.suite not in FLOORS:
-        return (measured(cell), span(cell.values))
-    floor = results.beside(cell, FLOORS[cell.suite])
-    if floor is None or floor is cell:
-        return (measured(cell), "", span(cell.values))
-    above = [ours - least for ours, least in zip(cell.values, floor.values, strict=False)]
-    return (measured(cell), signed(Spread.of(above).median), span(cell.values))
 
 
 def _rate(cell: Cell) -> tuple[str, ...]:
@@ -187,24 +236,25 @@ def _rate(cell: Cell) -> tuple[str, ...]:
 
 def _cost(cell: Cell) -> tuple[str, ...]:
     cpu = digits(Spread.of(cell.cpu).median) if cell.cpu else ""
-    latency = (cell.latency.get(key) for key in ("50", "99"))
-    return (cpu, *("" if each is None else digits(each) for each in latency))
+    latencies = (cell.latency.get(key) for key in ("50", "99"))
+    return (cpu, *("" if latency is None else digits(latency) for latency in latencies))
 
 
 def _table(
-    title: str,
+    heading: str,
     parts: str,
     cells: Sequence[Cell],
     grouping: Callable[[Cell], str],
     figure: Callable[[Cell], Figure],
 ) -> Table:
     sizes = sorted({cell.services for cell in cells})
-    places: dict[tuple[str, str], dict[int, Figure]] = {}
+    figures: dict[tuple[str, str], dict[int, Figure]] = {}
     for cell in sorted(cells, key=lambda cell: cell.clients):
-        places.setdefault((grouping(cell), name(cell)), {})[cell.services] = figure(cell)
-    groups = list(dict.fromkeys(group for group, _ in places))
-    ordered = sorted(places, key=lambda place: (groups.index(place[0]), rank(place[1])))
-    lines = tuple(
-        Line(*place, tuple(places[place].get(size) for size in sizes)) for place in ordered
-    )
-    return Table(title, parts, tuple(map(services_text, sizes)), lines)
+        # A change has several origins in one table.
+        origin = f" ({cell.where})" if cell.suite == "change" and cell.where else ""
+        key = (grouping(cell), f"{cell.mode}{origin}")
+        figures.setdefault(key, {})[cell.services] = figure(cell)
+    groups = list(dict.fromkeys(group for group, _ in figures))
+    ordered = sorted(figures, key=lambda key: (groups.index(key[0]), rank(key[1])))
+    rows = (Row(*key, tuple(figures[key].get(size) for size in sizes)) for key in ordered)
+    return Table(heading, parts, tuple(map(services_text, sizes)), tuple(rows))

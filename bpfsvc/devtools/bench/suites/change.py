@@ -2,13 +2,15 @@
 
 An API server accepts the change, or a file is replaced. Then a client that asks from ever new
 source ports waits for the first answer of the new backend. So the time includes the notification,
-the agent's work, and half a round trip. The changes come at uneven intervals, or they would fall in
-step with the clocks of the agent.
+the work of the agent or of the real kube-proxy, and half a round trip. The pauses between changes
+are uneven; otherwise changes would fall in step with the clocks of the agent.
 
-For baselines the time begins when the tool is started that replaces their rules. It includes that
-start, as kube-proxy's own time does (which changes ipvs without a tool, though); a note says how
-long the start takes. It includes nothing of what kube-proxy does before, so that the real time is
-longer.
+kube-proxy may wait up to a second after it has written its rules (``minSyncPeriod``) before it
+writes them again. The pauses before its changes are longer than that second, so that the second is
+in no figure: every change finds kube-proxy idle.
+
+Recorded rules have no figure here: a tool that replaces rules is only a part of the work that
+kube-proxy does between the change and the packets.
 """
 
 from __future__ import annotations
@@ -17,75 +19,76 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 
-from bpfsvc.devtools.bench import baselines
 from bpfsvc.devtools.bench.figures import Origin, services_text
-from bpfsvc.devtools.bench.modes import DEFAULT, OURS
+from bpfsvc.devtools.bench.modes import DEFAULT, KUBE_PROXIES, OURS
 from bpfsvc.devtools.bench.results import Cell
 from bpfsvc.devtools.bench.steps import Context, Report, Step
 from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
 from bpfsvc.devtools.bench.testbeds.agents import CACHE
-from bpfsvc.devtools.bench.testbeds.change import (
-    AgentChangeTestbed,
-    BaselineChangeTestbed,
-    ChangeTestbed,
-)
+from bpfsvc.devtools.bench.testbeds.change import ChangeTestbed
 
 ORIGINS: tuple[Origin, ...] = ("API", "json")
-_PAUSES = (0.02, 0.12)  # seconds between two changes
-_WAIT = 0.02  # about, until a change is seen
-_BASELINE_WAIT = 1.2e-4  # the same, for each Service
+_PAUSES = (0.02, 0.12)
+_KUBE_PROXY_PAUSES = (1.2, 2.2)
+"""Seconds between two changes, at least and at most."""
+_WAIT = 0.02
+_KUBE_PROXY_WAIT = (0.1, 4e-4)
+"""Seconds, about, until packets follow; of kube-proxy also the seconds for each Service."""
 
 
 def steps(context: Context) -> Iterator[Step]:
-    """Return the steps for all sizes of cluster: an agent by each origin, and each baseline.
+    """Return the steps for all sizes of cluster: an agent by each origin, and each kube-proxy.
 
-    Agents are those of ``default``: the mode of clients' packets makes no difference to them.
+    Agents are those of ``default``: the modes of bpfsvc follow a change in the same way.
     """
-    scale, pause = context.scale, statistics.mean(_PAUSES)
+    scale = context.scale
     for services in scale.services:
         about = f"change: {services_text(services)}"
         if not OURS.isdisjoint(context.modes):
-            for origin in (one for one in ORIGINS if one in scale.origins):
-                seconds = setup_seconds(DEFAULT, services) + scale.changes * (pause + _WAIT)
-                act = partial(_agent, context, services, origin)
-                yield Step(f"{about}, agent ({origin})", seconds, act)
+            pause = statistics.mean(_PAUSES)
+            seconds = setup_seconds(DEFAULT, services) + scale.changes * (pause + _WAIT)
+            for origin in ORIGINS:
+                if origin in scale.origins:
+                    act = partial(_agent, context, services, origin)
+                    yield Step(f"{about}, agent ({origin})", seconds, act)
+        once, per_service = _KUBE_PROXY_WAIT
+        wait = statistics.mean(_KUBE_PROXY_PAUSES) + once + per_service * services
         for mode in context.modes:
-            if mode in baselines.MODES:
-                each = pause + _BASELINE_WAIT * services
-                seconds = setup_seconds(mode, services, scale.baseline_limit) / 2
-                seconds += scale.baseline_changes * each
-                yield Step(f"{about}, {mode}", seconds, partial(_baseline, context, services, mode))
+            if mode in KUBE_PROXIES:
+                seconds = setup_seconds(mode, services) / 2 + (scale.baseline_changes + 1) * wait
+                act = partial(_kube_proxy, context, services, mode)
+                yield Step(f"{about}, {mode}", seconds, act)
 
 
 def _agent(context: Context, services: int, origin: Origin, report: Report) -> None:
-    with AgentChangeTestbed(services, origin, CACHE) as testbed, testbed.agent() as agent:
+    with ChangeTestbed(services, origin, CACHE) as testbed, testbed.agent() as agent:
         agent.healthy()
-        cell = _cell(testbed, DEFAULT, services, origin, context.scale.changes, report)
-        context.results.cells.append(cell)
+        times = _times(testbed, context.scale.changes, _PAUSES, report)
+    context.results.cells.append(Cell("change", "change", DEFAULT, services, "ms", times, origin))
 
 
-def _baseline(context: Context, services: int, mode: str, report: Report) -> None:
-    scale, results = context.scale, context.results
+def _kube_proxy(context: Context, services: int, mode: str, report: Report) -> None:
+    binary, scale = context.kube_proxy, context.scale
+    assert binary is not None
     with (
         context.slow.watch(mode, services),
-        BaselineChangeTestbed(services, mode, scale.baseline_limit) as testbed,
+        ChangeTestbed(services, "API") as testbed,
+        testbed.kube_proxy(binary, KUBE_PROXIES[mode]) as kube_proxy,
     ):
-        cell = _cell(testbed, mode, services, "tool", scale.baseline_changes, report)
-        results.cells.append(cell)
-        results.notes.append(
-            f"change: {services_text(services)}, {mode}: each time includes what the tool takes "
-            f"with nothing to do, {testbed.empty * 1000:.1f} ms"
-        )
+        kube_proxy.ready(2 * scale.baseline_limit)
+        times = _times(testbed, scale.baseline_changes, _KUBE_PROXY_PAUSES, report)
+    context.results.cells.append(Cell("change", "change", mode, services, "ms", times, "API"))
 
 
-def _cell(
-    testbed: ChangeTestbed, mode: str, services: int, where: str, count: int, report: Report
-) -> Cell:
+def _times(
+    testbed: ChangeTestbed, count: int, pauses: tuple[float, float], report: Report
+) -> tuple[float, ...]:
+    """Return the milliseconds of ``count`` changes, after one that is not counted."""
+
     def during() -> Iterator[None]:
         for number in range(count):
             report(f"{number + 1} of {count}")
             yield None
 
-    testbed.change()
-    times = testbed.timed_changes(during(), _PAUSES)
-    return Cell("change", "change", mode, services, "ms", tuple(times), where)
+    testbed.timed_changes([None], pauses)
+    return tuple(testbed.timed_changes(during(), pauses))

@@ -37,7 +37,7 @@ class Order(Generic[_T]):
         chosen = min((self._draft() for _ in range(_DRAFTS)), key=self._repeated)
         self._followed.update(self._pairs(chosen))
         self._last = chosen[-1] if chosen else -1
-        return [self._things[place] for place in chosen]
+        return [self._things[index] for index in chosen]
 
     def _draft(self) -> list[int]:
         """Return an order in which each is followed by what followed it least, at random."""
@@ -46,8 +46,8 @@ class Order(Generic[_T]):
         drafted: list[int] = []
         last = self._last
         while left:
-            others = [place for place in left if place != last] or left  # one alone
-            last = min(others, key=lambda place: self._followed[last, place])
+            others = [index for index in left if index != last] or left  # one alone
+            last = min(others, key=lambda index: self._followed[last, index])
             left.remove(last)
             drafted.append(last)
         return drafted

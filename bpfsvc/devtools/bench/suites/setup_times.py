@@ -22,8 +22,8 @@ def setup_seconds(mode: str, services: int, limit: float = 60.0) -> float:
     ``limit``: seconds after which a baseline is given up, and the other node not tried.
     """
     if mode in AGENTS or mode in KUBE_PROXIES:
-        once, each = _AGENT_SECONDS if mode in AGENTS else _KUBE_PROXY_SECONDS
-        return _LAB_SECONDS + 2 * (once + each * services)
-    each, pair = _TOOL_SECONDS.get(mode, (0.0, 0.0))
-    node = each * services + pair * services**2
+        once, per_service = _AGENT_SECONDS if mode in AGENTS else _KUBE_PROXY_SECONDS
+        return _LAB_SECONDS + 2 * (once + per_service * services)
+    per_service, pair = _TOOL_SECONDS.get(mode, (0.0, 0.0))
+    node = per_service * services + pair * services**2
     return _LAB_SECONDS + (limit if node > limit else 2 * node)

@@ -21,7 +21,7 @@ from bpfsvc.devtools.bench.results import Cell
 from bpfsvc.devtools.bench.steps import Context, Report, Step
 from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
 from bpfsvc.devtools.bench.testbeds.agents import CompilerPeak, Memory
-from bpfsvc.devtools.bench.testbeds.change import AgentChangeTestbed
+from bpfsvc.devtools.bench.testbeds.change import ChangeTestbed
 from bpfsvc.devtools.lab import sandbox
 
 _CHANGES = 100
@@ -63,7 +63,7 @@ def _measure(figures: _Figures, services: int, origin: Origin, changes: int) -> 
         for name, size in memory._asdict().items():
             figures["memory", f"agent, {name} {when}", "MB"].append(size)
 
-    with AgentChangeTestbed(services, origin) as testbed:
+    with ChangeTestbed(services, origin) as testbed:
         testbed.watch_first()
         with testbed.agent() as agent:
             compiler = CompilerPeak(agent)

@@ -9,7 +9,7 @@ No socket hook sees an external client, so that modes that differ in sockets alo
 there; packets of pods do not pass XDP on an uplink; processes of a node need sockets to be served.
 Modes are left out where they show nothing. What ``xdp`` gains is not seen in ``edge`` either: veth
 copies packets of sockets before XDP sees them, which no real interface does. ``edge`` shows that it
-works; ``frames`` what it costs. Where the real kube-proxy is measured, its recorded rules are not,
+works, and not how fast it is. Where the real kube-proxy is measured, its recorded rules are not,
 unless modes are named.
 
 The testbeds also give figures that cost nothing more: how long each took to be programmed (suite
@@ -117,8 +117,10 @@ class _Size:
             testbed.set_offloads()
 
     def _measure(self, task: Task, _report: Report) -> None:
-        taking = [each for each in self.testbeds if takes_part(each.mode, task.suite, task.where)]
-        if not any(each.mode == DIRECT for each in taking):
+        taking = [
+            testbed for testbed in self.testbeds if takes_part(testbed.mode, task.suite, task.where)
+        ]
+        if not any(testbed.mode == DIRECT for testbed in taking):
             raise BpfsvcError("nothing to compare with: direct was not set up")
         measure(task, taking, self.context.scale, self.context.results)
         for testbed in taking:
@@ -145,8 +147,8 @@ def steps(
     """Return the steps of some of ``SUITES``, size by size; the edge at the outer sizes only."""
     for services in sorted(context.scale.services):
         outer = services in context.scale.outer_sizes
-        here = [one for one in SUITES if one in suites and (one != "edge" or outer)]
-        modes = [mode for mode in _modes(context) if any(takes_part(mode, one) for one in here)]
+        here = [suite for suite in SUITES if suite in suites and (suite != "edge" or outer)]
+        modes = [mode for mode in _modes(context) if any(takes_part(mode, suite) for suite in here)]
         if here:
             own = ExitStack()
             stack.push(own)

@@ -12,7 +12,7 @@ some seconds of waiting, for which runs with a short limit have no time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError
@@ -127,8 +127,8 @@ class _Course:
         is_direct = self.testbed.mode == DIRECT
         pairs = [] if is_direct else zip(self.values, direct, strict=False)
         ratios = tuple(here / there for here, there in pairs)
-        return replace(
-            self._empty_cell(task.suite, "bytes per second" if task.kind == BULK else "per second"),
+        unit = "bytes per second" if task.kind == BULK else "per second"
+        return self._empty_cell(task.suite, unit).having(
             values=tuple(self.values),
             ratios=ratios,
             reference=DIRECT if ratios else "",
@@ -143,7 +143,7 @@ class _Course:
         if not own or not self.operations or self.failure:
             return None
         seconds = own.take(self.task.kind, self.task.where, self.operations)
-        return replace(self._empty_cell("agents", "µs"), values=(round(seconds * 1e6, 3),))
+        return self._empty_cell("agents", "µs").having(values=(round(seconds * 1e6, 3),))
 
     def _empty_cell(self, suite: str, unit: str) -> Cell:
         services = self.testbed.cluster.services
@@ -165,11 +165,11 @@ def measure(task: Task, testbeds: Sequence[TrafficTestbed], scale: Scale, result
     """Measure a task on testbeds of one size, ``direct`` among them."""
     courses = [_Course(testbed, task, scale.slice_seconds) for testbed in testbeds]
     watched = task.has_upkeep(scale)
-    all_upkeep = [each.upkeep for each in testbeds if each.upkeep] if watched else []
+    all_upkeep = [testbed.upkeep for testbed in testbeds if testbed.upkeep] if watched else []
     begun = upkeep.begin(all_upkeep)
     _take_turns(task, courses, scale)
     if begun and upkeep.clear(all_upkeep):
-        results.cells += filter(None, (each.upkeep_cell() for each in courses if all_upkeep))
+        results.cells += filter(None, (course.upkeep_cell() for course in courses if all_upkeep))
     else:
         results.notes.append(f"{task}: {_NOT_CLEARED}")
     share = max(course.share for course in courses) or 1.0
@@ -180,7 +180,7 @@ def measure(task: Task, testbeds: Sequence[TrafficTestbed], scale: Scale, result
     for course in courses:
         if course.values:
             cell = course.cell(direct.values)
-            results.cells.append(cell if counted else replace(cell, cpu=()))
+            results.cells.append(cell if counted else cell.having(cpu=()))
         results.notes += course.notes()
 
 

@@ -8,20 +8,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.devtools.bench.line_process import ROOT
-from bpfsvc.devtools.bench.modes import AGENTS, DEFAULT
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.cluster import LabAgent
 from bpfsvc.devtools.lab.namespace import LabError
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import wait
-from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
+from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS
 
 PODS = IPv4Network(CLUSTER_CIDRS[4])
 """The range of all pods."""
@@ -128,8 +127,8 @@ class BenchAgent(LabAgent):
 
 def last_refusal(log: str) -> str:
     """Return why an agent does not use the fast path at the end of its log."""
-    _, found, rest = log.rpartition(_NOT_FAST)
-    return rest.partition("\n")[0] if found and _FAST not in rest else ""
+    _, marker, rest = log.rpartition(_NOT_FAST)
+    return rest.partition("\n")[0] if marker and _FAST not in rest else ""
 
 
 class CompilerPeak:
@@ -158,18 +157,6 @@ class CompilerPeak:
                         self._peak = max(self._peak, size)
 
 
-def start_agents(stack: ExitStack, lab: Lab, manifests: Path) -> None:
-    """Start an agent as it comes on every node of a lab; ``stack`` ends them.
-
-    All are healthy when this returns.
-    """
-    flags = ["--manifests", str(manifests), *AGENTS[DEFAULT]]
-    logs = {node: manifests.with_name(f"{manifests.name}-{node.name}.log") for node in lab.nodes}
-    agents = [stack.enter_context(BenchAgent(node, flags, log)) for node, log in logs.items()]
-    for agent in agents:
-        agent.healthy()
-
-
 def keep_off(process: int, core: int) -> None:
     """Keep all threads of a process off a core, if there is another: it is for the measurement.
 
@@ -178,11 +165,11 @@ def keep_off(process: int, core: int) -> None:
     others = os.sched_getaffinity(0) - {core}
     moved: set[int] = set()
     # A thread that has not been moved yet may have started one in the meantime.
-    while others and (found := _threads(process) - moved):
-        for thread in found:
+    while others and (threads := _threads(process) - moved):
+        for thread in threads:
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, others)
-        moved |= found
+        moved |= threads
 
 
 def cores() -> tuple[int, int]:
@@ -197,9 +184,9 @@ def _threads(process: int) -> set[int]:
 
 def _sizes(file: Path) -> dict[str, int]:
     """Read lines such as ``Name:  123 kB``."""
-    found = {}
+    sizes = {}
     for line in file.read_text().splitlines():
         words = line.split()
         if len(words) == 3 and words[2] == "kB":
-            found[words[0].rstrip(":")] = int(words[1])
-    return found
+            sizes[words[0].rstrip(":")] = int(words[1])
+    return sizes

@@ -20,18 +20,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.instructions import Code
-from bpfsvc.devtools.bench.baselines import Baseline
+from bpfsvc.datapath.loader.creation import load_program
+from bpfsvc.devtools.bench.baselines import Baseline, Mode
 from bpfsvc.devtools.bench.clocks import cpu_seconds, softirq_thread, thread_seconds
 from bpfsvc.devtools.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
 from bpfsvc.devtools.bench.figures import PodLinks
 from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy, legacy_iptables, place_of_rule
 from bpfsvc.devtools.bench.load.tool import BLOCK, BULK, Client, Outcome, Server
 from bpfsvc.devtools.bench.modes import AGENTS, DIRECT, KUBE_PROXIES, UNSERVED, UPLINK, XDP
-from bpfsvc.devtools.bench.packets.xdp_programs import ATTACH_XDP, PASS, load
 from bpfsvc.devtools.bench.supplies import BenchServer
 from bpfsvc.devtools.bench.testbeds.agents import CACHE, PODS, BenchAgent, cores, keep_off
 from bpfsvc.devtools.bench.testbeds.upkeep import Clocks, Upkeep
@@ -47,6 +48,8 @@ BACKEND = "10.244.2.11"
 """The pod that serves, in every lab: the first of node 2."""
 
 _MB = 1024 * 1024
+_XDP, _ATTACH_XDP, _XDP_PASS = 6, 37, 2
+"""A type of program, a type of attachment and a verdict (``linux/bpf.h``)."""
 _SHORT_LIVED = ("--conntrack-udp-timeout", "1s", "--conntrack-udp-timeout-stream", "1s")
 
 
@@ -116,12 +119,12 @@ class TrafficTestbed(Environment):
         or ``local`` (an external client asks the NodePort of node 1, of node 2). In bulk, what the
         server has read counts.
         """
-        place, (address, port) = self._path(where)
-        if place not in self._clients:
-            self._clients[place] = Client(self._tools.load, place, self._core)
+        client_at, (address, port) = self._path(where)
+        if client_at not in self._clients:
+            self._clients[client_at] = Client(self._tools.load, client_at, self._core)
         read = self._server.seen().bytes if kind == BULK else 0
         before = self._cpu_of_others()
-        outcome = self._clients[place].run(kind, address, port, clients, seconds)
+        outcome = self._clients[client_at].run(kind, address, port, clients, seconds)
         cpu = outcome.cpu_seconds + self._cpu_of_others() - before
         if kind == BULK:
             read = self._server.seen().bytes - read
@@ -174,26 +177,26 @@ class TrafficTestbed(Environment):
         another kind, unless the other end has an XDP program too (``veth_xdp_flush``).
         """
         code = Code()
-        code.leave(PASS)
-        program = load("pass", code.finish())
+        code.leave(_XDP_PASS)
+        program = load_program("pass", _XDP, 0, code.finish(), "Apache-2.0")
         with self._lab.switch.entered():
             index = self._lab.switch.index(self._lab.nodes[0].name)
-            link = syscall.link_create(program, index, ATTACH_XDP)
+            link = syscall.link_create(program, index, _ATTACH_XDP)
         os.close(program)
         self._stack.callback(os.close, link)
 
     def _path(self, where: str) -> tuple[Namespace, tuple[str, int]]:
         """Return where the client is, and the address and port that it asks."""
         near, far = self._lab.nodes
-        place = {"pod": self._pod, "node": near}.get(where, self._lab.client)
+        client_at = {"pod": self._pod, "node": near}.get(where, self._lab.client)
         if self.mode == DIRECT:
-            return place, (BACKEND, BACKEND_PORT)
+            return client_at, (BACKEND, BACKEND_PORT)
         if self.mode in UNSERVED:
-            return place, (BACKEND, OTHER_PORT)
-        if place is not self._lab.client:
-            return place, (MEASURED, PORT)
+            return client_at, (BACKEND, OTHER_PORT)
+        if client_at is not self._lab.client:
+            return client_at, (MEASURED, PORT)
         node = near if where == "remote" else far
-        return place, (node.address(4), NODE_PORT)
+        return client_at, (node.address(4), NODE_PORT)
 
     def _cpu_of_others(self) -> float:
         """Return the CPU seconds of all but the client that work for an outcome."""
@@ -205,9 +208,10 @@ class TrafficTestbed(Environment):
         elif self.mode in KUBE_PROXIES:
             self._start_kube_proxies()
         elif self.mode != DIRECT:
+            mode, ports = cast(Mode, self.mode), self.cluster.ports
             for node in self._lab.nodes:
-                ports, limit = self.cluster.ports, self._tools.limit
-                self.synced.append(Baseline(node, self.mode, ports, PODS, limit).seconds)
+                rules = Baseline(node, mode, ports, PODS, self._tools.limit)
+                self.synced.append(rules.seconds)
 
     def _start_agents(self) -> None:
         words = [*AGENTS[self.mode], *_SHORT_LIVED]
@@ -234,24 +238,27 @@ class TrafficTestbed(Environment):
         made = []
         for node in lab.nodes:
             log = directory / f"{node.name}.log"
-            one = RealKubeProxy(node, binary, server.kubeconfig, layout, PODS, log, tools)
-            made.append(self._stack.enter_context(one))
+            proxy = RealKubeProxy(node, binary, server.kubeconfig, layout, PODS, log, tools)
+            made.append(self._stack.enter_context(proxy))
             # It reads its objects, too, and a baseline's tools do not.
-            self.synced.append(one.ready(2 * self._tools.limit))
+            self.synced.append(proxy.ready(2 * self._tools.limit))
         if layout == "iptables":
             self.notes.append(self._place(tools / "iptables" if tools else Path("iptables")))
         # The server is no part of a node, and its time is counted nowhere.
-        for process in (*(one.pid for one in made), *(child.pid for child in lab.client.children)):
+        for process in (
+            *(proxy.pid for proxy in made),
+            *(child.pid for child in lab.client.children),
+        ):
             keep_off(process, self._core)
         # Its work moves from thread to thread.
-        self._keep(lambda: {one.pid: cpu_seconds(one.pid) for one in made}, [])
+        self._keep(lambda: {proxy.pid: cpu_seconds(proxy.pid) for proxy in made}, [])
 
     def _place(self, iptables: Path) -> str:
         """Return in words how many rules first packets try until they meet the measured Service."""
         words = [str(iptables), "-w", "-t", "nat", "-S", "KUBE-SERVICES"]
-        place, count = place_of_rule(self.near.run(words).stdout, MEASURED)
+        index, count = place_of_rule(self.near.run(words).stdout, MEASURED)
         order = "in kube-proxy's order, which is a new one at each start"
-        return f"first packets try rules in turn, the measured is {place:,} of {count:,} {order}"
+        return f"first packets try rules in turn, the measured is {index:,} of {count:,} {order}"
 
     def _keep(self, clocks: Clocks, tables: Sequence[Path]) -> None:
         self.upkeep = Upkeep(clocks, tables)
@@ -260,10 +267,10 @@ class TrafficTestbed(Environment):
     def _shorten_flows(self) -> None:
         """Have UDP flows forgotten after a second wherever packets pass."""
         lab = self._lab
-        for place in (*lab.nodes, *lab.pods, lab.client):
+        for namespace in (*lab.nodes, *lab.pods, lab.client):
             for kind in ("udp_timeout", "udp_timeout_stream"):
                 with suppress(FileNotFoundError):  # no such setting where nothing is tracked
-                    place.sysctl(f"net.netfilter.nf_conntrack_{kind}", 1)
+                    namespace.sysctl(f"net.netfilter.nf_conntrack_{kind}", 1)
         # ipvs remembers UDP flows by itself, for five minutes.
         if KUBE_PROXIES.get(self.mode, self.mode) == "ipvs":
             for node in lab.nodes:
@@ -276,8 +283,8 @@ def has_xdp(node: LabNode) -> bool:
     return "xdp" in link
 
 
-def _united(found: Iterable[Mapping[int, float]]) -> dict[int, float]:
-    return {name: used for each in found for name, used in each.items()}
+def _united(clocks: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    return {name: used for clock in clocks for name, used in clock.items()}
 
 
 def _map_memory(pin_root: Path) -> float:

@@ -42,8 +42,8 @@ class Upkeep:
 
     def close(self) -> None:
         """Close the maps."""
-        for each in self._maps:
-            each.close()
+        for table in self._maps:
+            table.close()
 
     @property
     def knows_idle(self) -> bool:
@@ -52,7 +52,7 @@ class Upkeep:
 
     def is_clear(self) -> bool:
         """Return True if all tables are empty."""
-        return not any(next(each.blocks(), None) for each in self._maps)
+        return not any(next(table.blocks(), None) for table in self._maps)
 
     def start(self) -> None:
         """Count from now on."""
@@ -93,21 +93,21 @@ def begin(all_upkeep: Sequence[Upkeep]) -> bool:
     """
     if not clear(all_upkeep):
         return False
-    if unknown := [each for each in all_upkeep if not each.knows_idle]:
-        for each in unknown:
-            each.start()
+    if unknown := [upkeep for upkeep in all_upkeep if not upkeep.knows_idle]:
+        for upkeep in unknown:
+            upkeep.start()
         time.sleep(_IDLE_SECONDS)
-        for each in unknown:
-            each.learn_idle()
-    for each in all_upkeep:
-        each.start()
+        for upkeep in unknown:
+            upkeep.learn_idle()
+    for upkeep in all_upkeep:
+        upkeep.start()
     return True
 
 
 def clear(all_upkeep: Sequence[Upkeep]) -> bool:
     """Wait until all tables are empty; False if they stay full."""
     deadline = time.monotonic() + _PATIENCE
-    while not all(each.is_clear() for each in all_upkeep):
+    while not all(upkeep.is_clear() for upkeep in all_upkeep):
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL)

@@ -90,12 +90,12 @@ class Faults:
     def refusal(self, path: str) -> Refusal | None:
         """Return the refusal of a request for ``path``, if any, and count it."""
         with self._condition:
-            for each in self._answers:
-                if each.path in path:
-                    each.times -= 1
-                    if each.times <= 0:
-                        self._answers.remove(each)
-                    return status.of_code(each.code, retry_after=each.retry_after, path=path)
+            for answer in self._answers:
+                if answer.path in path:
+                    answer.times -= 1
+                    if answer.times <= 0:
+                        self._answers.remove(answer)
+                    return status.of_code(answer.code, retry_after=answer.retry_after, path=path)
         return None
 
     def hold(self, ended: Callable[[], bool]) -> None:

@@ -118,8 +118,8 @@ class Handler(BaseHTTPRequestHandler):
             target.resource.plural,
         }:
             self._object(target, body)
-        elif (found := resources.discovery(path, faults.absent)) is not None:
-            self._send(200, encode(found))
+        elif (listing := resources.discovery(path, faults.absent)) is not None:
+            self._send(200, encode(listing))
         elif resources.below_a_group(path, faults.absent):
             raise status.unknown_resource()
         else:
@@ -257,9 +257,9 @@ class Handler(BaseHTTPRequestHandler):
 
 def _read(body: bytes) -> dict[str, Any]:
     try:
-        found = decode(body)
+        value = decode(body)
     except msgspec.DecodeError as error:
         raise Refusal(400, f"the object provided is unrecognized: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Refusal(400, "the object provided is unrecognized: no object")
-    return found
+    return value

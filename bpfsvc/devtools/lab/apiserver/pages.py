@@ -118,7 +118,7 @@ def answer(store: Store, target: ApiPath, options: Options) -> bytes:
     if limit and len(chosen) >= limit:
         # What a selector leaves out counts here: the last page of a list may be empty.
         last = _text(chosen[limit - 1])
-        left = sum(selection.contains(each) and _text(each) > last for each in rest)
+        left = sum(selection.contains(record) and _text(record) > last for record in rest)
         if left:
             metadata["continue"] = _Token("meta.k8s.io/v1", version, last + "\0").text()
             if not options.labels and not options.fields:
@@ -150,11 +150,11 @@ def _continued(store: Store, token: str) -> tuple[int, str]:
         return 0, ""
     padded = token + "=" * (-len(token) % 4)
     try:
-        found = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
+        decoded = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         text = f"invalid continue token: continue key is not valid: {error}"
         raise Refusal(400, text) from None
-    return (store.version if found.rv < 0 else found.rv), found.start
+    return (store.version if decoded.rv < 0 else decoded.rv), decoded.start
 
 
 def _check(options: Options) -> None:

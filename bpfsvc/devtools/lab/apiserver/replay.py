@@ -53,12 +53,12 @@ def events(directory: Path) -> list[Recorded]:
         for file in directory.glob("*.watch.jsonl")
         for line in file.read_text().splitlines()
     ]
-    found = [
+    recorded = [
         Recorded(float(line["t"]), line["event"]["type"], line["event"]["object"])
         for line in lines
         if line.get("event", {}).get("type") not in (None, "BOOKMARK", "ERROR")
     ]
-    return sorted(found, key=lambda event: (event.moment, event.version))
+    return sorted(recorded, key=lambda event: (event.moment, event.version))
 
 
 def steps(directory: Path) -> Iterator[Step]:

@@ -121,9 +121,11 @@ RESOURCES = (
     EVENTS,
 )
 
-_BY_KIND = {(each.api_version, each.kind): each for each in RESOURCES}
-_BY_NAME = {each.kind: each for each in RESOURCES} | {each.plural: each for each in RESOURCES}
-_BY_PLACE = {(each.prefix, each.plural): each for each in RESOURCES}
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
+_BY_NAME = {resource.kind: resource for resource in RESOURCES} | {
+    resource.plural: resource for resource in RESOURCES
+}
+_BY_PLACE = {(resource.prefix, resource.plural): resource for resource in RESOURCES}
 
 
 def of_object(raw: dict[str, Any]) -> Resource:
@@ -164,13 +166,13 @@ def parse_path(path: str) -> ApiPath | None:
 def groups(absent: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Return the ``APIGroup`` entries of discovery, without absent groups."""
     versions: dict[str, list[str]] = {}
-    for each in RESOURCES:
-        if each.group and each.group not in absent:
-            versions.setdefault(each.group, [])
-            if each.version not in versions[each.group]:
-                versions[each.group].append(each.version)
+    for resource in RESOURCES:
+        if resource.group and resource.group not in absent:
+            versions.setdefault(resource.group, [])
+            if resource.version not in versions[resource.group]:
+                versions[resource.group].append(resource.version)
     for group, known in versions.items():
-        rows = [{"groupVersion": f"{group}/{each}", "version": each} for each in known]
+        rows = [{"groupVersion": f"{group}/{name}", "version": name} for name in known]
         yield {"name": group, "versions": rows, "preferredVersion": rows[0]}
 
 
@@ -190,10 +192,14 @@ def discovery(path: str, absent: frozenset[str]) -> dict[str, Any] | None:
     for group in groups(absent):
         if path == f"/apis/{group['name']}":
             return {"kind": "APIGroup", "apiVersion": "v1", **group}
-    here = [each for each in RESOURCES if each.prefix == path and each.group not in absent]
+    here = [
+        resource
+        for resource in RESOURCES
+        if resource.prefix == path and resource.group not in absent
+    ]
     if not here:
         return None
-    rows = [each.entry for each in here if each.plural not in absent]
+    rows = [resource.entry for resource in here if resource.plural not in absent]
     version = path.removeprefix("/apis/").removeprefix("/api/")
     return {
         "kind": "APIResourceList",

@@ -35,13 +35,13 @@ def field_test(text: str, resource: Resource) -> Test | None:
 def _all(tests: list[Test]) -> Test | None:
     if len(tests) < 2:
         return tests[0] if tests else None
-    return lambda found: all(test(found) for test in tests)
+    return lambda labels: all(test(labels) for test in tests)
 
 
 def _label(text: str) -> Test:
-    if found := _SET.match(text):
-        key, word = _key(found[1]), found[2]
-        values = {value.strip() for value in found[3].split(",")}
+    if match := _SET.match(text):
+        key, word = _key(match[1]), match[2]
+        values = {value.strip() for value in match[3].split(",")}
         if word == "in":
             return lambda labels: labels.get(key) in values
         return lambda labels: key not in labels or labels[key] not in values

@@ -130,8 +130,8 @@ class ApiServer:
     def hang_up(self) -> None:
         """End all open connections, and continue to listen."""
         with self._lock:
-            for each in self._connections:
-                self._quietly(partial(_shutdown, each))
+            for connection in self._connections:
+                self._quietly(partial(_shutdown, connection))
         self.faults.changed()
 
     def cut_watches(self, *, inside: bool = False) -> None:

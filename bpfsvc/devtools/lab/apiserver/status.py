@@ -119,7 +119,7 @@ def forbidden_field(field: str, why: str) -> Mistake:
 
 def unsupported_value(field: str, value: str, supported: Iterable[str]) -> Mistake:
     """Return the mistake of a value that is none of those supported."""
-    known = ", ".join(f'"{each}"' for each in supported)
+    known = ", ".join(f'"{value}"' for value in supported)
     text = f'Unsupported value: "{value}": supported values: {known}'
     return Mistake(field, "FieldValueNotSupported", text)
 
@@ -127,9 +127,10 @@ def unsupported_value(field: str, value: str, supported: Iterable[str]) -> Mista
 def invalid(what: str, which: Mapping[str, Any], mistakes: Sequence[Mistake]) -> Refusal:
     """Return the refusal (422) of an object or of options with mistakes."""
     # As Go joins errors: what is there twice is said once, and only the causes have both.
-    said = list(dict.fromkeys(f"{each.field}: {each.message}" for each in mistakes))
+    said = list(dict.fromkeys(f"{mistake.field}: {mistake.message}" for mistake in mistakes))
     causes = [
-        {"reason": each.reason, "message": each.message, "field": each.field} for each in mistakes
+        {"reason": mistake.reason, "message": mistake.message, "field": mistake.field}
+        for mistake in mistakes
     ]
     text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
     return Refusal(422, f"{what} is invalid: {text}", details={**which, "causes": causes})

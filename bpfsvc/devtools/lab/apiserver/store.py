@@ -51,8 +51,8 @@ class Record:
 
     def raw(self) -> dict[str, Any]:
         """Return the object, decoded."""
-        found: dict[str, Any] = decode(self.single())
-        return found
+        value: dict[str, Any] = decode(self.single())
+        return value
 
     def later(self, version: int) -> Record:
         """Return the same object at a later revision, as DELETED events carry it."""
@@ -137,7 +137,8 @@ class Store:
         self.lock = threading.RLock()
         self.version = version
         self._collections = {
-            each: _Collection(deque(maxlen=history), floor=version) for each in resources.RESOURCES
+            resource: _Collection(deque(maxlen=history), floor=version)
+            for resource in resources.RESOURCES
         }
 
     @property

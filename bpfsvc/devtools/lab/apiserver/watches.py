@@ -37,10 +37,9 @@ _FAREWELL = 2.0  # seconds before the end at which the last bookmark is sent
 
 
 class _Line(NamedTuple):
-    """A chunk to be sent not before ``due``; ``born`` is when the change was made."""
+    """A chunk to be sent not before ``due``."""
 
     due: float
-    born: float
     chunk: bytes
     event: bool = True
 
@@ -53,8 +52,6 @@ class Watch:
         self.options = options
         self.sent = 0
         """Events sent, without bookmarks."""
-        self.lags: deque[float] = deque(maxlen=200_000)
-        """For each event, seconds from the change until the kernel took it for sending."""
         self._store = store
         self._faults = faults
         self._selection = Selection.read(target, options)
@@ -139,8 +136,7 @@ class Watch:
 
     def _queue_chunk(self, chunk: bytes, *, event: bool = True) -> None:
         """Queue a chunk without waking the watch's thread; so it must not be waiting yet."""
-        now = time.monotonic()
-        self._queue.append(_Line(now + self._faults.delay, now, chunk, event))
+        self._queue.append(_Line(time.monotonic() + self._faults.delay, chunk, event))
 
     def wake(self) -> None:
         """Wake the watch's thread, which then reads the queue and the faults."""
@@ -206,8 +202,6 @@ class Watch:
             self.sent += line.event
         if lines:
             send(b"".join([line.chunk for line in lines]))
-            now = time.monotonic()
-            self.lags.extend([now - line.born for line in lines if line.event])
         return limit is None or self.sent < limit
 
     def _cut_inside(self, send: Callable[[bytes], None]) -> bool:
