@@ -16,7 +16,7 @@ from bpfsvc.devtools.lab.objects import Object
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.test_events import await_warning
-from tests.lab.testbed import Named, Testbed, at, built_testbed, objects
+from tests.lab.testbed import FAMILIES, Named, Testbed, at, built_testbed, objects
 
 SPREAD = Named("spread", 71)
 ALL_OTHERS = ("rr", "wrr", "random", "sh", "mh,mh-port", "dh")
@@ -101,40 +101,45 @@ def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -
 
 @pytest.mark.parametrize("scheduler", ["lblc", "lblcr"])
 def test_an_address_keeps_its_backend_for_all_clients_and_over_a_restart(
-    running: Testbed, scheduler: str, family: int
+    running: Testbed, scheduler: str
 ) -> None:
     apply(running, "rr")
     apply(running, scheduler, ",".join(f"node/{node.name}=100" for node in running.lab.nodes))
-    (name,) = asked(running, "pod", family, 30)
-    assert set(asked(running, "client", family, 10)) == {name}
+    names = {}
+    for family in FAMILIES:
+        (names[family],) = asked(running, "pod", family, 30)
+        assert set(asked(running, "client", family, 10)) == {names[family]}
     running.cluster.kill(running.node)
     running.cluster.start(running.node)
-    assert set(asked(running, "pod", family, 10)) == {name}
-    kept = next(pod for pod in backends(running) if pod.name == name)
-    said = explained(running, family)
-    assert f"scheduler {scheduler}: " in said
-    assert f"{SPREAD.vip(family)} has {at(kept.address(family), 8080)}, and no other" in said
-    assert shown(running, family)["scheduler"] == scheduler
+    for family, name in names.items():
+        assert set(asked(running, "pod", family, 10)) == {name}
+        kept = next(pod for pod in backends(running) if pod.name == name)
+        said = explained(running, family)
+        assert f"scheduler {scheduler}: " in said
+        assert f"{SPREAD.vip(family)} has {at(kept.address(family), 8080)}, and no other" in said
+        assert shown(running, family)["scheduler"] == scheduler
 
 
-def test_every_node_leads_a_client_to_the_same_backend(running: Testbed, family: int) -> None:
+def test_every_node_leads_a_client_to_the_same_backend(running: Testbed) -> None:
     """By the ports of the client, through a node that has just begun and one that has not."""
     cluster, (here, there) = running.cluster, running.lab.nodes
-    apply(running, "wrr", f"{backends(running)[0].address(family)}=3")
+    apply(
+        running, "wrr", ",".join(f"{backends(running)[0].address(family)}=3" for family in FAMILIES)
+    )
     apply(running, "mh,mh-port")
     cluster.stop(there)
     assert cluster.command(there, "cleanup").returncode == 0
     cluster.start(there)
-    network = "10.96.0.0/16" if family == 4 else "fd96::/64"
-    found: dict[str, list[str]] = {}
-    for node in (there, here):
-        running.lab.client.route(network, via=node)
-        found[node.name] = [
-            ask(running.client, SPREAD.vip(family), 80, "udp", source=("", port)).pod
-            for port in range(21_000, 21_060)  # which no socket is given by the kernel
-        ]
-    assert found[here.name] == found[there.name]
-    assert set(found[here.name]) == {pod.name for pod in backends(running)}
+    for family, network in zip(FAMILIES, ("10.96.0.0/16", "fd96::/64"), strict=True):
+        chosen: dict[str, list[str]] = {}
+        for node in (there, here):
+            running.lab.client.route(network, via=node)
+            chosen[node.name] = [
+                ask(running.client, SPREAD.vip(family), 80, "udp", source=("", port)).pod
+                for port in range(21_000, 21_060)  # which no socket is given by the kernel
+            ]
+        assert chosen[here.name] == chosen[there.name]
+        assert set(chosen[here.name]) == {pod.name for pod in backends(running)}
 
 
 def test_weight_0_drains_while_an_old_connection_goes_on(running: Testbed, family: int) -> None:

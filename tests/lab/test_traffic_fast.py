@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,7 +15,7 @@ from bpfsvc.devtools.lab.dial import Protocol, ask, connect
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import OUTSIDE, Counts, another_program, fast
-from tests.lab.testbed import API, LOCAL, ONE, Testbed
+from tests.lab.testbed import API, FAMILIES, LOCAL, ONE, TRANSPORTS, Testbed
 
 _BIG = 2 << 20
 _HOPS = {4: (socket.IPPROTO_IP, socket.IP_TTL), 6: (socket.IPPROTO_IPV6, 16)}
@@ -176,50 +178,61 @@ def packets_by_port(pod: LabPod) -> int:
     return int(json.loads(shown)[0]["stats64"]["tx"]["packets"])
 
 
-@pytest.mark.parametrize("which", ["local", "masqueraded"])
 def test_a_client_outside_reaches_a_pod_of_a_bridge_whose_port_has_another_program(
-    bridged: Testbed, family: int, transport: Protocol, which: str
+    bridged: Testbed,
 ) -> None:
     """Its answers come by the port, so they take the stack: the question does, too.
 
     Else a CNI's masquerade takes the first answer for a connection of the pod's own.
     """
-    pod, place = bridged.lab.pods[0], bridged.node.address(family)
+    pod = bridged.lab.pods[0]
+    ways = list(itertools.product(FAMILIES, TRANSPORTS, ("local", "masqueraded")))
+
+    def answering(family: int, transport: Protocol, which: str) -> str:
+        number = OUTSIDE[which].node_port
+        return ask(bridged.client, bridged.node.address(family), number, transport).pod
+
     with another_program(bridged, pod):
-        counts = Counts(bridged.node, family)
-        assert ask(bridged.client, place, OUTSIDE[which].node_port, transport).pod == pod.name
-        fast_path, forwarded, invalid = counts.since()
-        assert (fast_path, invalid) == (0, 0)
-        assert forwarded
-    counts = Counts(bridged.node, family)
-    ask(bridged.client, place, OUTSIDE[which].node_port, transport)
-    counts.all_fast()
+        for way in ways:
+            counts = Counts(bridged.node, way[0])
+            assert answering(*way) == pod.name
+            by_fast_path, forwarded, invalid = counts.since()
+            assert (by_fast_path, invalid, bool(forwarded)) == (0, 0, True), way
+    for way in ways:
+        counts = Counts(bridged.node, way[0])
+        assert answering(*way) == pod.name
+        counts.all_fast()
 
 
 def assert_fast_through_restarts(
-    testbed: Testbed, family: int, client: Namespace, to: tuple[str, int]
+    testbed: Testbed, client: Namespace, *frontends: tuple[int, tuple[str, int]]
 ) -> None:
-    """Assert that a connection stays fast while the agent is stopped, killed and started."""
+    """Assert that connections stay fast while the agent is stopped, killed and started.
+
+    ``frontends``: each with its family.
+    """
     cluster, node = testbed.cluster, testbed.node
-    counts = Counts(node, family)
-    with connect(client, *to) as conversation:
-        conversation.who()
+    counts = [Counts(node, family) for family in FAMILIES]
+    with ExitStack() as stack:
+        conversations = [stack.enter_context(connect(client, *to)) for _, to in frontends]
+        for conversation in conversations:
+            conversation.who()
         for end in (cluster.stop, cluster.kill):
             end(node)
-            assert conversation.echo(b"no agent runs")
+            assert all(conversation.echo(b"no agent runs") for conversation in conversations)
             cluster.start(node)
-            assert conversation.echo(b"an agent runs again")
-    counts.all_fast(least=8)
+            assert all(conversation.echo(b"an agent runs") for conversation in conversations)
+    for of_family in counts:
+        of_family.all_fast(least=8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", OUTSIDE)
-def test_a_connection_from_outside_survives_a_restart_of_the_agent(
-    routed: Testbed, family: int, which: str
-) -> None:
-    """It stays on the fast path, though the new agent has still to find out whether it may be."""
-    to = routed.node.address(family), OUTSIDE[which].node_port
-    assert_fast_through_restarts(routed, family, routed.client, to)
+def test_connections_from_outside_survive_a_restart_of_the_agent(routed: Testbed) -> None:
+    """They stay fast, though the new agent has still to find out whether they may be."""
+    node = routed.node
+    asked = itertools.product(FAMILIES, OUTSIDE.values())
+    frontends = [(family, (node.address(family), of.node_port)) for family, of in asked]
+    assert_fast_through_restarts(routed, routed.client, *frontends)
 
 
 @pytest.mark.slow
@@ -256,9 +269,10 @@ def test_a_connection_from_outside_goes_on_when_the_agent_is_started_without_the
             cluster.start(node)
 
 
-def test_a_long_connection_survives_a_restart_of_the_agent(routed: Testbed, family: int) -> None:
+def test_a_long_connection_survives_a_restart_of_the_agent(routed: Testbed) -> None:
     """Also through a kill -9 of the agent."""
-    assert_fast_through_restarts(routed, family, routed.pod, (ONE[2].vip(family), 80))
+    frontends = [(family, (ONE[2].vip(family), 80)) for family in FAMILIES]
+    assert_fast_through_restarts(routed, routed.pod, *frontends)
 
 
 def test_unknown_neighbours_are_resolved(routed: Testbed, family: int) -> None:

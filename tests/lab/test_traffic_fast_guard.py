@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import product
 
 import pytest
 
@@ -17,7 +18,7 @@ from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import FAST, OUTSIDE, Counts, another_program, fast, fast_packets
-from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
+from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +28,22 @@ def routed() -> Iterator[Testbed]:
         yield testbed
 
 
-def test_an_interface_with_another_program_is_not_on_the_fast_path(
-    routed: Testbed, family: int
-) -> None:
+def test_an_interface_with_another_program_is_not_on_the_fast_path(routed: Testbed) -> None:
     """The program may enforce a CNI's policies or count packets."""
     node, pod = routed.node, routed.lab.pods[1]
-    assert ask(pod, ONE[2].vip(family), 80).pod
+    for family in FAMILIES:
+        assert ask(pod, ONE[2].vip(family), 80).pod
     with another_program(routed, pod):
-        for namespace, backend in ((pod, 2), (routed.pod, 1)):
+        for family, (namespace, backend) in product(FAMILIES, ((pod, 2), (routed.pod, 1))):
             counts = Counts(node, family)
             assert ask(namespace, ONE[backend].vip(family), 80).pod
             by_shortcut, forwarded, invalid = counts.since()
             assert (by_shortcut, invalid) == (0, 0)
             assert forwarded
-        counts = Counts(node, family)
-        assert ask(routed.pod, ONE[2].vip(family), 80).pod
-        counts.all_fast()
+        for family in FAMILIES:
+            counts = Counts(node, family)
+            assert ask(routed.pod, ONE[2].vip(family), 80).pod
+            counts.all_fast()
 
 
 def _interface(pod: LabPod) -> str:
@@ -145,26 +146,37 @@ PROMISED = {
 """What ends the fast path, what brings it back, and after how many seconds."""
 
 
+def is_used(node: LabNode) -> bool:
+    """True if the programs of a node may take the fast path, as its agent has written."""
+    return bool(_settings(node)["fast_path"])
+
+
+def _settings(node: LabNode) -> dict[str, object]:
+    pinned = Pinned(PinRoot(node.pin_root).current)
+    try:
+        raw = pinned.map("settings").lookup(bytes(4)) or b""
+        return dict(pinned.layout.maps["settings"].value.unpack(raw))
+    finally:
+        pinned.close()
+
+
 @contextmanager
 def given_up(testbed: Testbed) -> Iterator[None]:
     """Have both nodes give the fast path up, as a rule stops packets there."""
     add, remove, seconds = PROMISED["nftables"]
     nodes = testbed.lab.nodes[:2]
 
-    def used(node: LabNode) -> bool:
-        return "with the fast path" in testbed.cluster.command(node, "status").stdout
-
     for node in nodes:
         node.run(add)
     try:
         for node in nodes:
-            wait(lambda node=node: not used(node), "the stack serves all packets", seconds)  # type: ignore[misc]
+            wait(lambda node=node: not is_used(node), "the stack serves all packets", seconds)  # type: ignore[misc]
         yield
     finally:
         for node in nodes:
             node.run(remove)
         for node in nodes:
-            wait(lambda node=node: used(node), "the fast path is used again", seconds)  # type: ignore[misc]
+            wait(lambda node=node: is_used(node), "the fast path is used again", seconds)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("first", ["data", "the end"])
@@ -206,36 +218,37 @@ def test_what_the_stack_gets_first_when_the_fast_path_is_given_up_arrives(
     ],
 )
 def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
-    routed: Testbed, family: int, kind: str
+    routed: Testbed, kind: str
 ) -> None:
-    """A connection that was open before is still open at the end."""
+    """Connections that were open before are still open at the end."""
     add, remove, seconds = PROMISED[kind]
     node = routed.node
 
     def used() -> bool:
-        return "with the fast path" in routed.cluster.command(node, "status").stdout
+        return is_used(node)
 
     assert used()
-    with (
-        connect(routed.pod, ONE[2].vip(family), 80) as through,
-        connect(routed.pod, routed.lab.pods[2].address(family), 8080) as direct,
-    ):
-        through.who()
-        direct.who()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(connect(routed.pod, *to))
+            for family in FAMILIES
+            for to in ((ONE[2].vip(family), 80), (routed.lab.pods[2].address(family), 8080))
+        ]
+        for connection in opened:
+            connection.who()
         node.run(add)
         try:
             wait(lambda: not used(), "the stack serves all packets", seconds)
             before = fast_packets(node)
-            assert through.echo(b"by the stack")
-            assert direct.echo(b"by the stack, too")
+            assert all(connection.echo(b"by the stack") for connection in opened)
             assert fast_packets(node) == before
         finally:
             node.run(remove)
         wait(used, "the fast path is used again", seconds)
-        before = fast_packets(node)
-        assert through.echo(b"fast")
-        assert direct.echo(b"fast, too")
-        assert fast_packets(node) > before
+        for connection in opened:
+            before = fast_packets(node)
+            assert connection.echo(b"fast")
+            assert fast_packets(node) > before
 
 
 @pytest.mark.slow
@@ -248,7 +261,7 @@ def test_a_download_from_outside_goes_on_when_the_fast_path_is_given_up(
     node = routed.node
 
     def used() -> bool:
-        return "with the fast path" in routed.cluster.command(node, "status").stdout
+        return is_used(node)
 
     assert used()
     size = 8 << 20

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from bpfsvc.devtools.lab import sandbox
 from tests.packets.cached_node import compiled
@@ -18,6 +19,23 @@ from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Pee
 from tests.packets.uplink import Uplink, uplink
 
 __all__ = ["compiled"]
+
+
+def mostly_fast(all_peers: Sequence[Peers]) -> list[ParameterSet]:
+    """Return parameters of which ``make test`` takes each protocol over one family.
+
+    The programs read a family in one place and a protocol in another: both kinds of code run, and
+    the other pairs are slow tests. What a pair has for itself is tested by name.
+    """
+    first = {("TCP", 4), ("UDP", 6), ("SCTP", 4)}
+    return [
+        pytest.param(
+            peers,
+            id=str(peers),
+            marks=[] if (peers.protocol, peers.family) in first else [pytest.mark.slow],
+        )
+        for peers in all_peers
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -57,19 +75,19 @@ def one_cpu() -> Iterator[None]:
     os.sched_setaffinity(0, allowed)
 
 
-@pytest.fixture(params=ALL_PEERS, ids=str)
+@pytest.fixture(params=mostly_fast(ALL_PEERS))
 def peers(request: pytest.FixtureRequest) -> Peers:
-    """All protocols over both families."""
+    """All protocols over both families; in ``make test`` each protocol over one of them."""
     return cast(Peers, request.param)
 
 
-@pytest.fixture(params=[one for one in ALL_PEERS if one.family == 4], ids=str)
+@pytest.fixture(params=[peers for peers in ALL_PEERS if peers.family == 4], ids=str)
 def ipv4_peers(request: pytest.FixtureRequest) -> Peers:
     """All protocols over IPv4."""
     return cast(Peers, request.param)
 
 
-@pytest.fixture(params=[one for one in ALL_PEERS if one.family == 6], ids=str)
+@pytest.fixture(params=[peers for peers in ALL_PEERS if peers.family == 6], ids=str)
 def ipv6_peers(request: pytest.FixtureRequest) -> Peers:
     """All protocols over IPv6."""
     return cast(Peers, request.param)
@@ -104,7 +122,7 @@ def counted(node: Node, tcp_peers: Peers) -> Loaded:
 def counted_ipv4(node: Node) -> Loaded:
     """The same over IPv4, for what does not depend on the family."""
     node.half_open(HALF_OPEN)
-    return Loaded(node, next(one for one in TCP_PEERS if one.family == 4))
+    return Loaded(node, TCP_PEERS[0])
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +132,9 @@ def fast_path_testbed(loaded: Node) -> Iterator[FastPathTestbed]:
         yield made
 
 
-@pytest.fixture(params=TCP_PEERS + UDP_PEERS, ids=str)
+@pytest.fixture(params=mostly_fast(TCP_PEERS + UDP_PEERS))
 def fast_peers(request: pytest.FixtureRequest) -> Peers:
-    """The protocols that the fast path serves, over both families."""
+    """The protocols that the fast path serves, as ``peers`` has them."""
     peers = request.param
     assert isinstance(peers, Peers)
     return peers
