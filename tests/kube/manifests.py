@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from bpfsvc.kube.manifests import contents, documents
-from bpfsvc.kube.manifests.contents import NOTHING, Contents, Unusable
-from bpfsvc.kube.manifests.documents import Document
+from bpfsvc.kube.manifests.documents import Objects, Unusable, read
 
 SERVICE = """\
 apiVersion: v1
@@ -64,20 +62,15 @@ def service(name: str) -> str:
     return SERVICE.replace("NAME", name)
 
 
-def parse(text: str | bytes, name: str = "x.yaml", before: Contents = NOTHING) -> Contents:
-    data = text.encode() if isinstance(text, str) else text
-    return contents.parse(name, data, before)
+def parse(text: str | bytes, name: str = "x.yaml") -> Objects:
+    return read(name, text.encode() if isinstance(text, str) else text)
 
 
-def names(contents: Contents) -> list[str]:
-    return [one.name for one in contents.objects()]
+def names(objects: Objects) -> list[str]:
+    return [item.name for item in objects]
 
 
 def problems(text: str | bytes, name: str = "x.yaml") -> list[str]:
     with pytest.raises(Unusable) as caught:
         parse(text, name)
     return [str(problem) for problem in caught.value.problems]
-
-
-def split(text: str) -> list[Document]:
-    return list(documents.split(text.encode(), is_json=False))

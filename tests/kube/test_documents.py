@@ -7,8 +7,7 @@ import json
 import pytest
 
 from bpfsvc.base import yaml_documents
-from bpfsvc.model import ObjectKey
-from tests.kube.manifests import JSON_LIST, YAML_LIST, names, parse, problems, service, split
+from tests.kube.manifests import YAML_LIST, names, parse, problems, service
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,7 @@ from tests.kube.manifests import JSON_LIST, YAML_LIST, names, parse, problems, s
         pytest.param(service("a") + "---\n" + service("b"), ["a", "b"], id="two documents"),
         pytest.param("---\n---\n" + service("a") + "---\n", ["a"], id="empty documents"),
         pytest.param("# one\n---\n# two\n" + service("a"), ["a"], id="comments between markers"),
-        pytest.param(service("a") + "...\n" + service("b"), ["a", "b"], id="an end marker"),
+        pytest.param(service("a") + "...\n---\n" + service("b"), ["a", "b"], id="an end marker"),
         pytest.param(
             "%YAML 1.1\n---\n" + service("a") + "...\n%YAML 1.1\n---\n" + service("b"),
             ["a", "b"],
@@ -109,9 +108,7 @@ def test_json_of_nothing_holds_nothing() -> None:
 
 def test_json_and_yaml_of_one_object_give_equal_values() -> None:
     (document,) = yaml_documents.read(service("a").encode())
-    assert list(parse(json.dumps(document.value), "x.json").objects()) == list(
-        parse(service("a")).objects()
-    )
+    assert parse(json.dumps(document.value), "x.json") == parse(service("a"))
 
 
 def test_a_dash_inside_a_quoted_text_does_not_cut_an_item() -> None:
@@ -126,35 +123,9 @@ def test_items_that_share_an_anchor_are_read_together() -> None:
     assert names(parse(text)) == ["a", "b"]
 
 
-def test_a_list_of_two_hundred_items_is_cut_into_as_many_documents() -> None:
-    item = "- apiVersion: v1\n  kind: Node\n  metadata: {name: n}\n"
-    cut = split("apiVersion: v1\nkind: List\nitems:\n" + item * 200)
-    assert [one.item for one in cut] == list(range(200))
-
-
-def test_a_document_that_did_not_change_is_not_parsed_again() -> None:
-    """The same object is kept, wherever in the file it is now."""
-    first = parse(service("a") + "---\n" + service("b"))
-    text = service("c") + "---\n" + service("a") + "---\n" + service("b").replace("80", "81")
-    second = parse(text, before=first)
-    old = {one.key: one for one in first.objects()}
-    new = {one.key: one for one in second.objects()}
-    a, b = ObjectKey("Service", "default", "a"), ObjectKey("Service", "default", "b")
-    assert new[a] is old[a]
-    assert new[b] != old[b]
-
-
-def test_an_item_of_a_json_list_that_did_not_change_is_not_parsed_again() -> None:
-    good = JSON_LIST.replace('"eighty"', "82")
-    first = parse(good, "x.json")
-    second = parse(good.replace("82", "83"), "x.json", before=first)
-    same = [a is b for a, b in zip(first.objects(), second.objects(), strict=True)]
-    assert same == [True, True, False]
-
-
 def test_without_libyaml_values_and_lines_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = list(parse(YAML_LIST).objects())
+    expected = parse(YAML_LIST)
     monkeypatch.setattr(yaml_documents, "_Loader", yaml_documents._PythonLoader)
-    assert list(parse(YAML_LIST).objects()) == expected
+    assert parse(YAML_LIST) == expected
     (found,) = problems(YAML_LIST.replace("      port: 80\n", "      port: x: y\n"))
     assert found.startswith("x.yaml:15: mapping values are not allowed")

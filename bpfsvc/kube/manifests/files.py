@@ -3,35 +3,48 @@
 A file that is being written in place is cut short for a moment: malformed, empty, or well-formed
 without its last objects. Believing that would report an error that fixes itself, or worse, remove
 Services. So whatever would take something away (objects, or a good state) is read again after the
-settle time and only then counts. What adds something counts at once, and so does a good file that
-was renamed into place, since it is complete when it appears.
+settle time and only then counts. What adds something counts at once.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
-from collections.abc import Mapping
-from itertools import chain, islice
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from bpfsvc.kube.manifests import documents
-from bpfsvc.kube.manifests.contents import NOTHING, Contents, Stopped, Unusable, load, parse, split
-from bpfsvc.kube.manifests.object_index import Conflict, Difference, ObjectIndex
+from bpfsvc.kube.manifests.documents import Objects, Stopped, Unusable, find_lines, read
 from bpfsvc.kube.manifests.tree import ManifestTree, stamp
 from bpfsvc.kube.source import ParseError
-
-Change = Literal["written", "replaced", "absent"]
-"""How a file changed: in place or unknown, renamed into place, or no longer there."""
+from bpfsvc.model import ModelObject, ObjectKey
 
 _CONFLICTS_LISTED = 10
+_PIECE = 4096  # bytes
+
+
+class Difference(NamedTuple):
+    """Objects with new values, and objects that are no more."""
+
+    puts: tuple[ModelObject, ...] = ()
+    gone: tuple[ObjectKey, ...] = ()
+
+
+class _Conflict(NamedTuple):
+    """An object that ``loser`` defines at position ``number`` though ``winner`` has defined it."""
+
+    key: ObjectKey
+    winner: str
+    loser: str
+    number: int
 
 
 class _Waiting(NamedTuple):
     """A file that is read again at ``until``; ``stamp`` is its version when the wait began."""
 
-    change: Change
     stamp: int
     until: float
 
@@ -39,12 +52,12 @@ class _Waiting(NamedTuple):
 class _Reading(NamedTuple):
     """A file as it is at this moment.
 
-    * ``contents``: ``None`` if it cannot be used; ``problems`` has the reasons.
-    * ``written``: when it was last changed, in Unix seconds.
-    * ``is_whole``: false if its last line may be cut short.
+    * ``objects``: ``None`` if the file cannot be used; ``problems`` has the reasons.
+    * ``written``: when the file was last changed, in Unix seconds.
+    * ``is_whole``: false if the last line may be cut short.
     """
 
-    contents: Contents | None
+    objects: Objects | None = ()
     problems: tuple[ParseError, ...] = ()
     stamp: int = 0
     written: float | None = None
@@ -52,67 +65,54 @@ class _Reading(NamedTuple):
 
 
 class FileCache:
-    """All files of a directory of manifests.
+    """All files of a directory of manifests; ``settle`` is in seconds.
 
-    ``settle`` is in seconds. Every method that reads raises ``Stopped`` soon after ``stop`` is set.
+    Two files may define the same object, by mistake or while a file is being renamed. The first
+    file in the order of names counts, and the first place in it.
     """
 
     def __init__(self, directory: Path, settle: float, stop: threading.Event) -> None:
-        self.index = ObjectIndex()
+        self.objects: dict[ObjectKey, ModelObject] = {}
         self.is_missing = False
         """True if the directory itself is missing."""
         self._directory = directory
         self._settle = settle
         self._stop = stop
+        self._files: dict[str, Objects] = {}
+        """The last good objects of each file that has any."""
         self._stamps: dict[str, int] = {}
         self._broken: dict[str, tuple[ParseError, ...]] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._unreadable: tuple[ParseError, ...] = ()
-        self._explained: tuple[Conflict, ...] = ()
-        self._conflicts: list[tuple[Conflict, ParseError]] = []
+        self._conflicts: tuple[_Conflict, ...] = ()
+        self._explained: list[tuple[_Conflict, ParseError]] = []
 
     def compare(self, tree: ManifestTree) -> Difference:
-        """Read every file that differs from what a walk found."""
+        """Read every file that differs from what a walk found, and every file that is due.
+
+        Raises :class:`Stopped` soon after ``stop`` is set.
+        """
         self._unreadable = tree.problems
-        changes: dict[str, Change] = {
-            name: "written"
-            for name, found in tree.files.items()
-            if self._stamps.get(name) != found or not found
-        }
-        under_unreadable = tuple(problem.file.removeprefix("./") for problem in tree.problems)
-        for name in self._stamps:
-            if name not in tree.files and not name.startswith(under_unreadable):
-                changes[name] = "absent"
-        return self.take(changes | self.due())
-
-    def take(self, changes: Mapping[str, Change]) -> Difference:
-        """Read some files again; return what that changes."""
-        believed: dict[str, Contents] = {}
-        for name, change in changes.items():
-            if self._stop.is_set():
-                raise Stopped
-            reading = self._read(name, change)
-            if self._must_wait(name, change, reading):
-                continue
-            if reading.contents is None:
-                self._broken[name] = reading.problems
-            else:
-                believed[name] = reading.contents
-                self._broken.pop(name, None)
-            self._stamps[name] = reading.stamp
-            if reading.contents is NOTHING and not reading.stamp:
-                del self._stamps[name]
-        return self.index.apply(believed)
-
-    def due(self) -> dict[str, Change]:
-        """Return the files whose settle time has passed."""
-        now = time.monotonic()
-        return {
-            name: waiting.change for name, waiting in self._waiting.items() if waiting.until <= now
-        }
+        unreadable = tuple(problem.file.removeprefix("./") for problem in tree.problems)
+        names = [
+            name
+            for name, current in tree.files.items()
+            if not current or self._stamps.get(name) != current or name in self._waiting
+        ]
+        names += [
+            name
+            for name in {*self._stamps, *self._waiting}
+            if name not in tree.files and not name.startswith(unreadable)
+        ]
+        before: dict[str, Objects] = {}
+        for name in names:
+            objects = self._files.get(name, ())
+            if self._reread(name, tree.files.get(name, 0)):
+                before[name] = objects
+        return self._apply(before)
 
     def until_due(self, longest: float) -> float:
-        """Return for how long no file is due, in seconds."""
+        """Return for how long no file is due, in seconds; 0 if a file is due."""
         first = min((waiting.until for waiting in self._waiting.values()), default=float("inf"))
         return min(longest, max(0.0, first - time.monotonic()))
 
@@ -126,84 +126,150 @@ class FileCache:
         if self.is_missing:
             reason = "the directory is missing; what it last held stays in force"
             return (ParseError(str(self._directory), 0, reason),)
-        if self.index.conflicts is not self._explained:
-            self._explained = self.index.conflicts
-            self._conflicts = self._explain(self._explained)
         # A rename in two steps looks like a conflict until the old name is known to be gone.
         conflicts = [
             problem
-            for conflict, problem in self._conflicts
+            for conflict, problem in self._explained
             if self._waiting.keys().isdisjoint((conflict.winner, conflict.loser))
         ]
         return tuple(sorted(chain(self._unreadable, *self._broken.values(), conflicts)))
 
-    def _read(self, name: str, change: Change) -> _Reading:
-        if change == "absent":
-            return _Reading(NOTHING)
+    def _reread(self, name: str, current: int) -> bool:
+        """Read a file again, and believe it or wait; true if it is believed and good."""
+        if self._stop.is_set():
+            raise Stopped
+        waiting = self._waiting.pop(name, None)
+        if waiting and waiting.stamp == current and time.monotonic() < waiting.until:
+            self._waiting[name] = waiting
+            return False
+        reading = self._read(name)
+        if self._is_doubtful(name, reading):
+            now = time.monotonic()
+            if waiting is None or waiting.stamp != reading.stamp:
+                age = time.time() - reading.written if reading.written is not None else 0.0
+                # A clock that jumped must not make the wait longer than the settle time.
+                waiting = _Waiting(reading.stamp, now + min(self._settle, self._settle - age))
+            if now < waiting.until:
+                self._waiting[name] = waiting
+                return False
+        self._stamps[name] = reading.stamp
+        if not reading.stamp and reading.objects is not None:
+            del self._stamps[name]
+        if reading.objects is None:
+            self._broken[name] = reading.problems
+            return False
+        self._broken.pop(name, None)
+        self._files.pop(name, None)
+        if reading.objects:
+            self._files[name] = reading.objects
+        return True
+
+    def _read(self, name: str) -> _Reading:
         version, written = 0, None
         try:
-            data, status = load(self._directory, name)
+            data, status = _load(self._directory, name)
             version, written = stamp(status), status.st_mtime
-            contents = parse(name, data, self.index.file(name), self._stop)
+            objects = read(name, data, self._stop)
         except FileNotFoundError:
-            return _Reading(NOTHING)
+            return _Reading()
         except Unusable as error:
             return _Reading(None, error.problems, version, written)
         is_whole = name.endswith(".json") or data.endswith(b"\n")
-        return _Reading(contents, (), version, written, is_whole)
+        return _Reading(objects, (), version, written, is_whole)
 
-    def _must_wait(self, name: str, change: Change, reading: _Reading) -> bool:
-        waiting = self._waiting.pop(name, None)
-        if not self._is_doubtful(name, "written" if waiting else change, reading):
-            return False
-        now = time.monotonic()
-        if waiting is None or waiting.stamp != reading.stamp:
-            age = time.time() - reading.written if reading.written is not None else 0.0
-            # A clock that jumped must not make the wait longer than the settle time.
-            rest = min(self._settle, self._settle - age)
-            waiting = _Waiting(change, reading.stamp, now + rest)
-        if waiting.until <= now:
-            return False
-        self._waiting[name] = waiting
-        return True
-
-    def _is_doubtful(self, name: str, change: Change, reading: _Reading) -> bool:
-        if reading.contents is None:
+    def _is_doubtful(self, name: str, reading: _Reading) -> bool:
+        if reading.objects is None:
             return reading.problems != self._broken.get(name)
-        before = self.index.file(name)
-        if before is NOTHING or change == "replaced":
-            return False
-        return not reading.is_whole or _loses(before, reading.contents)
+        before = {item.key for item in self._files.get(name, ())}
+        return bool(before) and (
+            not reading.is_whole or not before <= {item.key for item in reading.objects}
+        )
 
-    def _explain(self, conflicts: tuple[Conflict, ...]) -> list[tuple[Conflict, ParseError]]:
-        listed = conflicts[:_CONFLICTS_LISTED]
-        explained = [(each, self._conflict_error(each)) for each in listed]
-        more = len(conflicts) - _CONFLICTS_LISTED
-        if more > 0:
-            first = conflicts[_CONFLICTS_LISTED]
-            reason = f"{more} more objects, from here on, are defined twice"
-            explained.append((first, ParseError(first.loser, 0, reason)))
+    def _apply(self, before: dict[str, Objects]) -> Difference:
+        """Return what the change of some files changes, by what these files held before.
+
+        Without conflicts the changed files alone show the difference.
+        """
+        removed = {item.key: item for objects in before.values() for item in objects}
+        new = [item for name in before for item in self._files.get(name, ())]
+        added = {item.key: item for item in new}
+        defined_twice = len(added) < len(new) or any(
+            key in self.objects and key not in removed for key in added
+        )
+        if defined_twice or self._conflicts:
+            removed, added = self.objects, self._resolve()
+            self.objects = added
+        else:
+            for key in removed.keys() - added.keys():
+                del self.objects[key]
+            self.objects.update(added)
+        return Difference(
+            tuple(item for key, item in added.items() if removed.get(key) != item),
+            tuple(key for key in removed if key not in added),
+        )
+
+    def _resolve(self) -> dict[ObjectKey, ModelObject]:
+        """Go through all files in order; the first definition of an object counts."""
+        objects: dict[ObjectKey, ModelObject] = {}
+        winners: dict[ObjectKey, str] = {}
+        conflicts: list[_Conflict] = []
+        for name in sorted(self._files):
+            for number, item in enumerate(self._files[name]):
+                winner = winners.setdefault(item.key, name)
+                if objects.setdefault(item.key, item) is not item:
+                    conflicts.append(_Conflict(item.key, winner, name, number))
+        self._conflicts = tuple(conflicts)
+        self._explained = self._explain()
+        return objects
+
+    def _explain(self) -> list[tuple[_Conflict, ParseError]]:
+        listed, rest = self._conflicts[:_CONFLICTS_LISTED], self._conflicts[_CONFLICTS_LISTED:]
+        lines = {
+            name: self._lines(name, {item.number for item in listed if item.loser == name})
+            for name in {item.loser for item in listed}
+        }
+        explained: list[tuple[_Conflict, ParseError]] = []
+        for item in listed:
+            key = item.key
+            what = f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
+            reason = f"{what} is already defined in {item.winner}, which counts"
+            if item.winner == item.loser:
+                reason = f"{what} is already defined above; the first counts"
+            line = lines[item.loser].get(item.number, 0)
+            explained.append((item, ParseError(item.loser, line, reason)))
+        if rest:
+            reason = f"{len(rest)} more objects, from here on, are defined twice"
+            explained.append((rest[0], ParseError(rest[0].loser, 0, reason)))
         return explained
 
-    def _conflict_error(self, conflict: Conflict) -> ParseError:
-        key, name = conflict.key, conflict.loser
+    def _lines(self, name: str, numbers: set[int]) -> dict[int, int]:
         try:
-            data, _ = load(self._directory, name)
-            document = next(islice(split(name, data), conflict.number, None), None)
-            line = documents.line_of(document, data) if document else 0
+            return find_lines(name, _load(self._directory, name)[0], numbers)
         except (Unusable, FileNotFoundError):
-            line = 0
-        what = (
-            f"{key.kind} {key.namespace}/{key.name}" if key.namespace else f"{key.kind} {key.name}"
-        )
-        if conflict.winner == name:
-            return ParseError(name, line, f"{what} is already defined above; the first counts")
-        reason = f"{what} is already defined in {conflict.winner}, which counts"
-        return ParseError(name, line, reason)
+            return {}
 
 
-def _loses(before: Contents, after: Contents) -> bool:
-    """True if an object that was in the file no longer is."""
-    kept = set(map(id, after.objects()))
-    lost = {one.key for one in before.objects() if id(one) not in kept}
-    return bool(lost) and not lost <= {one.key for one in after.objects()}
+def _load(directory: Path, name: str) -> tuple[bytes, os.stat_result]:
+    """Read a file and its status.
+
+    Raises ``FileNotFoundError`` if there is no such name, :class:`Unusable` if it cannot be read.
+    """
+    path = f"{directory}/{name}"
+    try:
+        # A pipe must not block the agent. No file object: there may be twenty thousand files.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Unusable(ParseError(name, 0, "is not a regular file"))
+            size = max(status.st_size + 1, _PIECE)  # some file systems do not know it
+            return b"".join(iter(partial(os.read, descriptor, size), b"")), status
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        if os.path.islink(path):  # noqa: PTH114
+            reason = "is a link to a file that does not exist"
+            raise Unusable(ParseError(name, 0, reason)) from None
+        raise
+    except OSError as error:
+        raise Unusable(ParseError(name, 0, f"cannot be read: {error.strerror}")) from error

@@ -24,14 +24,17 @@ class ManifestTree(NamedTuple):
 
     * ``files``: relative names and their stamps (:func:`stamp`), 0 for one that has none.
     * ``directories``: every directory to be watched, and which one it was.
-    * ``walked``: the directories gone through, and the relative prefix of their files.
     * ``problems``: directories that cannot be read.
     """
 
     files: dict[str, int]
     directories: dict[str, Identity]
-    walked: dict[str, str]
     problems: tuple[ParseError, ...]
+
+    @property
+    def exists(self) -> bool:
+        """True if the directory itself was there."""
+        return bool(self.directories or self.problems)
 
     def without_files(self) -> ManifestTree:
         """Return what is still needed once the files have been compared; they may be many."""
@@ -70,15 +73,13 @@ def walk(root: Path) -> ManifestTree:
     top = str(root)
     files: dict[str, int] = {}
     directories: dict[str, Identity] = {}
-    walked: dict[str, str] = {}
     problems: list[ParseError] = []
     seen: set[Identity] = set()
 
     def unreadable(error: OSError) -> None:
         if identity(error.filename) is not None:
-            prefix = walked[error.filename] = _prefix(top, error.filename)
             reason = f"cannot be read: {error.strerror}"
-            problems.append(ParseError(prefix or "./", 0, reason))
+            problems.append(ParseError(_prefix(top, error.filename) or "./", 0, reason))
 
     for path, below, names in os.walk(top, onerror=unreadable, followlinks=True):
         here = identity(path)
@@ -87,7 +88,7 @@ def walk(root: Path) -> ManifestTree:
             continue
         seen.add(here)
         directories.setdefault(path, here)
-        prefix = walked[path] = _prefix(top, path)
+        prefix = _prefix(top, path)
         below[:] = sorted(name for name in below if not _is_private(name))
         for name in sorted(filter(is_manifest, names)):
             file = f"{path}/{name}"
@@ -102,7 +103,7 @@ def walk(root: Path) -> ManifestTree:
             if _identity(status) not in seen:
                 seen.add(_identity(status))
                 files[prefix + name] = stamp(status)
-    return ManifestTree(files, directories, walked, tuple(problems))
+    return ManifestTree(files, directories, tuple(problems))
 
 
 def _prefix(top: str, path: str) -> str:

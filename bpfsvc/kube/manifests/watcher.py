@@ -19,10 +19,6 @@ _STEP_MS = 2
 _GATHER_MS = 50
 
 
-class Events(dict[str, bool]):
-    """Paths that changed; true for those that only appeared, as a rename makes them do."""
-
-
 class Watcher:
     """A watch on some directories; a context manager.
 
@@ -40,8 +36,8 @@ class Watcher:
         except (OSError, WatchfilesRustInternalError) as error:
             self.blindness = str(error)
 
-    def wait(self, seconds: float, stop: threading.Event) -> Events:
-        """Return events when there are some; none after ``seconds`` or when ``stop`` is set."""
+    def wait(self, seconds: float, stop: threading.Event) -> set[str]:
+        """Return the paths of events; none after ``seconds`` or when ``stop`` is set."""
         milliseconds = max(1, int(seconds * 1000))
         return self._wait(_GATHER_MS, _STEP_MS, milliseconds, stop)
 
@@ -50,18 +46,14 @@ class Watcher:
         milliseconds = int(seconds * 1000)
         self._wait(milliseconds * 10, milliseconds, milliseconds, stop)
 
-    def _wait(self, gather: int, step: int, timeout: int, stop: threading.Event) -> Events:
+    def _wait(self, gather: int, step: int, timeout: int, stop: threading.Event) -> set[str]:
         if self._notify is None:
             stop.wait(timeout / 1000)
-            return Events()
-        found = self._notify.watch(gather, step, timeout, stop)
-        if found == "signal":
+            return set()
+        events = self._notify.watch(gather, step, timeout, stop)
+        if events == "signal":
             raise KeyboardInterrupt
-        events = Events()
-        if isinstance(found, set):
-            for change, path in found:
-                events[path] = events.get(path, True) and change == _ADDED
-        return events
+        return {path for _, path in events} if isinstance(events, set) else set()
 
     def __enter__(self) -> Watcher:
         return self
@@ -69,7 +61,3 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         if self._notify is not None:
             self._notify.close()
-
-
-_ADDED = 1
-"""``watchfiles.Change.added``"""
