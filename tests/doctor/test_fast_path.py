@@ -104,6 +104,10 @@ HARMLESS = {
 GUARDED = {
     "a rule that drops": (ruled("FORWARD -s 10.9.0.0/16 -j DROP"), "-s 10.9.0.0/16"),
     "one that rejects": (ruled("FORWARD -j REJECT --reject-with tcp-reset"), "REJECT"),
+    "one that drops all but invalid packets": (
+        ruled("FORWARD -m conntrack ! --ctstate INVALID -j DROP"),
+        "stops packets",
+    ),
     "one that asks a program": (ruled("FORWARD -j NFQUEUE --queue-num 1"), "NFQUEUE"),
     "one that diverts": (ruled("PREROUTING -j TPROXY --on-port 1", table="mangle"), "TPROXY"),
     "one in a chain that is called": (ruled("FORWARD -j GUARD", "GUARD -j DROP"), "GUARD"),

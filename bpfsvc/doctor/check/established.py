@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from bpfsvc.doctor.check.routes import ipsec_obstacles, rule_obstacles
+from bpfsvc.base.texts import count_text
 from bpfsvc.doctor.facts import POLICY_PINS, FastPathFacts
 from bpfsvc.migration.kube_proxy import names
-from bpfsvc.migration.netfilter.iptables import RulesTable, reachable, target_of
+from bpfsvc.migration.netfilter.iptables import RulesTable, reachable, states_of, target_of
 from bpfsvc.migration.netfilter.nftables import (
     Expressions,
     Json,
@@ -36,7 +36,6 @@ _DECIDES = frozenset({"NFQUEUE", "QUEUE"})
 _CHANGES = frozenset({"DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "TEE"})
 _VERDICTS = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT"})
 _LIMIT = re.compile(r" -m (?:limit|hashlimit|quota|statistic|connbytes|rateest) ")
-_STATES = re.compile(r"(!)? --(?:ct)?state ([A-Z,]+)")
 _ACCEPTS_ESTABLISHED = re.compile(
     r"^-A \S+ -m (?:conntrack --ctstate|state --state) (?:[A-Z,]+,)?ESTABLISHED(?:,[A-Z,]+)?"
     r"(?: -m comment --comment (?:\"[^\"]*\"|\S+))? -j ACCEPT$"
@@ -65,6 +64,21 @@ def established_objections(facts: FastPathFacts) -> Iterator[str]:
     yield from facts.unseen
     if not facts.tracks:
         yield "netfilter tracks no connections here, so none is established there"
+
+
+def rule_obstacles(facts: FastPathFacts) -> Iterator[str]:
+    """Yield the route rules that packets would not follow."""
+    for rule in facts.route_rules:
+        yield f"a route rule asks for more than addresses: {rule}"
+
+
+def ipsec_obstacles(facts: FastPathFacts) -> Iterator[str]:
+    """Yield that the stack would encrypt packets, and the fast path does not."""
+    if facts.ipsec:
+        yield (
+            f"{count_text(facts.ipsec, 'IPsec policy', 'IPsec policies')} may apply,"
+            " and packets would leave unencrypted"
+        )
 
 
 class _Step(NamedTuple):
@@ -121,8 +135,8 @@ def _each_packet(table: RulesTable) -> str:
 
 
 def _sees_established(rule: str) -> bool:
-    states = _STATES.search(rule)
-    return not states or ("ESTABLISHED" in states[2].split(",")) != bool(states[1])
+    states = states_of(rule)
+    return not states or ("ESTABLISHED" in states) != ("!" in states)
 
 
 # -- nftables --

@@ -18,7 +18,9 @@ one sign of it is enough:
 * Chains of nftables by which a CNI plugin masquerades (containernetworking/plugins, pkg/ip,
   ipmasq_nftables_linux.go).
 * IPsec policies: packets would leave unencrypted.
-* Ways that it would not take (check_routes.py).
+* Other ways: rules of routes; and answers that come by another uplink than the request left by.
+  Those are left to the stack, for its reverse path filter. There conntrack finds them invalid, as
+  it has not seen the request, so a rule against invalid packets drops them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from bpfsvc.doctor.check.established import established_objections
-from bpfsvc.doctor.check.routes import INVALID, ipsec_obstacles, route_obstacles
+from bpfsvc.base.texts import list_text
+from bpfsvc.doctor.check.established import (
+    established_objections,
+    ipsec_obstacles,
+    rule_obstacles,
+)
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
 from bpfsvc.doctor.finding import Finding, note, ok
 from bpfsvc.migration.kube_proxy import conntrack_keepalive, names
@@ -35,6 +41,7 @@ from bpfsvc.migration.netfilter.iptables import (
     RulesTable,
     flavour_text,
     reachable,
+    states_of,
     target_of,
     words_of,
 )
@@ -67,6 +74,9 @@ _STOPS = frozenset({"DROP", "REJECT", "NFQUEUE", "QUEUE", "TPROXY", "SYNPROXY"})
 
 _CHANGES = frozenset({"TCPMSS", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "TEE"})
 """Without these targets a packet may be too long for its way, or be in a wrong queue."""
+
+_INVALID = frozenset({"INVALID"})
+_FOR_THE_NODE = "-A INPUT "
 
 _CNI_CHAIN = "CNI-"
 _SPARES = frozenset({"ACCEPT", "RETURN"})
@@ -113,7 +123,8 @@ def fast_path_obstacles(facts: FastPathFacts) -> Iterator[str]:
         yield from _obstacles_in(flavour, table)
         yield from _masquerades_between(facts.pods, flavour, table)
     yield from _obstacles_in_nftables(facts)
-    yield from route_obstacles(facts)
+    yield from rule_obstacles(facts)
+    yield from _drops_of_answers(facts)
     yield from ipsec_obstacles(facts)
 
 
@@ -167,7 +178,7 @@ def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
     for chain in reachable(_FORWARDING_CHAINS, called):
         for rule in rules.get(chain, ()):
             target = target_of(rule)
-            if target in _STOPS and not INVALID.search(rule):
+            if target in _STOPS and states_of(rule) != _INVALID:
                 yield f"a rule in {flavour} stops packets: {rule}"
                 return
             if target in _CHANGES:
@@ -219,6 +230,19 @@ def _is_spared(
 ) -> bool:
     first, last = pods.network_address, pods.broadcast_address
     return any(first in network and last in network for network in spared)
+
+
+def _drops_of_answers(facts: FastPathFacts) -> Iterator[str]:
+    """Yield the first rule that drops answers which come by another uplink."""
+    for flavour, table in facts.tables if len(facts.uplinks) > 1 else ():
+        for rule in table.rules:
+            drops = target_of(rule) in ("DROP", "REJECT") and states_of(rule) == _INVALID
+            if drops and not rule.startswith(_FOR_THE_NODE):
+                yield (
+                    f"answers may come by another one of {list_text(facts.uplinks, 4)} than"
+                    f" requests leave by, and a rule in {flavour} drops them: {rule}"
+                )
+                return
 
 
 def is_read(chain: Chain, tables: Iterable[tuple[str, RulesTable]]) -> bool:

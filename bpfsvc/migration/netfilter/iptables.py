@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
 _TARGET = re.compile(r" (?:-j|-g) (\S+)")
+_STATES = re.compile(r" (! )?--(?:ct)?state ([A-Z,]+)")
 
 
 class RuleWords(NamedTuple):
@@ -81,6 +82,17 @@ def target_of(rule: str) -> str:
     """Return the chain or target that a rule jumps to, or "". A comment may have any words."""
     target = _TARGET.search(_QUOTED.sub('""', rule))
     return target[1] if target else ""
+
+
+def states_of(rule: str) -> frozenset[str]:
+    """Return the states of conntrack that a rule is for, empty for all; ``!`` before other states.
+
+    ``! --ctstate NEW`` is ``{"!", "NEW"}``.
+    """
+    states = _STATES.search(_QUOTED.sub('""', rule))
+    if not states:
+        return frozenset()
+    return frozenset(states[2].split(",")) | ({"!"} if states[1] else set())
 
 
 def words_of(rule: str) -> RuleWords:
