@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from bpfsvc.base.texts import list_text
@@ -37,21 +38,14 @@ def some(names: Sequence[str], separator: str = ", ") -> str:
     return list_text(names, _SHOWN, separator)
 
 
-def ok(subject: str, text: str) -> Finding:
-    """Return a finding: this is as it should be."""
-    return Finding(Level.OK, subject, text)
+ok = partial(Finding, Level.OK)
+"""Return a finding: this is as it should be."""
 
+note = partial(Finding, Level.NOTE)
+"""Return a finding: this is good to know."""
 
-def note(subject: str, text: str, hint: str = "") -> Finding:
-    """Return a finding: this is good to know."""
-    return Finding(Level.NOTE, subject, text, hint)
+warning = partial(Finding, Level.WARNING)
+"""Return a finding: some traffic may fail because of this."""
 
-
-def warning(subject: str, text: str, hint: str = "") -> Finding:
-    """Return a finding: some traffic may fail because of this."""
-    return Finding(Level.WARNING, subject, text, hint)
-
-
-def refuse(subject: str, text: str, hint: str = "") -> Finding:
-    """Return a finding: because of this, bpfsvc cannot or must not run here."""
-    return Finding(Level.REFUSE, subject, text, hint)
+refuse = partial(Finding, Level.REFUSE)
+"""Return a finding: because of this, bpfsvc cannot or must not run here."""

@@ -287,14 +287,14 @@ def test_the_way_back_ends_no_connection_and_waits_for_the_last(
 
 @pytest.mark.slow
 def test_netfilter_leaves_ports_of_ended_connections_alone_too(
-    lab: Lab, cluster: LabCluster, mode: Mode
+    lab: Lab, cluster: LabCluster
 ) -> None:
-    """While a program takes what comes to such a port for an answer of the old connection.
+    """While a program takes packets to such a port for answers of the old connection.
 
-    kube-proxy chooses ports at random: some of hundred new connections had one of these, and hung.
+    kube-proxy chooses ports at random: some of a hundred new connections had such a port, and hung.
     """
     node, (pod, backend) = lab.nodes[0], lab.pods
-    kubeproxy.write(node, mode, frontends(backend))
+    kubeproxy.write(node, "nftables", frontends(backend))
     cluster.put("services", *objects(WEB, [pod]))
     cluster.start(node, options=("--socket-lb", "off"))
     lab.client.route(WEB.vip(4), via=node)

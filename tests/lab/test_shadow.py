@@ -95,8 +95,8 @@ class ShadowTestbed(NamedTuple):
 
 
 by_nftables = pytest.mark.parametrize("testbed", ["nftables"], indirect=True, scope="module")
-by_all_modes = pytest.mark.parametrize(
-    "testbed", ["nftables", "iptables", "iptables-nft"], indirect=True, scope="module"
+by_both_modes = pytest.mark.parametrize(
+    "testbed", ["nftables", "iptables"], indirect=True, scope="module"
 )
 
 
@@ -144,7 +144,7 @@ def connect_everywhere(testbed: ShadowTestbed) -> int:
 
 
 @pytest.mark.slow
-@by_all_modes
+@by_both_modes
 def test_right_rules_do_not_differ_and_nothing_on_the_node_is_changed(
     testbed: ShadowTestbed,
 ) -> None:

@@ -22,8 +22,8 @@ Expressions = Sequence[Mapping[str, Json]]
 class Chain(NamedTuple):
     """A chain: the family of its table (``ip``, ``inet``, ``netdev`` ...), table and name.
 
-    A chain that the kernel calls has a ``priority``, a ``kind`` (``filter``, ``nat``), a ``hook``
-    and a ``policy``; for other chains they are 0 and "".
+    Only a chain that the kernel calls has a priority, a kind (``filter``, ``nat``), a hook and a
+    policy.
     """
 
     family: str
@@ -39,18 +39,18 @@ class NamedSet(NamedTuple):
     """A set or map with a name: its elements as nft prints them, and the seconds that they stay."""
 
     elements: Sequence[Json]
-    timeout: int = 0
+    timeout: int
 
 
 class Rule(NamedTuple):
     """A rule; ``handle`` is its number, which ``nft -a`` prints, too."""
 
     expressions: Expressions
-    handle: int = 0
+    handle: int
 
 
 class Listing(NamedTuple):
-    """All that one listing has. ``tables``: (family, name); ``rules``: by the name of a chain."""
+    """The content of one listing. ``tables``: (family, name); ``rules``: by the name of a chain."""
 
     tables: tuple[tuple[str, str], ...]
     chains: tuple[Chain, ...]
@@ -58,35 +58,31 @@ class Listing(NamedTuple):
     sets: Mapping[str, NamedSet]
 
 
+_CHAIN = {"family": "", "table": "", "name": "", "prio": 0, "type": "", "hook": "", "policy": ""}
+"""The keys of a chain in nft's output, as the fields of :class:`Chain`, and the defaults."""
+
+
 def read_listing(text: str) -> Listing:
     """Return the content of ``nft -j list table``, ``list chains`` or ``list tables``."""
-    tables: list[tuple[str, str]] = []
-    chains: list[Chain] = []
+    items = [item for listed in json.loads(text)["nftables"] for item in listed.items()]
     rules: dict[str, list[Rule]] = {}
-    sets: dict[str, NamedSet] = {}
-    for item in json.loads(text)["nftables"]:
-        for kind, value in item.items():
-            if kind == "table":
-                tables.append((value["family"], value["name"]))
-            elif kind == "chain":
-                chains.append(_chain(value))
-            elif kind == "rule":
-                rule = Rule(value["expr"], value.get("handle", 0))
-                rules.setdefault(value["chain"], []).append(rule)
-            elif kind in ("set", "map"):
-                sets[value["name"]] = NamedSet(value.get("elem", ()), value.get("timeout", 0))
-    return Listing(tuple(tables), tuple(chains), rules, sets)
-
-
-def _chain(value: Mapping[str, Json]) -> Chain:
-    return Chain(
-        value.get("family", ""),
-        value.get("table", ""),
-        value["name"],
-        value.get("prio", 0),
-        value.get("type", ""),
-        value.get("hook", ""),
-        value.get("policy", ""),
+    for kind, value in items:
+        if kind == "rule":
+            rule = Rule(value["expr"], value.get("handle", 0))
+            rules.setdefault(value["chain"], []).append(rule)
+    return Listing(
+        tuple((value["family"], value["name"]) for kind, value in items if kind == "table"),
+        tuple(
+            Chain(*(value.get(key, default) for key, default in _CHAIN.items()))
+            for kind, value in items
+            if kind == "chain"
+        ),
+        rules,
+        {
+            value["name"]: NamedSet(value.get("elem", ()), value.get("timeout", 0))
+            for kind, value in items
+            if kind in ("set", "map")
+        },
     )
 
 
