@@ -185,6 +185,10 @@ NFT_LOST = {
         nftables([match(DADDR, "@vips"), DROP], vips=["80.11.12.20", "80.11.12.21"]),
         VIP,
     ),
+    "a named set with comments": (
+        nftables([match(DADDR, "@vips"), DROP], vips=[{"elem": {"val": "80.11.12.20"}}]),
+        VIP,
+    ),
     "a prefix": (
         nftables([match(DADDR, {"prefix": {"addr": "80.11.0.0", "len": 16}}), DROP]),
         VIP,
