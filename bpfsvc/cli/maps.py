@@ -12,9 +12,9 @@ from bpfsvc.cli import options
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.documents import write_json, write_yaml
-from bpfsvc.inspect.dump import choose
-from bpfsvc.inspect.dump import dump as read_records
-from bpfsvc.inspect.of_service import OneService
+from bpfsvc.inspect.maps.dump import choose
+from bpfsvc.inspect.maps.dump import dump as read_records
+from bpfsvc.inspect.maps.of_service import OneService
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.records import Records
 from bpfsvc.inspect.tables import write_tables

@@ -15,10 +15,11 @@ from bpfsvc.cli import options
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
-from bpfsvc.inspect.service_choice import Wanted
-from bpfsvc.inspect.service_documents import write_view_json, write_view_yaml
-from bpfsvc.inspect.service_tables import write_view
-from bpfsvc.inspect.service_view import View, look, view_records, with_rates
+from bpfsvc.inspect.services.choice import Wanted
+from bpfsvc.inspect.services.documents import write_view_json, write_view_yaml
+from bpfsvc.inspect.services.look import look
+from bpfsvc.inspect.services.tables import write_view
+from bpfsvc.inspect.services.view import View, view_records, with_rates
 
 WRITERS: dict[str, Callable[[View], Iterator[str]]] = {
     "table": write_view,

@@ -18,8 +18,9 @@ import click
 from bpfsvc.cli import options
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
-from bpfsvc.inspect.service_view import View, look, with_rates
-from bpfsvc.inspect.top import ORDERS, top_lines
+from bpfsvc.inspect.services.look import look
+from bpfsvc.inspect.services.top import ORDERS, top_lines
+from bpfsvc.inspect.services.view import View, with_rates
 
 _OTHER_SCREEN, _FIRST_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """The terminal's second screen, without a cursor; and back."""

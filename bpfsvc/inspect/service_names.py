@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bpfsvc.inspect.fields import chooser, lacks, text
+from bpfsvc.base.errors import KernelError
+from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.reader import Reader
-
-_KEY, _FIELDS = ("value",), ("namespace", "name", "port_name", "number")
+from bpfsvc.services.plans.registry import SERVICES
 
 
 class ServiceNames:
@@ -13,14 +13,12 @@ class ServiceNames:
 
     def __init__(self, reader: Reader) -> None:
         self._names: dict[int, str] = {}
-        layout = reader.layout.maps.get("services")
-        if layout is None or lacks(layout.key, _KEY) or lacks(layout.value, _FIELDS):
-            return
-        key, value = chooser(layout.key, _KEY), chooser(layout.value, _FIELDS)
-        for raw_key, raw in reader.entries("services"):
-            namespace, name, port_name, number = value(raw)
-            port = text(port_name) or number
-            self._names[key(raw_key)[0]] = f"{text(namespace)}/{text(name)}:{port}"
+        try:
+            entries = EntryReader(reader).read(SERVICES)
+        except KernelError:
+            return  # another build's: ids stay numbers
+        for service, port, number in entries:
+            self._names[service] = f"{port.namespace}/{port.name}:{port.port_name or number}"
 
     def __getitem__(self, service: int) -> str:
         """Return the name; ``#7`` for an id that has none, "" for 0."""

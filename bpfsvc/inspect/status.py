@@ -17,8 +17,8 @@ from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
-from bpfsvc.inspect import node
 from bpfsvc.inspect.fields import chooser, interface_text, lacks
+from bpfsvc.inspect.maps import node
 from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, NodeFacts
 from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,3 +108,31 @@ def test_a_layout_of_another_version_is_an_error() -> None:
         EntryCodec(registry.BACKENDS, layout("backends", ("weight", "I")))
     with pytest.raises(KernelError, match="the keys of map backends"):
         EntryCodec(registry.BACKENDS, layout("services"))
+
+
+def test_entries_of_an_earlier_build_have_the_usual_values_in_new_fields() -> None:
+    """To be read, not written; a field that must be there is an error all the same."""
+    _, key, value = FIELDS["frontends"]
+    known = ("removal", "watched", "counted")
+    record = Record(tuple(field for field in value if field[0] not in known))
+    older = MapLayout("hash", Record(key), record, max_entries=8, flags=0)
+    frontends = EntryCodec(registry.FRONTENDS, older, lenient=True)
+    raw = record.pack({"service": 7, "generation": 8, "pod.size": 3, "affinity_seconds": 60})
+    (found,) = frontends.decode([(bytes(older.key.size), raw)])
+    assert found.policies == Policies(
+        Policy(0, 3, False, False), *(Policy(0, 0, False, False),) * 2, affinity_seconds=60
+    )
+    with pytest.raises(KernelError, match="the values of map frontends"):
+        EntryCodec(registry.FRONTENDS, older)
+    without_slots = replace(older, value=Record(value[:2]))
+    with pytest.raises(KernelError, match="the values of map frontends"):
+        EntryCodec(registry.FRONTENDS, without_slots, lenient=True)
+
+
+def test_fields_of_a_newer_build_are_left_out_and_named() -> None:
+    newer = layout("backends", ("weight", "I"))
+    backends = EntryCodec(registry.BACKENDS, newer, lenient=True)
+    entry = ENTRIES[2][1]
+    key, value = codec(registry.BACKENDS).encode(entry)
+    assert list(backends.decode([(key, value + bytes(4))])) == [entry]
+    assert backends.unknown == ("weight",)

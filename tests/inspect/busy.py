@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bpfsvc.base.address import pack
 from tests.inspect.inspected import frontend, policy
-from tests.inspect.pinned import EGRESS, FIELDS, INGRESS, Maps, place
+from tests.inspect.pinned import EGRESS, FIELDS, INGRESS, Changes, Maps, place
 
 WEB_BACKENDS = ("10.244.1.5:8080", "10.244.2.7:8080")
 WEB_VIP, DNS_VIP, NODE_PORT = "10.96.0.10:80", "10.96.0.53:53", "0.0.0.0:30080"
@@ -19,9 +19,9 @@ _key, _value = FIELDS["settings"][1:]
 SETTINGS = {"settings": ("array", _key, (*_value, ("socket_lb", "I")))}
 
 
-def busy_node(socket_lb: int = 1) -> Maps:
+def busy_node(socket_lb: int = 1, changes: Changes | None = None) -> Maps:
     """A node where ``web`` has two backends, of which one is here, and ``dns`` has none."""
-    maps = Maps(SETTINGS)
+    maps = Maps({**SETTINGS, **(changes or {})})
     maps.put("settings", {"value": 0}, {"socket_lb": socket_lb, "udp_seconds": 60})
     maps.put("node_addresses", {"address": pack(NODE)}, {"nodeports": 1})
     maps.service(1, "web", "http")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.records import Records, Value
 from tests.inspect.pinned import Maps, place
 

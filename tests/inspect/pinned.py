@@ -39,6 +39,9 @@ _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 
 Fields = tuple[tuple[str, str], ...]
 
+Changes = Mapping[str, tuple[str, Fields, Fields]]
+"""Maps of another build: type, fields of the key, fields of the value."""
+
 FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     "frontends": (
         "hash",
@@ -181,7 +184,7 @@ CONSTANTS = {
 class Maps:
     """A reader of entries that were added by field names. ``changes`` replaces or adds maps."""
 
-    def __init__(self, changes: Mapping[str, tuple[str, Fields, Fields]] | None = None) -> None:
+    def __init__(self, changes: Changes | None = None) -> None:
         maps = {**FIELDS, **(changes or {})}
         self.layout = Layout(
             "test",

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bpfsvc.inspect.changes import Change, Changes, write_json_lines, write_lines
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.records import Records
 from tests.inspect.inspected import web
 from tests.inspect.pinned import Maps

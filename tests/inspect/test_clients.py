@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from bpfsvc.base.address import pack
-from bpfsvc.inspect.clients import affinities
+from bpfsvc.inspect.maps.clients import affinities
 from tests.inspect.inspected import BACKEND, NOW, SECOND, records, shown
 from tests.inspect.pinned import Maps, place
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bpfsvc.inspect.connections import connections
+from bpfsvc.inspect.maps.connections import connections
 from bpfsvc.inspect.records import Value
 from tests.inspect.inspected import BACKEND, CLIENT, NODE, NOW, OPEN, SECOND, VIP, records
 from tests.inspect.pinned import EGRESS, INGRESS, Maps

@@ -10,7 +10,7 @@ import yaml
 from bpfsvc.base.address import pack, pack_network
 from bpfsvc.base.errors import UsageError
 from bpfsvc.inspect.documents import write_json, write_yaml
-from bpfsvc.inspect.dump import available, dump
+from bpfsvc.inspect.maps.dump import available, dump
 from bpfsvc.inspect.records import Records, Value
 from bpfsvc.inspect.tables import duration_text, write_tables
 from tests.inspect.inspected import BACKEND, CLIENT, VIP, frontend, shown
@@ -95,12 +95,21 @@ def test_sizes_shows_how_full_maps_are() -> None:
 # -- other versions --
 
 
-def test_a_field_of_a_newer_version_is_a_further_column() -> None:
+def test_a_map_of_services_with_a_field_of_a_newer_version_is_shown_by_its_fields() -> None:
     kind, key, value = FIELDS["endpoints"]
     maps = Maps({"endpoints": (kind, key, (*value, ("weight", "I")))})
     maps.put("endpoints", frontend(BACKEND), {"value": 1, "weight": 50})
     assert shown(maps, "endpoints") == [
-        {"endpoint": "10.244.2.7:8080/TCP", "uses": 1, "weight": 50}
+        {"address": "10.244.2.7", "port": 8080, "protocol": "TCP", "value": 1, "weight": 50}
+    ]
+
+
+def test_another_field_of_a_newer_version_is_a_further_column() -> None:
+    kind, key, value = FIELDS["node_addresses"]
+    maps = Maps({"node_addresses": (kind, key, (*value, ("weight", "I")))})
+    maps.put("node_addresses", {"address": pack("10.0.0.1")}, {"nodeports": 1, "weight": 50})
+    assert shown(maps, "node_addresses") == [
+        {"address": "10.0.0.1", "nodeports": True, "weight": 50}
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.inspect.of_service import OneService, UnknownService
+from bpfsvc.inspect.maps.of_service import OneService, UnknownService
 from tests.inspect.inspected import (
     BACKEND,
     CLIENT,

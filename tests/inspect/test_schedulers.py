@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.inspect.service_ports import ServicePortFacts, collect
+from bpfsvc.inspect.services.facts import ServicePortFacts
+from bpfsvc.inspect.services.ports import collect
 from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule, Scheduler, lay_out
 from tests.inspect.busy import OPEN, connection, slots
 from tests.inspect.inspected import frontend, policy, shown

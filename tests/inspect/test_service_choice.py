@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.inspect.of_service import UnknownService
-from bpfsvc.inspect.service_choice import Wanted
-from bpfsvc.inspect.service_view import look
+from bpfsvc.inspect.maps.of_service import UnknownService
+from bpfsvc.inspect.services.choice import Wanted
+from bpfsvc.inspect.services.look import look
 from tests.inspect.busy import busy_node
 from tests.inspect.inspected import frontend, policy
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.base.errors import KernelError
-from bpfsvc.inspect.service_ports import ServicePortFacts, collect
-from bpfsvc.inspect.service_view import words
+from bpfsvc.inspect.services.facts import ServicePortFacts
+from bpfsvc.inspect.services.ports import collect
+from bpfsvc.inspect.services.view import words
 from tests.inspect.busy import (
     CLOSING,
     DNS_VIP,
@@ -173,3 +174,15 @@ def test_the_frontends_of_a_service_port_without_name_are_left_to_the_dump() -> 
     maps.put("frontends", frontend("10.96.0.77:1"), {"service": 8, **policy("pod", reject=1)})
     assert {one.text for one in collect(maps)} == {"default/web:http", "kube-system/dns:53"}
     assert DNS_VIP in {one.text.partition("/")[0] for one in collect(maps)[1].frontends}
+
+
+def test_maps_of_an_earlier_build_are_read_without_its_successors_fields() -> None:
+    kind, key, value = FIELDS["frontends"]
+    later = ("schedule", "echo", "removal", "watched", "counted")
+    older = tuple(
+        field for field in value if field[0] not in later and field[0].partition(".")[2] != "spills"
+    )
+    maps = busy_node(changes={"frontends": (kind, key, older)})
+    port = web(maps)
+    assert (port.scheduler, port.removal, port.zone_overload) == ("random", "keep", "")
+    assert {backend.state for backend in port.backends} == {"ready"}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bpfsvc.inspect.service_documents import write_view_json, write_view_yaml
-from bpfsvc.inspect.service_tables import number_text, write_view
-from bpfsvc.inspect.service_view import View, look, view_records, with_rates
+from bpfsvc.inspect.services.documents import write_view_json, write_view_yaml
+from bpfsvc.inspect.services.look import look
+from bpfsvc.inspect.services.tables import write_view
+from bpfsvc.inspect.services.view import View, number_text, view_records, with_rates
 from tests.inspect.busy import CLOSING, GONE, OPEN, WEB_BACKENDS, busy_node, connection, count
 from tests.inspect.pinned import Maps
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.inspect import service_traffic
-from bpfsvc.inspect.service_ports import collect
-from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic, rates, read_traffic
-from bpfsvc.inspect.service_view import look, with_rates
+from bpfsvc.inspect.services.look import look
+from bpfsvc.inspect.services.ports import collect
+from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic, rates, read_traffic
+from bpfsvc.inspect.services.view import with_rates
 from tests.inspect.busy import GONE, OPEN, WEB_BACKENDS, busy_node, connection, count, slots
 from tests.inspect.pinned import Maps, place
 
@@ -89,7 +89,7 @@ def test_many_counters_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> 
     for index in (1, 2, 3):
         count(maps, index, *[index * 10] * 5)
     (port, _) = collect(maps)
-    monkeypatch.setattr(service_traffic, "_FEW", 1)
+    monkeypatch.setattr("bpfsvc.inspect.services.traffic._FEW", 1)
     monkeypatch.setattr(Maps, "value", lambda *_: pytest.fail("one was looked up"))
     assert read_traffic(maps, [port]).of_port(port) == tuple([30] * 5)
 

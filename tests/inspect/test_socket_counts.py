@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.inspect.service_ports import ServicePortFacts, collect
+from bpfsvc.inspect.services.facts import ServicePortFacts
+from bpfsvc.inspect.services.ports import collect
 from bpfsvc.services.scheduling.removal import OnRemoval
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.inspect.busy import GONE, OPEN, SETTINGS, connection, slots

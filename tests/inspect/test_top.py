@@ -6,10 +6,12 @@ from datetime import datetime
 
 import pytest
 
-from bpfsvc.inspect.service_ports import ServicePortFacts, collect
-from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic
-from bpfsvc.inspect.service_view import View, look, with_rates
-from bpfsvc.inspect.top import ORDERS, busiest, top_lines
+from bpfsvc.inspect.services.facts import ServicePortFacts
+from bpfsvc.inspect.services.look import look
+from bpfsvc.inspect.services.ports import collect
+from bpfsvc.inspect.services.top import ORDERS, busiest, top_lines
+from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic
+from bpfsvc.inspect.services.view import View, with_rates
 from tests.inspect.busy import OPEN, SETTINGS, WEB_BACKENDS, busy_node, connection, slots
 from tests.inspect.inspected import frontend, policy
 from tests.inspect.pinned import Maps

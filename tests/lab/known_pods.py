@@ -16,7 +16,7 @@ from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.pod import LabPod
-from bpfsvc.inspect.namespaces import namespaces
+from bpfsvc.inspect.maps.namespaces import namespaces
 from bpfsvc.inspect.reader import PinnedReader
 from tests.lab.testbed import ONE, Testbed
 

@@ -13,7 +13,7 @@ import yaml
 
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.devtools.lab.patience import stretched
-from bpfsvc.inspect.dump import choose
+from bpfsvc.inspect.maps.dump import choose
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import PinnedReader
 from tests.packets.fast_path import FastPathTestbed, prepare
 from tests.packets.node import SHOT, Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import PinnedReader
 from bpfsvc.metrics.recorder import Metrics
 from bpfsvc.services.entries import Policies, Policy

@@ -58,16 +58,26 @@ class EntryCodec(Generic[E]):
     encode_key: Callable[[Any], bytes]
     """Returns the bytes of what ``ServiceMap.key`` returns."""
 
-    def __init__(self, service_map: ServiceMap[E], layout: MapLayout) -> None:
-        """Raise :class:`KernelError` if the layout is not one of such entries."""
+    unknown: tuple[str, ...]
+    """Fields of the C struct that the entry does not have; only a ``lenient`` codec has any."""
+
+    def __init__(
+        self, service_map: ServiceMap[E], layout: MapLayout, *, lenient: bool = False
+    ) -> None:
+        """Raise :class:`KernelError` if the layout is not one of such entries.
+
+        ``lenient``: to read another build's entries. Fields that its C struct does not have get
+        their defaults, and further fields of the struct are left out.
+        """
         name, leaves = service_map.name, list(_leaves(service_map.entry))
         in_key = service_map.fields[: service_map.key_fields]
         key = [leaf for leaf in leaves if leaf.path.partition(".")[0] in in_key]
         value = leaves[len(key) :]
         if len(key) == 1:
             key = [key[0]._replace(names=(*key[0].names, _NUMBER))]
-        self._key = _Struct(f"the keys of map {name}", layout.key, key)
-        self._value = _Struct(f"the values of map {name}", layout.value, value)
+        self._key = _Struct(f"the keys of map {name}", layout.key, key, lenient=lenient)
+        self._value = _Struct(f"the values of map {name}", layout.value, value, lenient=lenient)
+        self.unknown = (*self._key.unknown, *self._value.unknown)
         self._decode = self._key.decode + self._value.decode
         self._entry = service_map.entry
         self.encode = self._encoder(layout.value)
@@ -106,6 +116,8 @@ class _Leaf(NamedTuple):
     path: str
     names: tuple[str, ...]
     type: Any
+    default: Any = None
+    """None: the C struct must have it."""
 
 
 def _leaves(kind: Any, path: str = "", starts: tuple[str, ...] = ("",)) -> Iterator[_Leaf]:
@@ -120,7 +132,7 @@ def _leaves(kind: Any, path: str = "", starts: tuple[str, ...] = ("",)) -> Itera
         elif hasattr(inner, "_fields"):
             yield from _leaves(inner, f"{at}.", (*(f"{name}." for name in names), ""))
         else:
-            yield _Leaf(at, names, inner)
+            yield _Leaf(at, names, inner, kind._field_defaults.get(field))
 
 
 _Convert = Callable[[Any], Any]
@@ -129,25 +141,30 @@ _Convert = Callable[[Any], Any]
 class _Struct:
     """The struct of a key or a value. ``leaves``: in the order of the entry."""
 
-    def __init__(self, what: str, record: Record, leaves: Sequence[_Leaf]) -> None:
+    def __init__(
+        self, what: str, record: Record, leaves: Sequence[_Leaf], *, lenient: bool
+    ) -> None:
         self.leaves = leaves
         self._order: list[int] = []
         """For each field of the struct that is packed, the index of its leaf."""
         self._encode: list[tuple[int, _Convert]] = []
         self.decode: list[_Convert | None] = [None] * len(leaves)
         """For each leaf what converts it after it is unpacked, if it needs that."""
-        formats = []
+        formats, unknown = [], []
         for name, kind in record.fields:
             at = next((at for at, leaf in enumerate(leaves) if name and name in leaf.names), None)
             if at is None:
                 formats.append(f"{struct.calcsize('=' + kind)}x")
+                unknown += [name] if name and name.rpartition(".")[2] != _PADDING else []
                 continue
             encode, self.decode[at] = _conversions(record, name, kind, leaves[at].type)
             self._encode += [(len(self._order), encode)] if encode else []
             self._order.append(at)
             formats.append(kind)
-        named = [name for name in record.names if name.rpartition(".")[2] != _PADDING]
-        if len(self._order) != len(leaves) or (leaves and len(named) != len(leaves)):
+        self.unknown = unknown if leaves else []
+        self._missing = [at for at in range(len(leaves)) if at not in self._order]
+        required = [at for at in self._missing if not lenient or leaves[at].default is None]
+        if required or (self.unknown and not lenient):
             raise KernelError(
                 f"the layout of {what} is {', '.join(record.names)}; expected "
                 f"{', '.join(leaf.names[0] for leaf in leaves)}",
@@ -173,11 +190,12 @@ class _Struct:
 
     def unpacker(self) -> Callable[[bytes], _Flat]:
         """Return a function from bytes to the leaves in the order of the entry."""
-        unpack, order = self._codec.unpack, self._order
-        if order == sorted(order):
+        unpack, order = self._codec.unpack, self._order + self._missing
+        if order == sorted(order) and not self._missing:
             return unpack
         reorder = itemgetter(*map(order.index, range(len(order))))
-        return lambda data: reorder(unpack(data))
+        defaults = tuple(self.leaves[at].default for at in self._missing)
+        return lambda data: reorder(unpack(data) + defaults)
 
 
 def _tuple_getter(paths: Sequence[str]) -> Callable[[Any], _Flat]:

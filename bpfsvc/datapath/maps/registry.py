@@ -1,8 +1,8 @@
 """All maps of the programs: what of each the layout does not say.
 
 The maps that hold Services are described in :mod:`bpfsvc.services.plans.registry`. How a map is
-shown to people is bound to its name in :mod:`bpfsvc.inspect.dump`; without a view of its own it is
-shown by its field names.
+shown to people is bound to its name in :mod:`bpfsvc.inspect.maps.dump`; a map without a view of its
+own is shown by its field names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from bpfsvc.base.address import address_and_port, pack
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Value
 from bpfsvc.migration.decisions import Decision, Decisions, Treatment, merged_networks

@@ -17,13 +17,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from bpfsvc.datapath.maps.backend_loads import Load, read_load
-from bpfsvc.inspect import node
-from bpfsvc.inspect.connection_counts import Counts, Place
+from bpfsvc.inspect.maps import node
+from bpfsvc.inspect.policies import KEEP, RANDOM, PolicyTexts
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.inspect.removal import KEEP
-from bpfsvc.inspect.service_entries import FrontendEntry
-
-ACTIVE, INACTIVE = "active", "inactive"
+from bpfsvc.inspect.services.connection_counts import Counts
+from bpfsvc.inspect.services.facts import ACTIVE, INACTIVE
+from bpfsvc.services.entries import Place, Policies
 
 _PARTIAL: Mapping[str, tuple[str, ...]] = {"TCP": (ACTIVE,), "UDP": (INACTIVE,), "SCTP": ()}
 """By protocol: the numbers that sockets add to. SCTP sockets are not translated."""
@@ -73,25 +72,26 @@ class SocketCounts:
         record = self._reader.layout.maps["backend_loads"].value
         return read_load(raw, record).sockets if raw else Load()
 
-    def partial(self, protocol: str, frontends: Collection[FrontendEntry]) -> tuple[str, ...]:
+    def partial(
+        self, protocol: str, policies: Collection[Policies], texts: PolicyTexts
+    ) -> tuple[str, ...]:
         """Return which numbers of a service port leave out connections that sockets carry.
 
-        ``protocol``: empty if it is not known.
+        ``protocol``: empty if it is not known. ``policies``: those of its frontends.
         """
         if self.socket_lb == "off":
             return ()
-        if frontends and all(one.counts for one in frontends):
+        if policies and all(map(texts.counts, policies)):
             return ()
         if protocol == "TCP" and self.listed:
-            by_tc = frontends and all(map(_is_left_to_tc, frontends))
+            by_tc = policies and all(_is_left_to_tc(one, texts) for one in policies)
             if by_tc or self.socket_lb == "host":
                 return ()
         return _PARTIAL.get(protocol, (ACTIVE, INACTIVE))
 
 
-def _is_left_to_tc(frontend: FrontendEntry) -> bool:
-    """True if the sockets of pods are not translated (``slot_choose`` in backend_select.h)."""
-    kind, tables = frontend.schedule
-    if kind != "random" or frontend.spilling.counted:
+def _is_left_to_tc(policies: Policies, texts: PolicyTexts) -> bool:
+    """True if the sockets of pods are not translated (``slot_choose`` in the C sources)."""
+    if texts.schedule(policies) != RANDOM or policies.counted:
         return True
-    return bool(tables[0]) or frontend.removal != KEEP
+    return bool(policies.pod.table) or texts.removal(policies) != KEEP

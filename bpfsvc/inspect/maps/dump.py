@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.datapath.maps.backend_loads import BackendLoad
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.localities import KEPT
 from bpfsvc.datapath.maps.registry import Role, map_info
-from bpfsvc.inspect import clients, connections, namespaces, node, schedulers, services, spills
+from bpfsvc.inspect.entries import is_known
 from bpfsvc.inspect.fields import lacks
-from bpfsvc.inspect.generic import generic
+from bpfsvc.inspect.maps import clients, connections, namespaces, node, schedulers, services
+from bpfsvc.inspect.maps.generic import generic
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records
+from bpfsvc.services.plans.registry import (
+    BACKENDS,
+    CANDIDATES,
+    ECHO_ADDRESSES,
+    ENDPOINTS,
+    FRONTENDS,
+    POSITIONS,
+    SCHEDULE_TABLES,
+    SERVICES,
+    SOURCE_RANGES,
+    SPILLS,
+    ServiceMap,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The function that makes records, and the fields it needs: map -> (key's, value's).
+    """The function that makes records, and what it needs of a build's layout.
 
-    ``keys``: how many columns say which row it is.
+    * ``reads``: maps of Services.
+    * ``needs``: fields of other maps, by the name of the map: those of its keys and of its values.
+    * ``keys``: how many columns say which row it is.
     """
 
     make: Callable[[Reader], Records]
-    needs: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    reads: tuple[ServiceMap[Any], ...] = ()
+    needs: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
     keys: int = 1
 
     def fits(self, layout: Layout) -> bool:
         """True if this view can read maps of such a layout."""
-        return all(
+        return all(is_known(service_map, layout) for service_map in self.reads) and all(
             name in layout.maps
             and not lacks(layout.maps[name].key, key)
             and not lacks(layout.maps[name].value, value)
@@ -40,79 +58,67 @@ class _View:
 
 
 _NUMBER = ("value",)
-_NAMES = {"services": (_NUMBER, services.NAME)}
-_BACKENDS = {**_NAMES, "backends": (services.SLOT, services.BACKEND)}
 _ENTRY = (connections.FLOW, connections.CONNECTION)
 
 _VIEWS = {
-    "frontends": _View(
-        services.frontends,
-        {**_BACKENDS, "frontends": (services.ADDRESS_KEY, services.FRONTEND)},
-        keys=3,
-    ),
-    "services": _View(services.services, _NAMES, keys=6),
+    "frontends": _View(services.frontends, (SERVICES, BACKENDS, FRONTENDS), keys=3),
+    "services": _View(services.services, (SERVICES,), keys=6),
     "backends": _View(
-        services.backends, {**_BACKENDS, "backend_counters": (_NUMBER, services.TRAFFIC)}, keys=2
-    ),
-    "endpoints": _View(services.endpoints, {"endpoints": (services.ADDRESS_KEY, _NUMBER)}),
-    "source_ranges": _View(
-        clients.source_ranges, {**_NAMES, "source_ranges": (clients.RANGE, _NUMBER)}, keys=2
-    ),
-    "service_networks": _View(
-        clients.service_networks, {"service_networks": (clients.NETWORK, _NUMBER)}
-    ),
-    "echo_addresses": _View(
-        clients.echo_addresses, {"echo_addresses": (clients.WHOLE_ADDRESS, _NUMBER)}
-    ),
-    "affinities": _View(
-        lambda reader: clients.affinities(reader, time.monotonic_ns()),
-        {**_NAMES, "affinities": (clients.CLIENT, clients.AFFINITY)},
+        services.backends,
+        (SERVICES, BACKENDS),
+        {"backend_counters": (_NUMBER, services.TRAFFIC)},
         keys=2,
     ),
-    "positions": _View(
-        clients.positions, {**_NAMES, "positions": (clients.POSITION, ("slots",))}, keys=2
+    "endpoints": _View(services.endpoints, (ENDPOINTS,)),
+    "source_ranges": _View(clients.source_ranges, (SERVICES, SOURCE_RANGES), keys=2),
+    "service_networks": _View(
+        clients.service_networks, needs={"service_networks": (clients.NETWORK, _NUMBER)}
     ),
-    "schedule_tables": _View(
-        schedulers.schedule_tables,
-        {**_NAMES, "schedule_tables": (schedulers.TABLE, schedulers.PLACES)},
-        keys=len(schedulers.TABLE),
+    "echo_addresses": _View(clients.echo_addresses, (ECHO_ADDRESSES,)),
+    "affinities": _View(
+        lambda reader: clients.affinities(reader, time.monotonic_ns()),
+        (SERVICES,),
+        {"affinities": (clients.CLIENT, clients.AFFINITY)},
+        keys=2,
     ),
-    "candidates": _View(
-        schedulers.candidates,
-        {**_NAMES, "candidates": (schedulers.TABLE, ("rows",))},
-        keys=len(schedulers.TABLE),
-    ),
-    "spills": _View(spills.spills, {**_NAMES, "spills": (spills.KEY, spills.SHOWN)}, keys=2),
+    "positions": _View(clients.positions, (SERVICES, POSITIONS), keys=2),
+    "schedule_tables": _View(schedulers.schedule_tables, (SERVICES, SCHEDULE_TABLES), keys=4),
+    "candidates": _View(schedulers.candidates, (SERVICES, CANDIDATES), keys=4),
+    "spills": _View(schedulers.spills, (SERVICES, SPILLS), keys=2),
     "backend_loads": _View(
-        schedulers.backend_loads, {"backend_loads": (_NUMBER, BackendLoad._fields)}
+        schedulers.backend_loads, needs={"backend_loads": (_NUMBER, BackendLoad._fields)}
     ),
     "localities": _View(
         lambda reader: schedulers.localities(reader, time.monotonic_ns()),
-        {**_NAMES, "localities": (schedulers.LOCALITY, (*schedulers.CHANGED, *KEPT))},
+        (SERVICES,),
+        {"localities": (schedulers.LOCALITY, (*schedulers.CHANGED, *KEPT))},
         keys=4,
     ),
     "connections": _View(
         lambda reader: connections.connections(reader, time.monotonic_ns()),
-        {**_NAMES, "connections": _ENTRY, "new_connections": _ENTRY},
+        (SERVICES,),
+        {"connections": _ENTRY, "new_connections": _ENTRY},
         keys=5,
     ),
     "node_addresses": _View(
-        node.node_addresses, {"node_addresses": (("address",), ("nodeports",))}
+        node.node_addresses, needs={"node_addresses": (("address",), ("nodeports",))}
     ),
-    "interfaces": _View(node.interfaces, {"interfaces": (_NUMBER, node.INTERFACE)}, keys=2),
+    "interfaces": _View(node.interfaces, needs={"interfaces": (_NUMBER, node.INTERFACE)}, keys=2),
     "masquerade_choices": _View(
-        node.masquerade_choices, {"masquerade_choices": (node.CHOICE, ("address",))}, keys=2
+        node.masquerade_choices,
+        needs={"masquerade_choices": (node.CHOICE, ("address",))},
+        keys=2,
     ),
-    "uplinks": _View(node.uplinks, {"uplinks": (_NUMBER, node.UPLINK)}, keys=2),
+    "uplinks": _View(node.uplinks, needs={"uplinks": (_NUMBER, node.UPLINK)}, keys=2),
     "namespaces": _View(
-        namespaces.namespaces, {"namespaces": (_NUMBER, namespaces.NAMESPACE)}, keys=2
+        namespaces.namespaces, needs={"namespaces": (_NUMBER, namespaces.NAMESPACE)}, keys=2
     ),
     "socket_optouts": _View(
-        namespaces.socket_optouts, {"socket_optouts": (namespaces.OPTOUT, _NUMBER)}
+        namespaces.socket_optouts, needs={"socket_optouts": (namespaces.OPTOUT, _NUMBER)}
     ),
-    "settings": _View(node.settings, {"settings": (_NUMBER, ())}),
-    "counters": _View(node.counters, {"counters": (_NUMBER, ())}, keys=2),
-    "sizes": _View(node.sizes, {}),
+    "settings": _View(node.settings, needs={"settings": (_NUMBER, ())}),
+    "counters": _View(node.counters, needs={"counters": (_NUMBER, ())}, keys=2),
+    "sizes": _View(node.sizes),
 }
 
 _READABLE = {

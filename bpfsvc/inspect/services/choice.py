@@ -18,9 +18,9 @@ from bpfsvc.base.address import (
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.inspect.fields import chooser, lacks
-from bpfsvc.inspect.of_service import UnknownService
+from bpfsvc.inspect.maps.of_service import UnknownService
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.inspect.service_ports import ServicePortFacts
+from bpfsvc.inspect.services.facts import ServicePortFacts
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"(?:({_LABEL})/)?({_LABEL})(?::([-a-z0-9]+))?")

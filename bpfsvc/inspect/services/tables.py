@@ -14,10 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from bpfsvc.inspect.removal import KEEP
-from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
-from bpfsvc.inspect.service_traffic import Amounts, Traffic
-from bpfsvc.inspect.service_view import View, connection_texts, title, words
+from bpfsvc.inspect.policies import KEEP
+from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
+from bpfsvc.inspect.services.traffic import Traffic
+from bpfsvc.inspect.services.view import (
+    COLUMN_ORDER,
+    COUNTS,
+    RATES,
+    View,
+    connection_texts,
+    in_order,
+    number_text,
+    title,
+    words,
+)
 
 _GAP = "  "
 _EMPTY = "-"
@@ -32,26 +42,7 @@ _TEXTS = {"STATE", "LOCAL", "CLIENTS"}
 Line = tuple[str, tuple[str, ...]]
 """What comes first, and further cells."""
 
-COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROPPED")
-RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED")
-"""Names of ipvsadm, in another order: as :class:`Amounts`, which begins with the request's."""
-
-_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes")
-"""The order of these columns."""
-
-_UNCOUNTED = (_EMPTY,) * len(_ORDER)
-
-
-def in_order(amounts: Amounts) -> tuple[float, ...]:
-    """Return amounts in the order of the columns."""
-    return tuple(getattr(amounts, name) for name in _ORDER)
-
-
-def number_text(value: float) -> str:
-    """Return a count as it is, and a rate with one decimal below ten."""
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
+_UNCOUNTED = (_EMPTY,) * len(COLUMN_ORDER)
 
 
 def write_view(view: View, *, wide: bool = False) -> Iterator[str]:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from bpfsvc.inspect.service_ports import READY, ServicePortFacts
-from bpfsvc.inspect.service_tables import RATES, in_order, number_text
-from bpfsvc.inspect.service_traffic import Amounts, Refused
-from bpfsvc.inspect.service_view import View, connection_texts, title
-from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE
+from bpfsvc.inspect.services.facts import ACTIVE, INACTIVE, READY, ServicePortFacts
+from bpfsvc.inspect.services.traffic import Amounts, Refused
+from bpfsvc.inspect.services.view import RATES, View, connection_texts, in_order, number_text, title
 
 _GAP = "  "
 _COLUMNS = ("SERVICE", *RATES, "ACTIVE", "INACTIVE", "BACKENDS")

@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bpfsvc.inspect.connection_counts import Place
 from bpfsvc.inspect.fields import names, total
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.inspect.service_ports import BackendFacts, ServicePortFacts
-from bpfsvc.inspect.services import TRAFFIC
+from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
 from bpfsvc.metrics.sums import Folding
+from bpfsvc.services.entries import Place
 
 _FEW = 4096
 """So many counters are looked up one by one, rather than all read."""
@@ -32,6 +31,10 @@ class Amounts(NamedTuple):
     bytes: float = 0
     reply_packets: float = 0
     reply_bytes: float = 0
+
+
+TRAFFIC = Amounts._fields
+"""The fields of a value of map ``backend_counters`` that are read."""
 
 
 class Refused(NamedTuple):

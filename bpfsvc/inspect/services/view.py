@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
-from bpfsvc.inspect.service_choice import NodeAddresses, Wanted, choose
-from bpfsvc.inspect.service_ports import (
+from bpfsvc.inspect.services.facts import (
+    ACTIVE,
+    INACTIVE,
     FrontendFacts,
-    Meetings,
     ServicePortFacts,
-    collect,
+    Treatments,
 )
-from bpfsvc.inspect.service_traffic import Amounts, Refused, Traffic, rates, read_traffic
-from bpfsvc.inspect.socket_counts import ACTIVE, INACTIVE, SocketCounts
+from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic, rates
 
 _MISSING = {
     "host": "UDP sockets of the node's processes",
@@ -54,40 +50,6 @@ class View:
         )
 
 
-def look(
-    reader: Reader,
-    wanted: Sequence[Wanted] = (),
-    namespace: str = "",
-    *,
-    required: bool = True,
-    traffic: bool = False,
-) -> View:
-    """Read the maps once.
-
-    Raises ``UnknownService`` for an argument that means nothing that the kernel holds, if that is
-    ``required``.
-    """
-    node_addresses = NodeAddresses(reader)
-    with _no_garbage():
-        sockets = SocketCounts(reader)
-        found = collect(reader, sockets)
-        ports = choose(found, wanted, namespace, node_addresses, required=required)
-        counted = read_traffic(reader, ports) if traffic else None
-    return View(ports, sockets.socket_lb, counted, listed=sockets.listed)
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Do not look for garbage while many objects are made that all stay: half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def with_rates(before: View, now: View) -> View:
     """Return a view with what is counted in each second between two views with traffic."""
     if before.traffic is None or now.traffic is None:
@@ -109,7 +71,7 @@ def words(frontend: FrontendFacts) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _words(clients: Meetings) -> tuple[str, ...]:
+def _words(clients: Treatments) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for who, met in zip(clients._fields, clients, strict=True):
         if met.local:
@@ -136,6 +98,26 @@ def _count_text(port: ServicePortFacts, name: str, number: int) -> str:
     if name not in port.partial:
         return str(number)
     return f"{number}+" if number else "-"
+
+
+COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROPPED")
+RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED")
+"""Names of ipvsadm, in another order: as :class:`Amounts`, which begins with the request's."""
+
+COLUMN_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes")
+"""The order of these columns."""
+
+
+def in_order(amounts: Amounts) -> tuple[float, ...]:
+    """Return amounts in the order of the columns."""
+    return tuple(getattr(amounts, name) for name in COLUMN_ORDER)
+
+
+def number_text(value: float) -> str:
+    """Return a count as it is, and a rate with one decimal below ten."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
 
 
 _COLUMNS = ("service", "protocol", "family")

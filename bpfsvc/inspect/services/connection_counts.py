@@ -15,6 +15,7 @@ from socket import IPPROTO_SCTP, IPPROTO_TCP
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.inspect.fields import Fields
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.services.entries import Place
 
 KEY = ("hook", "protocol")
 VALUE = (
@@ -31,9 +32,6 @@ VALUE = (
 
 _ID, _ADDRESS, _PORT = 4, 16, 2
 """Sizes of a service id, an address and a port."""
-
-Place = tuple[bytes, int]
-"""Address and port."""
 
 Counts = tuple[int, int]
 """Active connections, and inactive ones."""

@@ -18,7 +18,7 @@ from socket import IPPROTO_TCP
 
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.inspect.fields import chooser, protocol_text
-from bpfsvc.inspect.generic import Extras, extras
+from bpfsvc.inspect.maps.generic import Extras, extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames

@@ -8,7 +8,7 @@ from bpfsvc.base.address import unpack
 from bpfsvc.base.networks import Network, network_text
 from bpfsvc.datapath.attach import cgroup
 from bpfsvc.inspect.fields import address_text, chooser, interface_text, lacks, names, total
-from bpfsvc.inspect.generic import extras, generic
+from bpfsvc.inspect.maps.generic import extras, generic
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row, Value
 

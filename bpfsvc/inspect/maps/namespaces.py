@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.base.address import unpack
 from bpfsvc.inspect.fields import address_text, chooser, interface_text
-from bpfsvc.inspect.generic import extras
+from bpfsvc.inspect.maps.generic import extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 

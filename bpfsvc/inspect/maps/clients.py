@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import Network, network_text
+from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.fields import address_text, chooser
-from bpfsvc.inspect.generic import extras
+from bpfsvc.inspect.maps.generic import extras
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.services.plans.registry import ECHO_ADDRESSES, POSITIONS, SOURCE_RANGES
 
-RANGE = ("prefix", "service", "network")
 NETWORK = ("prefix", "network")
-WHOLE_ADDRESS = ("prefix", "address")
 CLIENT = ("service", "client")
 AFFINITY = ("backend", "port", "seen")
-POSITION = ("service", "generation", "address", "port")
-
-SERVICE_BITS = 32
-"""Bits of the service id that comes before the network in a key of source_ranges."""
 
 
 def source_ranges(reader: Reader) -> Records:
     """Return the networks whose clients may use restricted frontends."""
-    layout = reader.layout.maps["source_ranges"]
-    key = chooser(layout.key, RANGE)
     names = ServiceNames(reader)
-    rows: list[Row] = []
-    for raw_key, _ in reader.entries("source_ranges"):
-        bits, service, network = key(raw_key)
-        rows.append((names[service], network_text(Network(network, bits - SERVICE_BITS))))
+    rows: list[Row] = [
+        (names[service], network_text(network))
+        for service, network in EntryReader(reader).read(SOURCE_RANGES)
+    ]
     return Records("source_ranges", ("service", "network"), sorted(rows))
 
 
@@ -43,10 +37,10 @@ def service_networks(reader: Reader) -> Records:
 
 def echo_addresses(reader: Reader) -> Records:
     """Return the addresses that answer pings, and how many service ports ask for that."""
-    layout = reader.layout.maps["echo_addresses"]
-    key, value = chooser(layout.key, WHOLE_ADDRESS), chooser(layout.value, ("value",))
-    found = ((key(raw_key)[1], value(raw)[0]) for raw_key, raw in reader.entries("echo_addresses"))
-    rows: list[Row] = [(address_text(address), count) for address, count in sorted(found)]
+    entries = EntryReader(reader).with_uses(ECHO_ADDRESSES)
+    rows: list[Row] = [
+        (address_text(network.address), count) for (network,), count in sorted(entries)
+    ]
     return Records("echo_addresses", ("address", "service_ports"), rows)
 
 
@@ -72,13 +66,14 @@ def affinities(reader: Reader, now: int) -> Records:
 
 def positions(reader: Reader) -> Records:
     """Return the slots of the backends of service ports with affinity."""
-    layout = reader.layout.maps["positions"]
-    key, slots = chooser(layout.key, POSITION), chooser(layout.value, ("slots",))
     names = ServiceNames(reader)
-    rows: list[Row] = []
-    for raw_key, raw in reader.entries("positions"):
-        service, generation, address, port = key(raw_key)
-        numbers = memoryview(slots(raw)[0]).cast("I")
-        shown = tuple(dict.fromkeys(map(str, numbers)))
-        rows.append((names[service], endpoint_text(address, port), generation, shown))
+    rows: list[Row] = [
+        (
+            names[entry.service_id],
+            endpoint_text(entry.address, entry.port),
+            entry.generation,
+            tuple(dict.fromkeys(map(str, entry.slots))),
+        )
+        for entry in EntryReader(reader).read(POSITIONS)
+    ]
     return Records("positions", ("service", "backend", "generation", "slots"), sorted(rows))

@@ -9,8 +9,8 @@ from typing import Any
 
 from bpfsvc.base.address import unpack
 from bpfsvc.inspect.documents import yaml_list
-from bpfsvc.inspect.service_ports import BackendFacts, FrontendFacts, ServicePortFacts
-from bpfsvc.inspect.service_view import View
+from bpfsvc.inspect.services.facts import BackendFacts, FrontendFacts, ServicePortFacts
+from bpfsvc.inspect.services.view import View
 
 _AT_ONCE = 100
 """Service ports passed to PyYAML in one call."""

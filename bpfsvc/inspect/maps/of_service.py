@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
-from bpfsvc.inspect.dump import dump
+from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 

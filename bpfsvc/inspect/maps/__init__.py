@@ -1,0 +1,1 @@
+"""The views of ``bpfsvc maps dump``: each map as records."""

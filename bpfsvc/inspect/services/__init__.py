@@ -1,0 +1,1 @@
+"""What ``bpfsvc services`` and ``bpfsvc top`` show: service ports put together from the maps."""

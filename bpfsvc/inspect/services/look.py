@@ -1,0 +1,48 @@
+"""Look at the maps: service ports, and what the kernel has counted of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.services.choice import NodeAddresses, Wanted, choose
+from bpfsvc.inspect.services.ports import collect
+from bpfsvc.inspect.services.socket_counts import SocketCounts
+from bpfsvc.inspect.services.traffic import read_traffic
+from bpfsvc.inspect.services.view import View
+
+
+def look(
+    reader: Reader,
+    wanted: Sequence[Wanted] = (),
+    namespace: str = "",
+    *,
+    required: bool = True,
+    traffic: bool = False,
+) -> View:
+    """Read the maps once.
+
+    Raises ``UnknownService`` for an argument that means nothing that the kernel holds, if that is
+    ``required``.
+    """
+    node_addresses = NodeAddresses(reader)
+    with _no_garbage():
+        sockets = SocketCounts(reader)
+        found = collect(reader, sockets)
+        ports = choose(found, wanted, namespace, node_addresses, required=required)
+        counted = read_traffic(reader, ports) if traffic else None
+    return View(ports, sockets.socket_lb, counted, listed=sockets.listed)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Do not look for garbage while many objects are made that all stay: half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
