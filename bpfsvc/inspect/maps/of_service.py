@@ -42,7 +42,7 @@ class OneService:
             )
 
     def dump(self, reader: Reader, wanted: Iterable[str] = ()) -> Iterator[Records]:
-        """Yield, as :func:`bpfsvc.inspect.dump.dump`, the rows of the Service.
+        """Yield, as :func:`~bpfsvc.inspect.maps.dump.dump`, the rows of the Service.
 
         Of all maps, those without rows of Services are left out; asked for, they are an error.
         """
