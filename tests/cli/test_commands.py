@@ -79,6 +79,21 @@ def test_the_version_is_printed() -> None:
     [
         pytest.param(["--frob"], "No such option", "bpfsvc", id="an unknown flag"),
         pytest.param(["frob"], "No such command 'frob'", "bpfsvc", id="an unknown command"),
+        pytest.param(
+            ["run", "surplus"], "extra argument (surplus)", "bpfsvc run", id="a word more"
+        ),
+        pytest.param(
+            ["run", "--max-services", "many"],
+            "'many' is not a valid integer",
+            "bpfsvc run",
+            id="a number that is none",
+        ),
+        pytest.param(
+            ["run", "--max-frontends", "0"], "'--max-frontends'", "bpfsvc run", id="a size of zero"
+        ),
+        pytest.param(
+            ["run", "--tc-priority", "70000"], "70000 is not", "bpfsvc run", id="a large priority"
+        ),
         pytest.param(["maps"], "Missing command", "bpfsvc maps", id="no command after maps"),
         pytest.param(["maps", "frob"], "No such command 'frob'", "bpfsvc maps", id="nor this one"),
         pytest.param(

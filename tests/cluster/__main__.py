@@ -59,7 +59,7 @@ def up(kubernetes: Path, folder: Path, prefix: str, cni: str, cgroups: str, prox
         folder=folder,
         prefix=prefix,
         cni=next(each for each in CNIS if each == cni),
-        cgroups=next(each for each in CGROUPS if each == cgroups),
+        cgroups=next(cgroup for cgroup in CGROUPS if cgroup == cgroups),
     )
     cluster = Cluster(settings)
     cluster.up(next(each for each in PROXIES if each == proxy))

@@ -62,7 +62,7 @@ class Pool:
         """Return a Service's addresses, new ones if it has none yet."""
         owner, spec = service["metadata"]["uid"], service["spec"]
         status = service.get("status", {}).get("loadBalancer", {}).get("ingress", [])
-        wishes = [each.get("ip") for each in status] + [spec.get("loadBalancerIP")]
+        wishes = [statu.get("ip") for statu in status] + [spec.get("loadBalancerIP")]
         wanted = [ip_address(wish) for wish in wishes if wish]
         return [
             self._one(owner, int(family.removeprefix("IPv")), wanted)
@@ -74,7 +74,7 @@ class Pool:
             if has == owner and address.version == version:
                 return address
         candidates = [each for each in wanted if each.version == version]
-        found = next((each for each in candidates if each not in self._owners), None)
+        found = next((candidate for candidate in candidates if candidate not in self._owners), None)
         while found is None or found in self._owners:
             found = next(self._next[version])
         self._owners[found] = owner
@@ -111,7 +111,7 @@ class Routes:
         gateways = [str(node.addresses[0 if address.version == 4 else 1]) for node in to]
         if gateways:
             route["prefsrc"] = str(CLIENTS[address.version])
-            route["multipath"] = [{"gateway": each} for each in gateways]
+            route["multipath"] = [{"gateway": gateway} for gateway in gateways]
         else:
             route["type"] = "unreachable"
         if address in self._set:
@@ -176,7 +176,7 @@ class Balancer:
         deleted = "deletionTimestamp" in service["metadata"]
         if service["status"].get("loadBalancer", {}).get("ingress") and not deleted:
             self._set_status(key, None)
-        left = [each for each in finalizers if each != FINALIZER]
+        left = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
         self._set_finalizers(key, service, left)
 
     def _set_finalizers(self, key: Key, service: Object, finalizers: list[str]) -> None:

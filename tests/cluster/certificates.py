@@ -45,7 +45,7 @@ class Certificates:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._self_signed(_AUTHORITY, "/CN=cluster-ca", "keyUsage=critical,keyCertSign,cRLSign")
         addresses = [*map(str, API.addresses), *API_SERVICE, "127.0.0.1"]
-        names = [f"IP:{each}" for each in addresses] + [f"DNS:{each}" for each in _NAMES]
+        names = [f"IP:{address}" for address in addresses] + [f"DNS:{name}" for name in _NAMES]
         self._signed(SERVER, "/CN=kube-apiserver", f"subjectAltName={','.join(names)}")
         self._signed(
             KUBELET_CLIENT,

@@ -38,7 +38,7 @@ class Hierarchy:
 
 def hierarchies(mounts: str | None = None) -> list[Hierarchy]:
     """Return the hierarchies of this machine (or of a text in the form of mountinfo)."""
-    found: dict[str, Hierarchy] = {}
+    seen: dict[str, Hierarchy] = {}
     for line in (_MOUNTS.read_text() if mounts is None else mounts).splitlines():
         left, _, right = line.partition(" - ")
         place = left.split()[4]
@@ -49,8 +49,8 @@ def hierarchies(mounts: str | None = None) -> list[Hierarchy]:
                 named.insert(0, "none")
             unified = kind == "cgroup2"
             text = "" if unified else ",".join(named)
-            found[place] = Hierarchy(Path(place), unified, text)
-    return list(found.values())
+            seen[place] = Hierarchy(Path(place), unified, text)
+    return list(seen.values())
 
 
 def of_machine() -> Cgroups:

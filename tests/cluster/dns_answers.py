@@ -69,16 +69,16 @@ class Zone:
 def _headless(
     name: str, kind: str, host: str | None, slices: Iterable[Object], even_unready: bool
 ) -> list[RR] | None:
-    found = [
+    seen = [
         endpoint
-        for each in slices
-        for endpoint in each.get("endpoints") or ()
+        for slice_ in slices
+        for endpoint in slice_.get("endpoints") or ()
         if even_unready or endpoint.get("conditions", {}).get("ready", True)
         if host is None or endpoint.get("hostname") == host
     ]
-    if host is not None and not found:
+    if host is not None and not seen:
         return None
-    return _addresses(name, kind, [text for each in found for text in each["addresses"]])
+    return _addresses(name, kind, [text for each in seen for text in each["addresses"]])
 
 
 def _addresses(name: str, kind: str, texts: Iterable[str]) -> list[RR]:

@@ -19,13 +19,15 @@ _MANIFEST = Path(__file__).with_name("manifests") / "kube-proxy.yaml"
 def kube_proxy_config() -> str:
     """Return only the ConfigMap, as it stays when kube-proxy goes."""
     documents = yaml.safe_load_all(kube_proxy_manifest("nftables"))
-    return yaml.safe_dump_all(each for each in documents if each["kind"] == "ConfigMap")
+    return yaml.safe_dump_all(document for document in documents if document["kind"] == "ConfigMap")
 
 
 def kube_proxy_manifest(mode: Mode) -> str:
     """Return the objects, as YAML, with this cluster's addresses and a mode."""
     documents = list(yaml.safe_load_all(_MANIFEST.read_text()))
-    (pods,) = (each["spec"]["template"] for each in documents if each["kind"] == "DaemonSet")
+    (pods,) = (
+        document["spec"]["template"] for document in documents if document["kind"] == "DaemonSet"
+    )
     pods["metadata"]["annotations"] = {"mode": mode}  # another one replaces the pods
     (config,) = (each["data"] for each in documents if each["kind"] == "ConfigMap")
     settings = yaml.safe_load(config["config.conf"])

@@ -101,7 +101,7 @@ def unused_prefix() -> str:
     """Return the first of ``bpfsvc-``, ``bpfsvc2-``, ... that no namespace of a cluster has."""
     numbered = (f"{PREFIX.removesuffix('-')}{number}-" for number in count(2))
     prefixes = chain([PREFIX], numbered)
-    return next(each for each in prefixes if not any(exists(each + name) for name in NAMES))
+    return next(prefix for prefix in prefixes if not any(exists(prefix + name) for name in NAMES))
 
 
 def default_gateways(prefix: str, name: str) -> list[str]:

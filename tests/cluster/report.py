@@ -48,7 +48,7 @@ class Report:
     @property
     def failed(self) -> bool:
         """True if a case failed."""
-        return any(each.status == FAILED for each in self.results)
+        return any(result.status == FAILED for result in self.results)
 
     def add(self, *results: Result) -> None:
         """Add results and write the files, so that a run that breaks off leaves what it has."""
@@ -90,7 +90,7 @@ class Report:
         for each in self.results:
             if each.status == FAILED:
                 console.print(f"FAILED {each.suite}: {each.case}\n  {each.reason}", markup=False)
-        counts = Counter(each.status for each in self.results)
+        counts = Counter(result.status for result in self.results)
         summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         seconds = time.monotonic() - self._began
         console.rule(f"{summary or 'nothing was run'} in {seconds:.2f}s", characters="=")
@@ -100,19 +100,19 @@ def junit(results: Iterable[Result]) -> ElementTree.Element:
     """Return results as JUnit: a test suite for each suite, in the order of their first cases."""
     root = ElementTree.Element("testsuites")
     suites: dict[str, ElementTree.Element] = {}
-    for each in results:
-        if each.suite not in suites:
-            suites[each.suite] = ElementTree.SubElement(root, "testsuite", name=each.suite)
+    for result in results:
+        if result.suite not in suites:
+            suites[result.suite] = ElementTree.SubElement(root, "testsuite", name=result.suite)
         case = ElementTree.SubElement(
-            suites[each.suite], "testcase", name=each.case, time=f"{each.seconds:.1f}"
+            suites[result.suite], "testcase", name=result.case, time=f"{result.seconds:.1f}"
         )
-        if each.status == FAILED:
-            ElementTree.SubElement(case, "failure", message=each.reason)
-        elif each.status == SKIPPED:
-            ElementTree.SubElement(case, "skipped", message=each.reason)
-        if each.figures:
+        if result.status == FAILED:
+            ElementTree.SubElement(case, "failure", message=result.reason)
+        elif result.status == SKIPPED:
+            ElementTree.SubElement(case, "skipped", message=result.reason)
+        if result.figures:
             properties = ElementTree.SubElement(case, "properties")
-            for name, value in each.figures.items():
+            for name, value in result.figures.items():
                 ElementTree.SubElement(properties, "property", name=name, value=str(value))
     for element in suites.values():
         for kind in ("failure", "skipped"):

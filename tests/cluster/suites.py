@@ -80,13 +80,13 @@ def _e2e(
 def _require_one_proxy(cluster: Cluster, kube_proxy: bool) -> None:
     """Raise ``ClusterError`` if kube-proxy runs and is not to, or the other way around."""
     listed = cluster.get("daemonsets", "--namespace=kube-system")
-    found = {each["metadata"]["name"] for each in listed}
-    if kube_proxy and found != {"kube-proxy"}:
+    seen = {each["metadata"]["name"] for each in listed}
+    if kube_proxy and seen != {"kube-proxy"}:
         raise ClusterError(
             "this cluster does not have kube-proxy alone",
             "start it by make cluster ARGS='--proxy kube-proxy'",
         )
-    if not kube_proxy and "kube-proxy" in found:
+    if not kube_proxy and "kube-proxy" in seen:
         raise ClusterError("kube-proxy runs on this cluster", "start another one: make cluster")
 
 

@@ -124,7 +124,7 @@ def test_the_table_has_what_was_measured_last() -> None:
         Outcome("neither", FAILED, 1, "no answer"),
         Outcome("new", SKIPPED, 0, "wants\nthree zones"),
     ]
-    assert measured(table, {one.spec: one for one in outcomes}, "bpfsvc") == table | {
+    assert measured(table, {outcome.spec: outcome for outcome in outcomes}, "bpfsvc") == table | {
         "better": Expectation("better", PASSED, PASSED),
         "new": Expectation("new", "unknown", SKIPPED, "wants three zones"),
     }

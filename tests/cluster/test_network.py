@@ -31,13 +31,13 @@ def built() -> Iterator[None]:
 def routes(machine: str) -> dict[str, str]:
     """Return the gateways of a machine's routes, by where they lead."""
     namespace = NetworkNamespace(machine, prefix=PREFIX)
-    found = {}
+    seen = {}
     for route in namespace.netlink.route("dump"):
         gateway = route.get("gateway")
         if gateway is not None:
-            found[f"{route.get('dst') or 'everything'}".partition("/")[0]] = str(gateway)
+            seen[f"{route.get('dst') or 'everything'}".partition("/")[0]] = str(gateway)
     namespace.release()
-    return found
+    return seen
 
 
 @pytest.mark.usefixtures("built")

@@ -27,15 +27,15 @@ def layer(tmp_path: Path) -> Layer:
 def blobs(archive: Path) -> dict[str, bytes]:
     """Return the files of an archive by their path."""
     with tarfile.open(archive) as members:
-        return {each.name: members.extractfile(each).read() for each in members}  # type: ignore[union-attr]
+        return {member.name: members.extractfile(member).read() for member in members}  # type: ignore[union-attr]
 
 
 def test_a_layer_has_executable_files_links_and_folders(layer: Layer) -> None:
     with tarfile.open(layer.file) as members:
-        found = {each.name: (each.type, each.mode, each.linkname) for each in members}
-    assert found["usr/bin/program"] == (tarfile.REGTYPE, 0o755, "")
-    assert found["usr/bin/other"][0::2] == (tarfile.SYMTYPE, "program")
-    assert found["tmp"][:2] == (tarfile.DIRTYPE, 0o1777)
+        seen = {member.name: (member.type, member.mode, member.linkname) for member in members}
+    assert seen["usr/bin/program"] == (tarfile.REGTYPE, 0o755, "")
+    assert seen["usr/bin/other"][0::2] == (tarfile.SYMTYPE, "program")
+    assert seen["tmp"][:2] == (tarfile.DIRTYPE, 0o1777)
 
 
 def test_the_same_contents_give_the_same_layer(tmp_path: Path) -> None:

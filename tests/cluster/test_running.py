@@ -54,7 +54,7 @@ def test_suites_of_one_kind_share_a_cluster(settings: Settings, life: list[str])
     chosen = {"a": passes("a"), "b": passes("b"), "c": passes("c", PTP)}
     running.run_all(settings, report, chosen)
     assert life == ["build, up plain bridge", "down", "up plain ptp", "down"]
-    assert [(each.suite, each.status) for each in report.results] == [
+    assert [(result.suite, result.status) for result in report.results] == [
         ("a", PASSED),
         ("b", PASSED),
         ("c", PASSED),
@@ -68,7 +68,10 @@ def test_a_cluster_that_does_not_come_up_fails_its_suites_only(
     chosen = {"a": passes("a", Kind(proxy="kube-proxy")), "b": passes("b")}
     running.run_all(settings, report, chosen)
     assert life == ["build, up kube-proxy bridge", "down", "build, up plain bridge", "down"]
-    assert [(each.suite, each.status) for each in report.results] == [("a", FAILED), ("b", PASSED)]
+    assert [(result.suite, result.status) for result in report.results] == [
+        ("a", FAILED),
+        ("b", PASSED),
+    ]
     assert "no kube-proxy" in report.results[0].reason
 
 
@@ -78,7 +81,10 @@ def test_a_suite_that_breaks_off_fails_and_the_next_one_runs(settings: Settings)
 
     report = Report(settings.folder)
     running.run_on(Cluster(settings), report, {"a": Suite(breaks), "b": passes("b")})
-    assert [(each.suite, each.status) for each in report.results] == [("a", FAILED), ("b", PASSED)]
+    assert [(result.suite, result.status) for result in report.results] == [
+        ("a", FAILED),
+        ("b", PASSED),
+    ]
 
 
 def test_a_suite_that_needs_another_cluster_than_that_which_is_up_is_skipped(
@@ -86,7 +92,10 @@ def test_a_suite_that_needs_another_cluster_than_that_which_is_up_is_skipped(
 ) -> None:
     report = Report(settings.folder)
     running.run_on(Cluster(settings), report, {"a": passes("a", PTP), "b": passes("b")})
-    assert [(each.suite, each.status) for each in report.results] == [("a", SKIPPED), ("b", PASSED)]
+    assert [(result.suite, result.status) for result in report.results] == [
+        ("a", SKIPPED),
+        ("b", PASSED),
+    ]
     assert report.results[0].reason == "it needs another cluster: --proxy=plain --cni=ptp"
 
 

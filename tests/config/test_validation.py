@@ -148,6 +148,16 @@ FLAGS = {
     "--detect-local-mode=BridgeInterface": (
         "--pod-bridge-interface: must be given for detectLocalMode BridgeInterface"
     ),
+    "--cluster-cidr=10.0.0.0/9,10.128.0.0/9": (
+        "--cluster-cidr: must be at most one CIDR per family, not '10.0.0.0/9,10.128.0.0/9'"
+    ),
+    "--healthz-bind-address=localhost": (
+        "--healthz-bind-address: must be ADDRESS:PORT, such as 0.0.0.0:10256, not 'localhost'"
+    ),
+    "--masquerade-ports=10000": "--masquerade-ports: must be FIRST-LAST, not '10000'",
+    "--nodeport-addresses=primary,10.0.0.0/8": (
+        "--nodeport-addresses: 'primary' must be the only value"
+    ),
     "--oom-score-adj=5000": "--oom-score-adj: must be -1000 to 1000, not 5000",
     "--hostname-override= ": "--hostname-override: must not be blank",
 }

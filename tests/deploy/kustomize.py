@@ -61,9 +61,9 @@ def _build(directory: Path, objects: list[Object]) -> list[Object]:
     for each in kustomization.get("configMapGenerator", ()):
         objects = _with_config_map(objects, each, directory)
     if namespace := kustomization.get("namespace"):
-        for each in objects:
-            if each["kind"] not in _OF_NO_NAMESPACE:
-                each["metadata"]["namespace"] = namespace
+        for made in objects:
+            if made["kind"] not in _OF_NO_NAMESPACE:
+                made["metadata"]["namespace"] = namespace
     return objects
 
 
@@ -83,12 +83,12 @@ def _with_config_map(objects: list[Object], of: Object, directory: Path) -> list
 
 def _patched(objects: Iterable[Object], change: Object) -> Iterator[Object]:
     found = False
-    for each in objects:
-        if _identity(each) == _identity(change):
+    for made in objects:
+        if _identity(made) == _identity(change):
             found = True
-            yield merged(each, change)
+            yield merged(made, change)
         else:
-            yield each
+            yield made
     if not found:
         raise ValueError(f"there is no {change['kind']} {change['metadata']['name']} to patch")
 

@@ -19,7 +19,7 @@ def overlay(name: str) -> list[Object]:
 
 def only(objects: list[Object], kind: str) -> Object:
     """Return the one object of a kind."""
-    (found,) = (each for each in objects if each["kind"] == kind)
+    (found,) = (manifest for manifest in objects if manifest["kind"] == kind)
     return found
 
 

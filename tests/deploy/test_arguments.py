@@ -58,7 +58,7 @@ def test_the_shadow_changes_nothing_and_answers_at_a_port_of_its_own() -> None:
     assert "initContainers" not in spec
     assert "ports" not in container
     probes = [each["httpGet"] for name, each in container.items() if name.endswith("Probe")]
-    assert {(each["host"], each["port"]) for each in probes} == {given["shadow_address"]}
+    assert {(probe["host"], probe["port"]) for probe in probes} == {given["shadow_address"]}
     assert all("hostPath" not in each for each in spec["volumes"] if each["name"] == "state")
 
 
@@ -73,7 +73,7 @@ def test_the_removal_runs_a_command_that_exists() -> None:
 def mount_of(container: Object, path: Path | str) -> Object:
     """Return the mount that a path is in."""
     mounts: list[Object] = container["volumeMounts"]
-    (found,) = (each for each in mounts if Path(path).is_relative_to(each["mountPath"]))
+    (found,) = (mount for mount in mounts if Path(path).is_relative_to(mount["mountPath"]))
     return found
 
 
@@ -102,7 +102,7 @@ def test_ports_are_those_of_the_defaults(agent: Object) -> None:
     assert healthz == HEALTHZ_PORT
     assert ports == {"healthz": healthz, "metrics": METRICS_PORT}
     probes = {name: each["httpGet"] for name, each in container.items() if name.endswith("Probe")}
-    assert {each["port"] for each in probes.values()} == {"healthz"}
+    assert {probe["port"] for probe in probes.values()} == {"healthz"}
     assert {name: each["path"] for name, each in probes.items()} == {
         "startupProbe": f"{OWN_PATHS}/livez",
         "readinessProbe": f"{OWN_PATHS}/healthz",

@@ -52,9 +52,9 @@ def test_every_object_is_what_the_schema_of_kubernetes_allows(name: str, version
 def test_all_objects_of_a_namespace_are_in_that_of_system_pods(name: str) -> None:
     """There the role's binding finds the account, and pods may be critical."""
     objects = overlay(name)
-    for each in objects:
-        cluster_wide = each["kind"].startswith("ClusterRole")
-        assert each["metadata"].get("namespace") == (None if cluster_wide else "kube-system")
+    for manifest in objects:
+        cluster_wide = manifest["kind"].startswith("ClusterRole")
+        assert manifest["metadata"].get("namespace") == (None if cluster_wide else "kube-system")
     account = only(objects, "ServiceAccount")["metadata"]
     (subject,) = only(objects, "ClusterRoleBinding")["subjects"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
@@ -72,7 +72,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Object) -> 
 @every_pod
 def test_the_image_is_that_of_this_version(spec: Object) -> None:
     """The tag follows the package, and so does the label that the Dockerfile gives it."""
-    assert {each["image"] for each in containers(spec)} == {f"bpfsvc:{__version__}"}
+    assert {container["image"] for container in containers(spec)} == {f"bpfsvc:{__version__}"}
     assert f"ARG VERSION={__version__}\n" in (ROOT / "Dockerfile").read_text()
 
 
@@ -167,4 +167,6 @@ def test_the_capabilities_are_enough_and_none_is_missing(
 @every_pod
 def test_root_file_systems_are_read_only(spec: Object) -> None:
     """Nothing but the volumes can be written to."""
-    assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in containers(spec))
+    assert all(
+        container["securityContext"]["readOnlyRootFilesystem"] for container in containers(spec)
+    )

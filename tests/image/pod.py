@@ -114,14 +114,14 @@ class Pod:
 
     def _mounts(self, mounts: Sequence[Object]) -> list[str]:
         words = []
-        for each in mounts:
-            options = [_PROPAGATION[each.get("mountPropagation", "None")]]
-            options += ["ro"] if each.get("readOnly") else []
-            source = self._volumes[each["name"]]
+        for mount in mounts:
+            options = [_PROPAGATION[mount.get("mountPropagation", "None")]]
+            options += ["ro"] if mount.get("readOnly") else []
+            source = self._volumes[mount["name"]]
             if source is None:
-                words.append(f"--tmpfs={each['mountPath']}")
+                words.append(f"--tmpfs={mount['mountPath']}")
             else:
-                words.append(f"--volume={source}:{each['mountPath']}:{','.join(options)}")
+                words.append(f"--volume={source}:{mount['mountPath']}:{','.join(options)}")
         if self.spec.get("automountServiceAccountToken", True):
             words.append(f"--volume={self.volumes['token']}:{_TOKENS}:ro")
         return words

@@ -223,8 +223,8 @@ def test_the_image_has_the_tools_for_inspection_and_cleanup(
 def test_endpoints_follow_the_api_server(machine: Machine, agent: LabAgent) -> None:
     """After all that, a change at the server changes the endpoint that answers."""
     last = machine.lab.pods[-1]
-    for each in objects(WEB, [last]):
-        machine.api.put(each)
+    for manifest in objects(WEB, [last]):
+        machine.api.put(manifest)
     wait(
         lambda: {ask(machine.lab.pods[0], WEB.vip(4), 80).pod for _ in range(8)} == {last.name},
         "only the last pod answers",

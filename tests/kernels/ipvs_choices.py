@@ -77,12 +77,12 @@ class Virtual:
 
     def _chosen(self, client: str, port: int) -> int | None:
         places = [place for place, _ in self.destinations]
-        found = [
+        seen = [
             places.index(destination)
             for source, asked, destination in connections()
             if (source, asked[1]) == ((pack(client), port), self.port)
         ]
-        return found[0] if found else None
+        return seen[0] if seen else None
 
 
 def connections() -> Iterator[tuple[Place, Place, Place]]:

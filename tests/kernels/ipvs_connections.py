@@ -130,11 +130,11 @@ def run(*words: str) -> None:
 
 def _place(text: str) -> tuple[bytes, int]:
     """Read an address and a port: hexadecimal digits, of IPv6 eight groups in brackets."""
-    found = re.fullmatch(r"\[?([0-9A-Fa-f:]+?)\]?:([0-9A-Fa-f]{4})", text)
-    assert found, text
-    raw = bytes.fromhex(found[1].replace(":", ""))
+    match = re.fullmatch(r"\[?([0-9A-Fa-f:]+?)\]?:([0-9A-Fa-f]{4})", text)
+    assert match, text
+    raw = bytes.fromhex(match[1].replace(":", ""))
     address = pack(socket.inet_ntoa(raw)) if len(raw) == 4 else raw
-    return address, int(found[2], 16)
+    return address, int(match[2], 16)
 
 
 @pytest.fixture

@@ -62,9 +62,9 @@ def established(options: tuple[str, ...] = ESTABLISHED, **network: Any) -> Itera
 def counted(node: LabNode, name: str) -> int:
     """Return the packets of a counter of the policy."""
     listed = node.run(["nft", "list", "counter", "inet", "guard", name]).stdout
-    found = re.search(r"packets (\d+)", listed)
-    assert found
-    return int(found[1])
+    match = re.search(r"packets (\d+)", listed)
+    assert match
+    return int(match[1])
 
 
 def invalid(testbed: Testbed) -> int:

@@ -89,9 +89,9 @@ def fast_packets(node: LabNode) -> int:
     """Count the packets that took the fast path on a node."""
     pinned = Pinned(PinRoot(node.pin_root).current)
     try:
-        found = pinned.map("counters")
+        table = pinned.map("counters")
         record = pinned.layout.maps["counters"].value
-        raw, size = found.lookup(bytes(4)) or b"", found.cpu_value_size
+        raw, size = table.lookup(bytes(4)) or b"", table.cpu_value_size
         return sum(
             int(record.unpack(raw[at : at + size])["fast_forwarded"])
             for at in range(0, len(raw), size)

@@ -55,8 +55,8 @@ def known(node: LabNode) -> list[dict[str, Any]]:
 def state(pod: LabPod, family: int) -> str:
     """Return the hooks' state of a pod for a family."""
     wanted = pod.address(family)
-    found = [row["state"] for row in known(pod.node) if row["address"] == wanted]
-    return str(found[0]) if found else "unknown"
+    seen = [row["state"] for row in known(pod.node) if row["address"] == wanted]
+    return str(seen[0]) if seen else "unknown"
 
 
 def by_packets(node: LabNode, client: str) -> bool:

@@ -163,11 +163,11 @@ def write(node: Namespace, mode: Mode, frontends: Frontends) -> None:
 
 def rules(node: Namespace) -> dict[str, list[str]]:
     """Return all rules of a node as their tools save them, without counters and comments."""
-    found = {}
+    seen = {}
     for tool in ("iptables", "ip6tables"):
         for flavour in ("legacy", "nft"):
             text = node.run([f"{tool}-{flavour}-save"]).stdout
-            found[f"{tool}-{flavour}"] = [
+            seen[f"{tool}-{flavour}"] = [
                 line.partition(" [")[0] if line.startswith(":") else line
                 for line in text.splitlines()
                 if not line.startswith("#")
@@ -175,9 +175,9 @@ def rules(node: Namespace) -> dict[str, list[str]]:
     # The tables of iptables in nftables are listed above, without the chains that it adds.
     listed = node.run(["nft", "list", "tables"]).stdout.splitlines()
     own = [line for line in listed if line.split()[2] not in ("mangle", "filter", "nat")]
-    found["nftables"] = [
+    seen["nftables"] = [
         line
         for each in own
         for line in node.run(["nft", "-s", "list", *each.split()]).stdout.splitlines()
     ]
-    return found
+    return seen

@@ -50,8 +50,8 @@ def testbed(lab_testbed: Testbed) -> Iterator[Testbed]:
 
 
 def dumped(testbed: Testbed, name: str) -> list[dict[str, Any]]:
-    found = testbed.cluster.command(testbed.node, "maps", "dump", name, "-o", "json")
-    records: list[dict[str, Any]] = json.loads(found.stdout)[name]
+    done = testbed.cluster.command(testbed.node, "maps", "dump", name, "-o", "json")
+    records: list[dict[str, Any]] = json.loads(done.stdout)[name]
     return records
 
 
@@ -71,7 +71,7 @@ def apply(testbed: Testbed, name: str = "nothing", *things: Object) -> None:
 
 def test_node_ports_answer_only_on_the_nodes_own_addresses(testbed: Testbed) -> None:
     start(testbed)
-    own = {str(one) for one in testbed.node.addresses.values()}
+    own = {str(address) for address in testbed.node.addresses.values()}
     assert accepted(testbed) == own
     assert (
         ask(testbed.client, testbed.node.address(), ONE[2].node_port).pod

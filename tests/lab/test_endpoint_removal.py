@@ -17,7 +17,7 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import make_known
 from tests.lab.test_events import await_warning
-from tests.lab.testbed import NETWORKS, ONE, Named, Testbed, at, built_testbed, objects
+from tests.lab.testbed import FAMILIES, NETWORKS, ONE, Named, Testbed, at, built_testbed, objects
 
 LEFT = Named("left", 72)
 WHERE = ("pod", "node", "client")
@@ -31,8 +31,8 @@ SHORT = {"on-removal": "drain", "drain-seconds": "2"}
     params=[
         "routed",
         *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in ("bridge", "bridge-vxlan-masquerade")
+            pytest.param(network, marks=pytest.mark.slow)
+            for network in ("bridge", "bridge-vxlan-masquerade")
         ),
     ],
 )
@@ -46,7 +46,7 @@ def running(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     holds_pods = request.param == "routed"
     with built_testbed(served=True, holds_pods=holds_pods, **network) as testbed:
         others = zip(ONE, testbed.lab.pods, strict=True)
-        every = [each for one, pod in others for each in objects(one, [pod])]
+        every = [made for of, pod in others for made in objects(of, [pod])]
         testbed.cluster.put("others", *every)
         testbed.cluster.put("left", *of_pods(backends(testbed), {}))
         testbed.cluster.options = ("--fast-path", fast_path)
@@ -74,6 +74,7 @@ class Clients:
     """Connections of a namespace through the Service, by backend; inside, one directly to each."""
 
     def __init__(self, testbed: Testbed, where: str, family: int, stack: ExitStack) -> None:
+        self.family = family
         self.namespace = getattr(testbed, where)
         outside = where == "client"
         self.to = (
@@ -95,13 +96,13 @@ class Clients:
         assert self.by_pod.keys() == {pod.name for pod in pods}
 
 
-def is_over(one: OpenConnection) -> bool:
+def is_over(opened: OpenConnection) -> bool:
     """True if a reset has arrived at a connection whose client only waits."""
-    one.socket.setblocking(False)
+    opened.socket.setblocking(False)
     try:
-        one.socket.recv(1)
+        opened.socket.recv(1)
     except BlockingIOError:
-        one.socket.settimeout(stretched(2))
+        opened.socket.settimeout(stretched(2))
         return False
     except OSError as error:
         if error.errno in (errno.ECONNRESET, errno.ECONNABORTED):
@@ -114,7 +115,7 @@ def await_reset(connections: Sequence[OpenConnection]) -> None:
     left = list(connections)
 
     def all_over() -> bool:
-        left[:] = [one for one in left if not is_over(one)]  # each says it once
+        left[:] = [opened for opened in left if not is_over(opened)]  # a reset is told once
         return not left
 
     wait(all_over, "the clients see a reset")
@@ -130,43 +131,61 @@ def await_held(pod: LabPod, family: int, wanted: int) -> None:
     )
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_both_sides_see_a_reset_at_once(running: Testbed, where: str, family: int) -> None:
+def everywhere(testbed: Testbed, stack: ExitStack) -> list[Clients]:
+    """Return clients of every place over both families."""
+    return [Clients(testbed, where, family, stack) for where in WHERE for family in FAMILIES]
+
+
+def through_to(pod: LabPod, clients: Sequence[Clients]) -> list[OpenConnection]:
+    """Return the connections through the Service to a pod."""
+    return [opened for of_place in clients for opened in of_place.by_pod[pod.name]]
+
+
+def only_those_of(gone: LabPod, stays: LabPod, clients: Sequence[Clients]) -> None:
+    """Assert that the backend has seen the end of what was reset, and that all others go on."""
+    for family in FAMILIES:
+        direct = sum(len(of_place.direct) for of_place in clients if of_place.family == family)
+        await_held(gone, family, direct // 2)
+    for of_place in clients:
+        assert all(opened.echo(b"still here") for opened in of_place.by_pod[stays.name])
+        assert all(opened.echo(b"direct") for opened in of_place.direct.values())
+
+
+def all_are_kept(clients: Sequence[Clients]) -> bool:
+    through = [opened for of_place in clients for opened in of_place.by_pod.values()]
+    return all(opened.echo(b"kept") for of_pod in through for opened in of_pod)
+
+
+def test_both_sides_see_a_reset_at_once(running: Testbed) -> None:
     for gone, stays in (backends(running), backends(running)[::-1]):
         apply(running, backends(running), RESET)
         with ExitStack() as stack:
-            clients = Clients(running, where, family, stack)
+            clients = everywhere(running, stack)
             apply(running, [stays], RESET)
-            await_reset(clients.by_pod[gone.name])
-            await_held(gone, family, len(clients.direct) // 2)
-            assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
-            assert all(one.echo(b"direct") for one in clients.direct.values())
+            await_reset(through_to(gone, clients))
+            only_those_of(gone, stays, clients)
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_by_default_connections_stay(running: Testbed, where: str, family: int) -> None:
+def test_by_default_connections_stay(running: Testbed) -> None:
     gone, stays = backends(running)
     apply(running, [gone, stays], {})
     with ExitStack() as stack:
-        clients = Clients(running, where, family, stack)
+        clients = everywhere(running, stack)
         apply(running, [stays], {})
-        assert all(one.echo(b"kept") for each in clients.by_pod.values() for one in each)
+        assert all_are_kept(clients)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", WHERE)
-def test_a_drain_ends_after_its_time(running: Testbed, where: str, family: int) -> None:
+def test_a_drain_ends_after_its_time(running: Testbed) -> None:
     gone, stays = backends(running)
     apply(running, [gone, stays], SHORT)
     with ExitStack() as stack:
-        clients = Clients(running, where, family, stack)
+        clients = everywhere(running, stack)
         began = time.monotonic()
         apply(running, [stays], SHORT)
-        await_reset(clients.by_pod[gone.name])
+        await_reset(through_to(gone, clients))
         assert time.monotonic() - began >= int(SHORT["drain-seconds"])
-        await_held(gone, family, len(clients.direct) // 2)
-        assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
-        assert all(one.echo(b"direct") for one in clients.direct.values())
+        only_those_of(gone, stays, clients)
 
 
 def test_an_endpoint_that_comes_back_keeps_its_connections(running: Testbed) -> None:
@@ -177,31 +196,27 @@ def test_an_endpoint_that_comes_back_keeps_its_connections(running: Testbed) -> 
         apply(running, [stays], LONG)
         apply(running, [gone, stays], LONG)
         apply(running, [gone, stays], RESET)
-        assert all(one.echo(b"kept") for each in clients.by_pod.values() for one in each)
+        assert all_are_kept([clients])
 
 
-def test_a_drain_of_another_agent_is_carried_out(running: Testbed, family: int) -> None:
+def test_a_drain_of_another_agent_is_carried_out(running: Testbed) -> None:
     gone, stays = backends(running)
     apply(running, [gone, stays], LONG)
     with ExitStack() as stack:
-        found = [Clients(running, where, family, stack) for where in WHERE]
+        clients = everywhere(running, stack)
         apply(running, [stays], LONG)
         running.cluster.kill(running.node)
         running.cluster.put("left", *of_pods([stays], SHORT))
         running.cluster.start(running.node)
-        for clients in found:
-            await_reset(clients.by_pod[gone.name])
-        await_held(gone, family, sum(len(one.direct) // 2 for one in found))
-        for clients in found:
-            assert all(one.echo(b"still here") for one in clients.by_pod[stays.name])
-            assert all(one.echo(b"direct") for one in clients.direct.values())
+        await_reset(through_to(gone, clients))
+        only_those_of(gone, stays, clients)
 
 
-def exchange(one: OpenConnection) -> None:
+def exchange(opened: OpenConnection) -> None:
     """Send and receive for at most ten seconds, without a pause."""
     until = time.monotonic() + stretched(10)
     while time.monotonic() < until:
-        assert one.echo(bytes(50_000))
+        assert opened.echo(bytes(50_000))
 
 
 def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
@@ -210,11 +225,11 @@ def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
     apply(running, [gone, stays], RESET)
     with ExitStack() as stack:
         clients = Clients(running, "pod", family, stack)
-        (one, *_) = clients.by_pod[gone.name]
+        (opened, *_) = clients.by_pod[gone.name]
         change = threading.Timer(0.2, apply, (running, [stays], RESET))
         change.start()
         with pytest.raises(ConnectionError):
-            exchange(one)
+            exchange(opened)
         change.join()
 
 
@@ -239,9 +254,9 @@ def test_the_rights_of_the_pod_are_enough_and_without_net_raw_the_next_packet_is
         else:
             running.cluster.agents[running.node.name].expect("the agent needs CAP_NET_RAW")
             assert not any(map(is_over, by_packets))
-            for one in by_packets:
+            for opened in by_packets:
                 with pytest.raises(ConnectionError):
-                    one.echo(b"still here?")
+                    opened.echo(b"still here?")
     running.cluster.stop(running.node)
     running.cluster.start(running.node)
 
@@ -258,8 +273,7 @@ def test_what_is_in_force_and_what_was_reset_is_shown(running: Testbed) -> None:
     with ExitStack() as stack:
         clients = [Clients(running, where, 4, stack) for where in WHERE]
         by_packets, sockets = (
-            [one for each in found for one in each.by_pod[gone.name]]
-            for found in ((clients[0], clients[2]), (clients[1],))
+            through_to(gone, places) for places in ((clients[0], clients[2]), (clients[1],))
         )
         apply(running, [stays], RESET)
         await_reset(by_packets + sockets)
@@ -282,8 +296,8 @@ def explained(testbed: Testbed) -> list[str]:
     asked = ("--from", "node", testbed.node.address(4), "TCP", at(LEFT.vip(4), 80))
     done = testbed.cluster.command(testbed.node, "explain", "-o", "json", *asked)
     assert (done.returncode, done.stderr) == (0, "")
-    found: list[str] = json.loads(done.stdout)["reasons"]
-    return found
+    reasons: list[str] = json.loads(done.stdout)["reasons"]
+    return reasons
 
 
 def shown(testbed: Testbed) -> str:

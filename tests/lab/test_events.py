@@ -31,9 +31,9 @@ def warnings(testbed: Testbed, reason: str) -> dict[tuple[str, str], str]:
     """Return kind and name -> note of the Warning Events with a reason."""
     events = [record.raw() for record in testbed.cluster.api.store.all("Event")]
     return {
-        (each["regarding"]["kind"], each["regarding"]["name"]): each["note"]
-        for each in events
-        if each["type"] == "Warning" and each["reason"] == reason
+        (event["regarding"]["kind"], event["regarding"]["name"]): event["note"]
+        for event in events
+        if event["type"] == "Warning" and event["reason"] == reason
     }
 
 

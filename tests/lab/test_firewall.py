@@ -103,9 +103,9 @@ def counted(testbed: Testbed, family: str, chain: str) -> tuple[bool, bool]:
 
 def findings(testbed: Testbed) -> list[dict[str, Any]]:
     done = testbed.cluster.command(testbed.node, "doctor", "-o", "json", "--cgroup-root", "none")
-    found = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "firewall"]
-    assert found, done.stderr
-    return [each for each in found if each["level"] == "warning"]
+    seen = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "firewall"]
+    assert seen, done.stderr
+    return [each for each in seen if each["level"] == "warning"]
 
 
 def reach(testbed: Testbed) -> str:
@@ -127,13 +127,15 @@ def test_every_hook_of_netfilter_sees_the_endpoint_and_none_the_nodeport(
         assert counted(testbed, "netdev", "early") == (False, True)
         assert counted(testbed, "inet", "raw") == (False, True)
         assert counted(testbed, "inet", "forward") == (False, True)
-        found = {each["finding"].partition(": 1 rule")[0]: each for each in findings(testbed)}
-    assert set(found) == {
+        seen = {
+            finding["finding"].partition(": 1 rule")[0]: finding for finding in findings(testbed)
+        }
+    assert set(seen) == {
         "nftables: netdev guard, early",
         "nftables: inet guard, raw",
         "nftables: inet guard, forward",
     }
-    for each in found.values():
+    for each in seen.values():
         assert f"default/web:web (nodeport:{WEB.node_port}/TCP)" in each["finding"]
 
 
@@ -195,6 +197,6 @@ def test_the_agent_says_so_in_its_log_once_it_serves(testbed: Testbed) -> None:
         cluster.start(node)
         agent = cluster.agents[node.name]
         wait(lambda: "no longer see packets" in agent.log, "the warning")
-        (line,) = (each for each in agent.log.splitlines() if "no longer see packets" in each)
+        (line,) = (text for text in agent.log.splitlines() if "no longer see packets" in text)
     assert " WARNING " in line
     assert f"default/web:web (nodeport:{WEB.node_port}/TCP)" in line

@@ -108,7 +108,11 @@ class Router(NamedTuple):
                 return read_network()
 
         wait(
-            lambda: not any(each.tentative for one in read().devices for each in one.addresses),
+            lambda: (
+                not any(
+                    address.tentative for device in read().devices for address in device.addresses
+                )
+            ),
             "all addresses are in use",
         )
         return read()
@@ -119,7 +123,7 @@ class Router(NamedTuple):
             seen = [stack.enter_context(Capture(self.here, name)) for name in OUTS]
             # Where there is no address at all, the kernel drops the packet; the last one shows
             # that it is dealt with.
-            sent = [(place, each, MASQUERADED) for place, each in enumerate(questions)]
+            sent = [(place, question, MASQUERADED) for place, question in enumerate(questions)]
             sent.append((0, questions[0], PLAIN))
             self._send(sent)
             captured = seen[OUTS.index(questions[0].out)]
@@ -231,7 +235,7 @@ def test_every_choice_is_that_of_the_kernel(seed: int) -> None:
                 made.here.sysctl(f"net.ipv6.conf.{name}.use_tempaddr", dice.choice((0, 1, 2)))
             made.batch([*v4_addresses(dice), *v6_addresses(dice)])
             questions = [*v4_questions(dice), *v6_questions(dice)]
-            made.batch([each.route for each in questions])
+            made.batch([question.route for question in questions])
             network = made.state()
             compare(made, network, questions)
             answers += len(questions)
@@ -242,11 +246,11 @@ def compare(made: Router, network: Interfaces, questions: Sequence[Question]) ->
     """Assert that the kernel masquerades each packet to the address that we choose."""
     masquerades = Masquerades(network)
     devices = {device.name: device for device in network.devices}
-    found = made.ask(questions)
+    answer = made.ask(questions)
     for place, question in enumerate(questions):
         choice = masquerades.choice(devices[question.out], question.family)
         wanted = choice.address(question.towards)
-        got = found.get(place)
+        got = answer.get(place)
         if got == "::1" or (got or "").startswith("fe80:"):
             got = None  # nobody could answer it
         assert got == (unpack(wanted) if wanted else None), explanation(question, network)
@@ -258,12 +262,12 @@ def explanation(question: Question, network: Interfaces) -> str:
     lines = [
         f"{device.name} ({device.index}): "
         + ", ".join(
-            f"{unpack(each.address)}/{each.prefix} scope {each.scope} "
-            + "-" * (not each.selectable)
-            + "D" * each.deprecated
-            + "T" * each.temporary
-            for each in device.addresses
-            if (":" in unpack(each.address)) == (question.family == 6)
+            f"{unpack(address.address)}/{address.prefix} scope {address.scope} "
+            + "-" * (not address.selectable)
+            + "D" * address.deprecated
+            + "T" * address.temporary
+            for address in device.addresses
+            if (":" in unpack(address.address)) == (question.family == 6)
         )
         for device in network.devices
     ]

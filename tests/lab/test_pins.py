@@ -72,9 +72,9 @@ def test_without_pins_and_agent_filters_leave_alone_what_is_for_no_service(
     cluster.start(options=("--attach", "clsact"))
     backend = lab.pods[2]
     assert tally(pod, ONE[2].vip(4), 80, count=3) == {backend.name: 3}
-    for each in lab.nodes:
-        cluster.kill(each)
-        shutil.rmtree(each.pin_root)
+    for node in lab.nodes:
+        cluster.kill(node)
+        shutil.rmtree(node.pin_root)
     wait(
         lambda: tally(pod, ONE[2].vip(4), 80, count=1, timeout=0.2) == {"timeout": 1},
         "the steps are missing",

@@ -39,7 +39,7 @@ def running() -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends."""
     with built_testbed(served=True, holds_pods=True, layout="routed") as testbed:
         others = zip(ONE, testbed.lab.pods, strict=True)
-        every = [each for one, pod in others for each in objects(one, [pod])]
+        every = [made for one, pod in others for made in objects(one, [pod])]
         testbed.cluster.put("others", *every)
         testbed.cluster.put("sick", *of_pods(testbed))
         testbed.cluster.start()
@@ -140,8 +140,8 @@ def test_a_backend_leaves_and_comes_back(
         assert kept.echo(b"open connections go on")
         heal()
         try_until(running, where, sick, family, "ready")
-    found = {ask(running, where, family).pod for _ in range(40)}
-    assert found == {sick.name, well.name}
+    seen = {ask(running, where, family).pod for _ in range(40)}
+    assert seen == {sick.name, well.name}
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def met(pod: LabPod) -> int:
     """Return how many SYNs a broken pod has got since it is broken."""
     listed = json.loads(pod.run(["nft", "-j", "list", "chain", "inet", "sick", "in"]).stdout)
     rules = (one["rule"]["expr"] for one in listed["nftables"] if "rule" in one)
-    return sum(each["counter"]["packets"] for one in rules for each in one if "counter" in each)
+    return sum(each["counter"]["packets"] for rule in rules for each in rule if "counter" in each)
 
 
 @pytest.mark.slow
@@ -265,13 +265,13 @@ def test_it_is_told_by_events_a_line_of_the_log_and_metrics(running: Testbed) ->
 
 def metric(testbed: Testbed, name: str) -> float:
     _, text = http_request(testbed.node, "127.0.0.1", 10249, "/metrics")
-    (line,) = (one for one in text.decode().splitlines() if one.startswith(f"{name} "))
+    (line,) = (line for line in text.decode().splitlines() if line.startswith(f"{name} "))
     return float(line.split()[1])
 
 
 def reasons(testbed: Testbed) -> set[str]:
     events = [record.raw() for record in testbed.cluster.api.store.all("Event")]
-    return {one["reason"] for one in events if one["regarding"]["name"] == SICK.name}
+    return {event["reason"] for event in events if event["regarding"]["name"] == SICK.name}
 
 
 @pytest.mark.slow

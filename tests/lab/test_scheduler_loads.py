@@ -53,7 +53,7 @@ def active(testbed: Testbed) -> list[int]:
     done = testbed.cluster.command(testbed.node, "maps", "dump", "-o", "json", "backend_loads")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["backend_loads"]
-    return sorted(int(one["active"]) for one in rows if one["active"])
+    return sorted(int(row["active"]) for row in rows if row["active"])
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def held(testbed: Testbed, where: str, family: int, count: int) -> Iterator[list
 
 
 def names(connections: list[OpenConnection]) -> Counter[str]:
-    return Counter(one.who().pod for one in connections)
+    return Counter(connection.who().pod for connection in connections)
 
 
 @pytest.mark.parametrize("where", WHERE)

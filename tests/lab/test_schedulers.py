@@ -76,16 +76,16 @@ def test_backends_take_turns_exactly(
     apply(running, "rr")
     each = 10
     pods = backends(running)
-    found = asked(running, where, family, each * len(pods), transport)
-    assert found == {pod.name: each for pod in pods}
+    counts = asked(running, where, family, each * len(pods), transport)
+    assert counts == {pod.name: each for pod in pods}
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_backends_take_turns_by_their_weights(running: Testbed, where: str, family: int) -> None:
     heavy, *others = backends(running)
     apply(running, "wrr", f"{heavy.address(family)}=3")
-    found = asked(running, where, family, 5 * (3 + len(others)))
-    assert found == {heavy.name: 15, **{pod.name: 5 for pod in others}}
+    counts = asked(running, where, family, 5 * (3 + len(others)))
+    assert counts == {heavy.name: 15, **{pod.name: 5 for pod in others}}
 
 
 def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -> None:
@@ -226,8 +226,8 @@ def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
     running.cluster.apply("spread", *objects(SPREAD, [old]))
     running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
-    found = asked(running, "pod", 4, 42)
-    assert found == {old.name: 40, new.name: 2}
+    counts = asked(running, "pod", 4, 42)
+    assert counts == {old.name: 40, new.name: 2}
     is_new = "is new: its share is 5 % of the usual (slow start)"
     assert f"  because {at(new.address(4), 8080)} {is_new}\n" in explained(running, 4)
     running.cluster.kill(running.node)
@@ -244,8 +244,8 @@ def test_the_share_of_a_new_endpoint_is_whole_after_its_time(running: Testbed) -
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
 
     def weights() -> set[int]:
-        found = {one["weight"] for one in shown(running, 4)["backends"]}
-        return found - {0}  # of those that have left, and still have connections
+        seen = {one["weight"] for one in shown(running, 4)["backends"]}
+        return seen - {0}  # of those that have left, and still have connections
 
     assert len(weights()) == 2
     wait(lambda: weights() == {1}, "both have the same weight")

@@ -115,8 +115,8 @@ def test_programs_that_the_kernel_refuses_are_compiled_and_the_log_says_so(
     """
     build = Bytecode.decode(shipped.read_bytes(), load(Sizes()).code_digest)
     programs = tuple(
-        replace(one, code=bytes(8) + one.code[8:]) if one.name == name else one
-        for one in build.programs
+        replace(program, code=bytes(8) + program.code[8:]) if program.name == name else program
+        for program in build.programs
     )
     place = fresh.programs / shipped.name
     place.write_bytes(replace(build, programs=programs).encode())

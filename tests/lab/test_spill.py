@@ -23,11 +23,11 @@ def zoned() -> Iterator[Testbed]:
     """A lab whose nodes are zones, and a Service whose endpoints have hints for their own."""
     with spread_testbed() as testbed:
         nodes = testbed.lab.nodes
-        described = (kube.node(one.name, one.addresses.values(), one.name) for one in nodes)
+        described = (kube.node(node.name, node.addresses.values(), node.name) for node in nodes)
         testbed.cluster.apply("nodes", *described)
         annotations = {"bpfsvc.io/zone-overload": f"{OVERLOAD}", "bpfsvc.io/scheduler": "lc"}
         made, *slices = objects(SPREAD, backends(testbed), annotations=annotations)
-        testbed.cluster.apply("spread", made, *(hinted(testbed, one) for one in slices))
+        testbed.cluster.apply("spread", made, *(hinted(testbed, slice_) for slice_ in slices))
         yield testbed
 
 
@@ -58,8 +58,8 @@ def test_sockets_of_pods_and_of_the_node_spill_over_by_the_same_numbers_over_a_r
     assert 0 < len(near & counts.keys()) < len(counts)
 
     def overloaded() -> bool:
-        found = [number for name, number in counts.items() if name in near]
-        return sum(found) / len(found) > OVERLOAD * sum(counts.values()) / len(counts)
+        seen = [number for name, number in counts.items() if name in near]
+        return sum(seen) / len(seen) > OVERLOAD * sum(counts.values()) / len(counts)
 
     with ExitStack() as stack:
         seen = []

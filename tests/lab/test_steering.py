@@ -219,7 +219,7 @@ def test_another_program_keeps_its_port_and_the_service_is_named(
     failures: list[str] = []
     checks(port, steering, ending, failures.append)
     wait(lambda: len(failures) == 2, "two reports")
-    assert all("Address already in use" in each for each in failures)
+    assert all("Address already in use" in failure for failure in failures)
     assert body(ask(port, "/")) == b"hello"
 
 
@@ -267,7 +267,7 @@ def test_no_client_goes_without_an_answer_while_agents_come_and_go(
             wait_for(3)
         wait_for(7)
     stop.set()
-    for each in askers:
-        each.join()
+    for asker in askers:
+        asker.join()
     assert errors == []
     assert {3, 7} == set(answers)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -20,7 +24,7 @@ from tests.lab.established import (
     tracked,
 )
 from tests.lab.fast_path import fast_packets
-from tests.lab.testbed import ONE, Testbed
+from tests.lab.testbed import FAMILIES, ONE, Testbed
 
 _BIG = 32 << 20
 
@@ -120,16 +124,21 @@ def test_large_data_arrives_whole_and_the_connection_ends(
     assert fast_packets(testbed.node) >= fast
 
 
-@WAYS
-@BACKENDS
-def test_a_connection_that_the_policy_refuses_stays_refused(
-    testbed: Testbed, family: int, way: str, backend: int
-) -> None:
-    refused = testbed.lab.pods[1]
+def test_a_connection_that_the_policy_refuses_stays_refused(testbed: Testbed) -> None:
+    """Of either family, directly and through the Service, to both nodes, all at once."""
     before = fast_packets(testbed.node)
-    to = target(testbed, way, 2 if backend == 2 else 0, family)
-    with pytest.raises(TimeoutError):
-        connect(refused, *to, timeout=0.3)
+
+    def refused(to: tuple[str, int]) -> bool:
+        try:
+            connect(testbed.lab.pods[1], *to, timeout=0.3)
+        except TimeoutError:
+            return True
+        return False
+
+    ways = itertools.product(("to the pod itself", "through a Service"), (0, 2), FAMILIES)
+    asked = [target(testbed, *way) for way in ways]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        assert all(threads.map(refused, asked))
     assert fast_packets(testbed.node) == before
 
 
@@ -191,86 +200,102 @@ def test_a_connection_that_conntrack_forgets_has_to_be_accepted_again(
     assert opened._some(1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["through a Service"])
-@pytest.mark.parametrize("backend", [2], ids=["other node"])
-def test_netfilter_keeps_a_silent_connection_as_long_as_any_other(
-    testbed: Testbed, family: int, backend: int, opened: OpenConnection
-) -> None:
-    """Though it has not seen all of its data acknowledged, which shortens that to 300 s."""
-    port = opened.socket.getsockname()[1]
-
-    def is_kept() -> bool:
-        entries = [
-            line
-            for node in nodes_of(testbed, backend)
-            for line in tracked(node, testbed.pod, family)
-            if f"sport={port} " in line
+@contextmanager
+def of_all_ways(
+    testbed: Testbed, nodes: Sequence[LabNode]
+) -> Iterator[list[tuple[int, OpenConnection]]]:
+    """Connect to a pod of the other node in all ways: family and connection, fast on ``nodes``."""
+    with ExitStack() as stack:
+        ways = itertools.product(("to the pod itself", "through a Service"), (2,), FAMILIES)
+        made = [
+            (
+                way[2],
+                stack.enter_context(connect(testbed.pod, *target(testbed, *way), timeout=10)),
+            )
+            for way in ways
         ]
-        seconds = [int(line.split()[2]) for line in entries]
-        return len(seconds) == 2 and min(seconds) > 3600
-
-    for _ in range(500):
-        assert opened.echo(b"question" * 100)
-    wait(is_kept, "its entries stay for hours", 90)
-    assert opened.echo(b"not forgotten")
+        for _, opened in made:
+            opened.who()
+            become_fast(opened, *nodes)
+        yield made
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_connections_stay_fast_while_no_agent_runs_and_with_the_next_one(
-    testbed: Testbed, family: int, way: str, end: str
+    testbed: Testbed, end: str
 ) -> None:
     cluster, node = testbed.cluster, testbed.node
-    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as opened:
-        opened.who()
-        become_fast(opened, node)
+    with of_all_ways(testbed, [testbed.node]) as made:
         (cluster.kill if end == "killed" else cluster.stop)(node)
-        become_fast(opened, node)
+        for _, opened in made:
+            become_fast(opened, node)
         cluster.start(node)
-        become_fast(opened, node)
-    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as another:
-        another.who()
-        become_fast(another, node)
+        for _, opened in made:
+            become_fast(opened, node)
+    with of_all_ways(testbed, [testbed.node]):
+        pass
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "auto"])
-@pytest.mark.parametrize("way", ["to the pod itself", "through a Service"])
-def test_another_mode_and_back_cut_nothing(
-    testbed: Testbed, family: int, way: str, mode: str
-) -> None:
+def test_another_mode_and_back_cut_nothing(testbed: Testbed, mode: str) -> None:
     """(With ``auto`` the policy forbids the fast path.)"""
     cluster, node, before = testbed.cluster, testbed.node, invalid(testbed)
-    with connect(testbed.pod, *target(testbed, way, 2, family), timeout=10) as opened:
-        opened.who()
-        become_fast(opened, node)
+    with of_all_ways(testbed, [testbed.node]) as made:
         cluster.stop(node)
         cluster.start(node, options=("--fast-path", mode))
         fast = fast_packets(node)
-        for _ in range(100):
-            assert opened.echo(b"by the stack")
+        for _, opened in made:
+            assert all(opened.echo(b"by the stack") for _ in range(100))
         assert fast_packets(node) == fast
         cluster.stop(node)
         cluster.start(node)
-        become_fast(opened, node)
+        for _, opened in made:
+            become_fast(opened, node)
     assert invalid(testbed) == before
 
 
 @pytest.mark.slow
-@WAYS
-@BACKENDS
-def test_datagrams_are_fast_once_both_sides_have_sent_some(
-    testbed: Testbed, family: int, way: str, backend: int
-) -> None:
-    kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    nodes = nodes_of(testbed, backend)
-    with testbed.pod.socket(kind, socket.SOCK_DGRAM) as made:
-        made.settimeout(5)
-        made.connect(target(testbed, way, backend, family))
+def test_netfilter_keeps_silent_connections_as_long_as_any_other(testbed: Testbed) -> None:
+    """Though it has not seen all of their data acknowledged, which shortens that to 300 s."""
 
-        def is_fast() -> bool:
+    def seconds_kept(family: int, port: int) -> list[int]:
+        return [
+            int(line.split()[2])
+            for node in nodes_of(testbed, 2)
+            for line in tracked(node, testbed.pod, family)
+            if f"sport={port} " in line
+        ]
+
+    with of_all_ways(testbed, testbed.lab.nodes) as made:
+        ports = [(family, opened.socket.getsockname()[1]) for family, opened in made]
+
+        def are_kept() -> bool:
+            time.sleep(0.5)  # each look lists all connections of two nodes, four times
+            kept = [seconds_kept(*port) for port in ports]
+            return all(len(seconds) == 2 and min(seconds) > 3600 for seconds in kept)
+
+        for _, opened in made:
+            assert all(opened.echo(b"question" * 100) for _ in range(500))
+        wait(are_kept, "their entries stay for hours", 90)
+        assert all(opened.echo(b"not forgotten") for _, opened in made)
+
+
+@pytest.mark.slow
+def test_datagrams_are_fast_once_both_sides_have_sent_some(testbed: Testbed) -> None:
+    """Of either family, directly and through the Service, to both nodes, all at once."""
+    ways = list(itertools.product(("to the pod itself", "through a Service"), (1, 2), FAMILIES))
+    kinds = {4: socket.AF_INET, 6: socket.AF_INET6}
+    with ExitStack() as stack:
+        asked = []
+        for way in ways:
+            made = testbed.pod.socket(kinds[way[2]], socket.SOCK_DGRAM)
+            asked.append((stack.enter_context(made), nodes_of(testbed, way[1])))
+            made.settimeout(5)
+            made.connect(target(testbed, *way))
+
+        def is_fast(made: socket.socket, nodes: list[LabNode]) -> bool:
             before = [fast_packets(node) for node in nodes]
             for _ in range(50):
                 made.send(b"echo are we fast?")
@@ -279,11 +304,16 @@ def test_datagrams_are_fast_once_both_sides_have_sent_some(
                 fast_packets(node) - old >= 50 for node, old in zip(nodes, before, strict=True)
             )
 
-        wait(is_fast, "the datagrams are fast", 30)
-        entries = tracked(nodes[-1], testbed.pod, family, "udp")
-        assert any("[ASSURED]" in line for line in entries)
+        def are_fast() -> bool:
+            looks = [is_fast(*of_way) for of_way in asked]
+            return all(looks)
+
+        wait(are_fast, "the datagrams are fast", 30)
+        for node, family in itertools.product(nodes_of(testbed, 2), FAMILIES):
+            entries = tracked(node, testbed.pod, family, "udp")
+            assert any("[ASSURED]" in line for line in entries)
     assert re.search(
-        "for established connections", testbed.cluster.command(nodes[0], "status").stdout
+        "for established connections", testbed.cluster.command(testbed.node, "status").stdout
     )
 
 

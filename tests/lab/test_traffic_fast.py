@@ -305,8 +305,8 @@ def test_hops_are_counted_and_their_end_is_reported(routed: Testbed, family: int
     """A traceroute to the frontend shows this node, the other node, and the pod."""
     counts = Counts(routed.node, family)
     to = ONE[2].vip(family)
-    found = [expired(routed.pod, to, family, hops) for hops in (1, 2, 3)]
-    assert found == [errno.EHOSTUNREACH, errno.EHOSTUNREACH, 0]
+    seen = [expired(routed.pod, to, family, hops) for hops in (1, 2, 3)]
+    assert seen == [errno.EHOSTUNREACH, errno.EHOSTUNREACH, 0]
     assert counts.since()[1:] == (0, 0)
 
 

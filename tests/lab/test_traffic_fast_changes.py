@@ -101,7 +101,7 @@ def replace_pod(
     reached(first)
     mac = first.uplink.mac if same_hardware else ""
     first.remove()
-    addresses = [str(each) for each in first.addresses.values()]
+    addresses = [str(address) for address in first.addresses.values()]
     second = backend_of(testbed, nodes[to], addresses, mac)
     try:
         reached(second)

@@ -57,7 +57,7 @@ def test_a_queueing_limit_on_a_pods_interface_is_kept(routed: Testbed, family: i
     def found() -> dict[str, bool]:
         with node.entered():
             network = read_network()
-        return {each.name: allows_fast_path(each, network) for each in network.devices}
+        return {device.name: allows_fast_path(device, network) for device in network.devices}
 
     assert found() == {
         each: each.startswith("veth")

@@ -57,8 +57,8 @@ def test_a_dropped_connection_is_silent_and_does_not_leave_the_node(
 ) -> None:
     """Each would be answered by node-2, or refused there."""
     for address in (SILENT.vip(family), INGRESS[family], FREE.vip(family)):
-        found = tally(place.node, address, 80, count=1, timeout=0.1)
-        assert found == {"timeout": 1}, address
+        counts = tally(place.node, address, 80, count=1, timeout=0.1)
+        assert counts == {"timeout": 1}, address
 
 
 def test_a_dropped_datagram_is_an_error(place: Testbed, family: int) -> None:
@@ -70,8 +70,8 @@ def test_at_an_address_of_the_node_itself_it_is_an_error_and_no_listener_answers
     place: Testbed, family: int
 ) -> None:
     """Its packets leave by no interface."""
-    found = tally(place.node, place.node.address(family), 7070, count=1)
-    assert found == {"unreachable": 1}
+    counts = tally(place.node, place.node.address(family), 7070, count=1)
+    assert counts == {"unreachable": 1}
 
 
 def test_a_client_bound_to_loopback_without_a_port_is_served(

@@ -37,7 +37,7 @@ def known_testbed() -> Iterator[Testbed]:
         every = [
             *(objects(one, [pod]) for one, pod in zip(ONE, pods, strict=True)),
             *(objects(one, pods[2:3]) for one in SHARED),
-            *(objects(one, pods[2:4]) for one in PAIRS + MANY),
+            *(objects(pair, pods[2:4]) for pair in PAIRS + MANY),
         ]
         testbed.cluster.put("services", *itertools.chain.from_iterable(every))
         testbed.cluster.put("rolled", *objects(ROLLED, pods[1:2]))
@@ -104,7 +104,7 @@ def test_a_socket_that_sends_to_many_services_keeps_a_backend_of_each(
     vips = [each.vip(family) for each in MANY]
     with datagrams(getattr(known_testbed, where), family) as made:
         rounds = [[who(made, (vip, 80)) for vip in vips] for _ in range(4)]
-    assert [[sender for _, sender in each] for each in rounds] == [[at(v, 80) for v in vips]] * 4
+    assert [[sender for _, sender in round] for round in rounds] == [[at(v, 80) for v in vips]] * 4
     assert rounds[1:] == rounds[:1] * 3
 
 
@@ -153,13 +153,13 @@ def test_a_bound_port_of_the_node_reaches_two_services_with_the_same_backends(
     """As a port and a backend can be connected once, the second gets the other backend."""
     for port in range(41000, 41008):
         source = ("", port)
-        one, two = (each.vip(family) for each in PAIRS)
+        one, two = (pair.vip(family) for pair in PAIRS)
         with (
             connect(known_testbed.node, one, 80, source=source) as first,
             connect(known_testbed.node, two, 80, source=source) as second,
         ):
             assert {first.who().pod, second.who().pod} == {
-                each.name for each in known_testbed.lab.pods[2:4]
+                pod.name for pod in known_testbed.lab.pods[2:4]
             }
 
 

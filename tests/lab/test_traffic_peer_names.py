@@ -61,18 +61,18 @@ def peer(made: socket.socket) -> str:
 
 def connect_until_named(testbed: Testbed, family: int) -> OpenConnection:
     """Connect a pod to ONE[2], by a socket that needs no storage for that."""
-    found: list[OpenConnection] = []
+    seen: list[OpenConnection] = []
 
     def is_named() -> bool:
         made = connect(testbed.pod, ONE[2].vip(family), 80)
         if cookie(made.socket) in names(testbed.node):
-            found.append(made)
+            seen.append(made)
         else:
             made.close()
-        return bool(found)
+        return bool(seen)
 
     wait(is_named, "a connection needs no storage")
-    return found[0]
+    return seen[0]
 
 
 def test_a_connection_has_a_name_until_it_is_closed(known_testbed: Testbed, family: int) -> None:
@@ -159,13 +159,13 @@ def test_a_socket_that_connects_to_another_service_has_its_name(
 def filled_testbed(known_testbed: Testbed) -> Iterator[Testbed]:
     """The lab, while another socket has each place."""
     with opened(known_testbed.node) as pinned:
-        found = pinned.map("peer_names")
+        table = pinned.map("peer_names")
         taken = pinned.layout.maps["peer_names"].value.pack({"socket": ANOTHER})
-        keys = [number.to_bytes(4, sys.byteorder) for number in range(found.max_entries)]
-        found.update_many((key, taken) for key in keys)
+        keys = [number.to_bytes(4, sys.byteorder) for number in range(table.max_entries)]
+        table.update_many((key, taken) for key in keys)
         yield known_testbed
-        left = {value for _, value in found.items()}
-        found.update_many((key, bytes(found.value_size)) for key in keys)
+        left = {value for _, value in table.items()}
+        table.update_many((key, bytes(table.value_size)) for key in keys)
         assert left == {taken}
 
 

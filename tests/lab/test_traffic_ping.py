@@ -162,8 +162,8 @@ def test_a_socket_for_pings_alone_may_be_connected(place: Testbed, family: int) 
 
 def test_an_undefined_port_is_refused_as_before(place: Testbed, family: int) -> None:
     for transport in ("tcp", "udp"):
-        found = tally(place.node, WEB.vip(family), OPEN_PORT, transport, count=1)
-        assert found == {"refused": 1}
+        counts = tally(place.node, WEB.vip(family), OPEN_PORT, transport, count=1)
+        assert counts == {"refused": 1}
     assert tally(place.node, WEB.vip(family), PROBE_PORT, "tcp", count=1) == {"refused": 1}
 
 

@@ -351,12 +351,12 @@ def test_a_pod_that_opted_out_is_left_to_tc(known_testbed: Testbed, new_pod: Lab
 
 def translators(testbed: Testbed, pod: LabPod) -> set[str]:
     """Return what translates calls of a pod at present, over all families: "hook" or "tc"."""
-    found = set()
+    seen = set()
     for family in testbed.lab.families:
         answer = ask_one(pod, family)
         assert answer.pod == backend(testbed).name
-        found.add("tc" if by_packets(testbed.node, answer.peer) else "hook")
-    return found
+        seen.add("tc" if by_packets(testbed.node, answer.peer) else "hook")
+    return seen
 
 
 # -- last: other flags of the agent --

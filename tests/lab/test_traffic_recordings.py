@@ -109,16 +109,14 @@ def _holds(case_flow: CaseFlow, expect: Raw) -> bool:
 
 def _services(step: Step) -> set[str]:
     """Return the names of the Services of a step; for the Node, of all."""
-    found = set()
+    seen = set()
     for event in step.events:
         metadata = event.object["metadata"]
         if event.object["kind"] == "Node":
             return {"web", "kubernetes", "lb"}
         if event.kind != "DELETED":
-            found.add(
-                metadata.get("labels", {}).get("kubernetes.io/service-name", metadata["name"])
-            )
-    return found
+            seen.add(metadata.get("labels", {}).get("kubernetes.io/service-name", metadata["name"]))
+    return seen
 
 
 def _former(step: Step) -> list[dict[str, Any]]:
@@ -168,18 +166,18 @@ def _raw(records: Any) -> list[dict[str, Any]]:
 
 def _flows(case: Raw, names: set[str] | None) -> Iterator[dict[str, Any]]:
     """Return connections and datagrams from everywhere to all frontends of some Services."""
-    for one in frontends(case):
-        if names is not None and service_key(one.port.service)[1] not in names:
+    for frontend in frontends(case):
+        if names is not None and service_key(frontend.port.service)[1] not in names:
             continue
-        if one.port.protocol not in ("TCP", "UDP"):
+        if frontend.port.protocol not in ("TCP", "UDP"):
             continue  # this kernel has no SCTP sockets
-        own = ADDRESSES[0 if one.port.family == 4 else 1]
-        for came_from, source in CLIENTS[one.port.family].items():
+        own = ADDRESSES[0 if frontend.port.family == 4 else 1]
+        for came_from, source in CLIENTS[frontend.port.family].items():
             yield {
-                "id": f"{service_key(one.port.service)[1]} from {came_from}",
+                "id": f"{service_key(frontend.port.service)[1]} from {came_from}",
                 "from": came_from,
                 "src_ip": source,
-                "proto": one.port.protocol,
-                "dst_ip": str(one.address or own),
-                "dst_port": one.number,
+                "proto": frontend.port.protocol,
+                "dst_ip": str(frontend.address or own),
+                "dst_port": frontend.number,
             }

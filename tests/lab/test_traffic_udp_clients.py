@@ -284,9 +284,9 @@ def test_a_connected_socket_keeps_its_entry_when_many_others_follow(known_testbe
     roll(known_testbed, old(known_testbed))
     with client_of(known_testbed, "node", old(known_testbed), connected=True) as client:
         for _ in range(0, MANY, 100):
-            for each in known_testbed.node.sockets(100, socket.AF_INET, socket.SOCK_DGRAM):
-                with each:
-                    each.connect((ONE[0].vip(4), 80))
+            for socket_ in known_testbed.node.sockets(100, socket.AF_INET, socket.SOCK_DGRAM):
+                with socket_:
+                    socket_.connect((ONE[0].vip(4), 80))
         roll(known_testbed, new(known_testbed))
         assert set(tally(known_testbed.node, ROLLED.vip(4), 80, "udp", count=FEW)) == {
             new(known_testbed).name

@@ -53,8 +53,8 @@ def test_all_packets_are_fast_on_both_nodes(testbed: Testbed, family: int) -> No
         with connect(testbed.client, *_to(testbed, family)) as conversation:
             conversation.who()
             conversation.reset()
-    for each in counts:
-        each.all_fast(least=50)
+    for count in counts:
+        count.all_fast(least=50)
 
 
 @contextmanager

@@ -152,6 +152,6 @@ def test_refusals_of_all_interfaces_are_no_health(plain: Testbed) -> None:
 def first_filter(node: Any, device: str) -> dict[str, str]:
     """Return priority and handle of the agent's filter on an interface, as tc shows them."""
     shown = node.run(["tc", "filter", "show", "dev", device, "ingress"]).stdout
-    found = re.search(r"pref (\d+) bpf chain 0 handle (0x[0-9a-f]+)", shown)
-    assert found
-    return {"priority": found[1], "handle": found[2]}
+    match = re.search(r"pref (\d+) bpf chain 0 handle (0x[0-9a-f]+)", shown)
+    assert match
+    return {"priority": match[1], "handle": match[2]}

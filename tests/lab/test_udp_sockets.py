@@ -79,7 +79,7 @@ def its_socket(owner: subprocess.Popen[str], server: socket.socket) -> tuple[Udp
     assert owner.stdout
     port = int(owner.stdout.readline())
     peer = place(server)
-    return next(each for each in udp_sockets() if each.peer == peer), port
+    return next(socket_ for socket_ in udp_sockets() if socket_.peer == peer), port
 
 
 def sends(owner: subprocess.Popen[str]) -> str:

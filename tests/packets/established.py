@@ -38,7 +38,7 @@ class Connection(NamedTuple):
             ends = (self.server, client), (self.server, client), (self.to, client)
         if flags:
             return tuple(tcp(*each, flags) for each in ends)  # type: ignore[return-value]
-        return tuple(self.peers.data(*each) for each in ends)  # type: ignore[return-value]
+        return tuple(self.peers.data(*end) for end in ends)  # type: ignore[return-value]
 
     def _interfaces(self, sent: bool) -> tuple[str, str]:
         return ("pod0", self.by) if sent else (self.by, "pod0")

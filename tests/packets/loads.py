@@ -62,7 +62,7 @@ class Loaded:
         numbers = range(FIRST_PORT, FIRST_PORT + len(weights))
         self.backends = [self.peers.with_port(self.peers.backend, one) for one in numbers]
         others = [self.peers.with_port(self.peers.backend, 7000 + one) for one in range(first)]
-        used = [one for one, weight in zip(self.backends, weights, strict=True) if weight]
+        used = [backend for backend, weight in zip(self.backends, weights, strict=True) if weight]
         quiesced = [one for one in self.backends if one not in used]
         entries = tuple(Backend(*address_port(one)) for one in (*others, *used, *quiesced))
         policy = Policy(first, len(used), False, reject, len(table))
@@ -138,12 +138,12 @@ class Loaded:
         """Return the id of the counters of each backend."""
         (one,) = self.node.applied_state.of(("default", "web")).values()
         known = one.counters()
-        return [known[address_port(each)] for each in self.backends]
+        return [known[address_port(backend)] for backend in self.backends]
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return active and inactive connections of each backend."""
         loads = self.node.pinned.map("backend_loads")
-        raw = [loads.lookup(struct.pack("=I", one)) or b"" for one in self.counters()]
+        raw = [loads.lookup(struct.pack("=I", counter)) or b"" for counter in self.counters()]
         return [read_load(one, self._record).connections for one in raw]
 
     def put(self, numbers: Sequence[tuple[int, int]]) -> None:

@@ -79,7 +79,9 @@ def course(service: Loaded, model: Model, opened: int, alive: int, random: Rando
     while port < last or active or inactive:
         step = random.random()
         if step < 0.002 and port < last:
-            model.write([random.choice((0, one, one, 2 * one)) for one in weights[:-1]] + [1])
+            model.write(
+                [random.choice((0, weight, weight, 2 * weight)) for weight in weights[:-1]] + [1]
+            )
         elif step < 0.003:
             model.wait(A_DAY // 2 + 1)
         elif port < last and step < 0.4 and len(active) < alive:

@@ -100,8 +100,8 @@ class Node:
         for name in ("backend_loads", "direct_flows", "fast_flows"):
             self._fill_with_zeros(name)
         for name in ("counters", "destinations"):
-            found = self.pinned.map(name)
-            found.update(bytes(4), bytes(found.value_size))
+            table = self.pinned.map(name)
+            table.update(bytes(4), bytes(table.value_size))
         self.fill_filter(0)
         self.half_open(0)
         self.ids = Ids(SIZES.max_backends)
@@ -128,20 +128,20 @@ class Node:
 
     def fill_filter(self, byte: int) -> None:
         """Set every byte of the port filter to 0 (no) or 1 (yes)."""
-        found = self.pinned.map("port_filters")
-        for index in range(found.max_entries):
-            found.update(struct.pack("=I", index), bytes([byte]) * found.value_size)
+        table = self.pinned.map("port_filters")
+        for index in range(table.max_entries):
+            table.update(struct.pack("=I", index), bytes([byte]) * table.value_size)
 
     def filtered(self) -> set[tuple[str, str, str, int]]:
         """Return what the filter contains: protocol, hook, which of the two ports, the port.
 
         Ports that share a byte (they differ by a multiple of its length) appear as the lowest one.
         """
-        found = self.pinned.map("port_filters")
+        table = self.pinned.map("port_filters")
         length = 8192  # FILTER_PORTS
         known = set()
-        for index in range(found.max_entries):
-            raw = found.lookup(struct.pack("=I", index)) or b""
+        for index in range(table.max_entries):
+            raw = table.lookup(struct.pack("=I", index)) or b""
             for offset in (offset for offset, byte in enumerate(raw[: 2 * length]) if byte):
                 which, port = divmod(offset, length)
                 protocol, hook = divmod(index, 2)
@@ -151,7 +151,7 @@ class Node:
 
     def settings(self, first: int = 10000, ports: int = 20000, **others: int | bytes) -> None:
         """Write the settings: pod ranges, masquerade ports, lifetimes, and ``others`` by name."""
-        (v4, mask_v4), (v6, mask_v6) = (pack_network(one) for one in POD_RANGES)
+        (v4, mask_v4), (v6, mask_v6) = (pack_network(range_) for range_ in POD_RANGES)
         values: dict[str, int | bytes] = {
             "pod_network_v4": v4,
             "pod_mask_v4": mask_v4,
@@ -203,14 +203,14 @@ class Node:
     def netfilter_flows(self, *flows: tuple[str, str], protocol: str = "TCP") -> None:
         """Have netfilter own flows, source and destination each as ``address:port``."""
         key = self.pinned.layout.maps["netfilter_flows"].key
-        found = self.pinned.map("netfilter_flows")
+        table = self.pinned.map("netfilter_flows")
         for source, destination in flows:
             (host, port), (to, to_port) = address_port(source), address_port(destination)
             entry: dict[str, int | bytes] = {
                 **{"source": host, "source_port": port, "protocol": PROTOCOLS[protocol]},
                 **{"destination": to, "destination_port": to_port},
             }
-            found.update(key.pack(entry), bytes(4))
+            table.update(key.pack(entry), bytes(4))
 
     def established_flow(self, source: str, destination: str, protocol: str) -> bytes:
         """Return the key of one direction in ``established_flows``."""
@@ -223,7 +223,7 @@ class Node:
 
     def service_networks(self, *networks: str) -> None:
         """Set the networks that cluster IPs are taken from."""
-        self.tables.set_service_networks(_network(one) for one in networks)
+        self.tables.set_service_networks(_network(network) for network in networks)
 
     def service(
         self,
@@ -309,10 +309,10 @@ class Node:
 
     def counter(self, name: str) -> int:
         """Read one of the counters, over all CPUs."""
-        found = self.pinned.map("counters")
-        raw = found.lookup(bytes(4)) or b""
+        table = self.pinned.map("counters")
+        raw = table.lookup(bytes(4)) or b""
         record = self.pinned.layout.maps["counters"].value
-        size = found.cpu_value_size
+        size = table.cpu_value_size
         parts = (record.unpack(raw[start : start + size]) for start in range(0, len(raw), size))
         return sum(int(part[name]) for part in parts)
 
@@ -342,11 +342,11 @@ class Node:
 
     def set_fields(self, name: str, **fields: int) -> None:
         """Set fields of all entries of a map that are not empty."""
-        found = self.pinned.map(name)
+        table = self.pinned.map(name)
         record = self.pinned.layout.maps[name].value
-        for key, value in list(found.items()):
+        for key, value in list(table.items()):
             if any(value):
-                found.update(key, record.pack({**record.unpack(value), **fields}))
+                table.update(key, record.pack({**record.unpack(value), **fields}))
 
     def age_affinities(self, seconds: float) -> None:
         """Set the time of each client's last new connection to so many seconds ago."""
@@ -356,12 +356,12 @@ class Node:
         seen = time.monotonic_ns() - int(seconds * 1e9)
         for name in names:
             record = self.pinned.layout.maps[name].value
-            found = self.pinned.map(name)
-            for key, value in list(found.items()):
+            table = self.pinned.map(name)
+            for key, value in list(table.items()):
                 entry = {**record.unpack(value), "seen": seen}
                 if "tick" in entry:
                     entry["tick"] = int(entry["tick"]) - 1 & 0xFFFF
-                found.update(key, record.pack(entry))
+                table.update(key, record.pack(entry))
 
     def flow(self, hook: str, packet: Packet) -> bytes:
         """Return the key of the connection entry that a hook looks up for a packet."""

@@ -70,8 +70,8 @@ def test_a_client_keeps_its_backend(clients: Clients, peers: Peers) -> None:
 
 def test_clients_are_spread_over_the_backends(clients: Clients, peers: Peers) -> None:
     network = {4: "192.168.50.", 6: "fd50::"}[peers.family]
-    found = {clients.connect(f"{network}{number}") for number in range(100, 120)}
-    assert len(found) > 4
+    seen = {clients.connect(f"{network}{number}") for number in range(100, 120)}
+    assert len(seen) > 4
 
 
 def test_all_frontends_of_a_service_port_share_their_affinity(
@@ -95,21 +95,21 @@ def test_each_service_has_its_own_affinity(clients: Clients, node: Node, peers: 
 
 
 def test_a_client_gets_a_new_backend_after_the_timeout(clients: Clients, node: Node) -> None:
-    found = set()
+    seen = set()
     for _ in range(TIMES):
-        found.add(clients.connect())
+        seen.add(clients.connect())
         node.age_affinities(SECONDS + 1)
-    assert len(found) > 1
+    assert len(seen) > 1
 
 
 def test_a_client_that_returns_within_the_timeout_keeps_its_backend_forever(
     clients: Clients, node: Node
 ) -> None:
-    found = set()
+    seen = set()
     for _ in range(TIMES):
-        found.add(clients.connect())
+        seen.add(clients.connect())
         node.age_affinities(SECONDS - 1)
-    assert len(found) == 1
+    assert len(seen) == 1
 
 
 def test_only_a_new_connection_restarts_the_timeout(
@@ -142,12 +142,12 @@ def test_a_first_packet_that_was_refused_or_passed_unchanged_makes_no_affinity_e
 def test_affinity_of_a_masqueraded_client_is_by_its_own_address(node: Node, peers: Peers) -> None:
     peers.service(node, backends_of(peers), masquerade=True, affinity=SECONDS)
     clients = Clients(node, peers)
-    found = {
+    seen = {
         client: clients.connect(client)
         for client in (peers.external, peers.node_address, peers.router)
     }
     for _ in range(TIMES):
-        assert {client: clients.connect(client) for client in found} == found
+        assert {client: clients.connect(client) for client in seen} == seen
 
 
 def test_a_client_keeps_its_backend_during_a_rollout_that_keeps_it(
@@ -197,11 +197,11 @@ def test_without_affinity_no_entry_is_made(node: Node, peers: Peers) -> None:
 def test_a_changed_timeout_holds_at_once(clients: Clients, node: Node, peers: Peers) -> None:
     frontends = [peers.vip, peers.other_vip]
     peers.service(node, backends_of(peers), frontends=frontends, affinity=SECONDS // 2)
-    found = set()
+    seen = set()
     for _ in range(TIMES):
-        found.add(clients.connect())
+        seen.add(clients.connect())
         node.age_affinities(SECONDS - 1)
-    assert len(found) > 1
+    assert len(seen) > 1
 
 
 LOCAL = range(4, 7)

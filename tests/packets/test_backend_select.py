@@ -49,8 +49,8 @@ def test_after_a_change_no_new_connection_goes_to_a_removed_backend(node: Node) 
     assert len(chosen(node, vip, 100)) == 4
     node.service("web", backends(3, start=3), frontends=[vip])
     for name in ("new_connections", "connections"):
-        found = node.pinned.map(name)
-        found.delete_many([key for key, _ in found.items()])
+        table = node.pinned.map(name)
+        table.delete_many([key for key, _ in table.items()])
     assert set(chosen(node, vip, 300)) == {"10.244.9.3", "10.244.9.4", "10.244.9.5"}
 
 

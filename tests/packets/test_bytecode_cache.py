@@ -142,8 +142,8 @@ def a_link(setup: Setup) -> None:
 def spoilt(build: Bytecode, name: str = "gc") -> bytes:
     """Return a build of which one program begins with an instruction that no verifier accepts."""
     programs = (
-        replace(one, code=bytes(8) + one.code[8:]) if one.name == name else one
-        for one in build.programs
+        replace(program, code=bytes(8) + program.code[8:]) if program.name == name else program
+        for program in build.programs
     )
     return replace(build, programs=tuple(programs)).encode()
 

@@ -135,9 +135,9 @@ def test_a_connection_keeps_its_translation_without_its_destination_bit(
     """Only first packets need the bit."""
     peers.service(node, [peers.backend])
     peers.connect(node, peers.client, peers.vip, peers.backend)
-    found = node.pinned.map("destinations")
+    table = node.pinned.map("destinations")
     node.service_networks()
-    found.update(bytes(4), (found.lookup(bytes(4)) or b"")[:64] + bytes(found.value_size - 64))
+    table.update(bytes(4), (table.lookup(bytes(4)) or b"")[:64] + bytes(table.value_size - 64))
     came = node.forward(peers.data(peers.client, peers.vip))
     assert bytes(came) == bytes(peers.data(peers.client, peers.backend))
 
@@ -146,8 +146,8 @@ def test_a_build_that_takes_over_entries_knows_their_destinations(node: Node) ->
     """The full pass finds entries that another process has written."""
     peers = UDP_PEERS[0]
     peers.service(node, [peers.backend])
-    found = node.pinned.map("destinations")
-    found.update(bytes(4), bytes(found.value_size))
+    table = node.pinned.map("destinations")
+    table.update(bytes(4), bytes(table.value_size))
     node.tables.know_destinations()
     node.service_networks()
     came = node.forward(peers.opening(peers.client, peers.vip))

@@ -53,8 +53,8 @@ def test_a_client_at_another_interface_is_no_pod(
     """Even with the address of a pod: it may be a pod of another node."""
     web.settings(**BY_INTERFACE)
     interface(web, pods=False)
-    found = {name: class_of(web, peers, client) for name, client in clients.items()}
-    assert found == {"pod": "other", "node": "node", "other": "other"}
+    seen = {name: class_of(web, peers, client) for name, client in clients.items()}
+    assert seen == {"pod": "other", "node": "node", "other": "other"}
 
 
 def test_a_client_at_an_unknown_interface_is_no_pod(
@@ -62,8 +62,8 @@ def test_a_client_at_an_unknown_interface_is_no_pod(
 ) -> None:
     web.settings(**BY_INTERFACE)
     web.pinned.map("interfaces").delete(struct.pack("=I", web.interface))
-    found = {name: class_of(web, peers, client) for name, client in clients.items()}
-    assert found == {"pod": "other", "node": "node", "other": "other"}
+    seen = {name: class_of(web, peers, client) for name, client in clients.items()}
+    assert seen == {"pod": "other", "node": "node", "other": "other"}
 
 
 @pytest.mark.parametrize("pods", [False, True], ids=["unmarked", "marked"])
@@ -79,8 +79,8 @@ def test_without_a_local_detector_no_client_is_a_pod(
 ) -> None:
     web.settings(**BY_NOTHING)
     interface(web, pods=True)
-    found = {name: class_of(web, peers, client) for name, client in clients.items()}
-    assert found == {"pod": "other", "node": "node", "other": "other"}
+    seen = {name: class_of(web, peers, client) for name, client in clients.items()}
+    assert seen == {"pod": "other", "node": "node", "other": "other"}
 
 
 def test_a_detector_of_one_family_detects_nothing_in_the_other_family(

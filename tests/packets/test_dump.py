@@ -39,9 +39,9 @@ def bpfsvc(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def dumped(node: Node, *names: str) -> dict[str, list[dict[str, Any]]]:
     """Return the records of some maps."""
-    found = bpfsvc(node, "maps", "dump", *names, "-o", "json")
-    assert found.returncode == 0, found.stderr
-    result: dict[str, list[dict[str, Any]]] = json.loads(found.stdout)
+    done = bpfsvc(node, "maps", "dump", *names, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
     return result
 
 
@@ -53,11 +53,11 @@ def test_every_map_of_this_build_has_its_own_view(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(CLIENT, BACKEND))
-    found = dumped(node)
-    assert tuple(found) == choose(node.pinned.layout, [])
+    tables = dumped(node)
+    assert tuple(tables) == choose(node.pinned.layout, [])
     unnamed = {
         f"{name}.{column}"
-        for name, records in found.items()
+        for name, records in tables.items()
         for record in records
         for column in record
         if column in ("key", "value") and name != "settings"
@@ -151,8 +151,8 @@ def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
     before = dumped(node, "backends")["backends"][0]
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(BACKEND, CLIENT, flags="SA"))
-    found = dumped(node, "frontends", "backends", "services", "endpoints")
-    rows = [(each["frontend"], each["clients"], each["action"]) for each in found["frontends"]]
+    tables = dumped(node, "frontends", "backends", "services", "endpoints")
+    rows = [(each["frontend"], each["clients"], each["action"]) for each in tables["frontends"]]
     assert rows == [
         ("nodeport:30007/TCP", ["pod"], "forward"),
         ("nodeport:30007/TCP", ["node", "other"], "masquerade"),
@@ -160,23 +160,23 @@ def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
         ("10.96.0.10:80/TCP", ["node", "other"], "masquerade"),
         ("[fd96::1]:80/TCP", ["pod", "node", "other"], "reject"),
     ]
-    (backend,) = found["backends"]
+    (backend,) = tables["backends"]
     assert (backend["service"], backend["backend"]) == ("default/web:80", BACKEND)
     for count in ("connections", "packets", "reply_packets"):
         assert backend[count] == before[count] + 1
-    assert [each["name"] for each in found["services"]] == ["gone", "web"]
-    assert found["endpoints"] == [{"endpoint": f"{BACKEND}/TCP", "uses": 1}]
+    assert [each["name"] for each in tables["services"]] == ["gone", "web"]
+    assert tables["endpoints"] == [{"endpoint": f"{BACKEND}/TCP", "uses": 1}]
 
 
 @pytest.mark.parametrize("output", ["table", "yaml"])
 def test_the_other_formats_show_the_same(node: Node, output: str) -> None:
     web(node)
-    found = bpfsvc(node, "maps", "dump", "frontends", "node_addresses", "-o", output)
-    assert (found.returncode, found.stderr) == (0, "")
+    done = bpfsvc(node, "maps", "dump", "frontends", "node_addresses", "-o", output)
+    assert (done.returncode, done.stderr) == (0, "")
     if output == "yaml":
-        assert yaml.safe_load(found.stdout) == dumped(node, "frontends", "node_addresses")
+        assert yaml.safe_load(done.stdout) == dumped(node, "frontends", "node_addresses")
         return
-    assert found.stdout.splitlines() == [
+    assert done.stdout.splitlines() == [
         "frontends (4)",
         f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED  SCHEDULER  ON_REMOVAL",
         *(f"{row}         0  no          random     keep" for row in FRONTENDS),
@@ -193,7 +193,7 @@ def test_internal_maps_of_the_programs_are_not_shown(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(STRANGER, BACKEND))
-    found = dumped(node)
+    tables = dumped(node)
     for name in (
         "layout",
         "packets",
@@ -208,7 +208,7 @@ def test_internal_maps_of_the_programs_are_not_shown(node: Node) -> None:
         "netfilter_flows",
     ):
         assert name in node.pinned.layout.maps
-        assert name not in found
+        assert name not in tables
         assert bpfsvc(node, "maps", "dump", name).returncode == 2
 
 
@@ -230,18 +230,18 @@ def test_sizes_shows_the_maps_that_can_fill_up(node: Node) -> None:
 
 
 def test_an_unknown_map_is_an_error_that_names_all_maps(node: Node) -> None:
-    found = bpfsvc(node, "maps", "dump", "fronted")
-    assert (found.returncode, found.stdout) == (2, "")
-    error, hint = found.stderr.splitlines()
+    done = bpfsvc(node, "maps", "dump", "fronted")
+    assert (done.returncode, done.stdout) == (2, "")
+    error, hint = done.stderr.splitlines()
     assert error == "Error: there is no map 'fronted'"
     assert hint.startswith("Hint: the maps are: frontends, services, backends, endpoints")
 
 
 def test_status_finds_the_build_of_this_version_and_no_agent(node: Node) -> None:
     web(node)
-    found = bpfsvc(node, "status")
-    verdict, *rest = found.stdout.splitlines()
-    assert (found.returncode, found.stderr) == (1, "")
+    done = bpfsvc(node, "status")
+    verdict, *rest = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
     assert len(rest) == 9
     assert verdict.startswith("UNHEALTHY: the agent is not running")
     assert rest[0] == f"build:       {node.pinned.layout.digest}, of this version"
@@ -253,10 +253,10 @@ def test_status_finds_a_running_agent_by_its_lock(node: Node) -> None:
     node.installation.complete()
     lock = node.installation.root.lock()
     try:
-        found = bpfsvc(node, "status", "-o", "json", "--healthz-bind-address", "127.0.0.1:1")
+        done = bpfsvc(node, "status", "-o", "json", "--healthz-bind-address", "127.0.0.1:1")
     finally:
         os.close(lock)
-    facts = json.loads(found.stdout)
+    facts = json.loads(done.stdout)
     assert facts["running"] is True
     health = {"status": 0, "problems": [], "notes": [], "foreign": False, "silent": False}
     assert facts["health"] == health

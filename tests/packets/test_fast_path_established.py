@@ -65,8 +65,8 @@ def test_a_connection_is_a_candidate_when_enough_packets_of_both_sides_have_pass
 
 def forget(connection: Connection) -> None:
     """Remove all entries."""
-    found = connection.testbed.node.pinned.map("established_flows")
-    found.delete_many([key for key, _ in found.items()])
+    table = connection.testbed.node.pinned.map("established_flows")
+    table.delete_many([key for key, _ in table.items()])
 
 
 def test_packets_of_one_side_make_no_candidate(connection: Connection) -> None:

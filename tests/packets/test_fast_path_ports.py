@@ -51,8 +51,8 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tcp_testbed: FastPathTestbed, tcp_peers: Peers) -> Pair:
     """A first packet takes more steps while every address may be one of a frontend."""
     if request.param.endswith("first packets"):
-        found = tcp_testbed.node.pinned.map("destinations")
-        found.update(bytes(4), bytes(found.value_size))
+        table = tcp_testbed.node.pinned.map("destinations")
+        table.update(bytes(4), bytes(table.value_size))
     return Pair(tcp_testbed, tcp_peers)
 
 

@@ -28,19 +28,19 @@ from tests.packets.packet import ip, same, tcp, udp
 from tests.packets.peers import ALL_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 
-SCENES_OF_SUMS = [one for one in ALL_PEERS if one.protocol != "SCTP"]
+SCENES_OF_SUMS = [peer for peer in ALL_PEERS if peer.protocol != "SCTP"]
 
 UDP6 = UDP_PEERS[1]
 
 
 def translated(node: Node, packets: list[Packet], wanted: list[Packet]) -> bool:
     """True if fragments pass in this order and become the wanted ones."""
-    return all(same(node.forward(one), two) for one, two in zip(packets, wanted, strict=True))
+    return all(same(node.forward(packet), two) for packet, two in zip(packets, wanted, strict=True))
 
 
 def untouched(node: Node, *packets: Packet) -> bool:
     """True if packets pass unchanged."""
-    return all(same(node.forward(one), one) for one in packets)
+    return all(same(node.forward(packet), packet) for packet in packets)
 
 
 @pytest.fixture(params=SCENES_OF_SUMS, ids=str)
@@ -129,12 +129,12 @@ def test_fragments_do_not_wait_when_the_first_one_passed_unchanged(
 def test_waiting_fragments_use_only_a_share_of_the_processor(node: Node, peers: Peers) -> None:
     """If the first fragment never arrives, the later ones are passed unchanged in the end."""
     _, later, *_ = cut(peers.data(peers.client, peers.vip, PAYLOAD))
-    found = node.pinned.map("fragment_budgets")
+    table = node.pinned.map("fragment_budgets")
     record = node.pinned.layout.maps["fragment_budgets"].value
 
     def passes() -> bool:
         window = record.pack({"window": time.monotonic_ns() >> 27, "rounds": 1 << 20})
-        found.update(bytes(4), window * (found.value_size // len(window)))
+        table.update(bytes(4), window * (table.value_size // len(window)))
         return not waits(node, later)
 
     # The next window, which allows new rounds, may begin in between.
@@ -338,7 +338,9 @@ def test_an_atomic_fragment_is_a_whole_packet(connected: tuple[Node, Peers, str]
 
 def test_extension_headers_may_precede_the_fragment_header(node: Node) -> None:
     def longer(packets: list[Packet]) -> list[Packet]:
-        return [with_headers(one, IPv6ExtHdrHopByHop(), IPv6ExtHdrDestOpt()) for one in packets]
+        return [
+            with_headers(packet, IPv6ExtHdrHopByHop(), IPv6ExtHdrDestOpt()) for packet in packets
+        ]
 
     UDP6.service(node, [UDP6.backend])
     there = cut(udp(UDP6.client, UDP6.vip, PAYLOAD))

@@ -31,7 +31,7 @@ def test_every_name_begins_with_the_prefix_is_unique_and_not_cut(node: Node) -> 
 
 def test_no_earlier_name_of_a_map_is_that_of_another_map(node: Node) -> None:
     """So each name identifies one map."""
-    names = [name for each in node.pinned.layout.maps for name in kernel_names(each)]
+    names = [name for table in node.pinned.layout.maps for name in kernel_names(table)]
     assert len(set(names)) == len(names)
 
 

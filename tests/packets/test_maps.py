@@ -13,11 +13,11 @@ from tests.packets.node import Node
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 50, 3000])
 def test_every_entry_that_is_to_be_deleted_is_deleted(node: Node, count: int) -> None:
-    found = node.pinned.map("node_addresses")
+    table = node.pinned.map("node_addresses")
     keys = [number.to_bytes(16, "big") for number in range(count)]
-    found.update_many((key, b"\1\0\0\0") for key in keys)
-    found.delete_many(keys)
-    assert [key for key in keys if found.lookup(key)] == []
+    table.update_many((key, b"\1\0\0\0") for key in keys)
+    table.delete_many(keys)
+    assert [key for key in keys if table.lookup(key)] == []
 
 
 ONE, TWO, THREE = (EndpointEntry(number.to_bytes(16, "big"), 80, 6) for number in (1, 2, 3))

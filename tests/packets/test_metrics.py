@@ -15,12 +15,12 @@ Values = dict[str, dict[tuple[str, ...], float]]
 
 def values(metrics: Metrics) -> Values:
     """Return all values by name and label values, in the order of the label names."""
-    found: Values = {}
+    seen: Values = {}
     for family in parse(b"".join(metrics.scrape()).decode()):
-        for one in family.samples:
-            labels = tuple(value for _, value in sorted(one.labels.items()))
-            found.setdefault(one.name, {})[labels] = one.value
-    return found
+        for sample in family.samples:
+            labels = tuple(value for _, value in sorted(sample.labels.items()))
+            seen.setdefault(sample.name, {})[labels] = sample.value
+    return seen
 
 
 def opened(node: Node, *, services: bool = True) -> Metrics:
@@ -102,7 +102,7 @@ def test_the_build_is_shown(node: Node) -> None:
 
 @pytest.mark.parametrize("entries", [0, 1, 4095, 4096, 4097])
 def test_entries_are_counted_without_being_decoded(node: Node, entries: int) -> None:
-    found = node.pinned.map("source_ranges" if entries < 2 else "endpoints")
-    keys = [number.to_bytes(found.key_size, "little") for number in range(32, 32 + entries)]
-    found.update_many((key, bytes(found.value_size)) for key in keys)
-    assert found.count() == sum(1 for _ in found.items()) == entries
+    table = node.pinned.map("source_ranges" if entries < 2 else "endpoints")
+    keys = [number.to_bytes(table.key_size, "little") for number in range(32, 32 + entries)]
+    table.update_many((key, bytes(table.value_size)) for key in keys)
+    assert table.count() == sum(1 for _ in table.items()) == entries

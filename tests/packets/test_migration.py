@@ -92,8 +92,8 @@ def map_id(pinned: Pinned, name: str) -> int:
 
 def filter_bytes(node: Node) -> set[int]:
     """Return the set of bytes in the filter."""
-    found = node.pinned.map("port_filters")
-    entries = (found.lookup(index.to_bytes(4, "little")) for index in range(found.max_entries))
+    table = node.pinned.map("port_filters")
+    entries = (table.lookup(index.to_bytes(4, "little")) for index in range(table.max_entries))
     return {byte for entry in entries for byte in entry or b""}
 
 
@@ -281,7 +281,9 @@ def load_earlier(root: PinRoot, build: Bytecode, previous: Pinned | None = None)
 
     Maps of ``previous`` are shared, as in those releases.
     """
-    programs = [replace(one, name=EARLIER.get(one.name, one.name)) for one in build.programs]
+    programs = [
+        replace(program, name=EARLIER.get(program.name, program.name)) for program in build.programs
+    ]
     steps = [EARLIER.get(name, name) for name in build.steps]
     build = replace(build, programs=tuple(programs), steps=tuple(steps))
     with pytest.MonkeyPatch.context() as patch:

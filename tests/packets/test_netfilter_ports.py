@@ -199,10 +199,10 @@ def test_a_port_is_free_when_netfilter_has_forgotten_its_connection(
 def masquerade_ports(node: Node) -> set[int]:
     """Return the ports that masqueraded connections have."""
     layout = node.pinned.layout.maps["connections"]
-    found = set()
+    seen = set()
     for name in ("connections", "new_connections"):
         for raw_key, raw in node.pinned.map(name).items():
             key, value = layout.key.unpack(raw_key), layout.value.unpack(raw)
             if value["reply"] and key["hook"] == 1:
-                found.add(int(key["destination_port"]))
-    return found
+                seen.add(int(key["destination_port"]))
+    return seen

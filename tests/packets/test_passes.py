@@ -92,7 +92,7 @@ class Stacked:
 
             def all_came() -> bool:
                 nonlocal found
-                found = packets([each.data for each in seen.frames()], like)
+                found = packets([frame.data for frame in seen.frames()], like)
                 return len(found) >= len(frames)
 
             wait(all_came, "all packets arrive")

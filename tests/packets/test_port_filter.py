@@ -90,7 +90,7 @@ def test_a_packet_with_ports_outside_the_filter_passes_unchanged_despite_an_entr
     if peers.protocol == "TCP":  # any datagram to a frontend may be the first
         packets.append(("ingress", peers.data(peers.external, peers.vip)))
     connected.fill_filter(0)
-    assert all(same(through(connected, *each), each[1]) for each in packets)
+    assert all(same(through(connected, *packet), packet[1]) for packet in packets)
     connected.fill_filter(1)
     assert not any(same(through(connected, *each), each[1]) for each in packets)
     assert connected.count("connections") == 4

@@ -45,9 +45,9 @@ class Watched:
         created = time.monotonic_ns() - 1_000_000_000
         for name in ("connections", "new_connections"):
             record = self.node.pinned.layout.maps[name].value
-            found = self.node.pinned.map(name)
-            for key, value in list(found.items()):
-                found.update(key, record.pack({**record.unpack(value), "created": created}))
+            table = self.node.pinned.map(name)
+            for key, value in list(table.items()):
+                table.update(key, record.pack({**record.unpack(value), "created": created}))
 
     def taken(self) -> Outcome | None:
         """Return what has been noted of the backend since the last call."""

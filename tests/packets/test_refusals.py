@@ -20,12 +20,12 @@ REJECT, DROP = Policy(0, 0, False, True), Policy(0, 0, False, False)
 
 def counted(metrics: Metrics) -> dict[tuple[str, ...], float]:
     """Return the counts by action, family, Service, port, protocol and reason."""
-    found: dict[tuple[str, ...], float] = {}
+    seen: dict[tuple[str, ...], float] = {}
     for (action, family, name, _, port, protocol, reason), count in (
         values(metrics).get(METRIC, {}).items()
     ):
-        found[action, family, name, port, protocol, reason] = count
-    return found
+        seen[action, family, name, port, protocol, reason] = count
+    return seen
 
 
 def remove(node: Node, name: str) -> None:

@@ -302,7 +302,7 @@ def test_all_clients_together_get_no_more_errors_than_the_kernel_sends(
         for high in range(4)
         for low in range(100, 200)
     ]
-    assert 25 < answers(node, [udp_peers.opening(each, vip) for each in clients]) < 110
+    assert 25 < answers(node, [udp_peers.opening(client, vip) for client in clients]) < 110
 
 
 def test_an_interval_of_zero_limits_only_the_sum(node: Node, udp_peers: Peers) -> None:

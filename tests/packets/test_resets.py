@@ -244,10 +244,10 @@ def test_a_reset_of_a_connection_whose_numbers_are_unknown_ends_it(
     conversation: Conversation, sender: str
 ) -> None:
     """Its entries are of an older build, and no packet has come since."""
-    found = conversation.node.pinned.map("connections")
+    table = conversation.node.pinned.map("connections")
     record = conversation.node.pinned.layout.maps["connections"].value
-    for key, value in list(found.items()):
-        found.update(key, record.pack({**record.unpack(value), "acknowledged": 0, "window": 0}))
+    for key, value in list(table.items()):
+        table.update(key, record.pack({**record.unpack(value), "acknowledged": 0, "window": 0}))
     conversation.node.forward(conversation.reset(sender, 1 << 30))
     assert not conversation.is_kept()
 

@@ -113,7 +113,7 @@ def test_any_numbers_are_compared_as_ip_vs_compares_them(
         most = random.choice((2, 10, 300, 5_000_000))
         numbers = [(random.randrange(most), random.randrange(3 * most)) for _ in weights]
         counted_ipv4.put(numbers)
-        expected = RULES[schedule](there, [Conns(*one) for one in numbers])
+        expected = RULES[schedule](there, [Conns(*number) for number in numbers])
         assert counted_ipv4.open(2000 + case) == expected, (weights, numbers)
 
 
@@ -138,7 +138,7 @@ def test_two_draws_are_as_ip_vs_draws_them(counted_ipv4: Loaded) -> None:
     there = [Destination(b"", number, weight) for number, weight in enumerate(weights)]
     conns = [Conns(*one) for one in numbers]
     draws = range(sum(weights) + 1)
-    chances = Counter(ipvs_loads.twos(there, conns, (one, two)) for one in draws for two in draws)
+    chances = Counter(ipvs_loads.twos(there, conns, (draw, two)) for draw in draws for two in draws)
     times = 4900
     found = Counter[int | None]()
     for number in range(times):
@@ -155,9 +155,9 @@ def test_of_more_backends_than_are_compared_the_better_one_of_two_is_chosen(
 ) -> None:
     """Nobody is chosen twice before nearly all were once, which a choice at random does."""
     program(counted_ipv4, Schedule.LC, [1] * 200)
-    found = Counter(counted_ipv4.open(1024 + number) for number in range(200))
-    assert len(found) > 135
-    assert max(found.values()) <= 4
+    counts = Counter(counted_ipv4.open(1024 + number) for number in range(200))
+    assert len(counts) > 135
+    assert max(counts.values()) <= 4
 
 
 def test_a_backend_beyond_the_compared_ones_is_drawn_by_its_weight(counted_ipv4: Loaded) -> None:
@@ -167,8 +167,8 @@ def test_a_backend_beyond_the_compared_ones_is_drawn_by_its_weight(counted_ipv4:
     )
     table = memoryview(layout.table).cast("H").tolist()
     counted_ipv4.program(Schedule.SED, layout.weights, table=table, first=1)
-    found = Counter(counted_ipv4.open(1024 + number) for number in range(100))
-    assert found[69] > 90
+    counts = Counter(counted_ipv4.open(1024 + number) for number in range(100))
+    assert counts[69] > 90
 
 
 def test_clients_are_refused_while_every_backend_has_more_than_its_weight(

@@ -63,7 +63,7 @@ def test_any_numbers_are_compared_as_ip_vs_compares_them(
                 for weight in weights
             ]
             counted_ipv4.put(numbers)
-            model.conns = [Conns(*one) for one in numbers]
+            model.conns = [Conns(*number) for number in numbers]
             if random.random() < 0.2:
                 model.wait(A_DAY + 1)
             expected = model.choose(counted_ipv4.peers.vip)
@@ -86,7 +86,7 @@ def kept(service: Loaded, vip: str) -> list[int]:
         for key, value in pinned.map("localities").items()
         if layout.key.unpack(key)["address"] == address
     )
-    return [numbers.index(one) for one in kept_backends(raw, layout.value)]
+    return [numbers.index(backend) for backend in kept_backends(raw, layout.value)]
 
 
 def test_lblc_stays_until_its_backend_is_overloaded_and_another_one_nearly_idle(
@@ -275,8 +275,8 @@ def test_of_more_backends_than_are_compared_two_are_drawn(counted_ipv4: Loaded, 
     )
     table = memoryview(layout.table).cast("H").tolist()
     counted_ipv4.program(layout.schedule, layout.weights, table=table)
-    found = Counter(counted_ipv4.open(1024 + number) for number in range(100))
-    assert found[69] > 90
+    counts = Counter(counted_ipv4.open(1024 + number) for number in range(100))
+    assert counts[69] > 90
     assert counted_ipv4.node.count("localities") == 0
 
 

@@ -115,9 +115,9 @@ def test_a_known_connection_takes_no_turn(scheduled: Scheduled, peers: Peers, no
 def test_a_random_choice_has_the_weights_of_its_table(scheduled: Scheduled) -> None:
     """Six to one, of 700: the standard deviation is 9.3."""
     scheduled.program(Schedule.RANDOM, [0, 0, 0, 3, 0, 0, 0], first=2)
-    found = Counter(scheduled.connect() for _ in range(700))
-    assert set(found) == {0, 3}
-    assert 50 < found[3] < 150
+    counts = Counter(scheduled.connect() for _ in range(700))
+    assert set(counts) == {0, 3}
+    assert 50 < counts[3] < 150
 
 
 @pytest.mark.parametrize("by_port", [False, True], ids=["by address", "by address and port"])
@@ -151,7 +151,7 @@ def test_all_clients_of_an_address_have_the_place_that_ip_vs_dh_gives_it(
     table = [place % 5 for place in range(256)]
     scheduled.program(Schedule.DESTINATION, table)
     place = ipvs.dh_hash(pack(address_of(peers.vip)))
-    assert {scheduled.connect(*one) for one in clients} == {table[place]}
+    assert {scheduled.connect(*client) for client in clients} == {table[place]}
 
 
 def test_without_a_table_a_hash_is_shared_out_among_the_slots(

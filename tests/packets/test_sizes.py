@@ -50,13 +50,13 @@ def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Byteco
     assert loaded.layout.maps == wanted.layout.maps
     assert loaded.layout.digest == load(ODD).digest
     # Sizes are in the code in known places only, so the code for other sizes is the same but there.
-    assert [one.code for one in build.programs] == [one.code for one in wanted.programs]
+    assert [program.code for program in build.programs] == [one.code for one in wanted.programs]
 
 
 def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
     """A size that no map has would be one that nobody can set."""
-    entries = {one.max_entries for one in build.sized(load(ODD)).layout.maps.values()}
-    assert {getattr(ODD, one.name) for one in fields(Sizes)} <= entries
+    entries = {table.max_entries for table in build.sized(load(ODD)).layout.maps.values()}
+    assert {getattr(ODD, field.name) for field in fields(Sizes)} <= entries
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
 )
 def test_an_index_of_a_table_is_below_its_size(build: Bytecode, entries: int, last: int) -> None:
     """The mask in the instructions leaves as many entries as a power of two can."""
-    names = {name for one in build.programs for _, name in one.sizes}
+    names = {name for program in build.programs for _, name in program.sizes}
     assert names == set(sources.loaded_numbers(ODD))
     sized = build.sized(load(replace(ODD, max_direct_flows=entries)))
     masks = {
@@ -83,8 +83,10 @@ def test_sizes_that_programs_calculate_with_are_written_into_their_instructions(
     small = build.sized(load(replace(ODD, max_connections=64)))
     large = build.sized(load(replace(ODD, max_connections=1 << 20)))
     used = 0
-    for one, lesser, greater in zip(build.programs, small.programs, large.programs, strict=True):
-        places = [at for at, name in one.sizes if name == "max_connections"]
+    for program, lesser, greater in zip(
+        build.programs, small.programs, large.programs, strict=True
+    ):
+        places = [at for at, name in program.sizes if name == "max_connections"]
         for at in places:
             assert lesser.code[at : at + 4] == (64).to_bytes(4, "little")
             assert greater.code[at : at + 4] == (1 << 20).to_bytes(4, "little")

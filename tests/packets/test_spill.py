@@ -193,7 +193,7 @@ def test_entries_of_builds_without_spilling_over_are_carried_over(node: Node) ->
     turns = new.unpack(converter(old, new)(old.pack({"connections": 7})))
     assert turns == {"connections": 7, "spilled": 0}
     new = maps["frontends"].value
-    added = {"counted", *(f"{who}.spills" for who in CLIENTS)}
+    added = {"counted", *(f"{client}.spills" for client in CLIENTS)}
     old = Record(tuple((name, kind) for name, kind in new.fields if name not in added))
     assert added <= set(new.names)
     numbers = [name for name, kind in old.fields if name and not kind.endswith("s")]

@@ -33,17 +33,17 @@ UDP4, SCTP4 = UDP_PEERS[0], SCTP_PEERS[0]
 @pytest.fixture
 def without(node: Node) -> Iterator[Callable[[str], None]]:
     """Return a function that removes a tail call until the end of the test."""
-    found = node.pinned.map("steps")
+    table = node.pinned.map("steps")
     fast_packets: list[str] = []
 
     def take(name: str) -> None:
-        assert found.delete(index_of(node, name))
+        assert table.delete(index_of(node, name))
         fast_packets.append(name)
 
     yield take
     for name in fast_packets:
         program = node.pinned.program(name).to_bytes(4, sys.byteorder)
-        found.update(index_of(node, name), program)
+        table.update(index_of(node, name), program)
 
 
 def index_of(node: Node, step: str) -> bytes:
@@ -71,10 +71,10 @@ def shortcut(node: Node, peers: Peers) -> tuple[str, Packet]:
     """Make a packet of a fast connection need care, after which it would be fast again."""
     prepared = careful(node, peers)
     node.settings(fast_path=1)
-    found = node.pinned.map("connections")
+    table = node.pinned.map("connections")
     record = node.pinned.layout.maps["connections"].value
-    for key, value in list(found.items()):
-        found.update(key, record.pack({**record.unpack(value), "shortcut": node.interface}))
+    for key, value in list(table.items()):
+        table.update(key, record.pack({**record.unpack(value), "shortcut": node.interface}))
     return prepared
 
 
@@ -260,6 +260,6 @@ def test_without_any_step_what_is_for_a_service_is_dropped_and_counted(
 
 def test_all_tail_calls_are_restored_for_other_tests(node: Node) -> None:
     assert refused(node, reject(node, TCP4)[1])
-    found = node.pinned.map("steps")
-    assert all(found.lookup(index_of(node, name)) for name in NEEDS)
-    assert len(NEEDS) == found.max_entries
+    table = node.pinned.map("steps")
+    assert all(table.lookup(index_of(node, name)) for name in NEEDS)
+    assert len(NEEDS) == table.max_entries

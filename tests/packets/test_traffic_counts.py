@@ -11,11 +11,11 @@ from tests.packets.peers import Peers
 
 def traffic(node: Node, backend: int) -> dict[str, int]:
     """Read the counters of the backend in a slot of the only Service, over all CPUs."""
-    found = node.pinned.map("backend_counters")
+    table = node.pinned.map("backend_counters")
     entry = next(one for one in node.tables.read(BACKENDS) if one.slot == backend)
-    raw = found.lookup(entry.counters_id.to_bytes(4, "little")) or b""
+    raw = table.lookup(entry.counters_id.to_bytes(4, "little")) or b""
     record = node.pinned.layout.maps["backend_counters"].value
-    size = found.cpu_value_size
+    size = table.cpu_value_size
     parts = [record.unpack(raw[at : at + size]) for at in range(0, len(raw), size)]
     return {name: sum(int(part[name]) for part in parts) for name in record.names}
 

@@ -113,7 +113,7 @@ class Tried:
 
     def tries(self, clients: range) -> int:
         """Return how many of some new clients get a backend that is on trial."""
-        return sum(self.open(one) != self.well for one in clients)
+        return sum(self.open(client) != self.well for client in clients)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "masqueraded"])
@@ -156,16 +156,16 @@ def test_on_two_cpus_at_once_exactly_one_tries(one: Tried) -> None:
         one.shown.set({})
         one.shown.set({one.counters(): None})
         with ThreadPoolExecutor(4) as pool:
-            found = Counter(pool.map(open_, frames))
-        sick = found[address_port(one.sick[0])[0][-length:]]
-        assert sick == 1, found
+            counts = Counter(pool.map(open_, frames))
+        sick = counts[address_port(one.sick[0])[0][-length:]]
+        assert sick == 1, counts
         empty(one.node)
 
 
 def empty(node: Node) -> None:
     for name in ("connections", "new_connections"):
-        found = node.pinned.map(name)
-        found.delete_many([key for key, _ in found.items()])
+        table = node.pinned.map(name)
+        table.delete_many([key for key, _ in table.items()])
 
 
 @pytest.mark.parametrize("flags", ["RA", "silence"])
@@ -246,8 +246,8 @@ def test_what_the_agent_writes_of_others_leaves_a_trial_as_it_is(one: Tried) -> 
 
 def test_of_two_on_trial_each_gets_one(one: Tried) -> None:
     one.on_trial(2)
-    found = Counter(one.open(number) for number in range(60))
-    assert found == {one.well: 58, one.sick[0]: 1, one.sick[1]: 1}
+    counts = Counter(one.open(number) for number in range(60))
+    assert counts == {one.well: 58, one.sick[0]: 1, one.sick[1]: 1}
 
 
 def test_a_backend_that_is_only_out_is_not_tried(one: Tried) -> None:
@@ -290,9 +290,9 @@ def test_at_a_node_port_too(node: Node, tcp_peers: Peers) -> None:
     shown.set({service.counters()[address_port(tcp_peers.other_backend)]: None})
     to = tcp_peers.on_node(30080)
     clients = [tcp_peers.with_port(tcp_peers.external, 40_000 + one) for one in range(10)]
-    found = [node.forward(tcp(one, to)).dst for one in clients]
-    sick, well = (address_of(one) for one in reversed(backends))
-    assert found == [sick, *[well] * 9]
+    seen = [node.forward(tcp(client, to)).dst for client in clients]
+    sick, well = (address_of(backend) for backend in reversed(backends))
+    assert seen == [sick, *[well] * 9]
 
 
 def test_the_trial_is_in_the_load_and_the_counts_of_its_backend(one: Tried) -> None:

@@ -18,8 +18,8 @@ def states(node: Node) -> list[int]:
     """Return the states of all flows that are noted."""
     table = node.pinned.map("fast_flows")
     record = node.pinned.layout.maps["fast_flows"].value
-    found = [int(record.unpack(value)["state"]) for _, value in table.items() if any(value)]
-    return [state for state in found if state]
+    seen = [int(record.unpack(value)["state"]) for _, value in table.items() if any(value)]
+    return [state for state in seen if state]
 
 
 def forget(node: Node) -> None:

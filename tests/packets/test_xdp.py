@@ -119,12 +119,12 @@ def test_traffic_of_backends_is_counted_as_by_tc(xdp_uplink: Uplink, peers: Peer
 
 def traffic(node: Node) -> list[int]:
     """Sum what all backends have counted."""
-    found = node.pinned.map("backend_counters")
+    table = node.pinned.map("backend_counters")
     record = node.pinned.layout.maps["backend_counters"].value
     sums = [0] * len(record.names)
     for number in range(8):
-        raw = found.lookup(number.to_bytes(4, "little")) or b""
-        for at in range(0, len(raw), found.cpu_value_size):
+        raw = table.lookup(number.to_bytes(4, "little")) or b""
+        for at in range(0, len(raw), table.cpu_value_size):
             entry = record.unpack(raw[at : at + record.size])
             sums = [
                 so_far + int(entry[name]) for so_far, name in zip(sums, record.names, strict=True)

@@ -66,7 +66,7 @@ def follow(attachments: XdpAttachments) -> None:
 def follow_as(attachments: XdpAttachments, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Pass on the interfaces of the kernel, with the attributes in ``changes``, by name."""
     now = network()
-    devices = tuple(replace(each, **changes.get(each.name, {})) for each in now.devices)
+    devices = tuple(replace(device, **changes.get(device.name, {})) for device in now.devices)
     attachments.follow(replace(now, devices=devices), devices_to_attach(devices))
 
 

@@ -97,12 +97,12 @@ def faults(
     expected of. Of a spec that is beyond the limits of the setting, it is wrong that it passes. A
     spec that was not run is no fault here: the run may be a part.
     """
-    found = []
+    seen = []
     for spec, outcome in outcomes.items():
         problem = _beyond(outcome) if spec in limits else _problem(outcome, expected.get(spec))
         if problem:
-            found.append(Fault(spec, problem))
-    return sorted(found, key=lambda fault: fault.spec)
+            seen.append(Fault(spec, problem))
+    return sorted(seen, key=lambda fault: fault.spec)
 
 
 def _beyond(outcome: Outcome) -> str:

@@ -24,9 +24,9 @@ def run(cluster: Cluster, report: Report, name: str, chunks: Sequence[Chunk]) ->
     bad = {fault.spec: fault.problem for fault in expected.faults(outcomes, known, limits)}
     why = {spec: f"fails with kube-proxy, too: {each.reason}" for spec, each in known.items()}
     why |= {spec: f"cannot pass with this setting: {reason}" for spec, reason in limits.items()}
-    results = [_result(name, each, bad, why) for each in outcomes.values()]
+    results = [_result(name, outcome, bad, why) for outcome in outcomes.values()]
     report.add(*results)
-    counts = Counter(each.status for each in results)
+    counts = Counter(result.status for result in results)
     report.add(
         Result(
             name,

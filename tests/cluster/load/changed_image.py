@@ -74,17 +74,17 @@ def make_changed_image(archive: Path, name: str, to: Path, compiled: Path) -> No
 
 def _headers(source: tarfile.TarFile, manifest: dict[str, Any]) -> dict[str, bytes]:
     """Return the changed headers by their path in the image."""
-    found = {}
+    seen = {}
     for entry in manifest["layers"]:
         content = io.BytesIO(_blob(source, entry["digest"]))
         with tarfile.open(fileobj=content) as layer:
             for path in layer.getnames():
                 place, _, file = path.rpartition("/")
                 if file in _HEADERS and f"{place}/".endswith(_PLACE):
-                    found[path] = _changed(file, _read(layer, path).decode()).encode()
-    if len(found) != len(_HEADERS):
-        raise ClusterError(f"the image has {sorted(found)} of {sorted(_HEADERS)} in {_PLACE}")
-    return found
+                    seen[path] = _changed(file, _read(layer, path).decode()).encode()
+    if len(seen) != len(_HEADERS):
+        raise ClusterError(f"the image has {sorted(seen)} of {sorted(_HEADERS)} in {_PLACE}")
+    return seen
 
 
 def _changed(file: str, text: str) -> str:

@@ -151,7 +151,7 @@ class Clients:
 
     def _start(self) -> None:
         names = (self.rolled, self.kept)
-        entrance = jobs(*(node_port_target(self.cluster, each, self.entrances) for each in names))
+        entrance = jobs(*(node_port_target(self.cluster, name, self.entrances) for name in names))
         program = folder(self.cluster) / "load"
         with self._log.open("w") as output:
             self._outside = self.cluster.popen(
@@ -248,9 +248,9 @@ _TITLES: Final = {
 
 def figures(reports: dict[str, Report]) -> dict[str, object]:
     """Return the sums over all clients, for the table."""
-    counts = [each for report in reports.values() for each in report.jobs]
+    counts = [job for report in reports.values() for job in report.jobs]
     sums: dict[str, object] = {
-        name: sum(each.ok for each in counts if each.job.startswith(prefix))
+        name: sum(count.ok for count in counts if count.job.startswith(prefix))
         for name, prefix in _TITLES.items()
         if any(each.job.startswith(prefix) for each in counts)
     }
@@ -277,13 +277,13 @@ def _total(counts: Sequence[Counts]) -> str:
     """Return counts as text, for example ``12040 ok, 0 failed, 0 cut, 3 slow (at most 1.02 s)``."""
     names = ("ok", "failed", "cut", "slow")
     text = ", ".join(f"{sum(getattr(each, name) for each in counts)} {name}" for name in names)
-    return f"{text} (at most {max(each.slowest for each in counts):.2f} s)"
+    return f"{text} (at most {max(count.slowest for count in counts):.2f} s)"
 
 
 def judge(reports: dict[str, Report]) -> None:
     """Raise ``LoadFailed``, with the first failures of each client, if any failed or was cut."""
-    counts = [each for report in reports.values() for each in report.jobs]
-    failed, cut = sum(each.failed for each in counts), sum(each.cut for each in counts)
+    counts = [job for report in reports.values() for job in report.jobs]
+    failed, cut = sum(count.failed for count in counts), sum(each.cut for each in counts)
     if failed or cut:
         lines = [f"{failed} failed, {cut} cut"]
         for name, report in reports.items():

@@ -86,7 +86,7 @@ def kill_agents(cluster: Cluster) -> None:
             cluster.enter(node, ["kill", "-9", number])
 
         def back(name: str = name, before: int = before) -> bool:
-            (found,) = (each for each in pods(cluster, AGENTS) if each["metadata"]["name"] == name)
+            (found,) = (pod for pod in pods(cluster, AGENTS) if pod["metadata"]["name"] == name)
             return _restarts(found) > before and ready(found)
 
         wait_for(back, f"the kubelet of {node} has started the agent again", 120)

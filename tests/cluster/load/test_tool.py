@@ -115,7 +115,7 @@ def test_held_connections_end_when_they_are_let_go_and_new_ones_go_on(program: P
         ) as running:
             assert running.stdout is not None
             reports = (read_report([line]) for line in running.stdout if '"jobs"' in line)
-            opened = next(each for each in reports if each.jobs[2].open == 100)
+            opened = next(report for report in reports if report.jobs[2].open == 100)
             running.send_signal(signal.SIGUSR1)
             ended = next(each for each in reports if not each.jobs[1].open + each.jobs[2].open)
             running.terminate()
@@ -123,7 +123,7 @@ def test_held_connections_end_when_they_are_let_go_and_new_ones_go_on(program: P
     assert held.open == 6
     assert kept.ok >= 100
     assert ended.jobs[0].ok > new.ok
-    assert [(each.failed, each.cut) for each in ended.jobs] == [(0, 0)] * 3
+    assert [(job.failed, job.cut) for job in ended.jobs] == [(0, 0)] * 3
 
 
 def test_a_refused_connection_failed_and_is_not_cut(program: Path) -> None:

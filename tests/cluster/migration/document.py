@@ -31,13 +31,13 @@ def function(text: str) -> str:
 
 def steps(text: str) -> dict[Step, list[str]]:
     """Return the blocks of commands of each numbered step, in the order of the document."""
-    found: dict[Step, list[str]] = {}
+    seen: dict[Step, list[str]] = {}
     ways: tuple[Way, Way] = ("There", "Back")
     for way in ways:
         section = re.split(r"^## ", text.partition(f"\n## {way}\n")[2], maxsplit=1, flags=re.M)[0]
         for step in re.split(r"^\*\*(?=\d+\. )", section, flags=re.MULTILINE)[1:]:
-            found[way, int(step.partition(".")[0])] = _BLOCK.findall(step)
-    return found
+            seen[way, int(step.partition(".")[0])] = _BLOCK.findall(step)
+    return seen
 
 
 def for_nodes(block: str, nodes: Iterable[str]) -> str:

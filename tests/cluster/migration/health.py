@@ -49,7 +49,8 @@ class HealthChecks:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=self._go, args=(each,), daemon=True) for each in questions
+            threading.Thread(target=self._go, args=(question,), daemon=True)
+            for question in questions
         ]
 
     def __enter__(self) -> HealthChecks:

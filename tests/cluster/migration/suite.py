@@ -214,7 +214,9 @@ def _only_agents_make_ready(cluster: Cluster, operator: Operator) -> None:
     """Start the DaemonSet with something in the agent's place that answers nothing."""
     overlay = operator.folder / "deploy" / "overlays" / "kubeadm"
     documents = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))))
-    (pods,) = (each["spec"]["template"] for each in documents if each["kind"] == "DaemonSet")
+    (pods,) = (
+        document["spec"]["template"] for document in documents if document["kind"] == "DaemonSet"
+    )
     (agent,) = pods["spec"]["containers"]
     agent["command"] = ["python", "-c", "import signal; signal.pause()"]
     del agent["args"]
@@ -232,7 +234,7 @@ def _only_agents_make_ready(cluster: Cluster, operator: Operator) -> None:
 def _refused(cluster: Cluster) -> set[str]:
     """Return the nodes where a probe of the agent's pod was answered that there is no such path."""
     events = cluster.get("events", "-n", scenarios.SYSTEM, "--field-selector=reason=Unhealthy")
-    refused = {each["involvedObject"]["name"] for each in events if "404" in each["message"]}
+    refused = {event["involvedObject"]["name"] for event in events if "404" in event["message"]}
     return {
         pod["spec"]["nodeName"]
         for pod in scenarios.pods(cluster, scenarios.AGENTS)
