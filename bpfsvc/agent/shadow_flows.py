@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from bpfsvc.datapath.netlink.conntrack_events import NewFlow, NewFlows
+from bpfsvc.datapath.netlink.conntrack.events import NewFlow, NewFlows
 from bpfsvc.migration.shadow.flow import Flow
 
 _WAIT_SECONDS = 0.5

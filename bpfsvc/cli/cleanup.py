@@ -18,7 +18,7 @@ from bpfsvc.base.privileges import require_privileges
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.cli import options
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.datapath.netlink.conntrack_flows import open_connections
+from bpfsvc.datapath.netlink.conntrack.flows import open_connections
 from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.inspect.reader import is_running
 from bpfsvc.migration.kube_proxy import leftovers

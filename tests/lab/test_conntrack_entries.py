@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.datapath.netlink.conntrack_entries import Entry, look_up, make_liberal
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.entries import Entry, look_up, make_liberal
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 
 ENDS = {"IPv4": ("10.9.0.1", "10.9.0.2"), "IPv6": ("fd09::1", "fd09::2")}
 ESTABLISHED = ("--state", "ESTABLISHED", "-u", "SEEN_REPLY,ASSURED")

@@ -12,10 +12,10 @@ import pytest
 
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.datapath.netlink.conntrack_events import NewFlow, NewFlows
-from bpfsvc.datapath.netlink.conntrack_flows import forgotten, masqueraded_flows, translated_flows
-from bpfsvc.datapath.netlink.conntrack_reserve import release, reserve
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.events import NewFlow, NewFlows
+from bpfsvc.datapath.netlink.conntrack.flows import forgotten, masqueraded_flows, translated_flows
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.reservations import release, reserve
 
 RULES = """
 table {family} migration {{

@@ -16,8 +16,8 @@ from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
 from bpfsvc.base.address import pack
 from bpfsvc.base.ports import PortRange
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.datapath.netlink.conntrack_reserve import release, reserve
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.reservations import release, reserve
 from tests.packets.node import Node
 from tests.packets.packet import same, tcp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers

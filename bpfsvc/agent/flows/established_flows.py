@@ -20,12 +20,12 @@ from typing import NamedTuple
 from bpfsvc.base.errors import BpfsvcError, MapFull
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.netlink.conntrack_entries import (
+from bpfsvc.datapath.netlink.conntrack.entries import (
     look_up,
     make_liberal,
     silent_seconds,
 )
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 
 _LOOK_SECONDS = 1.0
 """How often to look for candidates."""

@@ -16,12 +16,12 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.ports import PortRange
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.netlink.conntrack_flows import (
+from bpfsvc.datapath.netlink.conntrack.flows import (
     forgotten,
     masqueraded_flows,
     translated_flows,
 )
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 
 _log = logging.getLogger("bpfsvc")
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from socket import IPPROTO_TCP
 
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.netlink.conntrack_entries import make_liberal
-from bpfsvc.datapath.netlink.conntrack_flows import can_track
-from bpfsvc.datapath.netlink.conntrack_reserve import reserve
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.entries import make_liberal
+from bpfsvc.datapath.netlink.conntrack.flows import can_track
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack.reservations import reserve
 
 _log = logging.getLogger("bpfsvc")
 

@@ -17,15 +17,21 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX
-from bpfsvc.datapath.netlink.attributes import attribute, attributes
+from bpfsvc.datapath.netlink.nlmsg import (
+    ACK,
+    DUMP,
+    REQUEST,
+    attribute,
+    attributes,
+    dump,
+    pack_request,
+    receive,
+)
 from bpfsvc.services.entries import Place
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _SOCK_DESTROY = 20, 21
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_REQUEST, _ACK, _DUMP = 1, 4, 0x300
 
-_HEADER = struct.Struct("=IHHII")
 _ALL_STATES = 0xFFFFFFFF
 _REQUEST_HEAD = struct.Struct("=BBBxI")
 _ID_BYTES = 48
@@ -47,8 +53,6 @@ _STORAGES, _STORAGE, _VALUE = 20, 1, 3
 
 _CONNECTED_STATES = _ALL_STATES & ~sum(1 << state for state in (6, 7, 10, 12))
 """Of TCP: all but TIME_WAIT, CLOSE, LISTEN and NEW_SYN_RECV."""
-
-_BUFFER = 1 << 16
 
 
 class UdpSocket(NamedTuple):
@@ -132,24 +136,13 @@ def _sockets(diag: socket.socket, family: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _dump(
-    diag: socket.socket, family: int, protocol: int, states: int, attributes: bytes = b""
+    diag: socket.socket, family: int, protocol: int, states: int, extra: bytes = b""
 ) -> Iterator[bytes]:
-    """Yield what the kernel says of each socket: ``struct inet_diag_msg`` and attributes."""
-    flags = _REQUEST | _DUMP
-    body = _REQUEST_HEAD.pack(family, protocol, 0, states) + bytes(_ID_BYTES) + attributes
-    diag.send(_message(_SOCK_DIAG_BY_FAMILY, flags, body))
-    while True:
-        data = diag.recv(_BUFFER)
-        while data:
-            size, kind, _, _, _ = _HEADER.unpack_from(data)
-            if kind == _NLMSG_ERROR:
-                (number,) = struct.unpack_from("=i", data, _HEADER.size)
-                if number not in (0, -errno.ENOENT):
-                    raise OSError(-number, "sockets cannot be listed")
-            if kind in (_NLMSG_DONE, _NLMSG_ERROR):
-                return
-            yield data[_HEADER.size : size]
-            data = data[(size + 3) & ~3 :]
+    """Return what the kernel says of each socket: ``struct inet_diag_msg`` and attributes."""
+    body = _REQUEST_HEAD.pack(family, protocol, 0, states) + bytes(_ID_BYTES) + extra
+    request = pack_request(_SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, body)
+    # ENOENT: the kernel lists no sockets of this kind.
+    return map(bytes, dump(diag, request, none=(errno.ENOENT,)))
 
 
 def _find(data: bytes, *path: int) -> bytes | None:
@@ -172,13 +165,8 @@ def _peer(family: int, sockid: bytes) -> Place:
 
 def _destroy(diag: socket.socket, protocol: int, family: int, sockid: bytes) -> bool:
     body = _REQUEST_HEAD.pack(family, protocol, 0, _ALL_STATES) + sockid
-    diag.send(_message(_SOCK_DESTROY, _REQUEST | _ACK, body))
-    answer = diag.recv(_BUFFER)
-    (number,) = struct.unpack_from("=i", answer, _HEADER.size)
-    if number in (0, -errno.ENOENT, -errno.EOPNOTSUPP):
-        return bool(number == 0)
-    raise OSError(-number, "a socket cannot be closed")
-
-
-def _message(kind: int, flags: int, body: bytes) -> bytes:
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
+    diag.send(pack_request(_SOCK_DESTROY, REQUEST | ACK, body))
+    (answer,) = receive(diag)
+    if answer.error in (0, errno.ENOENT, errno.EOPNOTSUPP):
+        return not answer.error
+    raise OSError(answer.error, "a socket cannot be closed")

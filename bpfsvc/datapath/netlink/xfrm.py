@@ -9,9 +9,10 @@ import errno
 import socket
 import struct
 
+from bpfsvc.datapath.netlink.nlmsg import REQUEST, pack_request
+
 _NETLINK_XFRM = 6
 _GET_POLICY_COUNTS, _POLICY_COUNTS = 0x25, 0x24
-_REQUEST = 0x1
 _ALL_FLAGS = 0xFFFFFFFF
 _COUNTS = struct.Struct("=III")  # in, out, forward
 _COUNTS_AT = 24
@@ -31,7 +32,7 @@ def count_policies() -> int:
             return 0
         raise
     with connection:
-        request = struct.pack("=IHHIII", 20, _GET_POLICY_COUNTS, _REQUEST, 1, 0, _ALL_FLAGS)
+        request = pack_request(_GET_POLICY_COUNTS, REQUEST, struct.pack("=I", _ALL_FLAGS))
         connection.sendto(request, (0, 0))
         return read_counts(connection.recv(1 << 12))
 

@@ -21,7 +21,8 @@ from bpfsvc.datapath import loaded
 from bpfsvc.datapath.attach import tcx, xdp
 from bpfsvc.datapath.kernel_names import kernel_names
 from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
-from bpfsvc.datapath.netlink import conntrack_flows, tc, xfrm
+from bpfsvc.datapath.netlink import tc, xfrm
+from bpfsvc.datapath.netlink.conntrack.flows import tracks
 from bpfsvc.datapath.netlink.details import read_details
 from bpfsvc.datapath.netlink.devices import Device, Interfaces, devices_to_attach, uplinks
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
@@ -149,7 +150,7 @@ def fast_path_facts(
         ipsec=ipsec,
         unseen=(*chained.from_iterable(read.unseen for read in rules), *unseen),
         each_packet=tuple(chained.from_iterable(read.each_packet for read in rules)),
-        tracks=conntrack_flows.tracks(),
+        tracks=tracks(),
         pods=tuple(map(ip_network, pods)),
         route_rules=rules_of_routes,
         uplinks=tuple(device.name for device in uplinks(network)),

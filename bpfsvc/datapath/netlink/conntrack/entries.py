@@ -15,18 +15,15 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath import sysctl
-from bpfsvc.datapath.netlink import ctnetlink
-from bpfsvc.datapath.netlink.attributes import attribute, attributes, nested
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack import messages
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.nlmsg import ACK, REQUEST, attribute, attributes, nested
 
-_REQUEST, _REQUEST_ACK = 0x1, 0x5
-_NLMSG_ERROR = 2
 _HELPER = 5
 """CTA_HELP: something reads what the connection carries."""
 
@@ -42,10 +39,6 @@ one, or it is in a flowtable (``enum ip_conntrack_status``)."""
 _LIBERAL, _UNACKNOWLEDGED, _ACKNOWLEDGED = 1 << 3, 1 << 4, 1 << 5
 _MASK = _LIBERAL | _UNACKNOWLEDGED | _ACKNOWLEDGED
 """IP_CT_TCP_FLAG_BE_LIBERAL, _DATA_UNACKNOWLEDGED, _MAXACK_SET."""
-
-_BUFFER = 1 << 20
-_AT_ONCE = 32
-"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
 
 
 class Entry(NamedTuple):
@@ -86,11 +79,11 @@ class Entry(NamedTuple):
 
 def look_up(flows: Iterable[TranslatedFlow]) -> Iterator[tuple[TranslatedFlow, Entry | None]]:
     """Yield each flow with its entry, None without one; ``OSError`` if netfilter gives none."""
-    for some, answers in _ask(ctnetlink.GET, _REQUEST, ((flow, b"") for flow in flows)):
-        for number, error, body in answers:
-            if error not in (0, errno.ENOENT):
-                raise OSError(error, os.strerror(error))
-            yield some[number], None if error else _read(body)
+    requests = ((flow, messages.pack_tuple(messages.TUPLE_ORIGINAL, flow)) for flow in flows)
+    for flow, error, body in messages.ask(messages.GET, REQUEST, requests):
+        if error not in (0, errno.ENOENT):
+            raise OSError(error, os.strerror(error))
+        yield flow, None if error else _read_entry(body)
 
 
 def make_liberal(
@@ -103,11 +96,13 @@ def make_liberal(
     """
     flags = struct.pack("=BB", _LIBERAL, _MASK)
     of_tcp = [attribute(kind, flags) for kind in (_FLAGS_ORIGINAL, _FLAGS_REPLY)]
-    body = nested(ctnetlink.PROTOCOL_STATE, nested(_TCP, *of_tcp))
+    body = nested(messages.PROTOCOL_STATE, nested(_TCP, *of_tcp))
     if seconds is not None:
-        body += attribute(ctnetlink.TIMEOUT, struct.pack("!I", seconds))
-    for some, answers in _ask(ctnetlink.NEW, _REQUEST_ACK, ((flow, body) for flow in flows)):
-        yield from (some[number] for number, error, _ in answers if not error)
+        body += attribute(messages.TIMEOUT, struct.pack("!I", seconds))
+    requests = ((flow, messages.pack_tuple(messages.TUPLE_ORIGINAL, flow) + body) for flow in flows)
+    for flow, error, _ in messages.ask(messages.NEW, REQUEST | ACK, requests):
+        if not error:
+            yield flow
 
 
 class SilentSeconds(NamedTuple):
@@ -130,56 +125,19 @@ def silent_seconds() -> SilentSeconds | None:
         return None
 
 
-_Answer = tuple[int, int, memoryview]
-"""The number of its request, the error, 0 for none, and what follows the header."""
-
-
-def _ask(
-    kind: int, flags: int, requests: Iterator[tuple[TranslatedFlow, bytes]]
-) -> Iterator[tuple[Sequence[TranslatedFlow], list[_Answer]]]:
-    """Send requests, each with attributes; yield flows with the answers to them."""
-    with ctnetlink.connect() as netfilter:
-        while some := list(islice(requests, _AT_ONCE)):
-            netfilter.send(
-                b"".join(
-                    ctnetlink.message(
-                        kind,
-                        flags,
-                        ctnetlink.pack_tuple(ctnetlink.TUPLE_ORIGINAL, flow) + body,
-                        ctnetlink.address_family(flow),
-                        number,
-                    )
-                    for number, (flow, body) in enumerate(some)
-                )
-            )
-            answers: list[_Answer] = []
-            while len(answers) < len(some):
-                answers += _answers(memoryview(netfilter.recv(_BUFFER)))
-            yield [flow for flow, _ in some], answers
-
-
-def _answers(data: memoryview) -> Iterator[_Answer]:
-    while data:
-        size, kind, _, number, _ = ctnetlink.HEADER.unpack_from(data)
-        body = data[ctnetlink.HEADER.size : size]
-        (error,) = struct.unpack_from("=i", body) if kind == _NLMSG_ERROR else (0,)
-        yield number, -error, body
-        data = data[(size + 3) & ~3 :]
-
-
-def _read(body: memoryview) -> Entry:
-    fields = attributes(body[ctnetlink.FAMILY_BYTES :])
-    info = attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+def _read_entry(body: memoryview) -> Entry:
+    fields = attributes(body[messages.FAMILY_BYTES :])
+    info = attributes(fields.get(messages.PROTOCOL_STATE, memoryview(b"")))
     tcp = attributes(info.get(_TCP, memoryview(b"")))
     return Entry(
-        original=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_ORIGINAL]),
-        reply=ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY]),
-        status=int.from_bytes(fields.get(ctnetlink.STATUS, b""), "big"),
+        original=messages.read_tuple(fields[messages.TUPLE_ORIGINAL]),
+        reply=messages.read_tuple(fields[messages.TUPLE_REPLY]),
+        status=int.from_bytes(fields.get(messages.STATUS, b""), "big"),
         tcp_state=tcp[_TCP_STATE][0] if _TCP_STATE in tcp else 0,
         tcp_flags=(_flags(tcp, _FLAGS_ORIGINAL), _flags(tcp, _FLAGS_REPLY)),
         helper=_HELPER in fields,
-        zone=ctnetlink.ZONE in fields,
-        seconds=int.from_bytes(fields.get(ctnetlink.TIMEOUT, b""), "big"),
+        zone=messages.ZONE in fields,
+        seconds=int.from_bytes(fields.get(messages.TIMEOUT, b""), "big"),
     )
 
 

@@ -8,7 +8,6 @@ entry and no announcement. Announcements are lost when they come faster than the
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bpfsvc.base.errors import SystemUnfit
-from bpfsvc.datapath.netlink import ctnetlink
-from bpfsvc.datapath.netlink.attributes import attributes
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack import messages
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.nlmsg import attributes, read_messages
 
 _GROUP_NEW = 1 << 0
 """NFNLGRP_CONNTRACK_NEW, as a bit of the address of a netlink socket."""
@@ -54,7 +53,7 @@ class NewFlows:
             )
         self.losses = 0
         """How often announcements were lost."""
-        self._socket = ctnetlink.connect()
+        self._socket = messages.connect()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, waiting_bytes)
             self._socket.bind((0, _GROUP_NEW))
@@ -86,7 +85,7 @@ class NewFlows:
                     raise
                 self.losses += 1
                 continue
-            found.extend(_flows(memoryview(data)))
+            found.extend(_read_flows(data))
         return found
 
 
@@ -97,20 +96,17 @@ def _is_off(switch: Path) -> bool:
         return False  # the module is not loaded yet; its default is to announce
 
 
-def _flows(data: memoryview) -> Iterator[NewFlow]:
+def _read_flows(data: bytes) -> Iterator[NewFlow]:
     """Yield the flows of the messages of one datagram; those without ports are left out.
 
     Those of a conntrack zone are another program's, such as a virtual switch's.
     """
-    while len(data) >= ctnetlink.HEADER.size:
-        size, kind, *_ = ctnetlink.HEADER.unpack_from(data)
-        if size < ctnetlink.HEADER.size:
-            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
-        if kind == ctnetlink.NEW:
-            fields = attributes(data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size])
-            if ctnetlink.ZONE not in fields:
-                original = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_ORIGINAL])
-                reply = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY])
-                if original and reply:
-                    yield NewFlow(original, reply)
-        data = data[(size + 3) & ~3 :]
+    for message in read_messages(data):
+        if message.kind != messages.NEW:
+            continue
+        fields = attributes(message.body[messages.FAMILY_BYTES :])
+        if messages.ZONE not in fields:
+            original = messages.read_tuple(fields[messages.TUPLE_ORIGINAL])
+            reply = messages.read_tuple(fields[messages.TUPLE_REPLY])
+            if original and reply:
+                yield NewFlow(original, reply)

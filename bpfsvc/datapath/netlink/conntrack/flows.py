@@ -14,14 +14,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bpfsvc.datapath.netlink import ctnetlink
-from bpfsvc.datapath.netlink.attributes import attribute, attributes
-from bpfsvc.datapath.netlink.ctnetlink import TranslatedFlow
+from bpfsvc.datapath.netlink.conntrack import messages
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
+from bpfsvc.datapath.netlink.nlmsg import DUMP, REQUEST, attribute, attributes, dump
 
 Fields = dict[int, memoryview]
 
-_REQUEST, _REQUEST_DUMP = 0x1, 0x301
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _SOURCE_TRANSLATED, _DESTINATION_TRANSLATED = 1 << 4, 1 << 5
 """IPS_SRC_NAT, IPS_DST_NAT."""
 
@@ -30,10 +28,6 @@ _INFO_TCP, _INFO_STATE = 1, 1
 
 _TCP_OVER = frozenset({6, 7, 8})
 """LAST_ACK, TIME_WAIT and CLOSE (``enum tcp_conntrack``): the connection is over."""
-
-_BUFFER = 1 << 20
-_AT_ONCE = 32
-"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
 
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
@@ -77,37 +71,12 @@ def forgotten(flows: Sequence[TranslatedFlow]) -> Iterator[TranslatedFlow]:
     if not tracks():
         yield from flows
         return
-    with ctnetlink.connect() as netfilter:
-        for start in range(0, len(flows), _AT_ONCE):
-            asked = flows[start : start + _AT_ONCE]
-            netfilter.send(b"".join(map(_question, asked, range(len(asked)))))
-            answered = 0
-            while answered < len(asked):
-                for number, error in _answers(memoryview(netfilter.recv(_BUFFER))):
-                    answered += 1
-                    if error == errno.ENOENT:
-                        yield asked[number]
-                    elif error:
-                        raise OSError(error, os.strerror(error))
-
-
-def _question(flow: TranslatedFlow, number: int) -> bytes:
-    """Return the request for one entry."""
-    wanted = ctnetlink.pack_tuple(ctnetlink.TUPLE_REPLY, flow.reverse())
-    return ctnetlink.message(
-        ctnetlink.GET, _REQUEST, wanted, ctnetlink.address_family(flow), number
-    )
-
-
-def _answers(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield of each message the number of its request, and the error, 0 if it is an entry."""
-    while data:
-        size, kind, _, number, _ = ctnetlink.HEADER.unpack_from(data)
-        error = 0
-        if kind == _NLMSG_ERROR:
-            (error,) = struct.unpack_from("=i", data, ctnetlink.HEADER.size)
-        yield number, -error
-        data = data[(size + 3) & ~3 :]
+    requests = ((flow, messages.pack_tuple(messages.TUPLE_REPLY, flow.reverse())) for flow in flows)
+    for flow, error, _ in messages.ask(messages.GET, REQUEST, requests):
+        if error == errno.ENOENT:
+            yield flow
+        elif error:
+            raise OSError(error, os.strerror(error))
 
 
 def _entries(status: int) -> Iterator[Fields]:
@@ -117,37 +86,26 @@ def _entries(status: int) -> Iterator[Fields]:
     """
     if not tracks():
         return
-    wanted = attribute(ctnetlink.STATUS, struct.pack("!I", status))
-    with ctnetlink.connect() as netfilter:
-        netfilter.send(ctnetlink.message(ctnetlink.GET, _REQUEST_DUMP, wanted))
-        while True:
-            data = memoryview(netfilter.recv(_BUFFER))
-            while data:
-                size, kind, *_ = ctnetlink.HEADER.unpack_from(data)
-                if kind == _NLMSG_DONE:
-                    return
-                if kind == _NLMSG_ERROR:
-                    (number,) = struct.unpack_from("=i", data, ctnetlink.HEADER.size)
-                    raise OSError(-number, os.strerror(-number) if number else "no answer")
-                body = data[ctnetlink.HEADER.size + ctnetlink.FAMILY_BYTES : size]
-                yield attributes(body)
-                data = data[(size + 3) & ~3 :]
+    wanted = attribute(messages.STATUS, struct.pack("!I", status))
+    with messages.connect() as netfilter:
+        for body in dump(netfilter, messages.message(messages.GET, REQUEST | DUMP, wanted)):
+            yield attributes(body[messages.FAMILY_BYTES :])
 
 
 def _tcp_state(fields: Fields) -> int:
     """Return the state of a TCP connection, 0 if the kernel did not say it."""
-    info = attributes(fields.get(ctnetlink.PROTOCOL_STATE, memoryview(b"")))
+    info = attributes(fields.get(messages.PROTOCOL_STATE, memoryview(b"")))
     tcp = attributes(info.get(_INFO_TCP, memoryview(b"")))
     return tcp[_INFO_STATE][0] if _INFO_STATE in tcp else 0
 
 
 def _status(fields: Fields) -> int:
-    return int.from_bytes(fields.get(ctnetlink.STATUS, b""), "big")
+    return int.from_bytes(fields.get(messages.STATUS, b""), "big")
 
 
 def _read(fields: Fields, status: int = _DESTINATION_TRANSLATED) -> TranslatedFlow | None:
     """Return the flow of one entry; None if it is not so translated, or has no ports."""
-    if not _status(fields) & status or ctnetlink.TUPLE_REPLY not in fields:
+    if not _status(fields) & status or messages.TUPLE_REPLY not in fields:
         return None
-    reply = ctnetlink.read_tuple(fields[ctnetlink.TUPLE_REPLY])
+    reply = messages.read_tuple(fields[messages.TUPLE_REPLY])
     return reply.reverse() if reply else None

@@ -1,7 +1,6 @@
 """Messages of ctnetlink: entries of netfilter's connection table, by their 5-tuples.
 
-They are packed and read here, as pyroute2 takes 50 times as long for each. Numbers are those of
-``linux/netfilter/nfnetlink_conntrack.h``.
+Numbers are those of ``linux/netfilter/nfnetlink_conntrack.h``.
 """
 
 from __future__ import annotations
@@ -9,19 +8,24 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from bpfsvc.base.address import V4_PREFIX, family
-from bpfsvc.datapath.netlink.attributes import attribute, attributes, nested
+from bpfsvc.datapath.netlink.nlmsg import (
+    attribute,
+    attributes,
+    nested,
+    pack_request,
+    receive,
+)
 
 NEW, GET, DELETE = 1 << 8, 1 << 8 | 1, 1 << 8 | 2
 """Kinds of messages: NFNL_SUBSYS_CTNETLINK with IPCTNL_MSG_CT_NEW, _GET, _DELETE."""
 
-HEADER = struct.Struct("=IHHII")
-"""``struct nlmsghdr``."""
-
 FAMILY_BYTES = 4
-"""``struct nfgenmsg``, which follows it."""
+"""``struct nfgenmsg``, with which every message begins."""
 
 TUPLE_ORIGINAL, TUPLE_REPLY, STATUS, PROTOCOL_STATE, TIMEOUT, ZONE = 1, 2, 3, 4, 7, 18
 """Attributes of an entry."""
@@ -32,6 +36,9 @@ _ADDRESSES = {4: (1, 2), 6: (3, 4)}
 """Attributes of source and destination, by family."""
 
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
+
+_AT_ONCE = 32
+"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
 
 
 class TranslatedFlow(NamedTuple):
@@ -63,7 +70,30 @@ def message(
 ) -> bytes:
     """Return a request; ``body`` are attributes, and what answers it has the same ``number``."""
     body = struct.pack("=BBH", of_family, 0, 0) + body
-    return HEADER.pack(HEADER.size + len(body), kind, flags, number, 0) + body
+    return pack_request(kind, flags, body, number)
+
+
+def ask(
+    kind: int, flags: int, requests: Iterable[tuple[TranslatedFlow, bytes]]
+) -> Iterator[tuple[TranslatedFlow, int, memoryview]]:
+    """Send a request about each flow, with attributes.
+
+    Yields the flow, the error (``errno``, 0 without one) and the body of each answer.
+    """
+    rest = iter(requests)
+    with connect() as netfilter:
+        while batch := list(islice(rest, _AT_ONCE)):
+            netfilter.send(
+                b"".join(
+                    message(kind, flags, body, address_family(flow), number)
+                    for number, (flow, body) in enumerate(batch)
+                )
+            )
+            answered = 0
+            while answered < len(batch):
+                for answer in receive(netfilter):
+                    answered += 1
+                    yield batch[answer.number][0], answer.error, answer.body
 
 
 def address_family(flow: TranslatedFlow) -> int:

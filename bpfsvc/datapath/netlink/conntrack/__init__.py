@@ -1,0 +1,1 @@
+"""Netfilter's connection table: entries, flows that netfilter translates, entries of ours."""
