@@ -14,7 +14,6 @@ from bpfsvc.devtools.bench.baselines import (
     NodeFacts,
     Step,
     all_rules,
-    changed_rules,
 )
 from bpfsvc.devtools.bench.kube_proxy import place_of_rule, synced
 
@@ -28,7 +27,6 @@ WEB = BaselineService(
     (("10.244.2.3", 8080), ("10.244.1.3", 8080), ("10.244.2.2", 8080)),
 )
 DNS = BaselineService("kube-system/dns", "10.96.0.10", 53, "udp", 0, (("10.244.1.4", 53),))
-MOVED = replace(WEB, backends=(("10.244.1.3", 8080), ("10.244.2.9", 8080)))
 
 
 def lines(steps: list[Step], program: str) -> list[str]:
@@ -45,14 +43,9 @@ def of(text: list[str], start: str) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_no_line_of_a_template_is_left_in_the_rules(mode: Mode) -> None:
     """Every placeholder has a value, and no line is blank."""
-    for steps in (
-        all_rules(mode, [DNS, WEB], NODE),
-        changed_rules(mode, [DNS, MOVED], NODE, WEB, MOVED),
-    ):
-        assert steps
-        for step in steps:
-            written = step.text.splitlines()
-            assert all(line.strip() and "{{" not in line and "{%" not in line for line in written)
+    for step in all_rules(mode, [DNS, WEB], NODE):
+        written = step.text.splitlines()
+        assert all(line.strip() and "{{" not in line and "{%" not in line for line in written)
 
 
 @pytest.mark.parametrize(("mode", "flavour"), [("iptables", "legacy"), ("iptables-nft", "nft")])
@@ -165,24 +158,6 @@ def test_ipvs_has_as_many_rules_for_many_services_as_for_one() -> None:
     assert {line.split("--match-set ")[1].split()[0] for line in one if "--match-set" in line} <= (
         created
     )
-
-
-def test_ipvs_at_a_change_writes_the_rules_again_after_the_real_servers() -> None:
-    """All of them but the jumps to them."""
-    steps = changed_rules("ipvs", [DNS, MOVED], NODE, WEB, MOVED)
-    assert [step.command[0] for step in steps] == ["ipvsadm", "ipset", "iptables-legacy-restore"]
-    assert [line for line in lines(steps, "ipvsadm") if "10.96.0.1:80" in line] == [
-        "-a -t 10.96.0.1:80 -r 10.244.2.9:8080 -m -w 1",
-        "-d -t 10.96.0.1:80 -r 10.244.2.2:8080",
-        "-d -t 10.96.0.1:80 -r 10.244.2.3:8080",
-    ]
-    first, again = (
-        lines(each, "iptables-legacy-restore")
-        for each in (all_rules("ipvs", [DNS, MOVED], NODE), steps)
-    )
-    hooks = ("INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING")
-    jumps = tuple(f"-A {hook}" for hook in hooks)
-    assert again == [line for line in first if not line.startswith(jumps)]
 
 
 _METRIC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"

@@ -50,7 +50,7 @@ def test_the_measured_service_is_in_the_middle_of_the_rules(tmp_path: Path) -> N
     assert len(rules) == 102
     assert [rule.address for rule in rules].index(MEASURED) == 50
     assert all(len(rule.backends) == 4 for rule in rules if rule.address != MEASURED)
-    assert len({rule.key for rule in rules}) == 102
+    assert len({(rule.name, rule.protocol) for rule in rules}) == 102
     assert len(list(cluster.manifests().iterdir())) == 202
 
 

@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import NamedTuple
@@ -18,16 +17,15 @@ import pytest
 
 from bpfsvc.devtools.bench import baselines
 from bpfsvc.devtools.bench.baselines import (
-    Baseline,
     BaselineFailed,
     BaselineService,
     Mode,
     NodeFacts,
     Step,
-    ToolRunner,
     TooSlow,
     all_rules,
-    changed_rules,
+    run_tools,
+    write_rules,
 )
 from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy
 from bpfsvc.devtools.bench.testbeds.agents import cores
@@ -46,16 +44,10 @@ _UNUSED = "10.96.0.4"
 
 
 class Programmed(NamedTuple):
-    """A lab whose nodes have all Services below in rules of a mode; ``rules`` are of node 1."""
+    """A lab whose nodes have all Services below in rules of a mode."""
 
     mode: str
     lab: Lab
-    rules: Baseline
-    web: BaselineService
-
-    def change(self, service: BaselineService) -> None:
-        """Replace the endpoints of a Service on node 1."""
-        self.rules.change(service)
 
     @property
     def names(self) -> list[str]:
@@ -74,9 +66,9 @@ def programmed(request: pytest.FixtureRequest) -> Iterator[Programmed]:
         echo = BaselineService("default/echo", _ECHO, 7, "udp", 30007, both)
         alone = BaselineService("default/alone", _ALONE, 80, "tcp", 0, (addresses[0],))
         services = [web, echo, alone]
-        rules = [Baseline(node, request.param, services, _PODS) for node in lab.nodes]
-        assert all(0 < baseline.seconds < 60 for baseline in rules)
-        yield Programmed(request.param, lab, rules[0], web)
+        took = [write_rules(node, request.param, services, _PODS) for node in lab.nodes]
+        assert all(0 < seconds < 60 for seconds in took)
+        yield Programmed(request.param, lab)
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
@@ -110,19 +102,6 @@ def test_a_pod_reaches_itself(programmed: Programmed) -> None:
     answer = ask(pod, _ALONE, 80)
     assert answer.pod == pod.name
     assert not answer.peer.startswith(f"{pod.address()}:")
-
-
-def test_new_connections_follow_a_change_and_the_others_stay(programmed: Programmed) -> None:
-    """There, back again and there once more, on one node; the other Services are untouched."""
-    pod, node = programmed.lab.pods[0], programmed.lab.nodes[0]
-    moved = replace(programmed.web, backends=((programmed.lab.pods[3].address(), 8080),))
-    for _ in range(2):
-        programmed.change(moved)
-        assert set(tally(pod, _WEB, 80, count=20)) == {programmed.names[3]}
-        assert ask(programmed.lab.client, node.address(), 30080).pod == programmed.names[3]
-        programmed.change(programmed.web)
-        assert set(tally(pod, _WEB, 80, count=40)) == set(programmed.names[1:3])
-    assert set(tally(pod, _ECHO, 7, "udp", count=40)) == set(programmed.names[1:3])
 
 
 def test_nftables_refuses_undefined_ports_and_drops_unassigned_addresses(
@@ -160,33 +139,15 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def test_sets_and_rules_of_ipvs_are_taken_by_a_kernel_without_it(lab: Lab) -> None:
-    """All but what makes ipvs itself, at first and at a change."""
-    if shutil.which("ipset") is None:
-        assert "apt install" in baselines.obstacles()["ipvs"]
-        return
-    node = lab.nodes[0]
-    facts = NodeFacts(node.address(4), IPv4Network(node.pod_cidrs[4]), _PODS)
-    before = BaselineService("default/web", _WEB, 80, "tcp", 30080, (("10.244.2.2", 80),))
-    after = replace(before, backends=(("10.244.1.2", 80),))
-    runner = ToolRunner(node, "ipvs")
-    for steps in (
-        all_rules("ipvs", [before], facts),
-        changed_rules("ipvs", [after], facts, before, after),
-    ):
-        taken = [step for step in steps if step.command[0] not in ("ipvsadm", "ip")]
-        assert runner.run(taken, stretched(5), 1) > 0
-    assert "KUBE-LOOP-BACK" in node.run(["iptables-legacy-save", "-t", "nat"]).stdout
-
-
 def test_a_tool_that_fails_is_named_with_its_first_line(lab: Lab) -> None:
     """And none is run after it; neither is one that does not exist."""
-    runner = ToolRunner(lab.nodes[0], "nftables")
+    node = lab.nodes[0]
     failing = Step(("sh", "-s"), "echo one >&2; echo two >&2; exit 3")
+    steps = [Step(("true",), ""), failing, Step(("sleep", "60"), "")]
     with pytest.raises(BaselineFailed, match=r"sh -s ended with 3: one$"):
-        runner.run([Step(("true",), ""), failing, Step(("sleep", "60"), "")], stretched(5), 1)
+        run_tools(node, "nftables", steps, stretched(5), 1)
     with pytest.raises(BaselineFailed, match=r"no-such-tool ended with 127: .*not found"):
-        runner.run([Step(("no-such-tool",), "")], stretched(5), 1)
+        run_tools(node, "nftables", [Step(("no-such-tool",), "")], stretched(5), 1)
 
 
 def test_only_the_client_and_the_backends_are_on_the_core_of_the_client() -> None:
@@ -202,7 +163,7 @@ def test_programming_ends_at_its_limit(lab: Lab) -> None:
     """A time no tool can keep."""
     service = BaselineService("default/web", _WEB, 80, "tcp", 0, (("10.244.1.2", 80),))
     with pytest.raises(TooSlow, match="iptables-nft: 1 Service not programmed within"):
-        Baseline(lab.nodes[0], "iptables-nft", [service], _PODS, limit=1e-6)
+        write_rules(lab.nodes[0], "iptables-nft", [service], _PODS, limit=1e-6)
 
 
 _FAKE = """\
@@ -269,3 +230,17 @@ def test_a_kube_proxy_that_ends_is_an_error_with_its_last_line(lab: Lab, tmp_pat
         made.ready()
     with pytest.raises(BaselineFailed, match="no program"):
         RealKubeProxy(lab.nodes[0], given, given, "ipvs", _PODS, log)
+
+
+def test_sets_and_rules_of_ipvs_are_taken_by_a_kernel_without_it(lab: Lab) -> None:
+    """All but what makes ipvs itself."""
+    if shutil.which("ipset") is None:
+        assert "apt install" in baselines.obstacles()["ipvs"]
+        return
+    node = lab.nodes[0]
+    facts = NodeFacts(node.address(4), IPv4Network(node.pod_cidrs[4]), _PODS)
+    web = BaselineService("default/web", _WEB, 80, "tcp", 30080, (("10.244.2.2", 80),))
+    steps = all_rules("ipvs", [web], facts)
+    taken = [step for step in steps if step.command[0] not in ("ipvsadm", "ip")]
+    assert run_tools(node, "ipvs", taken, stretched(5), 1) > 0
+    assert "KUBE-LOOP-BACK" in node.run(["iptables-legacy-save", "-t", "nat"]).stdout

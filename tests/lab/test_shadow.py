@@ -10,13 +10,12 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
 
 import pytest
 
-from bpfsvc.devtools.bench.baselines import Baseline, BaselineService, Mode
+from bpfsvc.devtools.bench.baselines import BaselineService, Mode, write_rules
 from bpfsvc.devtools.lab.cluster import LabAgent, LabCluster
 from bpfsvc.devtools.lab.dial import ask, tally
 from bpfsvc.devtools.lab.http_request import http_request
@@ -39,12 +38,20 @@ class ShadowTestbed(NamedTuple):
     mode: Mode
     lab: Lab
     cluster: LabCluster
-    rules: Baseline
     web: BaselineService
 
     @property
     def node(self) -> LabNode:
         return self.lab.nodes[0]
+
+    def write_web(self, *pods: int) -> None:
+        """Have nftables' rules of the Service ``web`` lead to these pods, as kube-proxy does."""
+        addresses = enumerate(self.lab.pods[pod].address() for pod in pods)
+        targets = ", ".join(f"{index} : {address} . 8080" for index, address in addresses)
+        chain = f"ip kube-proxy service-{self.web.id}"
+        choice = f"numgen random mod {len(pods)} map {{ {targets} }}"
+        rule = f"add rule {chain} meta l4proto tcp dnat ip addr . port to {choice}"
+        self.node.run(["nft", "-f", "-"], input=f"flush chain {chain}\n{rule}\n")
 
     def put_objects(self, *, web: tuple[int, ...] = (1, 2)) -> None:
         """Tell bpfsvc of the Services; ``web``: numbers of the pods that are its endpoints."""
@@ -119,8 +126,8 @@ def testbed(request: pytest.FixtureRequest) -> Iterator[ShadowTestbed]:
             rule("ghost:http", GHOST, 80, pods[2], node_port=30099),
         ]
         with LabCluster(lab, nodes=lab.nodes[:1]) as cluster:
-            rules = Baseline(lab.nodes[0], request.param, services, PODS)
-            made = ShadowTestbed(request.param, lab, cluster, rules, web)
+            write_rules(lab.nodes[0], request.param, services, PODS)
+            made = ShadowTestbed(request.param, lab, cluster, web)
             made.put_objects()
             lab.client.route("10.96.0.0/16", via=lab.nodes[0])
             yield made
@@ -233,16 +240,15 @@ def test_a_service_that_only_one_of_the_two_has_is_a_difference(testbed: ShadowT
 def test_a_change_that_only_one_of_the_two_has_seen_is_none(testbed: ShadowTestbed) -> None:
     """The rules first, then the objects; each time the other is behind, for less than tolerated."""
     pods = testbed.lab.pods
-    moved = replace(testbed.web, backends=((pods[3].address(), 8080),))
     with testbed.shadow(f"--shadow-tolerance={stretched(4):g}s") as agent:
-        testbed.rules.change(moved)
+        testbed.write_web(3)
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
         testbed.put_objects(web=(3,))
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
         testbed.await_compared(20)  # so the objects have been read, and not only the next ones
         testbed.put_objects()
         assert set(tally(pods[0], WEB, 80, count=10)) == {pods[3].name}
-        testbed.rules.change(testbed.web)
+        testbed.write_web(1, 2)
         assert testbed.await_compared(30)["services"] == []
         assert agent.end() == 0
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jinja2
 
@@ -142,11 +142,6 @@ class BaselineService:
     node_port: int = 0
     backends: tuple[tuple[str, int], ...] = ()
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Return what identifies it among all Services."""
-        return self.name, self.protocol
-
     @cached_property
     def id(self) -> str:
         """Return what names its chains."""
@@ -188,36 +183,12 @@ class Step(NamedTuple):
 
 def all_rules(mode: Mode, services: Sequence[BaselineService], node: NodeFacts) -> list[Step]:
     """Return the runs that write everything into a node that has no rules yet."""
-    return _expand(mode, services, node, written=services, change=False, gone=(), fresh=())
-
-
-def changed_rules(
-    mode: Mode,
-    services: Sequence[BaselineService],
-    node: NodeFacts,
-    before: BaselineService,
-    after: BaselineService,
-) -> list[Step]:
-    """Return the runs that bring one Service from ``before`` to ``after``.
-
-    ``services`` are all Services as they are to be. Sets of hairpin connections keep endpoints
-    that are gone: another Service may have the same ones.
-    """
-    gone = [backend for backend in before.endpoints if backend not in after.endpoints]
-    fresh = [backend for backend in after.endpoints if backend not in before.endpoints]
-    return _expand(mode, services, node, written=[after], change=True, gone=gone, fresh=fresh)
-
-
-def _expand(
-    mode: Mode, services: Sequence[BaselineService], node: NodeFacts, **values: Any
-) -> list[Step]:
     layout, _, flavour = mode.partition("-")
     text = _TEMPLATES.get_template(f"{layout}.txt").render(
         flavour=flavour or "legacy",
         services=services,
         node=node,
         large=sum(len(service.backends) for service in services) > _LARGE,
-        **values,
     )
     runs = re.split(r"^run: ", text, flags=re.MULTILINE)[1:]
     parts = [run.partition("\n") for run in runs]
@@ -229,42 +200,34 @@ def _chain_id(*words: str) -> str:
     return hashlib.sha256("".join(words).encode()).hexdigest()[:16].upper()
 
 
-class ToolRunner:
-    """Runs tools in a namespace, one after the other; the runner ends with the namespace."""
+def run_tools(
+    namespace: Namespace, mode: str, steps: Sequence[Step], limit: float, services: int
+) -> float:
+    """Run tools in a namespace; return the seconds from the start of the first to the last's end.
 
-    def __init__(self, namespace: Namespace, mode: str) -> None:
-        self._mode = mode
-        # A session of its own, so that a tool that takes too long is ended with the shell.
-        self._shell = LineProcess(
-            namespace, f"the shell for {mode}", ["sh"], start_new_session=True
-        )
-
-    def run(self, steps: Sequence[Step], limit: float, services: int) -> float:
-        """Run tools; return the seconds from the start of the first to the end of the last.
-
-        Raises TooSlow after ``limit`` seconds (``services`` is for its message), and
-        BaselineFailed if a tool fails.
-        """
-        with ExitStack() as stack:
-            inputs = [stack.enter_context(_memory_file(step.text)) for step in steps]
-            errors = stack.enter_context(_memory_file(""))
-            began = time.monotonic()
-            for step, text in zip(steps, inputs, strict=True):
+    Raises TooSlow after ``limit`` seconds (``services`` is for its message), and BaselineFailed if
+    a tool fails.
+    """
+    # A session of its own, so that a tool that takes too long is ended with the shell.
+    shell = LineProcess(namespace, f"the shell for {mode}", ["sh"], start_new_session=True)
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(_memory_file(step.text)) for step in steps]
+        errors = stack.enter_context(_memory_file(""))
+        began = time.monotonic()
+        for step, text in zip(steps, inputs, strict=True):
+            shell.patience = max(began + limit - time.monotonic(), 0)
+            try:
                 words = f"{shlex.join(step.command)} <{text} >/dev/null 2>{errors}; echo $?"
-                if status := self._status(words, began + limit, limit, services):
-                    # Tools may print a line for each of thousands of rules.
-                    first = Path(errors).read_text(errors="replace").partition("\n")[0]
-                    raise BaselineFailed(f"{' '.join(step.command)} ended with {status}: {first}")
-            return time.monotonic() - began
-
-    def _status(self, words: str, deadline: float, limit: float, services: int) -> int:
-        try:
-            self._shell.patience = max(deadline - time.monotonic(), 0)
-            return int(self._shell.ask_text(words))
-        except ProcessFailed:
-            os.killpg(self._shell.pid, signal.SIGKILL)
-            number = "1 Service" if services == 1 else f"{services} Services"
-            raise TooSlow(f"{self._mode}: {number} not programmed within {limit:g} s") from None
+                status = int(shell.ask_text(words))
+            except ProcessFailed:
+                os.killpg(shell.pid, signal.SIGKILL)
+                number = "1 Service" if services == 1 else f"{services} Services"
+                raise TooSlow(f"{mode}: {number} not programmed within {limit:g} s") from None
+            if status:
+                # Tools may print a line for each of thousands of rules.
+                first = Path(errors).read_text(errors="replace").partition("\n")[0]
+                raise BaselineFailed(f"{' '.join(step.command)} ended with {status}: {first}")
+        return time.monotonic() - began
 
 
 @contextmanager
@@ -277,38 +240,19 @@ def _memory_file(text: str) -> Iterator[str]:
         yield f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
-class Baseline:
-    """The rules of a mode in a node that has none yet; written when the object is made.
+def write_rules(
+    node: LabNode,
+    mode: Mode,
+    services: Sequence[BaselineService],
+    pods: IPv4Network,
+    limit: float = LIMIT,
+) -> float:
+    """Write the rules of a mode into a node that has none yet; return how long writing took.
 
     ``pods``: the range of all pods of the cluster. ``limit``: seconds for writing all rules.
-    ``seconds``: how long writing took.
     """
-
-    def __init__(
-        self,
-        node: LabNode,
-        mode: Mode,
-        services: Sequence[BaselineService],
-        pods: IPv4Network,
-        limit: float = LIMIT,
-    ) -> None:
-        self._mode: Mode = mode
-        self._facts = NodeFacts(node.address(4), IPv4Network(node.pod_cidrs[4]), pods)
-        self._services = {service.key: service for service in services}
-        self._runner = ToolRunner(node, mode)
-        self.seconds = _write(node, self._runner, mode, services, self._facts, stretched(limit))
-
-    def change(self, service: BaselineService) -> None:
-        """Write the rules of a Service of which only ``backends`` differ.
-
-        Flows that conntrack knows keep their backend. (kube-proxy would delete UDP flows to an
-        endpoint that is gone.)
-        """
-        before = self._services[service.key]
-        self._services[service.key] = service
-        services = list(self._services.values())
-        steps = changed_rules(self._mode, services, self._facts, before, service)
-        self._runner.run(steps, stretched(LIMIT), 1)
+    facts = NodeFacts(node.address(4), IPv4Network(node.pod_cidrs[4]), pods)
+    return _write(node, mode, services, facts, stretched(limit))
 
 
 def obstacles() -> dict[Mode, str]:
@@ -330,7 +274,7 @@ def _obstacle(mode: Mode) -> str:
     service = BaselineService("default/trial", "10.96.0.1", 80, "tcp", 30080, backends)
     with closing(Namespace(f"trial-{mode}")) as namespace:
         try:
-            _write(namespace, ToolRunner(namespace, mode), mode, [service], facts, LIMIT)
+            _write(namespace, mode, [service], facts, LIMIT)
         except (BaselineFailed, OSError) as error:
             return f"{needs.refusal}: {error}"
     return ""
@@ -338,13 +282,12 @@ def _obstacle(mode: Mode) -> str:
 
 def _write(
     namespace: Namespace,
-    runner: ToolRunner,
     mode: Mode,
     services: Sequence[BaselineService],
     facts: NodeFacts,
     limit: float,
 ) -> float:
-    seconds = runner.run(all_rules(mode, services, facts), limit, len(services))
+    seconds = run_tools(namespace, mode, all_rules(mode, services, facts), limit, len(services))
     for key, value in _NEEDS[mode].sysctls.items():
         namespace.sysctl(key, value)
     return seconds

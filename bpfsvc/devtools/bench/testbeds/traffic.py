@@ -26,7 +26,7 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.instructions import Code
 from bpfsvc.datapath.loader.creation import load_program
-from bpfsvc.devtools.bench.baselines import Baseline, Mode
+from bpfsvc.devtools.bench.baselines import Mode, write_rules
 from bpfsvc.devtools.bench.clocks import cpu_seconds, softirq_thread, thread_seconds
 from bpfsvc.devtools.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluster
 from bpfsvc.devtools.bench.figures import PodLinks
@@ -210,8 +210,7 @@ class TrafficTestbed(Environment):
         elif self.mode != DIRECT:
             mode, ports = cast(Mode, self.mode), self.cluster.ports
             for node in self._lab.nodes:
-                rules = Baseline(node, mode, ports, PODS, self._tools.limit)
-                self.synced.append(rules.seconds)
+                self.synced.append(write_rules(node, mode, ports, PODS, self._tools.limit))
 
     def _start_agents(self) -> None:
         words = [*AGENTS[self.mode], *_SHORT_LIVED]
