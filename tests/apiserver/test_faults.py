@@ -165,24 +165,6 @@ def test_events_can_be_sent_twice_and_late(api: ApiServer) -> None:
         assert time.monotonic() - started > 0.1
 
 
-def test_answers_can_be_slow(api: ApiServer) -> None:
-    """Each answer has some latency."""
-    api.faults.latency = 0.1
-    started = time.monotonic()
-    assert ask(api, SERVICES).status == 200
-    assert time.monotonic() - started > 0.1
-
-
-def test_requests_are_recorded(api: ApiServer) -> None:
-    """Method, path, query, status and headers, in order."""
-    send(api, "GET", SERVICES + "?limit=5", headers={"User-Agent": "test/1"})
-    ask(api, "/nowhere")
-    first, second = api.requests
-    assert first[:4] == ("GET", SERVICES, {"limit": "5"}, 200)
-    assert first.headers["user-agent"] == "test/1"
-    assert (second.path, second.status) == ("/nowhere", 404)
-
-
 def test_closing_ends_watches_and_hanging_requests() -> None:
     """No thread is left."""
     api = ApiServer()

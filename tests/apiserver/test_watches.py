@@ -37,19 +37,6 @@ def test_a_watch_gets_all_events_after_its_revision(api: ApiServer) -> None:
         assert event["object"]["metadata"]["resourceVersion"] == str(version + 3)
 
 
-@pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}], ids=["none", "0"])
-def test_a_watch_of_no_revision_begins_with_the_present(
-    api: ApiServer, query: dict[str, str]
-) -> None:
-    """Synthetic ADDED events, with the objects' own versions."""
-    api.put(service("a"))
-    api.put(service("b"))
-    with watching(api, **query) as stream:
-        assert [stream.summary()[:2] for _ in "ab"] == [("ADDED", "a"), ("ADDED", "b")]
-        api.put(service("c"))
-        assert stream.summary()[:2] == ("ADDED", "c")
-
-
 def test_an_object_that_no_longer_matches_is_deleted_and_later_added(api: ApiServer) -> None:
     """As recorded: the deleted object is the last that matched, at the revision of the change."""
     since = api.store.resource_version
@@ -67,19 +54,6 @@ def test_an_object_that_no_longer_matches_is_deleted_and_later_added(api: ApiSer
         assert stream.summary()[:2] == ("ADDED", "last")
 
 
-def test_a_watch_of_one_name_or_namespace_sees_no_other(api: ApiServer) -> None:
-    """By field selector and by path."""
-    node = {"apiVersion": "v1", "kind": "Node"}
-    with watching(api, "/api/v1/nodes", fieldSelector="metadata.name=n2") as stream:
-        for name in ("n1", "n2"):
-            api.put(node | {"metadata": {"name": name}})
-        assert stream.summary()[:2] == ("ADDED", "n2")
-    with watching(api, "/api/v1/namespaces/there/services") as stream:
-        api.put(service("here"))
-        api.put(service("there") | {"metadata": {"name": "there", "namespace": "there"}})
-        assert stream.summary()[:2] == ("ADDED", "there")
-
-
 def test_bookmarks_have_the_revision_of_the_whole_store(api: ApiServer) -> None:
     """Changes of other resources count; an EndpointSlice bookmark is as empty as Go prints it."""
     api.faults.bookmark_period = 0.02
@@ -93,14 +67,6 @@ def test_bookmarks_have_the_revision_of_the_whole_store(api: ApiServer) -> None:
         assert event["type"] == "BOOKMARK"
         assert event["object"]["kind"] == "EndpointSlice"
         assert event["object"]["endpoints"] is None
-
-
-def test_bookmarks_are_sent_only_if_the_client_allows_them(api: ApiServer) -> None:
-    """A watch that does not allow them ends without one."""
-    api.faults.bookmark_period = 0.01
-    version = api.store.resource_version
-    with watching(api, timeoutSeconds=1, resourceVersion=version) as stream:
-        assert stream.line() == b""
 
 
 def test_a_watch_ends_cleanly_at_its_time_after_a_bookmark(api: ApiServer) -> None:
@@ -138,26 +104,6 @@ def test_a_watch_list_ends_its_initial_events_with_a_marked_bookmark(api: ApiSer
         assert stream.summary()[:2] == ("ADDED", "b")
 
 
-def test_initial_events_are_ended_by_a_mark_for_who_allows_bookmarks(api: ApiServer) -> None:
-    """Without asking for WatchList too, as old clients do; not on a server with an old etcd."""
-    api.put(service("a"))
-    query = {"resourceVersion": "0", "allowWatchBookmarks": "true"}
-    with watching(api, **query) as stream:
-        assert stream.summary()[:2] == ("ADDED", "a")
-        assert "annotations" in stream.event()["object"]["metadata"]
-    api.faults.watch_list = "recorded"
-    assert ask(api, SERVICES, watch="true", **query).body["object"]["code"] == 500
-    with watching(api, resourceVersion=0) as stream:
-        assert stream.summary()[:2] == ("ADDED", "a")
-
-
-def test_a_watch_list_of_a_future_revision_is_refused_in_the_stream(api: ApiServer) -> None:
-    """HTTP 200 and one ERROR event, where a list gets HTTP 504."""
-    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-    answer = ask(api, SERVICES, watch="true", resourceVersion=10**6, **query)
-    assert (answer.status, answer.body["object"]["code"]) == (200, 504)
-
-
 def test_a_watch_list_is_refused_as_recorded(api: ApiServer) -> None:
     """HTTP 200 and one ERROR event, for the recorded request."""
     lines = (RECORDINGS / "watchlist-unsupported.jsonl").read_text().splitlines()
@@ -177,29 +123,6 @@ def test_a_watch_list_is_refused_as_older_servers_do(api: ApiServer, how: str, c
     assert ask(api, SERVICES, **query).status == code
 
 
-@pytest.mark.parametrize(
-    "query",
-    [{"sendInitialEvents": "true"}, {"resourceVersionMatch": "NotOlderThan"}],
-    ids=str,
-)
-def test_half_of_the_watch_list_options_is_invalid(api: ApiServer, query: dict[str, str]) -> None:
-    """sendInitialEvents and resourceVersionMatch need each other."""
-    assert ask(api, SERVICES, watch="true", **query).status == 422
-
-
-def test_a_deleted_revision_is_refused_in_the_stream_or_at_once(api: ApiServer) -> None:
-    """As documented: HTTP 200 and ERROR with code 410, or HTTP 410 with the Status."""
-    document = json.loads((RECORDINGS / "errors.json").read_text())
-    (shape,) = (value for name, value in document.items() if "too old" in name)
-    api.store.version = 206
-    api.compact()
-    answer = ask(api, SERVICES, watch="true", resourceVersion=2)
-    assert (answer.status, json.loads(answer.data)) == (200, shape["first_line"])
-    api.faults.gone_at_once = True
-    answer = ask(api, SERVICES, watch="true", resourceVersion=2)
-    assert (answer.status, answer.body) == (410, shape["first_line"]["object"])
-
-
 def test_history_has_a_limited_length() -> None:
     """A watch from before its beginning is too old; one from its beginning works."""
     with ApiServer(history=3) as api:
@@ -212,15 +135,6 @@ def test_history_has_a_limited_length() -> None:
             assert stream.summary()[:2] == ("ADDED", "s2")
 
 
-def test_a_watch_from_a_future_revision_waits_for_it(api: ApiServer) -> None:
-    """As after a restore of etcd: no event is sent until the revision has passed."""
-    future = api.store.version + 2
-    with watching(api, resourceVersion=future) as stream:
-        for name in ("a", "b", "c"):
-            api.put(service(name))
-        assert stream.summary() == ("ADDED", "c", str(future + 1))
-
-
 def test_a_closed_client_is_noticed(api: ApiServer) -> None:
     """A watch whose client closes ends at once, without an event."""
     stream = Stream(api, SERVICES)
@@ -228,17 +142,6 @@ def test_a_closed_client_is_noticed(api: ApiServer) -> None:
     stream.answer.close()
     stream.close()
     wait(lambda: not api.watches and not api.connections, "the end of the watch")
-
-
-def test_many_watches_get_the_same_events(api: ApiServer) -> None:
-    """All events, in the same order."""
-    streams = [Stream(api, SERVICES) for _ in range(20)]
-    wait(lambda: len(api.watches) == 20, "the watches")
-    for number in range(50):
-        api.put(service(f"s{number}"))
-    for stream in streams:
-        assert [stream.summary()[1] for _ in range(50)] == [f"s{number}" for number in range(50)]
-        stream.close()
 
 
 def test_a_recording_is_sent_event_by_event(api: ApiServer) -> None:
@@ -281,12 +184,3 @@ def test_a_recording_continues_beside_other_objects(api: ApiServer) -> None:
         received = [stream.summary() for _ in range(11)]
     assert event.version < 235
     assert [int(version) for _, _, version in received] == list(range(225, 236))
-
-
-def test_initial_events_can_be_declined(api: ApiServer) -> None:
-    """sendInitialEvents=false without a revision: only new events."""
-    api.put(service("old"))
-    query = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
-    with watching(api, **query) as stream:
-        api.put(service("new"))
-        assert stream.summary()[:2] == ("ADDED", "new")
