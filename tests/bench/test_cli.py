@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from bpfsvc.cli.main import main
 from bpfsvc.devtools.bench.figures import SUITES, Scale
 from bpfsvc.devtools.bench.report.text import setting
 from bpfsvc.devtools.bench.results import Cell, Results
-from bpfsvc.devtools.bench.run import Run, RunPlan, mitigations
+from bpfsvc.devtools.bench.run import Run, RunPlan
 from bpfsvc.devtools.bench.shortfall import LEFT_OUT
 
 
@@ -52,17 +50,6 @@ def test_measuring_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench("--quick")
     assert found.exit_code == 1
     assert found.output == "Error: a sandbox needs root\nHint: run the command as root\n"
-
-
-def test_the_module_is_the_command() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "bpfsvc.devtools.bench", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert "".join(run.stdout.split()) == "".join(bench("--help").output.split())
 
 
 def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
@@ -262,14 +249,3 @@ def test_a_run_says_whether_it_was_pinned_when_and_with_which_kube_proxy(tmp_pat
         assert pods == "pods: nodes have a route to the interface of each"
         assert pinned.startswith(words)
         assert took == f"{results.date}, took 0 s, 11 rounds"
-
-
-def test_mitigations_are_those_of_faults_that_this_cpu_has(tmp_path: Path) -> None:
-    assert mitigations(tmp_path) == "none"
-    for name, state in (
-        ("retbleed", "Mitigation: untrained return thunk"),
-        ("mds", "Not affected"),
-        ("l1tf", "Vulnerable"),
-    ):
-        (tmp_path / name).write_text(f"{state}\n")
-    assert mitigations(tmp_path) == "l1tf (Vulnerable), retbleed (untrained return thunk)"

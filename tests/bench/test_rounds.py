@@ -25,8 +25,8 @@ def test_each_has_a_turn_and_none_two_in_a_row(count: int) -> None:
     assert all(one != other for one, other in pairwise(chain.from_iterable(turns)))
 
 
-@pytest.mark.parametrize("count", [3, 4, 6, 7, 9])
-@pytest.mark.parametrize("task", range(10))
+@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("task", range(4))
 def test_each_follows_each_other_as_often_as_the_rest(count: int, task: int) -> None:
     """By the turns of one task, and not only after thousands."""
     found = Counter(pairwise(_turns(count, task)))

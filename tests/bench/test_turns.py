@@ -14,7 +14,7 @@ import pytest
 from bpfsvc.devtools.bench import clocks
 from bpfsvc.devtools.bench.figures import Scale
 from bpfsvc.devtools.bench.load import ports
-from bpfsvc.devtools.bench.load.ports import FORGOTTEN, PORTS, REUSED, SourcePorts, tcp_ports
+from bpfsvc.devtools.bench.load.ports import FORGOTTEN, PORTS, SourcePorts
 from bpfsvc.devtools.bench.load.tool import Outcome
 from bpfsvc.devtools.bench.results import Results
 from bpfsvc.devtools.bench.suites import turns
@@ -120,25 +120,6 @@ def test_a_loop_that_grows_with_the_load_of_the_machine_is_no_work_for_connectio
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "clients", "limit", "more"),
-    [
-        ("connect", "pod", 1, 0, 15),
-        ("connect", "pod", 4, 0, 0),
-        ("connect", "node", 1, 0, 8),
-        ("questions", "pod", 1, 3600, 8),
-        ("request", "pod", 1, 0, 0),
-        ("connect", "pod", 1, 160, 0),
-    ],
-)
-def test_the_wait_for_agents_is_a_part_of_the_plan(
-    kind: str, where: str, clients: int, limit: float, more: float
-) -> None:
-    scale = Scale(clients=(1, 4), limit=limit)
-    base = Task("pods", "bulk", where, clients).seconds(3, scale)
-    assert Task("pods", kind, where, clients).seconds(3, scale) == pytest.approx(base + more)
-
-
-@pytest.mark.parametrize(
     ("apart", "share", "counted"),
     [(False, 0.4, True), (True, 0.9, False), (None, 0.4, False), (None, 0.9, True)],
 )
@@ -201,15 +182,6 @@ def test_source_ports_are_reused_after_their_flows_have_expired() -> None:
         slow.now += 0.4
         taken.take(2400)
     assert slow.slept == []
-
-
-def test_connections_at_any_rate_do_not_use_up_the_ports_in_time_wait() -> None:
-    """28,571 a second, as on a quick machine, with one mode beside it."""
-    time = _Time()
-    ports = tcp_ports("32768 60999")
-    taken = SourcePorts(ports, REUSED, time.clock, time.sleep)
-    assert_within(taken, time, 1714, 300, most=ports, seconds=REUSED, idle=0.06)
-    assert sum(time.slept) < 0.2 * (time.now - 100)
 
 
 def test_all_ports_are_fewer_than_the_load_tool_has() -> None:

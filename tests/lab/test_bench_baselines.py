@@ -96,14 +96,6 @@ def test_a_node_port_answers_outside_with_the_source_masqueraded(
         assert all(answer.peer.startswith(f"{node.address()}:") for answer in answers)
 
 
-def test_a_pod_reaches_itself(programmed: Programmed) -> None:
-    """Its own address as source would never come back."""
-    pod = programmed.lab.pods[0]
-    answer = ask(pod, _ALONE, 80)
-    assert answer.pod == pod.name
-    assert not answer.peer.startswith(f"{pod.address()}:")
-
-
 def test_nftables_refuses_undefined_ports_and_drops_unassigned_addresses(
     programmed: Programmed,
 ) -> None:

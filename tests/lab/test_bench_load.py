@@ -123,26 +123,6 @@ def _time_wait(place: Namespace) -> int:
     return int(words[words.index("tw") + 1])
 
 
-def test_datagrams_without_an_answer_are_errors(ends: Ends) -> None:
-    """Each client sends one every 20 ms: nothing is measured, and nothing is in a hurry."""
-    outcome, _ = ends.run("datagrams", port=_NO_PORT)
-    assert outcome.operations == 0
-    assert _CLIENTS <= outcome.errors <= _CLIENTS * 3
-    assert outcome.percentiles() == {}
-
-
-def test_an_answer_from_another_address_is_none(ends: Ends) -> None:
-    """As for a resolver, which ignores what it has not asked."""
-    other = "10.244.2.77"
-    ends.far.run(["ip", "address", "add", f"{other}/32", "dev", "lo"])
-    pod = ["via", ends.far.address(), "dev", ends.far.host_interface, "onlink"]
-    ends.far.node.run(["ip", "route", "add", other, *pod])
-    before = ends.server.seen().datagrams
-    outcome = ends.client.run("datagrams", other, _PORT, 1, _SECONDS)
-    assert outcome.operations == 0
-    assert ends.server.seen().datagrams == before + 1 + outcome.errors
-
-
 @pytest.mark.parametrize("kind", ["connect", "request", "bulk", "questions"])
 def test_a_refusal_is_one_clear_error(ends: Ends, kind: str, family: int) -> None:
     """The error names kind and address; the client keeps working."""
