@@ -108,7 +108,7 @@ class ShadowAgent:
         self._events.put(None)
 
     def report(self) -> dict[str, object]:
-        """Return what ``/bpfsvc/shadow`` shows; for any thread."""
+        """Return the object of the page ``/bpfsvc/shadow``; for any thread."""
         totals = self._tally.totals()
         return {
             "node": self._config.node_name,
@@ -147,12 +147,12 @@ class ShadowAgent:
             self._source.follow(self._stop, self._events.put)
             self._events.put(None)
         except Exception as error:
-            # Whatever it is: without objects nothing can be compared.
+            # Without objects nothing can be compared, whatever the error is.
             self._events.put(error)
 
     def _begin(self, monitor: Monitor) -> None:
         """Wait for all objects, and know the node."""
-        while not self._take_first(self._events.take(_TICK)):
+        while not self._apply_first(self._events.take(_TICK)):
             pass
         if not self._config.manifests:
             self._intake.report_missing_node(self._config.node_name)
@@ -179,8 +179,8 @@ class ShadowAgent:
             tolerance,
         )
 
-    def _take_first(self, event: Event | None) -> bool:
-        """Take a batch in; return True if it is the first complete one."""
+    def _apply_first(self, event: Event | None) -> bool:
+        """Apply a batch of objects; return True if it is complete: the cache has all objects."""
         if not isinstance(event, Batch):
             return False
         self._intake.apply(event)
@@ -205,11 +205,11 @@ class ShadowAgent:
     # -- working --
 
     def _work(self, reader: FlowReader) -> None:
-        """Compare what begins after the tolerance, and before the limit."""
+        """Compare connections that begin after the tolerance, and before the limit."""
         begin = time.monotonic() + self._settings.tolerance
         end = begin + (self._settings.limit or float("inf"))
         while not self._stop.is_set():
-            self._handle(self._events.drain(_TICK))
+            self._apply_events(self._events.drain(_TICK))
             now = time.monotonic()
             if now >= begin and self._since is None:
                 self._since = time.time_ns()
@@ -221,7 +221,7 @@ class ShadowAgent:
             if now > end + _LATER + _TICK:
                 return
 
-    def _handle(self, events: list[Event]) -> None:
+    def _apply_events(self, events: list[Event]) -> None:
         touched: set[ServiceKey] = set()
         for event in events:
             if isinstance(event, Interfaces):

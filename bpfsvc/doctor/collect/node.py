@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bpfsvc.base.address import family as family_of
-from bpfsvc.base.address import pack
+from bpfsvc.base.address import unpack
 from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.privileges import require_privileges
@@ -288,7 +288,7 @@ def is_service(host: str, network: Interfaces, left: Leftovers) -> bool:
     # The keys of its maps; endpoints stand there without a protocol.
     key = rf"(?<![\w.:]){re.escape(str(address))}\s*\.\s*(tcp|udp|sctp)\b"
     return (
-        pack(host) in dummy_addresses(network)
+        str(address) in map(unpack, dummy_addresses(network))
         or any(match in rule for rule in rules)
         or re.search(key, left.nft_services) is not None
     )

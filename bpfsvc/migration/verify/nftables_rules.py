@@ -145,7 +145,10 @@ class _Reader:
     def _addresses(self, right: Json) -> frozenset[bytes]:
         if isinstance(right, str) and right.startswith("@") and right[1:] not in self._sets:
             raise UnreadableRules(f"kube-proxy's set {right[1:]} was not found", "run it again")
-        return frozenset(pack(str(value)) for value in flat_values(right, self._sets))
+        try:
+            return frozenset(pack(value) for value in flat_values(right, self._sets))
+        except (TypeError, ValueError):
+            raise UnreadableRules(f"kube-proxy's rules have {right} for an address") from None
 
 
 def _act(rule: Rule, kind: str, value: Json, chain: str) -> Rule:

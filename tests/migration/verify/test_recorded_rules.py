@@ -124,6 +124,12 @@ def test_rules_of_other_programs_are_no_rules_of_kube_proxy() -> None:
     [
         ("iptables", " --dst-type LOCAL", " --dst-type LOCAL --limit-iface-in", "--limit-iface-in"),
         ("nftables", '{"fib":{"result":"type"', '{"osf":{"result":"type"', "osf"),
+        (
+            "nftables",
+            '"right":"@nodeport-ips"',
+            '"right":{"range":["10.0.0.1","10.0.0.9"]}',
+            "range",
+        ),
     ],
 )
 def test_what_is_not_known_is_an_error_and_never_a_guess(
