@@ -18,13 +18,13 @@ from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.doctor.check.established import established_objections, established_obstacles
 from bpfsvc.doctor.check.fast_path import fast_path_objections, fast_path_obstacles
 from bpfsvc.doctor.check.others import check_others
-from bpfsvc.doctor.collect.others import (
+from bpfsvc.doctor.collect.fast_path import (
     ForwardingRules,
-    collect_others,
     fast_path_facts,
     read_legacy_rules,
     read_nft_rules,
 )
+from bpfsvc.doctor.collect.others import collect_others
 from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
 from bpfsvc.migration.netfilter.tools import run

@@ -20,8 +20,9 @@ from bpfsvc.doctor.check import node as check_node
 from bpfsvc.doctor.check import others as check_others
 from bpfsvc.doctor.check.firewall import check_firewall
 from bpfsvc.doctor.collect import node as collect_node
-from bpfsvc.doctor.collect import others as collect_others
+from bpfsvc.doctor.collect.fast_path import collect_fast_path
 from bpfsvc.doctor.collect.firewall import collect_firewall
+from bpfsvc.doctor.collect.others import collect_others
 from bpfsvc.doctor.collect.ports import collect_ports
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
@@ -51,7 +52,7 @@ def collect(plan: DoctorPlan) -> Facts:
     network = read_network()
     left = leftovers.find(network)
     with reading(root.path):
-        others = collect_others.collect_others(network, root, plan.devices)
+        others = collect_others(network, root, plan.devices)
     return Facts(
         system=collect_node.collect_system(plan.programs),
         file_systems=collect_node.collect_file_systems(root, plan.cgroup_root),
@@ -62,7 +63,7 @@ def collect(plan: DoctorPlan) -> Facts:
         api_server=collect_node.collect_api_server(plan.kubeconfig, plan.master, network, left),
         attach=plan.attach,
         priority=plan.tc_priority,
-        fast_path=collect_others.collect_fast_path(network, left.saved),
+        fast_path=collect_fast_path(network, left.saved),
         firewall=collect_firewall(network, root, left.saved),
     )
 

@@ -9,9 +9,7 @@ from bpfsvc.datapath.netlink.devices import Device, DeviceAddress, Interfaces
 from bpfsvc.doctor.collect.node import dropping_chains, is_service
 from bpfsvc.doctor.collect.others import gateway_of
 from bpfsvc.doctor.collect.ports import is_health_check, listeners_at, read_sockets
-from bpfsvc.doctor.facts import (
-    ChainPolicy,
-)
+from bpfsvc.doctor.facts import ChainPolicy
 from bpfsvc.http.service_health import response
 from bpfsvc.migration.kube_proxy.leftovers import Leftovers
 from bpfsvc.migration.netfilter.iptables import read_tables

@@ -15,8 +15,8 @@ from bpfsvc.doctor.check.established import (
     nft_each_packet,
 )
 from bpfsvc.doctor.check.fast_path import check_fast_path
-from bpfsvc.doctor.collect import others
-from bpfsvc.doctor.collect.others import ForwardingRules
+from bpfsvc.doctor.collect import fast_path
+from bpfsvc.doctor.collect.fast_path import ForwardingRules
 from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
 from bpfsvc.migration.netfilter import tools
@@ -210,9 +210,9 @@ def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_pack
         asked.append(" ".join(words[2:]))
         return json.dumps({"nftables": [{"chain": chain | hook}] if "chains" in words else []})
 
-    monkeypatch.setattr(others, "_iptables_rules", lambda *_: ForwardingRules())
+    monkeypatch.setattr(fast_path, "_iptables_rules", lambda *_: ForwardingRules())
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(tools, "run", run)
-    rules = others.read_nft_rules(each_packet=each_packet)
+    rules = fast_path.read_nft_rules(each_packet=each_packet)
     assert [finding.table for finding in rules.chains] == ["policies"]
     assert asked == ["list chains", *["list table inet policies"] * each_packet]

@@ -22,7 +22,7 @@ from bpfsvc.datapath.netlink.route_rules import Rule, unfollowed, unfollowed_rul
 from bpfsvc.datapath.netlink.xfrm import read_counts
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.doctor.check.fast_path import check_fast_path, fast_path_objections
-from bpfsvc.doctor.collect.others import filtering_chains
+from bpfsvc.doctor.collect.fast_path import filtering_chains
 from bpfsvc.doctor.facts import FastPathFacts
 from bpfsvc.doctor.finding import Level
 from bpfsvc.migration.netfilter.iptables import read_tables

@@ -29,11 +29,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from bpfsvc.base.texts import list_text
-from bpfsvc.doctor.check.established import (
-    established_objections,
-    ipsec_obstacles,
-    rule_obstacles,
-)
+from bpfsvc.doctor.check.established import established_objections, ipsec_obstacles, rule_obstacles
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
 from bpfsvc.doctor.finding import Finding, note, ok
 from bpfsvc.migration.kube_proxy import conntrack_keepalive, names

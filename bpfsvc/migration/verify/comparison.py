@@ -7,13 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from bpfsvc.base.address import endpoint_text, family, unpack
 from bpfsvc.base.networks import network_text
-from bpfsvc.migration.decisions import (
-    ANY_NODE_ADDRESS,
-    NO_DECISION,
-    Decision,
-    Decisions,
-    differing,
-)
+from bpfsvc.migration.decisions import ANY_NODE_ADDRESS, NO_DECISION, Decision, Decisions, differing
 from bpfsvc.services.entries import CLIENTS, NODEPORT_TEXTS, Place, frontend_text
 
 MISSING: Place = (b"", 0)

@@ -18,13 +18,7 @@ from bpfsvc.migration.decisions import ANY_NODE_ADDRESS
 from bpfsvc.migration.kube_proxy import names
 from bpfsvc.migration.netfilter.iptables import RulesTable, RuleWords, chain_of, words_of
 from bpfsvc.migration.verify.ipvs_rules import is_of_ipvs
-from bpfsvc.migration.verify.rules import (
-    EVERYONE,
-    Rule,
-    RuleSet,
-    UnreadableRules,
-    pods_or_others,
-)
+from bpfsvc.migration.verify.rules import EVERYONE, Rule, RuleSet, UnreadableRules, pods_or_others
 from bpfsvc.services.entries import Frontend
 
 _SERVICES, _NODEPORTS, _EXTERNAL = "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"
