@@ -23,10 +23,12 @@ from bpfsvc.config.loading import load, make_config
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.explain.agent_answers import AgentAnswers
 from bpfsvc.explain.answer import Answer
+from bpfsvc.explain.cases import answer_cases, read_cases
 from bpfsvc.explain.context import ManifestObjects, context_of, read_manifests
-from bpfsvc.explain.kernels import LiveKernel, answer_cases, private_kernel
+from bpfsvc.explain.live_kernel import LiveKernel
 from bpfsvc.explain.names import question_with_names
-from bpfsvc.explain.question import ORIGINS, Question, read_cases
+from bpfsvc.explain.private_kernel import private_kernel
+from bpfsvc.explain.question import ORIGINS, Question
 from bpfsvc.inspect.reader import open_pinned
 from bpfsvc.services.cache import Cache
 

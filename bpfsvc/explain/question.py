@@ -1,13 +1,9 @@
-"""A question: source, protocol and destination of a packet; read from flags or from a file."""
+"""A question: source, protocol and destination of a packet."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from bpfsvc.base.address import family, pack, unpack
 from bpfsvc.base.errors import UsageError
@@ -17,12 +13,6 @@ ORIGINS = ("pod", "external", "node", "localhost", "node-as-vip")
 """Where a packet comes from. The last three are processes of the node."""
 
 _OF_NODE = frozenset(ORIGINS[2:])
-
-FORMAT = "bpfsvc-kube-proxy-conformance/1"
-"""The format of files of cases (docs/explain.md)."""
-
-Case = Mapping[str, Any]
-"""A node with its objects, and questions about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,36 +63,6 @@ def question(
         protocol=PROTOCOLS[protocol.upper()],
         interface=interface,
     )
-
-
-def from_flow(flow: Mapping[str, Any]) -> Question:
-    """Return the question of one flow of a case."""
-    return question(
-        flow["from"],
-        flow["src_ip"],
-        flow["proto"],
-        flow["dst_ip"],
-        flow["dst_port"],
-        flow.get("in_iface") or "",
-    )
-
-
-def read_cases(path: Path) -> list[Case]:
-    """Return the cases of a file; raise :class:`UsageError` if it is not a file of cases."""
-    try:
-        document = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}", "give a file of cases"
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}", "give a file of cases") from error
-    if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
-        raise UsageError(f"{path} has the format {document['format']!r}", f"write {FORMAT}")
-    cases = document.get("cases") if isinstance(document, dict) else document
-    if not isinstance(cases, list):
-        raise UsageError(f"{path} has no list of cases", "see docs/explain.md for the format")
-    return cases
 
 
 def parse_address(text: str) -> bytes:

@@ -1,0 +1,129 @@
+"""The running agent's kernel: what the agent put there is asked, and nothing is changed.
+
+The objects are not in the kernel, so the agent is asked for them. Where the agent does not answer,
+the reasons end at the entries.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from functools import partial
+
+from bpfsvc.base.address import unpack
+from bpfsvc.base.errors import UsageError
+from bpfsvc.base.texts import count_text
+from bpfsvc.datapath.maps.backend_loads import Load, read_load
+from bpfsvc.datapath.maps.backend_outcomes import read_states
+from bpfsvc.datapath.maps.localities import kept_of
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.service_maps import ServiceMaps
+from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
+from bpfsvc.explain.answer import Answer, Outcome, answer_for, answer_without_frontend
+from bpfsvc.explain.context import node_context
+from bpfsvc.explain.programs import Decision, decide
+from bpfsvc.explain.question import Question
+from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
+from bpfsvc.explain.removal import removal_reasons
+from bpfsvc.explain.schedule import load_reasons, locality_reasons, schedule_reasons, share_reasons
+from bpfsvc.explain.spill import spill_reasons
+from bpfsvc.services.entries import Place, frontend_text
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.restore import restore
+
+_LOOPBACK_INDEX = 1
+
+
+class LiveKernel:
+    """Answers questions about the node whose maps are given; ``agent``: the one that runs there."""
+
+    def __init__(self, pinned: Pinned, agent: AgentAnswers) -> None:
+        self._pinned = pinned
+        self._agent = agent
+        tables = ServiceMaps(pinned)
+        counters = pinned.map("backend_counters").max_entries
+        restored = restore(tables.read, Ids(counters - 1))
+        self._owners = {frontend: one for one in restored.applied for frontend in one.frontends()}
+        self._own = {key for key, _ in pinned.map("node_addresses").items()}
+
+    def answer(self, question: Question) -> Answer:
+        """Return what the deciding program says, and the entries it decided by."""
+        interface = _index(question.interface) if question.interface else _LOOPBACK_INDEX
+        decision = decide(self._pinned, question, interface)
+        owner = self._owners.get(decision.frontend)
+        if owner is None:
+            return answer_without_frontend(decision.verdict, question, self._owners)
+        outcome = Outcome(
+            decision.verdict,
+            question,
+            decision.frontend,
+            owner,
+            decision.client,
+            self._own,
+            decision.backend,
+            spilled=decision.spilled,
+        )
+        loads = load_reasons(outcome, self._load)
+        kept = locality_reasons(outcome, partial(kept_of, self._pinned))
+        spill = spill_reasons(outcome, self._load)
+        return answer_for(outcome, (*self._reasons(outcome, decision), *spill, *kept, *loads))
+
+    def _load(self, counters: int) -> Load:
+        raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
+        return read_load(raw, self._pinned.layout.maps["backend_loads"].value).total
+
+    def _reasons(self, outcome: Outcome, decision: Decision) -> Iterator[str]:
+        port = outcome.owner.port
+        try:
+            found = self._agent.known(port.namespace, port.name)
+        except NoAnswer as error:
+            yield from _reasons_of_entries(outcome, decision)
+            yield from removal_reasons(outcome, None)
+            yield f"why other endpoints are not eligible is not known: {error.message}"
+            return
+        if found.refused:
+            yield f"the kernel does not hold the latest state of this Service: {found.refused}"
+        others = found.conflicts.get(frontend_text(decision.frontend), ())
+        node = node_context(found.node)
+        yield from reasons(outcome, found.known, node, others, self._in_quarantine(outcome))
+        yield from share_reasons(outcome, found.shares)
+        yield from removal_reasons(outcome, found.drain_seconds)
+
+    def _in_quarantine(self, outcome: Outcome) -> dict[Place, bool]:
+        found = read_states(self._pinned.map("quarantined").items(), self._pinned.layout)
+        counters = outcome.owner.counters()
+        return {place: found[one] for place, one in counters.items() if one in found}
+
+
+def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:
+    policy = outcome.policy
+    yield f"the client is {CLIENTS[outcome.client]}"
+    if outcome.policies.restricted:
+        source = unpack(outcome.question.source)
+        if decision.forbidden:
+            yield f"the source ranges do not contain {source}: dropped"
+        else:
+            yield f"the source ranges contain {source}: allowed"
+    if policy.size:
+        are = "is" if policy.size == 1 else "are"
+        yield f"{count_text(policy.size, 'endpoint')} {are} eligible for such clients"
+        yield from clients_seen(outcome, "such clients are masqueraded")
+        yield from schedule_reasons(outcome)
+    elif policy.reject and outcome.owner.size:
+        yield "all endpoints for such clients have weight 0"
+    else:
+        where = "anywhere" if policy.reject else "for such clients"
+        yield f"no endpoint is usable {where}"
+    if outcome.policies.affinity_seconds:
+        yield f"session affinity lasts {outcome.policies.affinity_seconds} s"
+    yield from echo_reasons(outcome)
+
+
+def _index(name: str) -> int:
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        raise UsageError(
+            f"there is no interface {name!r} here", "list the names with: ip link"
+        ) from None
