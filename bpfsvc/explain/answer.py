@@ -9,16 +9,9 @@ from typing import NamedTuple
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.errors import KernelError
 from bpfsvc.explain.question import Question
-from bpfsvc.services.entries import (
-    Backend,
-    Frontend,
-    Place,
-    Policies,
-    Policy,
-    frontend_text,
-    spilled_policy,
-)
+from bpfsvc.services.entries import Backend, Frontend, Place, Policies, Policy, frontend_text
 from bpfsvc.services.plans.applied import Applied
+from bpfsvc.services.scheduling.extra import overflow_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +94,7 @@ class Outcome(NamedTuple):
     @property
     def chosen_by(self) -> Policy:
         """The policy whose endpoints are chosen from: of all that serve, if it spills over."""
-        return (self.spilled and spilled_policy(self.owner.extra)) or self.policy
+        return (self.spilled and overflow_policy(self.owner.extra)) or self.policy
 
     @property
     def backends(self) -> tuple[Backend, ...]:

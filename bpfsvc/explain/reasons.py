@@ -16,9 +16,10 @@ from bpfsvc.explain.spill import spilled_to
 from bpfsvc.model import Port, Service, Traits
 from bpfsvc.services.cache import Known
 from bpfsvc.services.entries import Backend, Frontend, Place, ServicePort
+from bpfsvc.services.port_endpoints import PortEndpoints
 from bpfsvc.services.rules.context import NodeContext
 from bpfsvc.services.rules.desired import is_external_local
-from bpfsvc.services.rules.endpoints import PortEndpoints, in_order, merge_port
+from bpfsvc.services.rules.endpoints import in_order, merge_port
 from bpfsvc.services.rules.source_ranges import source_ranges
 
 CLIENTS = {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
-from bpfsvc.services.entries import COMPARED, Place
-from bpfsvc.services.scheduling.in_force import scheduler_text
-from bpfsvc.services.scheduling.schedule_entries import LocalityEntry, among
-from bpfsvc.services.scheduling.schedulers import Schedule, counts_connections
+from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.extra import COMPARED
+from bpfsvc.services.scheduling.maps import LocalityEntry, among
+from bpfsvc.services.scheduling.schedulers import Schedule, counts_connections, scheduler_text
 from bpfsvc.services.scheduling.slow_start import FULL, GRADUAL, Shares
 
 Loads = Callable[[int], Load]

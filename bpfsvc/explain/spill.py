@@ -8,13 +8,14 @@ from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.maps.backend_loads import Load
 from bpfsvc.explain.answer import Outcome
 from bpfsvc.explain.schedule import Loads
-from bpfsvc.services.entries import SPILL_COMPARED, Place, spilled_policy
+from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.extra import SPILL_COMPARED, overflow_policy
 from bpfsvc.services.scheduling.spill import THOUSAND, overload_text
 
 
 def spilled_to(outcome: Outcome) -> set[Place]:
     """Return all endpoints that serve, if such connections may spill over to these."""
-    every = spilled_policy(outcome.owner.extra) if outcome.policy.spills else None
+    every = overflow_policy(outcome.owner.extra) if outcome.policy.spills else None
     if every is None:
         return set()
     slots = outcome.owner.backends()[every.first : every.first + every.size]

@@ -9,7 +9,7 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.services.plans.registry import E, ServiceMap
+from bpfsvc.services.service_map import E, ServiceMap
 
 
 class EntryReader:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.services.entries import Policies, Policy
-from bpfsvc.services.scheduling.in_force import scheduler_text
-from bpfsvc.services.scheduling.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule, scheduler_text
 
 KEEP, RANDOM = "keep", "random"
 

@@ -72,7 +72,6 @@ class _Kind:
 def _service(raw: wire.Service) -> Objects:
     spec = raw.spec or wire.ServiceSpec()
     labels = raw.metadata.labels or wire.NO_LABELS
-    annotations = raw.metadata.annotations or wire.NO_ANNOTATIONS
     balancer = raw.status.load_balancer if raw.status else None
     ingress = (balancer.ingress if balancer else None) or ()
     return (
@@ -98,14 +97,23 @@ def _service(raw: wire.Service) -> Objects:
             affinity_seconds=_affinity_seconds(spec),
             proxied_elsewhere=labels.proxy_name is not UNSET,
             created=_seconds(raw.metadata.creation_timestamp),
-            scheduler=annotations.scheduler,
-            weights=annotations.weights,
-            on_removal=annotations.on_removal,
-            drain_seconds=annotations.drain_seconds,
-            slow_start_seconds=annotations.slow_start_seconds,
-            quarantine=annotations.quarantine,
-            zone_overload=annotations.zone_overload,
+            annotations=_annotations(raw.metadata),
         ),
+    )
+
+
+_PREFIX = "bpfsvc.io/"
+_NO_ANNOTATIONS: tuple[tuple[str, str], ...] = ()
+
+
+def _annotations(metadata: wire.Metadata) -> tuple[tuple[str, str], ...]:
+    """Return names, without their prefix, and texts of the annotations of bpfsvc, sorted."""
+    if not metadata.annotations:
+        return _NO_ANNOTATIONS
+    return tuple(
+        (intern(name.removeprefix(_PREFIX)), wire.annotation_text(name, text))
+        for name, text in sorted(metadata.annotations.items())
+        if text is not None and name.startswith(_PREFIX)
     )
 
 
@@ -219,7 +227,7 @@ def _traits_of(point: wire.Endpoint) -> values.Traits:
 
 
 def _weight(metadata: wire.Metadata) -> str | None:
-    return metadata.annotations.weight if metadata.annotations else None
+    return dict(_annotations(metadata)).get("weight") if metadata.annotations else None
 
 
 _NO_CONDITIONS = wire.Conditions()
@@ -304,7 +312,6 @@ def _service_cidr(raw: wire.ServiceCIDR) -> Objects:
 def _pod(raw: wire.Pod) -> Objects:
     spec = raw.spec or wire.PodSpec()
     status = raw.status or wire.PodStatus()
-    annotations = raw.metadata.annotations or wire.NO_ANNOTATIONS
     listed = () if spec.host_network else status.pod_ips or ()
     return (
         values.Pod(
@@ -312,7 +319,7 @@ def _pod(raw: wire.Pod) -> Objects:
             name=raw.metadata.name,
             node=intern(spec.node_name or ""),
             addresses=_usable(pack_lenient, [each.ip for each in listed if each.ip]),
-            opted_out=annotations.socket_lb == "off",
+            opted_out=dict(_annotations(raw.metadata)).get("socket-lb") == "off",
         ),
     )
 

@@ -54,8 +54,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``affinity_seconds``: 0 without session affinity.
     * ``proxied_elsewhere``: the label ``service.kubernetes.io/service-proxy-name`` exists.
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
-    * ``scheduler``, ``weights``, ``on_removal``, ``drain_seconds``, ``slow_start_seconds``,
-      ``quarantine``, ``zone_overload``: the annotations of these names as they are written.
+    * ``annotations``: the names, without ``bpfsvc.io/``, and texts of bpfsvc's annotations, sorted.
+      Their meaning: :mod:`bpfsvc.services.scheduling.annotations`.
     """
 
     namespace: str
@@ -72,13 +72,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     affinity_seconds: int = 0
     proxied_elsewhere: bool = False
     created: int = 0
-    scheduler: str | None = None
-    weights: str | None = None
-    on_removal: str | None = None
-    drain_seconds: str | None = None
-    slow_start_seconds: str | None = None
-    quarantine: str | None = None
-    zone_overload: str | None = None
+    annotations: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> ObjectKey:

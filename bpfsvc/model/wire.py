@@ -46,21 +46,8 @@ class Labels(Wire):
 NO_LABELS = Labels()
 
 
-class Annotations(Wire):
-    """The annotations that bpfsvc reads: of Pods, of Services, of slices."""
-
-    socket_lb: str = field(default="", name="bpfsvc.io/socket-lb")
-    scheduler: str | None = field(default=None, name="bpfsvc.io/scheduler")
-    weights: str | None = field(default=None, name="bpfsvc.io/weights")
-    weight: str | None = field(default=None, name="bpfsvc.io/weight")
-    on_removal: str | None = field(default=None, name="bpfsvc.io/on-removal")
-    drain_seconds: str | None = field(default=None, name="bpfsvc.io/drain-seconds")
-    slow_start_seconds: str | None = field(default=None, name="bpfsvc.io/slow-start-seconds")
-    quarantine: str | None = field(default=None, name="bpfsvc.io/quarantine")
-    zone_overload: str | None = field(default=None, name="bpfsvc.io/zone-overload")
-
-
-NO_ANNOTATIONS = Annotations()
+Annotations = dict[str, object]
+"""All annotations of an object: few objects have any, and ``reading`` picks those of bpfsvc."""
 
 
 class Metadata(Wire):
@@ -338,6 +325,15 @@ def from_mapping(raw: Mapping[str, object], shape: type[Shape]) -> Shape:
         return msgspec.convert(raw, shape)
     except msgspec.ValidationError as error:
         raise _object_error(error, raw) from error
+
+
+def annotation_text(name: str, value: object) -> str:
+    """Return the value of an annotation; raise :class:`ObjectError` if it is no text."""
+    if not isinstance(value, str):
+        path = "metadata", "annotations", name
+        kinds = {bool: "bool", int: "int", float: "float", list: "array"}
+        raise ObjectError(path, f"expected str | null, got {kinds.get(type(value), 'object')}")
+    return value
 
 
 def decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:

@@ -7,10 +7,8 @@ and nothing below them knows what a NodePort is. Addresses are packed (see
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple, NewType
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from bpfsvc.base.address import (
     ANY_NODE_ADDRESS_V4,
@@ -91,8 +89,8 @@ class Policy(NamedTuple):
     ``reject`` clients get an error, else packets are dropped. ``table``: the number of places in
     the table of these slots; 0: none, any slot may be chosen. ``trials``: the number of backends on
     trial (:mod:`bpfsvc.services.scheduling.quarantine`), in the slots behind these. ``spills``:
-    connections may spill over to all endpoints that serve (:data:`Spill`), whose slots are right
-    before these.
+    connections may overflow to all endpoints that serve, in the slots right before these
+    (:class:`bpfsvc.services.scheduling.extra.Spill`).
     """
 
     first: int
@@ -164,95 +162,9 @@ class PortEntries(NamedTuple):
         return ranges_of(self.extra)
 
 
-PlaceRun = NewType("PlaceRun", bytes)
-"""Places of a table, end to end: numbers of slots in the machine's order."""
-
-PLACE_BYTES = 2
-
-ScheduleTable = tuple[int, bytes]
-"""The first slot of a policy, and all places of its table."""
-
-_CHUNK = 128 * PLACE_BYTES
-"""Bytes of places in one entry of the map (SCHEDULE_CHUNK of bpf/maps/schedule_tables.h)."""
-
-_UNUSED = b"\xff"
-
-CandidateRun = NewType("CandidateRun", bytes)
-"""Candidates, end to end: the id of the counters and the weight, both of 32 bits."""
-
-_CANDIDATE = struct.Struct("=II")
-
-COMPARED = 64
-"""Candidates in one entry of the map (CANDIDATES of bpf/maps/candidates.h): so many are compared;
-of more, two at random are."""
-
-PolicyWeights = tuple[int, tuple[int, ...]]
-"""The first slot of a policy, and the weight of each of its slots."""
-
-
-Spill = tuple[int, int, int, int, int, int, int, int]
-"""To what connections spill over, and when: first slot, size and table of all endpoints that serve,
-as a policy has them; first slot and size of the near ones; how many of the backends on trial behind
-these, the last ones, are only for connections that spill over; the overload in thousandths; and 1
-if inactive connections count, too, as those of UDP are."""
-
-SPILL_COMPARED = 64
-"""Endpoints whose loads are added up (bpf/maps/spills.h)."""
-
-
-def candidate_run(rows: Iterable[tuple[int, int]]) -> CandidateRun:
-    """Return one entry of candidates, of ids of counters and weights."""
-    packed = b"".join(_CANDIDATE.pack(*row) for row in rows)
-    return CandidateRun(packed.ljust(_CANDIDATE.size * COMPARED, b"\0"))
-
-
-def candidate_rows(run: CandidateRun) -> Iterator[tuple[int, int]]:
-    """Yield ids of counters and weights; those of weight 0 are none."""
-    return (row for row in _CANDIDATE.iter_unpack(run) if row[1])
-
-
-def chunks_of(table: int) -> range:
-    """Return the numbers of the entries that hold a table of so many places."""
-    return range(-(-table * PLACE_BYTES // _CHUNK))
-
-
-@lru_cache(maxsize=512)
-def extra_entries(
-    ranges: tuple[Network, ...],
-    tables: tuple[ScheduleTable, ...] = (),
-    weights: tuple[PolicyWeights, ...] = (),
-    spill: Spill | None = None,
-) -> Extra:
-    """Return the entries of the maps of source ranges, of schedules' tables, of candidates, and of
-    spills.
-
-    The ids of counters of the latter two are not known yet.
-    """
-    extra: dict[str, tuple[tuple[Any, ...], ...]] = {}
-    if ranges:
-        extra["source_ranges"] = tuple((one,) for one in ranges)
-    if tables:
-        extra["schedule_tables"] = tuple(
-            (first, at // _CHUNK, table[at : at + _CHUNK].ljust(_CHUNK, _UNUSED))
-            for first, table in tables
-            for at in range(0, len(table), _CHUNK)
-        )
-    if weights:
-        extra["candidates"] = tuple(
-            (first, chunk, candidate_run((0, one) for one in of_slots[at : at + COMPARED]))
-            for first, of_slots in weights
-            for chunk, at in enumerate(range(0, len(of_slots), COMPARED))
-        )
-    if spill:
-        extra["spills"] = (spill,)
-    return extra or NO_EXTRA
-
-
-def spilled_policy(extra: Extra) -> Policy | None:
-    """Return the policy by which connections that spill over choose; None if none do."""
-    for first, size, table, *_ in extra.get("spills", ()):
-        return Policy(first, size, False, False, table, spills=True)
-    return None
+def range_entries(ranges: tuple[Network, ...]) -> Extra:
+    """Return the entries of the map of source ranges."""
+    return {"source_ranges": tuple((network,) for network in ranges)} if ranges else NO_EXTRA
 
 
 def ranges_of(extra: Extra) -> tuple[Network, ...]:

@@ -25,13 +25,15 @@ from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import add_changes
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import FRONTENDS, MAPS, Read
+from bpfsvc.services.plans.registry import FRONTENDS, MAPS
 from bpfsvc.services.plans.restore import restore
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.desired import ServicePorts, frontends, service_ports
 from bpfsvc.services.rules.frontend_ownership import FrontendOwnership
 from bpfsvc.services.rules.view import EndpointSummary, ServiceView, evaluate
-from bpfsvc.services.scheduling.in_force import Scheduling, Schedulings
+from bpfsvc.services.scheduling.annotations import Scheduling
+from bpfsvc.services.scheduling.in_force import Schedulings
+from bpfsvc.services.service_map import Read
 
 _SOME_V4 = ANY_NODE_ADDRESS_V4
 """Any IPv4 address: those of one kind share the first 96 bits."""

@@ -13,16 +13,18 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import MapLayout, Record
-from bpfsvc.services.entries import Frontend, PlaceRun, Policies, Policy, ServicePort, candidate_run
+from bpfsvc.services.entries import Frontend, Policies, Policy, ServicePort
 from bpfsvc.services.plans import registry
-from bpfsvc.services.plans.registry import ServiceMap
-from bpfsvc.services.scheduling.schedule_entries import (
+from bpfsvc.services.scheduling import maps
+from bpfsvc.services.scheduling.extra import PlaceRun, candidate_run
+from bpfsvc.services.scheduling.maps import (
     CandidatesEntry,
     LocalityEntry,
     RoundEntry,
     ScheduleTableEntry,
     SpillEntry,
 )
+from bpfsvc.services.service_map import ServiceId, ServiceMap
 from tests.inspect.pinned import FIELDS
 
 ADDRESS = pack("10.0.0.1")
@@ -44,15 +46,15 @@ ENTRIES: list[tuple[ServiceMap[Any], Any]] = [
     (registry.POSITIONS, registry.PositionEntry(7, 8, ADDRESS, 8080, (1, 2))),
     (registry.SOURCE_RANGES, registry.SourceRangeEntry(7, Network(ADDRESS, 104))),
     (registry.FRONTENDS, registry.FrontendEntry(Frontend(ADDRESS, 80, 6), 7, 8, POLICIES)),
-    (registry.REFUSALS, registry.ServiceId(7)),
+    (registry.REFUSALS, ServiceId(7)),
     (
-        registry.SCHEDULE_TABLES,
+        maps.SCHEDULE_TABLES,
         ScheduleTableEntry(7, 8, 3, 1, PlaceRun(bytes(range(256)))),
     ),
-    (registry.CANDIDATES, CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
-    (registry.SPILLS, SpillEntry._make((7, 8, *range(12), tuple(range(64))))),
-    (registry.SCHEDULE_ROUNDS, RoundEntry(7)),
-    (registry.LOCALITIES, LocalityEntry(7, ADDRESS, 2, 13)),
+    (maps.CANDIDATES, CandidatesEntry(7, 8, 3, 1, candidate_run([(5, 2), (6, 1)]))),
+    (maps.SPILLS, SpillEntry._make((7, 8, *range(12), tuple(range(64))))),
+    (maps.SCHEDULE_ROUNDS, RoundEntry(7)),
+    (maps.LOCALITIES, LocalityEntry(7, ADDRESS, 2, 13)),
     (registry.ECHO_ADDRESSES, registry.EchoEntry(Network(ADDRESS, 128))),
 ]
 
@@ -94,7 +96,7 @@ def test_the_bits_of_a_network_are_counted_from_the_prefix_on() -> None:
 
 
 def test_a_counter_of_the_programs_begins_at_zero() -> None:
-    assert codec(registry.SCHEDULE_ROUNDS).encode(RoundEntry(7))[1] == bytes(16)
+    assert codec(maps.SCHEDULE_ROUNDS).encode(RoundEntry(7))[1] == bytes(16)
 
 
 def test_equal_policies_become_one_object() -> None:

@@ -17,7 +17,7 @@ from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.cache import Known
 from bpfsvc.services.plans.applied import applied
 from bpfsvc.services.rules.view import evaluate
-from bpfsvc.services.scheduling.in_force import read_scheduling
+from bpfsvc.services.scheduling.annotations import read_scheduling
 from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, service
 
 VIP = frontend("10.96.0.1 80")

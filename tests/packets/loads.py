@@ -11,15 +11,8 @@ from collections.abc import Sequence
 
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.datapath.maps.backend_loads import read_load
-from bpfsvc.services.entries import (
-    Backend,
-    Frontend,
-    Policies,
-    Policy,
-    PortEntries,
-    ServicePort,
-    extra_entries,
-)
+from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
+from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import LINK, address_port, tcp
@@ -71,7 +64,6 @@ class Loaded:
         number = PROTOCOLS[self.peers.protocol]
         run = struct.pack(f"={len(table)}H", *table)
         extra = extra_entries(
-            (),
             ((first, run),) if table else (),
             ((first, tuple(filter(None, weights))),) if schedule.counts else (),
         )

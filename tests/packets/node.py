@@ -35,7 +35,7 @@ from bpfsvc.services.entries import (
     PortEntries,
     ServiceEntries,
     ServicePort,
-    extra_entries,
+    range_entries,
 )
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import plan
@@ -264,7 +264,7 @@ class Node:
         if guarded:
             by_frontend |= {Frontend.rest(key.address): GUARD for key in keys}
         networks = tuple(sorted(map(_network, ranges or ())))
-        self.program({port: PortEntries(80, entries, by_frontend, extra_entries(networks))})
+        self.program({port: PortEntries(80, entries, by_frontend, range_entries(networks))})
 
     def program(self, entries: ServiceEntries) -> None:
         """Program a Service by its entries."""

@@ -10,15 +10,8 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.services.entries import (
-    Backend,
-    Frontend,
-    Policies,
-    Policy,
-    PortEntries,
-    ServicePort,
-    extra_entries,
-)
+from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
+from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
 from tests.packets.node import Node
 from tests.packets.packet import address_port
@@ -45,7 +38,7 @@ class Scheduled:
         number = PROTOCOLS[self.peers.protocol]
         frontend = Frontend(*address_port(self.peers.vip), number)
         run = struct.pack(f"={len(table)}H", *table)
-        extra = extra_entries((), ((first, run),) if table else ())
+        extra = extra_entries(((first, run),) if table else ())
         port = ServicePort("default", "web", "", number, self.peers.family)
         self.node.program({port: PortEntries(80, entries, {frontend: policies}, extra)})
 

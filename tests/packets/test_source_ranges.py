@@ -12,7 +12,7 @@ from bpfsvc.services.entries import (
     Policy,
     PortEntries,
     ServicePort,
-    extra_entries,
+    range_entries,
 )
 from tests.packets.node import Node
 from tests.packets.packet import same
@@ -115,7 +115,7 @@ def test_only_the_restricted_frontends_of_a_service_check_the_client(
     frontends = {cluster_ip: everyone, vip: everyone._replace(restricted=True)}
     host = Network(pack(address_of(peers.external)), 128)
     port = ServicePort("default", "web", "", number, peers.family)
-    node.program({port: PortEntries(80, (backend,), frontends, extra_entries((host,)))})
+    node.program({port: PortEntries(80, (backend,), frontends, range_entries((host,)))})
     assert not allowed(node, peers, peers.client, peers.other_vip)
     assert allowed(node, peers, peers.client)
     assert allowed(node, peers, peers.external, peers.other_vip)

@@ -14,7 +14,7 @@ from bpfsvc.datapath.maps.layout import Record, Value
 from bpfsvc.services.entries import CLIENTS
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.view import evaluate
-from bpfsvc.services.scheduling.in_force import read_scheduling
+from bpfsvc.services.scheduling.annotations import read_scheduling
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
 from tests.packets.node import Node

@@ -12,15 +12,8 @@ import pytest
 
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.datapath.maps.backend_outcomes import BackendOutcomes, QuarantinedMap
-from bpfsvc.services.entries import (
-    Backend,
-    Frontend,
-    Policies,
-    Policy,
-    PortEntries,
-    ServicePort,
-    extra_entries,
-)
+from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
+from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.quarantine import Outcome
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
@@ -59,7 +52,7 @@ class Tried:
         number = PROTOCOLS["TCP"]
         port = ServicePort("default", "web", "", number, self.peers.family)
         frontend = Frontend(*address_port(self.peers.vip), number)
-        extra = extra_entries((), (), weights)
+        extra = extra_entries((), weights)
         entries = tuple(Backend(*one) for one in places)
         self.node.program({port: PortEntries(80, entries, {frontend: policies}, extra)})
 

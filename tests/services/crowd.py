@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, ServicePort
 from bpfsvc.services.plans.applied import Applied, applied
-from bpfsvc.services.plans.registry import BackendEntry, E, FrontendEntry, ServiceMap, ServiceName
+from bpfsvc.services.plans.registry import BackendEntry, FrontendEntry, ServiceName
+from bpfsvc.services.service_map import E, ServiceMap
 
 IDS = range(1, 500)
 """Service ids. Each has one frontend and four backends, in its own generation."""

@@ -18,34 +18,33 @@ from typing import Any
 
 from bpfsvc.base.networks import ALL_BITS, Network
 from bpfsvc.services.cache import Cache, ServiceKey
-from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort, candidate_rows
+from bpfsvc.services.entries import Frontend, Place, Policy, ServicePort
 from bpfsvc.services.planner import Planner, Synced
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import (
     BACKENDS,
-    CANDIDATES,
     ECHO_ADDRESSES,
     ENDPOINTS,
     FRONTENDS,
-    LOCALITIES,
     MAPS,
     POSITIONS,
-    SCHEDULE_ROUNDS,
-    SCHEDULE_TABLES,
     SERVICES,
     SOURCE_RANGES,
-    SPILLS,
     BackendEntry,
-    E,
     EchoEntry,
     EndpointEntry,
     FrontendEntry,
     PositionEntry,
-    ServiceMap,
     ServiceName,
     SourceRangeEntry,
 )
-from bpfsvc.services.scheduling.schedule_entries import (
+from bpfsvc.services.scheduling.extra import candidate_rows
+from bpfsvc.services.scheduling.maps import (
+    CANDIDATES,
+    LOCALITIES,
+    SCHEDULE_ROUNDS,
+    SCHEDULE_TABLES,
+    SPILLS,
     CandidatesEntry,
     LocalityEntry,
     RoundEntry,
@@ -53,6 +52,7 @@ from bpfsvc.services.scheduling.schedule_entries import (
     among,
 )
 from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
+from bpfsvc.services.service_map import E, ServiceMap
 from tests.services.objects import CONFIG
 
 Key = tuple[Any, ...]

@@ -13,7 +13,7 @@ from bpfsvc.services.entries import (
     PortEntries,
     ServiceEntries,
     ServicePort,
-    extra_entries,
+    range_entries,
 )
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import plan
@@ -44,7 +44,7 @@ def port_entries(
     frontends = {ADDRESS: anyone}
     if node_port:
         frontends[NODE_PORT] = anyone
-    return PortEntries(number, backends, frontends, extra_entries(ranges))
+    return PortEntries(number, backends, frontends, range_entries(ranges))
 
 
 NEAR, FAR = Network(bytes(16), 100), Network(bytes(16), 104)

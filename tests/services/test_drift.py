@@ -14,7 +14,8 @@ from bpfsvc.services.entries import Policies
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.drift import find_drift
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import BACKENDS, POSITIONS, SERVICES, ServiceMap
+from bpfsvc.services.plans.registry import BACKENDS, POSITIONS, SERVICES
+from bpfsvc.services.service_map import ServiceMap
 from tests.services import crowd
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import HTTP, endpoint_slice, frontend, service

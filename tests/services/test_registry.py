@@ -11,7 +11,8 @@ from bpfsvc.services.plans import diff, drift, plan, registry, restore
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import MAPS, E, ServiceId, ServiceMap, extra_map, kernel_map
+from bpfsvc.services.plans.registry import MAPS
+from bpfsvc.services.service_map import E, ServiceId, ServiceMap, extra_map, kernel_map
 from tests.services.objects import frontend
 
 WEB = ServicePort("default", "web", "http", 6, 4)

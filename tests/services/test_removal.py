@@ -10,7 +10,7 @@ from bpfsvc.base.address import pack
 from bpfsvc.model import Service
 from bpfsvc.services.entries import ServiceEntries
 from bpfsvc.services.rules.view import NOTHING, ServiceView, evaluate
-from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, read_scheduling
+from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, read_scheduling
 from bpfsvc.services.scheduling.removal import Members, OnRemoval, parse_on_removal, parse_seconds
 from tests.services.objects import CONFIG, HTTP, NODE, endpoint_slice, service
 

@@ -18,15 +18,13 @@ from bpfsvc.services.plans.registry import (
     SERVICES,
     SOURCE_RANGES,
     BackendEntry,
-    E,
     FrontendEntry,
     PositionEntry,
-    Read,
-    ServiceMap,
     ServiceName,
     SourceRangeEntry,
 )
 from bpfsvc.services.plans.restore import Restored, restore
+from bpfsvc.services.service_map import E, Read, ServiceMap
 from tests.services import crowd
 from tests.services.objects import frontend
 

@@ -13,12 +13,8 @@ from bpfsvc.model import ModelObject, ObjectKey, Service, read_object
 from bpfsvc.services.entries import Frontend, ServicePort
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import (
-    SCHEDULE_ROUNDS,
-    SCHEDULE_TABLES,
-    EndpointEntry,
-    SourceRangeEntry,
-)
+from bpfsvc.services.plans.registry import EndpointEntry, SourceRangeEntry
+from bpfsvc.services.scheduling.maps import SCHEDULE_ROUNDS, SCHEDULE_TABLES
 from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import HTTP, raw_service, raw_slice
 

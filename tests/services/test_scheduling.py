@@ -13,7 +13,7 @@ from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries
 from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, POSITIONS
 from bpfsvc.services.rules.context import ServiceConfig
 from bpfsvc.services.rules.view import evaluate
-from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, read_scheduling
+from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, read_scheduling
 from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule, Scheduler
 from tests.services.cluster import (
     KEY,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bpfsvc.base.address import pack
-from bpfsvc.services.entries import candidate_rows
-from bpfsvc.services.scheduling.schedule_entries import LocalityEntry
+from bpfsvc.services.scheduling.extra import candidate_rows
+from bpfsvc.services.scheduling.maps import LocalityEntry
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.services.cluster import LOCAL, NODE_PORT, ONE, THREE, TWO, VIP, Cluster, scheduled
 from tests.services.objects import endpoint_slice

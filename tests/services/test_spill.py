@@ -11,10 +11,9 @@ import pytest
 from bpfsvc.model import EndpointSlice, Node, Service
 from bpfsvc.services.entries import Policies, Policy
 from bpfsvc.services.plans.ids import Ids
-from bpfsvc.services.plans.registry import SPILLS
 from bpfsvc.services.plans.restore import restore
+from bpfsvc.services.scheduling.maps import SPILLS, SpillEntry, among
 from bpfsvc.services.scheduling.quarantine import Outcome
-from bpfsvc.services.scheduling.schedule_entries import SpillEntry, among
 from bpfsvc.services.scheduling.schedulers import Schedule
 from bpfsvc.services.scheduling.spill import can_spill, overload_text, parse_overload, sample
 from tests.services.cluster import Cluster

@@ -10,6 +10,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.model import EndpointSlice
 from bpfsvc.services.entries import Place, ServicePort
+from bpfsvc.services.port_endpoints import Endpoints
 from bpfsvc.services.rules import endpoints
 from bpfsvc.services.rules.view import NOTHING, HealthCheck, evaluate
 from bpfsvc.services.scheduling.weights import SliceName
@@ -49,7 +50,7 @@ def test_the_slices_are_merged_once_per_service_port(monkeypatch: pytest.MonkeyP
 
     def counted(
         slices: list[EndpointSlice], key: ServicePort, weights: Mapping[SliceName, int]
-    ) -> tuple[endpoints.Endpoints, Mapping[Place, int]]:
+    ) -> tuple[Endpoints, Mapping[Place, int]]:
         merged.append(key.port_name)
         return merge(slices, key, weights)
 

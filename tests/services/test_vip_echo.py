@@ -12,7 +12,7 @@ from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import ECHO_ADDRESSES
 from bpfsvc.services.rules.context import ServiceConfig
 from bpfsvc.services.rules.view import evaluate
-from bpfsvc.services.scheduling.in_force import read_scheduling
+from bpfsvc.services.scheduling.annotations import read_scheduling
 from tests.services.objects import HTTP, NODE, endpoint_slice, service
 
 ON, OFF = ServiceConfig(vip_echo=True), ServiceConfig()

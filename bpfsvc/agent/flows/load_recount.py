@@ -21,7 +21,7 @@ from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.recount_program import RecountProgram
 from bpfsvc.datapath.syscall import Block
 from bpfsvc.metrics.sums import Sums
-from bpfsvc.services.entries import CandidateRun, candidate_rows
+from bpfsvc.services.scheduling.extra import CandidateRun, candidate_rows
 
 _NONE = BackendLoad()
 

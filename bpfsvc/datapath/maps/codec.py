@@ -30,8 +30,9 @@ from typing import Any, Generic, NamedTuple, get_type_hints
 from bpfsvc.base.errors import KernelError
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.layout import MapLayout, Record, is_port
-from bpfsvc.services.entries import CandidateRun, PlaceRun, Policies
-from bpfsvc.services.plans.registry import E, ServiceMap
+from bpfsvc.services.entries import Policies
+from bpfsvc.services.scheduling.extra import CandidateRun, PlaceRun
+from bpfsvc.services.service_map import E, ServiceMap
 
 _NUMBER = "value"
 """The name that the layout gives to a key or value that is a plain number."""

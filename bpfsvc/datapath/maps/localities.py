@@ -7,8 +7,7 @@ import struct
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.services.plans.registry import LOCALITIES
-from bpfsvc.services.scheduling.schedule_entries import LocalityEntry
+from bpfsvc.services.scheduling.maps import LOCALITIES, LocalityEntry
 
 KEPT = ("last", "members")
 """Fields of a value that say which ones these are."""

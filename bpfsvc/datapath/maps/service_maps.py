@@ -20,7 +20,8 @@ from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.syscall import NOEXIST, Map
 from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import FRONTENDS, MAPS, E, ServiceMap
+from bpfsvc.services.plans.registry import FRONTENDS, MAPS
+from bpfsvc.services.service_map import E, ServiceMap
 
 _ID = struct.Struct("=I")
 

@@ -20,17 +20,15 @@ from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records
 from bpfsvc.services.plans.registry import (
     BACKENDS,
-    CANDIDATES,
     ECHO_ADDRESSES,
     ENDPOINTS,
     FRONTENDS,
     POSITIONS,
-    SCHEDULE_TABLES,
     SERVICES,
     SOURCE_RANGES,
-    SPILLS,
-    ServiceMap,
 )
+from bpfsvc.services.scheduling.maps import CANDIDATES, SCHEDULE_TABLES, SPILLS
+from bpfsvc.services.service_map import ServiceMap
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from bpfsvc.inspect.fields import address_text, chooser
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.services.entries import candidate_rows
-from bpfsvc.services.plans.registry import CANDIDATES, SCHEDULE_TABLES, SPILLS, E, ServiceMap
+from bpfsvc.services.scheduling.extra import candidate_rows
+from bpfsvc.services.scheduling.maps import CANDIDATES, SCHEDULE_TABLES, SPILLS
 from bpfsvc.services.scheduling.schedulers import NO_SLOT
 from bpfsvc.services.scheduling.spill import overload_text
+from bpfsvc.services.service_map import E, ServiceMap
 
 LOCALITY = ("service", "address", "local", "schedule")
 CHANGED = ("changed",)

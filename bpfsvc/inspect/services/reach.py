@@ -10,8 +10,8 @@ from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.policies import PolicyTexts
 from bpfsvc.inspect.services.weights import SlotRange, weights_of
 from bpfsvc.services.entries import CLIENTS, Place
-from bpfsvc.services.plans.registry import BACKENDS, SPILLS, BackendEntry, FrontendEntry
-from bpfsvc.services.scheduling.schedule_entries import SpillEntry
+from bpfsvc.services.plans.registry import BACKENDS, BackendEntry, FrontendEntry
+from bpfsvc.services.scheduling.maps import SPILLS, SpillEntry
 
 
 class WrittenBackend(NamedTuple):

@@ -10,8 +10,8 @@ from collections import Counter
 from math import gcd
 
 from bpfsvc.inspect.entries import EntryReader
-from bpfsvc.services.entries import candidate_rows
-from bpfsvc.services.plans.registry import CANDIDATES, SCHEDULE_TABLES
+from bpfsvc.services.scheduling.extra import candidate_rows
+from bpfsvc.services.scheduling.maps import CANDIDATES, SCHEDULE_TABLES
 
 SlotRange = tuple[int, int, int]
 """Generation, first slot, size."""

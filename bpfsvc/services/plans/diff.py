@@ -15,14 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bpfsvc.base.errors import MapFull
-from bpfsvc.services.entries import (
-    Backend,
-    Extra,
-    Place,
-    PortEntries,
-    ServiceEntries,
-    ServicePort,
-)
+from bpfsvc.services.entries import Backend, Extra, Place, PortEntries, ServiceEntries, ServicePort
 from bpfsvc.services.plans.applied import Applied, applied, flat, has_affinity
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.plan import Plan

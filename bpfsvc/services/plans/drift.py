@@ -13,7 +13,8 @@ from typing import Any
 
 from bpfsvc.services.plans.applied import Applied, AppliedState
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import MAPS, Read, ServiceMap
+from bpfsvc.services.plans.registry import MAPS
+from bpfsvc.services.service_map import Read, ServiceMap
 
 
 def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:

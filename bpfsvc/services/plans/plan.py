@@ -16,7 +16,8 @@ from typing import Any
 
 from bpfsvc.services.entries import ServicePort
 from bpfsvc.services.plans.applied import Applied
-from bpfsvc.services.plans.registry import MAPS, E, ServiceMap
+from bpfsvc.services.plans.registry import MAPS
+from bpfsvc.services.service_map import E, ServiceMap
 
 _Lists = defaultdict[ServiceMap[Any], list[Any]]
 

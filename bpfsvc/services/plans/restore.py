@@ -20,35 +20,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, get_type_hints
 
-from bpfsvc.services.entries import (
-    NO_EXTRA,
-    Backend,
-    Extra,
-    Frontend,
-    Policies,
-    Policy,
-    candidate_rows,
-    chunks_of,
-    spilled_policy,
-)
+from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Frontend
 from bpfsvc.services.plans.applied import Applied, applied
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import (
-    BACKENDS,
-    CANDIDATES,
-    FRONTENDS,
-    MAPS,
-    SCHEDULE_TABLES,
-    SERVICES,
-    SPILLS,
-    E,
-    Read,
-    Restore,
-    ServiceMap,
-    ServiceName,
-)
-from bpfsvc.services.scheduling.schedulers import counts_connections
+from bpfsvc.services.plans.registry import BACKENDS, FRONTENDS, MAPS, SERVICES, ServiceName
+from bpfsvc.services.scheduling.maps import is_complete
+from bpfsvc.services.service_map import E, Read, Restore, ServiceMap
 
 _NOTHING_SHARED: Mapping[bytes, bytes] = {}
 
@@ -165,7 +143,7 @@ def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> 
     if [entry.slot for entry in slots] != list(range(len(slots))):
         return None
     extra = _extra(name.service_id, generation, found)
-    if not _is_whole(current.values(), extra, len(slots)):
+    if not is_complete(current.values(), extra, len(slots)):
         return None
     pairs = [(Backend(one.address, one.port, one.hairpin), one.counters_id) for one in slots]
     one = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
@@ -200,35 +178,6 @@ def _has_derived(one: Applied, found: _All) -> bool:
             if expected and not expected <= set(entries.of(one.service_id)):
                 return False
     return True
-
-
-def _is_whole(met: Iterable[Policies], extra: Extra, slots: int) -> bool:
-    """True if nothing is missing that is needed to choose one of so many slots."""
-    policies = {one for all_of in met for one in all_of.by_class}
-    counted = {one for all_of in met if counts_connections(all_of) for one in all_of.by_class}
-    spills = extra.get(SPILLS.name, ())
-    near = {(one.first, one.size) for one in policies if one.spills}
-    if near != {spill[3:5] for spill in spills} and near:
-        return False
-    if every := spilled_policy(extra):
-        policies.add(every)
-        counted.add(every)
-    reach = max((one.first + one.size for one in policies), default=0)
-    return reach <= slots and _has_tables(policies, extra) and _has_candidates(counted, extra)
-
-
-def _has_tables(policies: Iterable[Policy], extra: Extra) -> bool:
-    """True if no entry is missing of the tables that the policies have."""
-    needed = {(one.first, chunk) for one in policies if one.table for chunk in chunks_of(one.table)}
-    return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
-
-
-def _has_candidates(policies: Iterable[Policy], extra: Extra) -> bool:
-    """True if each backend whose connections are counted has its weight."""
-    weighed: Counter[int] = Counter()
-    for first, _, run in extra.get(CANDIDATES.name, ()):
-        weighed[first] += sum(1 for _ in candidate_rows(run))
-    return all(weighed[one.first] == one.size for one in policies if one.size)
 
 
 def _without_shared_counters(candidates: list[Applied], max_backends: int) -> tuple[Applied, ...]:

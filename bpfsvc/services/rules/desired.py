@@ -15,27 +15,25 @@ topology), those on this node, and whether anything is usable anywhere
 from __future__ import annotations
 
 from functools import lru_cache
-from socket import IPPROTO_TCP
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family
 from bpfsvc.model import Port, Service
 from bpfsvc.services.entries import (
-    Backend,
     Frontend,
     Place,
     Policies,
     Policy,
     PortEntries,
     ServicePort,
-    extra_entries,
+    range_entries,
 )
+from bpfsvc.services.port_endpoints import PortEndpoints, Uses
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
-from bpfsvc.services.rules.endpoints import PortEndpoints, serving
 from bpfsvc.services.rules.refused_addresses import refusal
 from bpfsvc.services.rules.source_ranges import source_ranges
-from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, Scheduling
-from bpfsvc.services.slots import Slots, place, usable_sets
+from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.scheduling.placement import Slots, place, usable_sets
 
 # -- where the Service answers --
 
@@ -143,17 +141,12 @@ def port_entries(
     port, of_family = port_frontends.port, port_frontends.key.family
     outside = _is_external(service, port, of_family)
     outside_local = outside and is_external_local(service)
-    every = _spilled_to(endpoints, scheduling, node)
-    backends, slots, tables, weights, spill = place(
-        endpoints, scheduling, config.scheduler, every, **_needs(service, port, of_family)
-    )
+    uses = _uses(service, port, of_family)
+    backends, slots, extra = place(endpoints, uses, scheduling, config.scheduler)
     detector = config.has_detector(of_family)
     inner = _internal_policies(slots, service.internal_local, detector, config.masquerade_all)
     outer = _external_policies(slots, outside_local, detector) if outside else inner
     ranges = source_ranges(service, of_family, node)
-    is_tcp = port.protocol == IPPROTO_TCP
-    removal = scheduling.removal.kind.value if is_tcp else 0
-    watched = is_tcp and scheduling.quarantine is not None
     policies_of: dict[Frontend, Policies] = {}
     for frontend in port_frontends.frontends:
         if frontend.is_rest:
@@ -162,47 +155,28 @@ def port_entries(
         policies = inner if frontend.address in service.cluster_ips else outer
         restricted = bool(ranges) and _is_restricted(frontend, service, config)
         echo = config.vip_echo and _answers_echo(frontend, policies)
-        special = (service.affinity_seconds, restricted, echo, removal, watched)
+        special = (service.affinity_seconds, restricted, echo)
         if any(special):
             policies = _special(policies, *special)
         policies_of[frontend] = policies
-    in_use = bool(ranges) and any(policies.restricted for policies in policies_of.values())
-    extra = extra_entries(ranges if in_use else (), tables, weights, spill)
+    if ranges and any(policies.restricted for policies in policies_of.values()):
+        extra = {**range_entries(ranges), **extra}
     return PortEntries(port.number, backends, policies_of, extra)
 
 
 def endpoint_sets(
-    service: Service,
-    port: Port,
-    endpoints: PortEndpoints,
-    node: NodeContext,
-    scheduling: Scheduling,
+    service: Service, port: Port, endpoints: PortEndpoints, scheduling: Scheduling
 ) -> set[frozenset[Place]]:
     """Return the sets of endpoints that some clients of a service port share."""
-    needs = _needs(service, port, endpoints.key.family)
-    return usable_sets(endpoints, scheduling, _spilled_to(endpoints, scheduling, node), **needs)
+    return usable_sets(endpoints, _uses(service, port, endpoints.key.family), scheduling)
 
 
-def _spilled_to(
-    endpoints: PortEndpoints, scheduling: Scheduling, node: NodeContext
-) -> list[Backend]:
-    """Return the endpoints to which connections may spill over; none where they stay."""
-    return serving(endpoints.all, node) if scheduling.zone_overload else []
-
-
-class _Needs(TypedDict):
-    """Which endpoints a service port needs: those of the cluster, and those of this node."""
-
-    needs_cluster: bool
-    needs_local: bool
-
-
-def _needs(service: Service, port: Port, of_family: int) -> _Needs:
+def _uses(service: Service, port: Port, of_family: int) -> Uses:
     outside = _is_external(service, port, of_family)
-    return {
-        "needs_cluster": outside or not service.internal_local,
-        "needs_local": (outside and is_external_local(service)) or service.internal_local,
-    }
+    return Uses(
+        cluster=outside or not service.internal_local,
+        local=service.internal_local or (outside and is_external_local(service)),
+    )
 
 
 _REJECT = Policy(0, 0, False, True)
@@ -216,15 +190,11 @@ def _special(
     affinity_seconds: int,
     restricted: bool,
     echo: bool,
-    removal: int,
-    watched: bool,
 ) -> Policies:
     return policies._replace(
         affinity_seconds=affinity_seconds,
         restricted=restricted,
         echo=echo,
-        removal=removal,
-        watched=watched,
     )
 
 
@@ -248,8 +218,7 @@ def _internal_policies(
         pod=_policy(slots, local_only, masquerade=masquerade_all),
         node=_policy(slots, local_only, masquerade=foreign),
         other=_policy(slots, local_only, masquerade=foreign),
-        schedule=slots.schedule,
-        counted=slots.counted,
+        **slots.choice._asdict(),
     )
 
 
@@ -261,16 +230,13 @@ def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Polici
     """
     if not local_only:
         everyone = _policy(slots, False, masquerade=True)
-        return Policies(
-            everyone, everyone, everyone, schedule=slots.schedule, counted=slots.counted
-        )
+        return Policies(everyone, everyone, everyone, **slots.choice._asdict())
     external = _policy(slots, True, masquerade=False)
     return Policies(
         pod=_policy(slots, False, masquerade=False) if detector else external,
         node=_policy(slots, False, masquerade=True),
         other=external,
-        schedule=slots.schedule,
-        counted=slots.counted,
+        **slots.choice._asdict(),
     )
 
 

@@ -6,39 +6,15 @@ The names are kube-proxy's, and so are the rules: readiness, draining as a last 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.model import EndpointSlice, Traits
 from bpfsvc.services.entries import Backend, Place, ServicePort
+from bpfsvc.services.port_endpoints import NO_WEIGHTS, Eligible, Endpoints, PortEndpoints
 from bpfsvc.services.rules.context import NodeContext
 from bpfsvc.services.scheduling.weights import NO_SLICES, USUAL, SliceName
 
-Endpoints = dict[Place, Traits]
-
 _Found = list[tuple[Place, Traits]]
-
-
-class Eligible(NamedTuple):
-    """C and L, each sorted by its text. C is empty only if nothing is usable anywhere (not H)."""
-
-    cluster: list[Backend]
-    local: list[Backend]
-
-
-_NO_WEIGHTS: Mapping[Place, int] = {}
-
-
-class PortEndpoints(NamedTuple):
-    """One service port: ``all`` its endpoints, merged, and those that this node may use.
-
-    ``weights``: those that the slices of the endpoints have.
-    """
-
-    key: ServicePort
-    all: Endpoints
-    eligible: Eligible
-    weights: Mapping[Place, int] = _NO_WEIGHTS
 
 
 def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
@@ -57,18 +33,17 @@ def merge_port(
     key: ServicePort,
     node: NodeContext,
     of_slices: Mapping[SliceName, int] = NO_SLICES,
+    *,
+    everywhere: bool = False,
 ) -> PortEndpoints:
     """Return the endpoints of one service port; ``slices`` as :func:`in_order` returns them.
 
-    ``of_slices``: the weights of those slices that have one.
+    ``of_slices``: the weights of the slices that have one. ``everywhere``: C without topology is
+    wanted, too.
     """
     endpoints, weights = _merge(slices, key, of_slices)
-    return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights)
-
-
-def serving(endpoints: Endpoints, node: NodeContext) -> list[Backend]:
-    """Return C as it is without topology, in the same order."""
-    return _backends(_serving(_sorted(endpoints)), node)
+    found = _backends(_serving(_sorted(endpoints)), node) if everywhere else []
+    return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights, found)
 
 
 def _merge(
@@ -90,7 +65,7 @@ def _merge(
                     endpoints[place] = traits
                     if of_slices:
                         weights[place] = weight
-    return endpoints, weights or _NO_WEIGHTS
+    return endpoints, weights or NO_WEIGHTS
 
 
 def _serving(every: _Found) -> _Found:

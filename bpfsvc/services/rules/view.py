@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bpfsvc.base.address import family
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.entries import Place, ServiceEntries, ServicePort
+from bpfsvc.services.port_endpoints import PortEndpoints
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.desired import (
     ServicePorts,
@@ -23,8 +24,8 @@ from bpfsvc.services.rules.desired import (
     port_entries,
     service_ports,
 )
-from bpfsvc.services.rules.endpoints import PortEndpoints, in_order, merge_port
-from bpfsvc.services.scheduling.in_force import USUAL_SCHEDULING, Scheduling
+from bpfsvc.services.rules.endpoints import in_order, merge_port
+from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, Scheduling
 from bpfsvc.services.scheduling.removal import Members, OnRemoval, Removal
 
 PortCounts = Mapping[tuple[str, int], int]
@@ -88,11 +89,17 @@ def evaluate(
     endpoints_of_ports: list[PortEndpoints] = []
     sets: set[frozenset[Place]] = set()
     for port in ports:
-        endpoints = merge_port(slices, port.key, node, scheduling.of_slices)
+        endpoints = merge_port(
+            slices,
+            port.key,
+            node,
+            scheduling.of_slices,
+            everywhere=scheduling.zone_overload > 0,
+        )
         endpoints_of_ports.append(endpoints)
         entries[port.key] = port_entries(service, port, endpoints, node, config, scheduling)
         if scheduling.quarantine and port.key.protocol == IPPROTO_TCP:
-            sets |= endpoint_sets(service, port.port, endpoints, node, scheduling)
+            sets |= endpoint_sets(service, port.port, endpoints, scheduling)
     summary = _summary(service, endpoints_of_ports, node.name, scheduling.removal)
     if scheduling.quarantine:
         summary = summary._replace(watched=frozenset(sets))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place
-from bpfsvc.services.numbers import shortened
+from bpfsvc.services.scheduling.numbers import shortened
 
 MOST_FAILURES = 10_000
 MOST_SECONDS = 86400

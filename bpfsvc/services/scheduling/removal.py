@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from bpfsvc.services.entries import Place, ServicePort
-from bpfsvc.services.numbers import parse_number, shortened
+from bpfsvc.services.scheduling.numbers import parse_number, shortened
 
 DRAIN_SECONDS = 30
 """How long connections stay if no annotation says it."""

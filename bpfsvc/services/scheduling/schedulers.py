@@ -19,9 +19,10 @@ from functools import lru_cache
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
-from bpfsvc.services.entries import COMPARED, Backend, Place, Policies
-from bpfsvc.services.numbers import shortened
+from bpfsvc.services.entries import Backend, Place, Policies
+from bpfsvc.services.scheduling.extra import COMPARED
 from bpfsvc.services.scheduling.maglev import Weighted, Weights, divided, maglev_table, positive
+from bpfsvc.services.scheduling.numbers import shortened
 
 
 class Schedule(IntEnum):
@@ -57,6 +58,29 @@ class Schedule(IntEnum):
     def may_refuse(self) -> bool:
         """True if clients are refused while every endpoint has too many connections."""
         return self is Schedule.OVF
+
+
+_TEXTS = {
+    "random": "random",
+    "round": "rr",
+    "source": "sh",
+    "source_port": "sh,sh-port",
+    "destination": "dh",
+    "maglev": "mh",
+    "maglev_port": "mh,mh-port",
+}
+"""The names of :class:`Schedule`, in lower case, as ip_vs has them; other names are the same."""
+
+
+def scheduler_text(kind: str, places: int) -> str:
+    """Return the scheduler that a name of :class:`Schedule`, in lower case, stands for.
+
+    With a table turns are ``wrr``, and what is always the same is ``fo``. ``places``: the length of
+    the longest table, 0 without one.
+    """
+    if kind == "round" and places:
+        return "wrr"
+    return "fo" if kind == "random" and places == 1 else _TEXTS.get(kind, kind)
 
 
 class Scheduler(NamedTuple):

@@ -13,8 +13,8 @@ import re
 from math import gcd
 from typing import NamedTuple
 
-from bpfsvc.services.entries import SPILL_COMPARED
-from bpfsvc.services.numbers import shortened
+from bpfsvc.services.scheduling.extra import SPILL_COMPARED
+from bpfsvc.services.scheduling.numbers import shortened
 
 THOUSAND = 1000
 """An overload is kept in thousandths."""

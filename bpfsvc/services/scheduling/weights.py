@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from bpfsvc.base.address import pack
-from bpfsvc.services.numbers import parse_number
+from bpfsvc.services.scheduling.numbers import parse_number
 
 _K = TypeVar("_K")
 

@@ -1,28 +1,33 @@
-"""The entries that scheduling writes into maps: tables, and what the programs compare and remember.
+"""The maps of scheduling and their entries: tables, and what the programs compare and remember.
 
-They follow from what :class:`~bpfsvc.services.plans.applied.Applied` has of a service port.
-:mod:`bpfsvc.services.plans.registry` describes their maps.
+Entries follow from what :class:`~bpfsvc.services.plans.applied.Applied` has of a service port. A
+new map is its entry type and a line in :data:`SCHEDULING_MAPS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bpfsvc.services.entries import (
+from bpfsvc.services.entries import Extra, Policies, Policy
+from bpfsvc.services.scheduling.extra import (
     COMPARED,
     SPILL_COMPARED,
     CandidateRun,
     PlaceRun,
-    Policy,
     Spill,
     candidate_rows,
     candidate_run,
-    spilled_policy,
+    chunks_of,
+    overflow_policy,
 )
-from bpfsvc.services.plans.applied import Applied
-from bpfsvc.services.scheduling.schedulers import Schedule
+from bpfsvc.services.scheduling.schedulers import Schedule, counts_connections
 from bpfsvc.services.scheduling.spill import sample
+from bpfsvc.services.service_map import Restore, ServiceMap, extra_map
+
+if TYPE_CHECKING:
+    from bpfsvc.services.plans.applied import Applied
 
 
 class ScheduleTableEntry(NamedTuple):
@@ -46,11 +51,12 @@ class CandidatesEntry(NamedTuple):
 
 
 class SpillEntry(NamedTuple):
-    """To what connections of a service port spill over, and when.
+    """Where connections of a service port overflow to, and when.
 
-    What stands in front of ``compared`` is a :data:`~bpfsvc.services.entries.Spill`. What follows
-    are the ids of the counters of the endpoints whose loads are added up, the near ones first, and
-    what the sums are multiplied with (:class:`bpfsvc.services.scheduling.spill.Sample`).
+    The fields before ``compared`` are the fields of
+    :class:`~bpfsvc.services.scheduling.extra.Spill`. The others are the ids of the counters of the
+    endpoints whose loads are added up, near endpoints first, and the factors of the sums
+    (:class:`bpfsvc.services.scheduling.spill.Sample`).
     """
 
     service_id: int
@@ -72,7 +78,7 @@ class SpillEntry(NamedTuple):
     @property
     def spill(self) -> Spill:
         """What the service port has of it."""
-        return self[2:10]
+        return Spill._make(getattr(self, name) for name in Spill._fields)
 
 
 class RoundEntry(NamedTuple):
@@ -117,13 +123,13 @@ def candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
 
 def spills(one: Applied) -> Iterator[SpillEntry]:
     """Yield what the service port has of it, with the counters of the endpoints to be compared."""
-    for spill in one.extra.get("spills", ()):
-        first, size, _, near_first, near_size, _, overload, _ = spill
+    for spill in map(Spill._make, one.extra.get("spills", ())):
         counters = [counters_id for _, _, counters_id, _ in one.records()]
-        near = counters[near_first : near_first + near_size]
+        near = counters[spill.near_first : spill.near_first + spill.near_size]
+        every = counters[spill.first : spill.first + spill.size]
         known = set(near)
-        far = [each for each in counters[first : first + size] if each not in known]
-        found = sample(overload, len(near), len(far))
+        far = [counters_id for counters_id in every if counters_id not in known]
+        found = sample(spill.overload, len(near), len(far))
         rows = [near[at] for at in found.near] + [far[at] for at in found.far]
         ids = (*rows, *(0,) * (SPILL_COMPARED - len(rows)))
         summed = (len(rows), len(found.near), found.near_factor, found.far_factor, ids)
@@ -162,7 +168,7 @@ def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
 
     The node itself has none: its sockets get the least loaded of all backends.
     """
-    every = spilled_policy(one.extra)
+    every = overflow_policy(one.extra)
     for frontend, policies in one.frontend_items():
         met = (policies.pod, policies.other) if policies.schedule in _LOCAL else ()
         for policy in (*met, every) if every and any(each.spills for each in met) else met:
@@ -170,3 +176,87 @@ def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
                 yield LocalityEntry(
                     one.service_id, frontend.address, among(policy), policies.schedule
                 )
+
+
+SCHEDULE_TABLES = extra_map("schedule_tables", ScheduleTableEntry, 4, "--max-schedule-chunks")
+CANDIDATES = ServiceMap(
+    "candidates",
+    CandidatesEntry,
+    4,
+    "--max-schedule-chunks",
+    candidates,
+    Restore.EXTRA,
+    extra_of=candidate_weights,
+)
+SPILLS = ServiceMap(
+    "spills",
+    SpillEntry,
+    2,
+    "--max-schedule-chunks",
+    spills,
+    Restore.EXTRA,
+    extra_of=lambda entry: entry.spill,
+)
+SCHEDULE_ROUNDS = ServiceMap(
+    "schedule_rounds", RoundEntry, 1, "--max-services", rounds, Restore.DERIVED, put_once=True
+)
+LOCALITIES = ServiceMap(
+    "localities",
+    LocalityEntry,
+    4,
+    "--max-schedule-chunks",
+    localities,
+    Restore.DERIVED,
+    put_once=True,
+)
+
+SCHEDULING_MAPS: tuple[ServiceMap[Any], ...] = (
+    SCHEDULE_TABLES,
+    CANDIDATES,
+    SPILLS,
+    SCHEDULE_ROUNDS,
+    LOCALITIES,
+)
+"""In the order in which entries may be put; frontends are put after all of them."""
+
+
+# -- what an earlier agent left --
+
+
+def is_complete(found: Collection[Policies], extra: Extra, slots: int) -> bool:
+    """True if nothing is missing that these policies need to choose one of so many slots."""
+    policies = {policy for of_frontend in found for policy in of_frontend.by_class}
+    counted = {
+        policy
+        for of_frontend in found
+        if counts_connections(of_frontend)
+        for policy in of_frontend.by_class
+    }
+    spills = [Spill._make(spill) for spill in extra.get(SPILLS.name, ())]
+    near = {(policy.first, policy.size) for policy in policies if policy.spills}
+    if near and near != {(spill.near_first, spill.near_size) for spill in spills}:
+        return False
+    if every := overflow_policy(extra):
+        policies.add(every)
+        counted.add(every)
+    reach = max((policy.first + policy.size for policy in policies), default=0)
+    return reach <= slots and _has_tables(policies, extra) and _has_candidates(counted, extra)
+
+
+def _has_tables(policies: Iterable[Policy], extra: Extra) -> bool:
+    """True if no entry is missing of the tables that the policies have."""
+    needed = {
+        (policy.first, chunk)
+        for policy in policies
+        if policy.table
+        for chunk in chunks_of(policy.table)
+    }
+    return needed <= {(first, chunk) for first, chunk, _ in extra.get(SCHEDULE_TABLES.name, ())}
+
+
+def _has_candidates(policies: Iterable[Policy], extra: Extra) -> bool:
+    """True if each backend whose connections are counted has its weight."""
+    weights: Counter[int] = Counter()
+    for first, _, run in extra.get(CANDIDATES.name, ()):
+        weights[first] += sum(1 for _ in candidate_rows(run))
+    return all(weights[policy.first] == policy.size for policy in policies if policy.size)

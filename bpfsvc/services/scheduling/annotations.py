@@ -1,0 +1,175 @@
+"""The table of annotations that say how a Service chooses and leaves endpoints.
+
+A new annotation is a line in :data:`ANNOTATIONS` and a field of :class:`Scheduling` with the same
+name. A field without a line, or a line without a field, is an error at import. The value is then
+there for :mod:`bpfsvc.services.scheduling.placement`, which makes slots, tables and entries of it.
+
+A value that cannot be used is reported, and the last good value stays in force: a typo must not
+move the clients of a Service that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Flag, auto
+from typing import Any, NamedTuple
+
+from bpfsvc.model import EndpointSlice, Service
+from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.quarantine import Rule, parse_quarantine
+from bpfsvc.services.scheduling.removal import (
+    DRAIN_SECONDS,
+    OnRemoval,
+    Removal,
+    parse_on_removal,
+    parse_seconds,
+)
+from bpfsvc.services.scheduling.schedulers import Scheduler, parse_scheduler
+from bpfsvc.services.scheduling.slow_start import NO_SHARES, Shares
+from bpfsvc.services.scheduling.spill import parse_overload
+from bpfsvc.services.scheduling.weights import (
+    NO_SLICES,
+    NO_WEIGHTS,
+    USUAL,
+    SliceName,
+    Weights,
+    parse_weight,
+    parse_weights,
+)
+
+
+class Need(Flag):
+    """What an annotation needs from the programs, beside its entries."""
+
+    NOTHING = 0
+    COUNTS = auto()
+    """The connections of each backend are counted, whatever the scheduler."""
+    OUTCOMES = auto()
+    """The programs record how an attempt to connect ends."""
+
+
+class Annotation(NamedTuple):
+    """An annotation of Services: ``bpfsvc.io/`` and the name.
+
+    * ``parse``: returns the value of a text; raises ``ValueError`` with one line.
+    * ``default``: the value of a Service without the annotation.
+    * ``needs``: what a Service with another value needs.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    needs: Need = Need.NOTHING
+
+    @property
+    def field(self) -> str:
+        """The name of the field in :class:`Scheduling`."""
+        return self.name.replace("-", "_")
+
+
+ANNOTATIONS = (
+    Annotation("scheduler", parse_scheduler, None),
+    Annotation("weights", parse_weights, NO_WEIGHTS),
+    Annotation("on-removal", parse_on_removal, OnRemoval.KEEP),
+    Annotation("drain-seconds", parse_seconds, DRAIN_SECONDS),
+    Annotation("slow-start-seconds", parse_seconds, 0),
+    Annotation("quarantine", parse_quarantine, None, Need.OUTCOMES),
+    Annotation("zone-overload", parse_overload, 0, Need.COUNTS),
+)
+
+_NAMES = frozenset(annotation.name for annotation in ANNOTATIONS)
+
+
+class Scheduling(NamedTuple):
+    """How a Service chooses among its endpoints, and what it does about endpoints that leave.
+
+    Values of annotations:
+
+    * ``scheduler``: None: the scheduler of the node.
+    * ``weights``: what the Service says about its endpoints.
+    * ``on_removal``, ``drain_seconds``: what becomes of connections to an endpoint that leaves.
+    * ``slow_start_seconds``: until a new endpoint has its whole share; 0: at once.
+    * ``quarantine``: when endpoints that connections fail to are ejected; None: never.
+    * ``zone_overload``: in thousandths, how much near endpoints carry before connections overflow
+      (:mod:`bpfsvc.services.scheduling.spill`); 0: connections never overflow.
+
+    What is known of its endpoints now:
+
+    * ``of_slices``: the weight of each slice that has one.
+    * ``shares``: the shares of new endpoints.
+    * ``away``: the ejected endpoints, in the order in which they were ejected.
+    * ``trial``: the endpoints that the next connection probes, in the same order.
+    """
+
+    scheduler: Scheduler | None
+    weights: Weights
+    on_removal: OnRemoval
+    drain_seconds: int
+    slow_start_seconds: int
+    quarantine: Rule | None
+    zone_overload: int
+    of_slices: Mapping[SliceName, int] = NO_SLICES
+    shares: Shares = NO_SHARES
+    away: tuple[Place, ...] = ()
+    trial: tuple[Place, ...] = ()
+
+    @property
+    def removal(self) -> Removal:
+        """What becomes of connections to an endpoint that leaves."""
+        return Removal(self.on_removal, self.drain_seconds)
+
+    @property
+    def needs(self) -> Need:
+        """What the annotations of the Service need from the programs."""
+        needs = Need.NOTHING
+        for annotation in ANNOTATIONS:
+            if getattr(self, annotation.field) != annotation.default:
+                needs |= annotation.needs
+        return needs
+
+
+USUAL_SCHEDULING = Scheduling(**{one.field: one.default for one in ANNOTATIONS})
+"""The scheduling of a Service without annotations; one object for all of them."""
+
+
+def has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
+    """True if a Service, or one of its slices, has an annotation of the table."""
+    if service.annotations and any(name in _NAMES for name, _ in service.annotations):
+        return True
+    return any(endpoint_slice.weight is not None for endpoint_slice in slices)
+
+
+def read_scheduling(
+    service: Service, slices: Iterable[EndpointSlice], before: Scheduling = USUAL_SCHEDULING
+) -> tuple[Scheduling, list[str]]:
+    """Return what the annotations say, and a text for each that cannot be used.
+
+    ``before`` has the values that are used in place of bad ones.
+    """
+    texts = dict(service.annotations)
+    faults: list[str] = []
+    fields = {}
+    for annotation in ANNOTATIONS:
+        last = getattr(before, annotation.field)
+        fields[annotation.field] = _value(annotation, texts.get(annotation.name), last, faults)
+    of_slices = {}
+    for endpoint_slice in slices:
+        if endpoint_slice.weight is not None:
+            name = endpoint_slice.kind, endpoint_slice.name
+            annotation = Annotation(f"weight of {' '.join(name)}", parse_weight, USUAL)
+            last = before.of_slices.get(name, USUAL)
+            of_slices[name] = _value(annotation, endpoint_slice.weight, last, faults)
+    return Scheduling(**fields, of_slices=of_slices or NO_SLICES), faults
+
+
+def _value(annotation: Annotation, text: str | None, last: Any, faults: list[str]) -> Any:
+    """Return the value of a text: ``last`` if the text cannot be used, the default without one."""
+    if text is None:
+        return annotation.default
+    try:
+        return annotation.parse(text)
+    except ValueError as error:
+        faults.append(
+            f"annotation bpfsvc.io/{annotation.name}: {error}; the last good value stays in force"
+        )
+        return last
