@@ -6,12 +6,12 @@ its own shape. Of an object's metadata only what a watch needs is decoded here.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 from msgspec import field
 
+from bpfsvc.base.clock import unix_seconds
 from bpfsvc.kube.errors import InvalidResponse, Refused
 
 INITIAL_END = "k8s.io/initial-events-end"
@@ -129,7 +129,7 @@ def event(line: bytes) -> Event:
         metadata.name,
         metadata.resource_version,
         notes is not None and notes.initial_end == "true",
-        _seconds(notes.trigger) if notes is not None and notes.trigger else 0.0,
+        unix_seconds(notes.trigger) if notes is not None and notes.trigger else 0.0,
     )
 
 
@@ -179,12 +179,3 @@ def refusal(text: bytes, code: int = 0, retry_after: str = "") -> Refused:
 def _head(found: _List) -> Head:
     metadata = found.metadata
     return Head(found.kind, found.api_version, metadata.resource_version, metadata.token or "")
-
-
-def _seconds(written: object) -> float:
-    """Return a time such as ``2026-11-21T10:39:20.5Z`` in Unix seconds; 0 for anything else."""
-    try:
-        time = datetime.fromisoformat(str(written))
-    except ValueError:
-        return 0.0
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.errors import CONFLICT, FORBIDDEN, NOT_FOUND, TOO_MANY_REQUESTS, ApiError, Refused
+from bpfsvc.kube.pacing import Backoff
 
 if TYPE_CHECKING:
     # An agent that reads manifests does without this module's 20 MB.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from sys import intern
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 
 from bpfsvc.base.address import family, pack_v4
+from bpfsvc.base.clock import unix_seconds
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.model import values, wire
 from bpfsvc.model.answers import PodPlace
@@ -96,7 +96,7 @@ def _service(raw: wire.Service) -> Objects:
             health_check_node_port=spec.health_check_node_port or 0,
             affinity_seconds=_affinity_seconds(spec),
             proxied_elsewhere=labels.proxy_name is not UNSET,
-            created=_seconds(raw.metadata.creation_timestamp),
+            created=max(0, int(unix_seconds(raw.metadata.creation_timestamp))),
             annotations=_annotations(raw.metadata),
         ),
     )
@@ -115,15 +115,6 @@ def _annotations(metadata: wire.Metadata) -> tuple[tuple[str, str], ...]:
         for name, text in sorted(metadata.annotations.items())
         if text is not None and name.startswith(_PREFIX)
     )
-
-
-def _seconds(written: object) -> int:
-    """Return a time such as ``2026-11-21T10:39:20Z`` in Unix seconds; 0 for anything else."""
-    try:
-        time = datetime.fromisoformat(str(written))
-    except ValueError:
-        return 0
-    return max(0, int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()))
 
 
 def _cluster_ips(spec: wire.ServiceSpec) -> tuple[bytes, ...]:

@@ -13,9 +13,8 @@ from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.objects import service_cidr
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.kube.apiserver import ApiServerSource as Source
-from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.client.connection import ApiConnection, connect
-from bpfsvc.kube.pacing import Pacing
+from bpfsvc.kube.pacing import Backoff, Pacing
 from bpfsvc.kube.source import Batch
 from bpfsvc.model import ModelObject, ObjectKey, read_object
 

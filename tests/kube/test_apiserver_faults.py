@@ -11,8 +11,7 @@ import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.patience import wait
-from bpfsvc.kube.backoff import Backoff
-from bpfsvc.kube.pacing import Pacing
+from bpfsvc.kube.pacing import Backoff, Pacing
 from tests.kube.faults import (
     FAULTS,
     asked,

@@ -12,7 +12,6 @@ import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.patience import wait
-from bpfsvc.kube.backoff import Backoff
 from bpfsvc.kube.event_recorder import (
     FAILED_SERVICE_HEALTH,
     LISTEN,
@@ -22,6 +21,7 @@ from bpfsvc.kube.event_recorder import (
     node,
     service,
 )
+from bpfsvc.kube.pacing import Backoff
 from tests.kube.following import connection
 
 BRISK = partial(Backoff, 0.01, 0.05)

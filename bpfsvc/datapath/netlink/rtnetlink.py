@@ -25,12 +25,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from bpfsvc.base.errors import KernelError
-from bpfsvc.base.lean_import import deferred, lean
+from bpfsvc.base.lean_import import bare_package, replaced
 
 with (
-    deferred("unittest", mock=SimpleNamespace(Mock=object)),
-    lean("pyroute2"),
-    deferred("pyroute2.iproute.ipmock", IPEngine=object),
+    replaced("unittest", mock=SimpleNamespace(Mock=object)),
+    bare_package("pyroute2"),
+    replaced("pyroute2.iproute.ipmock", IPEngine=object),
 ):
     from pyroute2.netlink import (
         NLM_F_ACK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.kube.backoff import LONGEST, SHORTEST, Backoff
+from bpfsvc.kube.pacing import LONGEST, SHORTEST, Backoff
 
 
 class Clock:
