@@ -236,8 +236,7 @@ def fast_packets(testbed: FastPathTestbed) -> int:
 
 def open_far(testbed: FastPathTestbed, peers: Peers) -> None:
     """Connect the client to the backend on the other node, all of it by the fast path."""
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(testbed.node, [backend])
+    client, vip, backend = peers.served(testbed.node)
     sent = testbed.to_neighbour("pod0", peers.opening(client, vip))
     assert forwarded(sent, peers.opening(client, backend))
     assert same(testbed.egress("eth0", sent), sent)

@@ -71,6 +71,18 @@ class Peers:
             how["frontends"] = [self.vip]
         node.service(name, backends, protocol=self.protocol, family=self.family, **how)
 
+    def served(self, node: Node, *, outside: bool = False, **how: Any) -> tuple[str, str, str]:
+        """Program a Service of one backend; return a client, the frontend and the backend."""
+        self.service(node, [self.backend], **how)
+        return self.external if outside else self.client, self.vip, self.backend
+
+    def connected(
+        self, node: Node, *, outside: bool = False, **how: Any
+    ) -> tuple[str, str, str, str]:
+        """Do the same and connect; the last is the client as the backend sees it."""
+        client, vip, backend = self.served(node, outside=outside, **how)
+        return client, vip, backend, self.connect(node, client, vip, backend)
+
     def on_node(self, port: int) -> str:
         """Return the ``address:port`` text of a port of the node's own address."""
         return self.with_port(self.node_address, port)

@@ -72,9 +72,7 @@ def test_a_connection_keeps_its_backend_while_others_are_added_and_removed(
 def test_an_established_connection_keeps_a_backend_that_serves_no_more(
     node: Node, tcp_peers: Peers
 ) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
-    tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, _ = tcp_peers.connected(node)
     tcp_peers.service(node, [tcp_peers.other_backend])
     assert same(node.forward(tcp(client, vip, "A")), tcp(client, backend, "A"))
     assert same(node.forward(tcp(backend, client, "A")), tcp(vip, client, "A"))

@@ -36,8 +36,7 @@ def without_checksum(packet: Packet) -> Packet:
 def test_udp_without_a_checksum_stays_without_one(
     node: Node, udp_peers: Peers, masquerade: bool
 ) -> None:
-    client, vip, backend = udp_peers.external, udp_peers.vip, udp_peers.backend
-    udp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = udp_peers.served(node, outside=True, masquerade=masquerade)
     out = node.forward(without_checksum(udp(client, vip)))
     seen = udp_peers.with_port(out.src, out.payload.sport)
     assert same(out, without_checksum(udp(seen, backend)))
@@ -47,8 +46,7 @@ def test_udp_without_a_checksum_stays_without_one(
 
 def test_a_udp_checksum_that_becomes_zero_is_sent_as_all_ones(node: Node, udp_peers: Peers) -> None:
     """RFC 768: zero would mean that there is no checksum."""
-    client, vip, backend = udp_peers.client, udp_peers.vip, udp_peers.backend
-    udp_peers.service(node, [backend])
+    client, vip, backend = udp_peers.served(node)
     without = udp(client, backend, b"\0\0")
     sum_of_the_rest = type(without)(bytes(without)).payload.chksum
     payload = sum_of_the_rest.to_bytes(2, "big")
@@ -58,8 +56,7 @@ def test_a_udp_checksum_that_becomes_zero_is_sent_as_all_ones(node: Node, udp_pe
 
 
 def test_a_udp_checksum_of_all_ones_is_a_checksum(node: Node, udp_peers: Peers) -> None:
-    client, vip, backend = udp_peers.client, udp_peers.vip, udp_peers.backend
-    udp_peers.service(node, [backend])
+    client, vip, backend = udp_peers.served(node)
     without = udp(client, vip, b"\0\0")
     payload = type(without)(bytes(without)).payload.chksum.to_bytes(2, "big")
     arrived = udp(client, vip, payload)

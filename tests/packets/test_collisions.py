@@ -12,9 +12,7 @@ from tests.packets.peers import Peers
 def test_a_direct_connection_after_one_through_the_frontend_gets_another_port(
     node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
-    peers.connect(node, client, vip, backend)
+    client, _, backend, _ = peers.connected(node)
     out = node.forward(peers.opening(client, backend))
     seen = peers.with_port(client, out.payload.sport)
     assert seen != client
@@ -26,8 +24,7 @@ def test_a_direct_connection_after_one_through_the_frontend_gets_another_port(
 def test_a_connection_through_the_frontend_after_a_direct_one_gets_another_port(
     node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
+    client, vip, backend = peers.served(node)
     assert same(node.forward(peers.opening(client, backend)), peers.opening(client, backend))
     back = peers.answer(backend, client)
     assert same(node.forward(back), back)
@@ -51,8 +48,7 @@ def test_a_client_port_that_netfilter_has_led_to_the_same_backend_is_changed(
     node: Node, peers: Peers
 ) -> None:
     """kube-proxy's connection through another Service with that backend goes on."""
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
+    client, vip, backend = peers.served(node)
     node.netfilter_flows((client, backend), protocol=peers.protocol)
     out = node.forward(peers.opening(client, vip))
     seen = peers.with_port(client, out.payload.sport)
@@ -61,9 +57,7 @@ def test_a_client_port_that_netfilter_has_led_to_the_same_backend_is_changed(
 
 
 def test_a_retransmitted_first_packet_keeps_its_changed_port(node: Node, peers: Peers) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
-    peers.connect(node, client, vip, backend)
+    client, _, backend, _ = peers.connected(node)
     first = node.forward(peers.opening(client, backend))
     assert same(node.forward(peers.opening(client, backend)), first)
 
@@ -246,8 +240,7 @@ def test_the_masquerade_port_of_a_connection_that_has_just_closed_is_taken_if_th
 def test_with_no_port_left_to_change_to_the_second_connection_is_dropped_and_counted(
     node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
+    client, vip, backend = peers.served(node)
     node.settings(first=int(client.rpartition(":")[2]), ports=1)
     peers.connect(node, client, vip, backend)
     assert node.drops("ingress", peers.opening(client, backend))

@@ -42,8 +42,7 @@ HEADERS: dict[str, list[Packet]] = {
 
 def translated(node: Node, peers: Peers, change: list[Packet]) -> bool:
     """Open and use a masqueraded connection whose packets all have such headers."""
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
+    client, vip, backend = peers.served(node, outside=True, masquerade=True)
 
     def longer(packet: Packet) -> Packet:
         if peers.family == 6:

@@ -337,8 +337,7 @@ def test_a_first_packet_that_another_cpu_has_overtaken_goes_to_the_backend_of_th
     testbed: FastPathTestbed, fast_peers: Peers, fast: bool
 ) -> None:
     """The Service has changed since: without the port filter the programs miss the first one."""
-    client, vip, backend = fast_peers.client, fast_peers.vip, fast_peers.backend
-    fast_peers.service(testbed.node, [backend])
+    client, vip, backend = fast_peers.served(testbed.node)
     opening, translated = fast_peers.opening(client, vip), fast_peers.opening(client, backend)
     testbed.node.settings(fast_path=fast)
     testbed.run("ingress", "pod0", opening)

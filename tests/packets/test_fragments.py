@@ -67,8 +67,7 @@ def test_fragments_in_order_become_the_fragments_of_the_translated_packet(
 
 
 def test_a_fragmented_datagram_opens_a_connection(node: Node, udp_peers: Peers) -> None:
-    client, vip, backend = udp_peers.external, udp_peers.vip, udp_peers.backend
-    udp_peers.service(node, [backend], masquerade=True)
+    client, vip, backend = udp_peers.served(node, outside=True, masquerade=True)
     out = [node.forward(one) for one in cut(udp(client, vip, PAYLOAD))]
     header = bytes(out[0].payload)[-SIZE:]
     seen = udp_peers.on_node(int.from_bytes(header[:2], "big"))

@@ -150,9 +150,7 @@ def test_a_masquerade_port_is_not_kept_if_the_client_closed_first(
 def test_a_masquerade_port_is_kept_if_both_closed_at_once(node: Node, tcp_peers: Peers) -> None:
     """Each acknowledges the other's FIN after its own, and then waits (RFC 9293, 3.6)."""
     node.settings(**LIFETIMES)
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=True)
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = tcp_peers.connected(node, outside=True, masquerade=True)
     for flags in ("FA", "A"):
         node.forward(tcp(client, vip, flags))
         node.forward(tcp(backend, seen, flags))

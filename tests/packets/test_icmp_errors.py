@@ -29,9 +29,7 @@ QUOTED = pytest.mark.parametrize("transport", [0, 8], ids=["all quoted", "8 byte
 def test_an_error_from_a_router_about_a_packet_to_a_backend(
     node: Node, peers: Peers, kind: str, transport: int
 ) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
-    peers.connect(node, client, vip, backend)
+    client, vip, backend, _ = peers.connected(node)
     arrived = error(peers.router, address_of(client), peers.data(client, backend), kind, transport)
     assert same(node.ingress(arrived), arrived)
     wanted = error(peers.router, address_of(client), peers.data(client, vip), kind, transport)
@@ -43,8 +41,7 @@ def test_an_error_from_a_router_about_a_packet_to_a_backend(
 def test_an_error_from_the_backend_arrives_as_from_the_frontend(
     node: Node, peers: Peers, kind: str
 ) -> None:
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
+    client, vip, backend = peers.served(node)
     node.forward(peers.opening(client, vip))
     arrived = error(address_of(backend), address_of(client), peers.opening(client, backend), kind)
     wanted = error(address_of(vip), address_of(client), peers.opening(client, vip), kind)
@@ -56,9 +53,7 @@ def test_an_error_from_the_backend_arrives_as_from_the_frontend(
 def test_an_error_from_a_router_about_a_masqueraded_packet(
     node: Node, peers: Peers, kind: str, transport: int
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
-    seen = peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
     arrived = error(peers.router, peers.node_address, peers.data(seen, backend), kind, transport)
     routed = node.ingress(arrived)
     assert same(
@@ -70,8 +65,7 @@ def test_an_error_from_a_router_about_a_masqueraded_packet(
 
 
 def test_an_error_from_the_backend_about_a_masqueraded_packet(node: Node, peers: Peers) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
+    client, vip, backend = peers.served(node, outside=True, masquerade=True)
     out = node.forward(peers.opening(client, vip))
     arrived = error(address_of(backend), peers.node_address, out, "port unreachable")
     wanted = error(
@@ -86,9 +80,7 @@ def test_an_error_from_a_router_about_a_reply(
     node: Node, peers: Peers, kind: str, transport: int
 ) -> None:
     """The reply left with the frontend's address, so the error is sent there."""
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend])
-    peers.connect(node, client, vip, backend)
+    client, vip, backend, _ = peers.connected(node, outside=True)
     arrived = error(peers.router, address_of(vip), peers.data(vip, client), kind, transport)
     wanted = error(peers.router, address_of(backend), peers.data(backend, client), kind, transport)
     assert same(node.forward(arrived), wanted)
@@ -97,9 +89,7 @@ def test_an_error_from_a_router_about_a_reply(
 def test_an_error_from_a_router_about_a_reply_to_a_masqueraded_client(
     node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
-    seen = peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
     routed = node.ingress(error(peers.router, address_of(vip), peers.data(vip, client)))
     assert same(routed, error(peers.router, address_of(backend), peers.data(backend, client)))
     wanted = error(peers.router, address_of(backend), peers.data(backend, seen))
@@ -109,9 +99,7 @@ def test_an_error_from_a_router_about_a_reply_to_a_masqueraded_client(
 def test_an_error_from_the_masqueraded_client_arrives_as_from_the_node(
     node: Node, peers: Peers
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
-    seen = peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
     arrived = error(
         address_of(client), address_of(vip), peers.data(vip, client), "port unreachable"
     )
@@ -229,8 +217,7 @@ def test_a_redirect_about_a_translated_packet_is_dropped(
 
     netfilter drops it, too: the client would learn of a backend, and it sends to the frontend.
     """
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend])
+    client, vip, _ = peers.served(node, outside=True)
     routed = node.ingress(peers.opening(client, vip))
     sent = redirect(
         peers.node_address, address_of(client), routed, peers.router, with_link=with_link
@@ -243,9 +230,7 @@ def test_a_redirect_about_a_translated_packet_is_dropped(
 def test_a_redirect_about_a_masqueraded_packet_is_dropped(
     node: Node, peers: Peers, with_link: bool
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=True)
-    seen = peers.connect(node, client, vip, backend)
+    client, _, backend, seen = peers.connected(node, outside=True, masquerade=True)
     routed = peers.data(client, backend)
     sent = redirect(
         peers.node_address, address_of(client), routed, peers.router, with_link=with_link

@@ -43,9 +43,7 @@ def untouched_both_ways(node: Node, client: str, backend: str) -> bool:
 def test_a_direct_connection_after_a_closed_one_passes_unchanged(
     node: Node, tcp_peers: Peers, ending: str, masquerade: bool
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, _, backend, seen = tcp_peers.connected(node, outside=True, masquerade=masquerade)
     end(node, tcp_peers, ending, client, seen)
     assert untouched_both_ways(node, client, backend)
     assert node.counter("source_ports_changed") == 0
@@ -54,8 +52,7 @@ def test_a_direct_connection_after_a_closed_one_passes_unchanged(
 def test_a_direct_connection_after_a_refused_one_passes_unchanged(
     node: Node, tcp_peers: Peers
 ) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     node.forward(tcp(client, vip))
     node.forward(tcp(backend, client, "RA"))
     assert untouched_both_ways(node, client, backend)
@@ -65,9 +62,7 @@ def test_a_direct_connection_after_a_refused_one_passes_unchanged(
 def test_a_direct_connection_to_a_backend_that_serves_no_more_passes_unchanged(
     node: Node, tcp_peers: Peers, ending: str
 ) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, _, backend, seen = tcp_peers.connected(node)
     end(node, tcp_peers, ending, client, seen)
     tcp_peers.service(node, [tcp_peers.other_backend])
     assert untouched_both_ways(node, client, backend)
@@ -77,9 +72,7 @@ def test_a_direct_connection_beside_an_open_one_to_a_removed_backend_gets_its_ow
     node: Node, peers: Peers
 ) -> None:
     """Established connections stay with a terminating backend, so a collision is still possible."""
-    client, vip, backend = peers.client, peers.vip, peers.backend
-    peers.service(node, [backend])
-    peers.connect(node, client, vip, backend)
+    client, _, backend, _ = peers.connected(node)
     peers.service(node, [peers.other_backend])
     out = node.forward(peers.opening(client, backend))
     back = node.forward(peers.answer(backend, peers.with_port(client, out.payload.sport)))

@@ -36,8 +36,7 @@ def half_open(request: pytest.FixtureRequest, node: Node) -> str:
 def test_a_connection_is_new_until_both_sides_have_sent_a_packet(
     node: Node, peers: Peers, masquerade: bool, entries: int
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = peers.served(node, outside=True, masquerade=masquerade)
     for _ in range(2):
         seen = peers.begin(node, client, vip, backend)
         assert node.states() == (entries, 0)
@@ -53,8 +52,7 @@ def test_any_first_acknowledgement_establishes_a_connection(
     node: Node, tcp_peers: Peers, masquerade: bool, entries: int, flags: str
 ) -> None:
     """The ACK without data may be lost; then the first data or the FIN acknowledges."""
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
     seen = tcp_peers.begin(node, client, vip, backend)
     assert same(node.forward(tcp(client, vip, flags)), tcp(seen, backend, flags))
     assert node.states() == (0, entries)
@@ -65,8 +63,7 @@ def test_an_acknowledgement_of_nothing_does_not_establish(
     node: Node, tcp_peers: Peers, masquerade: bool, entries: int
 ) -> None:
     """A client with a forged address never sees the server's answer, but can send an ACK."""
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
     out = node.forward(tcp(client, vip))
     seen = tcp_peers.with_port(out.src, out.payload.sport)
     for flags in ("A", "PA", "FA"):
@@ -78,8 +75,7 @@ def test_an_acknowledgement_of_nothing_does_not_establish(
 def test_packets_of_the_server_do_not_establish_a_connection(
     node: Node, tcp_peers: Peers, masquerade: bool, entries: int
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
     seen = tcp_peers.begin(node, client, vip, backend)
     for flags in ("SA", "A", "PA", "FA"):
         assert same(node.forward(tcp(backend, seen, flags)), tcp(vip, client, flags))
@@ -87,8 +83,7 @@ def test_packets_of_the_server_do_not_establish_a_connection(
 
 
 def test_a_refused_connection_is_never_established(node: Node, tcp_peers: Peers) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     node.forward(tcp(client, vip))
     assert same(node.forward(tcp(backend, client, "RA")), tcp(vip, client, "RA"))
     assert node.states()[1] == 0
@@ -98,8 +93,7 @@ def test_a_refused_connection_is_never_established(node: Node, tcp_peers: Peers)
 def test_a_connection_that_is_reset_while_half_open_is_never_established(
     node: Node, tcp_peers: Peers, by: str
 ) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     tcp_peers.begin(node, client, vip, backend)
     if by == "client":
         assert same(node.forward(tcp(client, vip, "R")), tcp(client, backend, "R"))
@@ -263,8 +257,7 @@ def test_an_answer_to_a_connection_whose_first_entry_was_evicted_is_dropped_and_
     node: Node, tcp_peers: Peers
 ) -> None:
     """Otherwise the client would be connected in its own view; now it sends its SYN again."""
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     node.half_open(MANY)
     node.forward(tcp(client, vip))
     node.pinned.map("new_connections").delete(node.flow("ingress", tcp(client, vip)))
@@ -322,8 +315,7 @@ def test_an_entry_without_its_partner_does_not_end_another_connection(
 def test_few_half_open_connections_are_kept_in_a_map_that_evicts_nothing(
     node: Node, peers: Peers, half_open: str, masquerade: bool, entries: int
 ) -> None:
-    client, vip, backend = peers.external, peers.vip, peers.backend
-    peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = peers.served(node, outside=True, masquerade=masquerade)
     seen = peers.begin(node, client, vip, backend)
     assert node.count("connections" if half_open == "few" else "new_connections") == entries
     comes, goes = peers.proof(client, vip, backend, seen)
@@ -336,8 +328,7 @@ def test_few_half_open_connections_are_kept_in_a_map_that_evicts_nothing(
 def test_half_open_pairs_are_counted_until_they_are_established_or_removed(
     node: Node, tcp_peers: Peers, masquerade: bool, entries: int, ending: str
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
     node.half_open(0)
     seen = tcp_peers.begin(node, client, vip, backend)
     assert node.held() == entries // 2

@@ -22,9 +22,7 @@ def replace_backend(node: Node, peers: Peers, masquerade: bool) -> None:
 def test_a_syn_on_a_closed_connection_chooses_a_backend_again(
     node: Node, tcp_peers: Peers, masquerade: bool, ending: str
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = tcp_peers.connected(node, outside=True, masquerade=masquerade)
     replace_backend(node, tcp_peers, masquerade)
     assert same(node.forward(tcp(client, vip, "PA")), tcp(seen, backend, "PA"))
     end(node, tcp_peers, ending, client, seen)
@@ -38,8 +36,7 @@ def test_a_syn_on_a_closed_connection_chooses_a_backend_again(
 def test_a_new_choice_of_the_same_backend_works_as_a_new_connection(
     node: Node, tcp_peers: Peers, masquerade: bool
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
     for _ in range(4):
         seen = tcp_peers.connect(node, client, vip, backend)
         tcp_peers.close(node, client, vip, backend, seen)
@@ -49,8 +46,7 @@ def test_a_new_choice_of_the_same_backend_works_as_a_new_connection(
 
 
 def test_a_syn_after_a_refusal_chooses_a_backend_again(node: Node, tcp_peers: Peers) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     node.forward(tcp(client, vip))
     node.forward(tcp(backend, client, "RA"))
     replace_backend(node, tcp_peers, masquerade=False)
@@ -61,8 +57,7 @@ def test_a_syn_after_a_refusal_chooses_a_backend_again(node: Node, tcp_peers: Pe
 def test_a_retransmitted_syn_keeps_its_backend(
     node: Node, tcp_peers: Peers, masquerade: bool
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
+    client, vip, _ = tcp_peers.served(node, outside=True, masquerade=masquerade)
     first = node.forward(tcp(client, vip))
     replace_backend(node, tcp_peers, masquerade)
     assert same(node.forward(tcp(client, vip)), first)
@@ -73,9 +68,7 @@ def test_a_retransmitted_syn_keeps_its_backend(
 def test_a_syn_on_a_connection_that_is_not_closed_keeps_its_backend(
     node: Node, tcp_peers: Peers, masquerade: bool, half_closed: bool
 ) -> None:
-    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend], masquerade=masquerade)
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = tcp_peers.connected(node, outside=True, masquerade=masquerade)
     if half_closed:
         node.forward(tcp(client, vip, "FA"))
     replace_backend(node, tcp_peers, masquerade)
@@ -86,8 +79,6 @@ def test_a_challenge_ack_to_the_syn_arrives_as_from_the_frontend(
     node: Node, tcp_peers: Peers
 ) -> None:
     """RFC 5961: the backend answers a SYN on an open connection with an ACK."""
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
-    tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, _ = tcp_peers.connected(node)
     node.forward(tcp(client, vip))
     assert same(node.forward(tcp(backend, client, "A")), tcp(vip, client, "A"))

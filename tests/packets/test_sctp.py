@@ -35,9 +35,7 @@ def test_payloads_of_any_size_keep_a_correct_checksum(
     node: Node, sctp_peers: Peers, masquerade: bool
 ) -> None:
     dice = random.Random(132)
-    client, vip, backend = sctp_peers.external, sctp_peers.vip, sctp_peers.backend
-    sctp_peers.service(node, [backend], masquerade=masquerade)
-    seen = sctp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = sctp_peers.connected(node, outside=True, masquerade=masquerade)
     for _ in range(CASES):
         payload = dice.randbytes(dice.randrange(1401))
         out = node.forward(sctp(client, vip, payload=payload))
@@ -69,9 +67,7 @@ CHUNKS = {
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_packets_with_any_chunks_pass_both_ways(node: Node, sctp_peers: Peers, name: str) -> None:
-    client, vip, backend = sctp_peers.external, sctp_peers.vip, sctp_peers.backend
-    sctp_peers.service(node, [backend], masquerade=True)
-    seen = sctp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = sctp_peers.connected(node, outside=True, masquerade=True)
     chunk = CHUNKS[name]
     assert same(node.forward(sctp(client, vip, chunk)), sctp(seen, backend, chunk))
     assert same(node.forward(sctp(backend, seen, chunk)), sctp(vip, client, chunk))
@@ -84,9 +80,7 @@ def with_checksum(packet: Packet, checksum: int) -> Packet:
 
 def test_a_checksum_that_is_not_computed_yet_stays_zero(node: Node, sctp_peers: Peers) -> None:
     """A sender whose interface computes the checksum leaves zero there."""
-    client, vip, backend = sctp_peers.external, sctp_peers.vip, sctp_peers.backend
-    sctp_peers.service(node, [backend], masquerade=True)
-    seen = sctp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = sctp_peers.connected(node, outside=True, masquerade=True)
     out = node.forward(with_checksum(sctp(client, vip), 0))
     assert same(out, with_checksum(sctp(seen, backend), 0))
     back = node.forward(with_checksum(sctp(backend, seen), 0))
@@ -99,8 +93,7 @@ def checksum(packet: Packet) -> int:
 
 def test_a_wrong_checksum_stays_wrong(node: Node, sctp_peers: Peers) -> None:
     """The receiver must notice; a newly computed checksum would hide the damage."""
-    client, vip, backend = sctp_peers.client, sctp_peers.vip, sctp_peers.backend
-    sctp_peers.service(node, [backend])
+    client, vip, backend = sctp_peers.served(node)
     arrived = sctp_peers.opening(client, vip)
     out = node.forward(with_checksum(arrived, checksum(arrived) ^ 0x00100401))
     assert checksum(out) ^ 0x00100401 == checksum(sctp_peers.opening(client, backend))
@@ -119,8 +112,7 @@ def test_without_a_change_of_ports_the_checksum_stays(node: Node, sctp_peers: Pe
 def test_padding_of_the_frame_is_no_part_of_the_packet(
     node: Node, sctp_peers: Peers, padding: int
 ) -> None:
-    client, vip, backend = sctp_peers.client, sctp_peers.vip, sctp_peers.backend
-    sctp_peers.service(node, [backend])
+    client, vip, backend = sctp_peers.served(node)
     trailer = b"\xa5" * padding
     verdict, frame = node.run_frame("ingress", bytes(LINK / sctp_init(client, vip)) + trailer)
     assert (verdict, frame) == (UNSPEC, bytes(LINK / sctp_init(client, backend)) + trailer)

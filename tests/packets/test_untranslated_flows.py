@@ -103,9 +103,7 @@ def test_what_others_than_pods_open_is_not_noted(node: Node, tcp_peers: Peers) -
 def test_what_comes_while_connections_are_copied_is_not_noted(node: Node, tcp_peers: Peers) -> None:
     """An older build may have translated it at the interface before, so it only looks direct."""
     forget(node)
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
-    tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, _ = tcp_peers.connected(node)
     connections = node.pinned.map("connections")
     copied = list(connections.items())
     connections.delete_many([key for key, _ in copied])

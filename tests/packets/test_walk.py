@@ -41,9 +41,7 @@ def test_destinations_change_at_ingress_and_sources_at_egress(node: Node, peers:
 def test_the_last_packets_of_a_closing_connection_are_translated(
     node: Node, tcp_peers: Peers
 ) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
-    seen = tcp_peers.connect(node, client, vip, backend)
+    client, vip, backend, seen = tcp_peers.connected(node)
     tcp_peers.close(node, client, vip, backend, seen)
     assert same(node.forward(tcp(client, vip, "A")), tcp(client, backend, "A"))
     assert same(node.forward(tcp(backend, client, "FA")), tcp(vip, client, "FA"))
@@ -51,8 +49,7 @@ def test_the_last_packets_of_a_closing_connection_are_translated(
 
 
 def test_a_refusal_is_translated_back(node: Node, tcp_peers: Peers) -> None:
-    client, vip, backend = tcp_peers.client, tcp_peers.vip, tcp_peers.backend
-    tcp_peers.service(node, [backend])
+    client, vip, backend = tcp_peers.served(node)
     node.forward(tcp(client, vip))
     assert same(node.forward(tcp(backend, client, "RA")), tcp(vip, client, "RA"))
 
