@@ -6,7 +6,7 @@
 
 #include "lib/map.h"
 
-#define SCHEDULE_CHUNK 128 /* places in one entry */
+enum { TABLE_CHUNK = 128 }; /* places in one entry */
 
 struct schedule_key {
 	__u32 service;
@@ -16,7 +16,7 @@ struct schedule_key {
 };
 
 struct schedule_chunk {
-	__u16 slots[SCHEDULE_CHUNK]; /* 0xffff: none, the client is refused */
+	__u16 slots[TABLE_CHUNK]; /* 0xffff: none, the client is refused */
 };
 
 MAP("hash", struct schedule_key, struct schedule_chunk, schedule_tables, MAX_SCHEDULE_CHUNKS,

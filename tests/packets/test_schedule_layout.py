@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath.maps.service_maps import ServiceMaps
+from bpfsvc.services.scheduling.constants import CONSTANTS, ENUMS
 from bpfsvc.services.scheduling.extra import extra_entries
-from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
 
 
-def test_schedules_have_the_same_numbers(node: Node) -> None:
-    known = {one.value: one.name.lower() for one in Schedule}
-    assert node.pinned.layout.constants_named("SCHEDULE_") == known
+def test_the_programs_have_the_same_constants(node: Node) -> None:
+    constants = node.pinned.layout.constants
+    assert {name: constants.get(name) for name in CONSTANTS} == CONSTANTS
+    for prefix, enum in ENUMS.items():
+        known = {item.value: item.name.lower() for item in enum}
+        assert node.pinned.layout.constants_named(prefix) == known
+
+
+def test_other_constants_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = node.pinned.layout
+    monkeypatch.setattr(
+        node.pinned, "layout", replace(layout, constants={**layout.constants, "SCHEDULE_LC": 6})
+    )
+    with pytest.raises(KernelError, match="SCHEDULE_LC of the kernel programs is 6; expected 7"):
+        ServiceMaps(node.pinned)
 
 
 def test_an_entry_of_a_table_has_as_many_places(node: Node) -> None:

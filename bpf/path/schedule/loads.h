@@ -144,10 +144,10 @@ static inline void compare_two(struct schedule_work *work)
 
 		work->drawn = drawn - ((drawn | -drawn) >> 31);
 		work->slot = work->drawn;
-		work->key.chunk = work->drawn / SCHEDULE_CHUNK;
+		work->key.chunk = work->drawn / TABLE_CHUNK;
 		chunk = schedule_tables.lookup(&work->key);
 		if (chunk)
-			work->slot = chunk->slots[work->drawn % SCHEDULE_CHUNK];
+			work->slot = chunk->slots[work->drawn % TABLE_CHUNK];
 		AS_IN_MEMORY();
 		work->key.chunk = work->slot / CANDIDATES;
 		found = candidates.lookup(&work->key);

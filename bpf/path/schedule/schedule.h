@@ -194,10 +194,10 @@ static inline void schedule_apply(struct backend_key *key, const struct policy *
 	work->number = number % schedule_places(policy);
 	work->slot = work->number;
 	work->key.first = policy->first;
-	work->key.chunk = work->number / SCHEDULE_CHUNK;
+	work->key.chunk = work->number / TABLE_CHUNK;
 	chunk = schedule_tables.lookup(&work->key);
 	if (chunk)
-		work->slot = chunk->slots[work->number % SCHEDULE_CHUNK];
+		work->slot = chunk->slots[work->number % TABLE_CHUNK];
 	AS_IN_MEMORY();
 	key->slot = (work->key.first + work->slot) | schedule_refuses(number, schedule);
 }

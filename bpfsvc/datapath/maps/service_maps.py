@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Generic
 
-from bpfsvc.base.errors import MapFull
+from bpfsvc.base.errors import KernelError, MapFull
 from bpfsvc.base.networks import Network
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.destinations import Destinations
+from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.syscall import NOEXIST, Map
 from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import FRONTENDS, MAPS
+from bpfsvc.services.scheduling.constants import CONSTANTS
 from bpfsvc.services.service_map import E, ServiceMap
 
 _ID = struct.Struct("=I")
@@ -33,7 +35,12 @@ class ServiceMaps:
     """The maps that hold Services."""
 
     def __init__(self, pinned: Pinned) -> None:
-        """Open the maps; raise :class:`KernelError` if their layout is not the one known here."""
+        """Open the maps.
+
+        Raises :class:`KernelError` if their layout, or a number that both sides use, is another one
+        than here.
+        """
+        _check_constants(pinned.layout)
         self._tables: dict[ServiceMap[Any], _Table[Any]] = {
             one: _table(one, pinned) for one in MAPS
         }
@@ -194,6 +201,16 @@ class _CountedTable(_Table[E]):
     def _uses(self, key: bytes) -> int:
         count: int = _ID.unpack(self.map.lookup(key) or bytes(4))[0]
         return count
+
+
+def _check_constants(layout: Layout) -> None:
+    """Raise :class:`KernelError` if a constant differs; an earlier build may lack some."""
+    for name, number in CONSTANTS.items():
+        if (of_programs := layout.constants.get(name, number)) != number:
+            raise KernelError(
+                f"the constant {name} of the kernel programs is {of_programs}; expected {number}",
+                "the installed C sources and this version of bpfsvc do not belong together",
+            )
 
 
 def _table(one: ServiceMap[E], pinned: Pinned) -> _Table[E]:

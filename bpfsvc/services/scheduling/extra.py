@@ -21,8 +21,10 @@ PLACE_BYTES = 2
 ScheduleTable = tuple[int, bytes]
 """The first slot of a policy, and all places of its table."""
 
-_CHUNK = 128 * PLACE_BYTES
-"""Bytes of places in one entry of the map (SCHEDULE_CHUNK of bpf/maps/schedule_tables.h)."""
+TABLE_CHUNK = 128
+"""Places in one entry of the map."""
+
+_CHUNK = TABLE_CHUNK * PLACE_BYTES
 
 _UNUSED = b"\xff"
 
@@ -32,14 +34,16 @@ CandidateRun = NewType("CandidateRun", bytes)
 _CANDIDATE = struct.Struct("=II")
 
 COMPARED = 64
-"""Candidates in one entry of the map (CANDIDATES of bpf/maps/candidates.h): so many are compared;
-of more, two at random are."""
+"""Candidates in one entry of the map: so many are compared; of more, two at random are."""
 
 PolicyWeights = tuple[int, tuple[int, ...]]
 """The first slot of a policy, and the weight of each of its slots."""
 
 SPILL_COMPARED = 64
-"""Endpoints whose loads are added up (bpf/maps/spills.h)."""
+"""Endpoints whose loads are added up."""
+
+MAX_TRIALS = 255
+"""Endpoints on trial at once; the number is a byte."""
 
 
 class Spill(NamedTuple):

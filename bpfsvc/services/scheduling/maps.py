@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bpfsvc.services.entries import Extra, Policies, Policy
@@ -158,9 +159,19 @@ def localities(one: Applied) -> Iterable[LocalityEntry]:
     return ()
 
 
+class Among(IntEnum):
+    """Which backends of a service port a policy chooses from: ``enum among`` of localities.h."""
+
+    ALL = 0
+    LOCAL = 1
+    NEAR = 2
+
+
 def among(policy: Policy) -> int:
-    """Return which endpoints a policy chooses from, as localities have it (``enum among``)."""
-    return int(policy.first > 0) << policy.spills
+    """Return which backends a policy chooses from, as localities have it."""
+    if not policy.first:
+        return Among.ALL.value
+    return (Among.NEAR if policy.spills else Among.LOCAL).value
 
 
 def _localities_of(one: Applied) -> Iterator[LocalityEntry]:

@@ -20,6 +20,7 @@ from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Place
 from bpfsvc.services.port_endpoints import PortEndpoints, Uses
 from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, Need, Scheduling
 from bpfsvc.services.scheduling.extra import (
+    MAX_TRIALS,
     PLACE_BYTES,
     PolicyWeights,
     ScheduleTable,
@@ -38,9 +39,6 @@ from bpfsvc.services.scheduling.schedulers import (
 from bpfsvc.services.scheduling.slow_start import gradual
 from bpfsvc.services.scheduling.spill import can_spill
 from bpfsvc.services.scheduling.weights import USUAL
-
-_MOST_TRIALS = 255
-"""Endpoints on trial at once; the number is a byte."""
 
 
 class Range(NamedTuple):
@@ -217,8 +215,8 @@ class _Placement:
         Endpoints on trial of both sets stand behind the near range, near ones first: a far endpoint
         is probed by a connection that overflows, and by no other.
         """
-        tried = list(dict.fromkeys((*near.tried, *every.tried)))[:_MOST_TRIALS]
-        far_trials = len(tried) - len(near.tried[:_MOST_TRIALS])
+        tried = list(dict.fromkeys((*near.tried, *every.tried)))[:MAX_TRIALS]
+        far_trials = len(tried) - len(near.tried[:MAX_TRIALS])
         of_every = self._add(every, [])
         of_near = self._add(near, tried)
         spill = Spill(
@@ -235,7 +233,7 @@ class _Placement:
 
     def _add(self, arranged: _Set, tried: list[Backend]) -> Range:
         """Give a set the next slots, and the endpoints on trial the slots behind them."""
-        first, tried = len(self._backends), tried[:_MOST_TRIALS]
+        first, tried = len(self._backends), tried[:MAX_TRIALS]
         if arranged.table:
             self._tables.append((first, arranged.table))
         if arranged.weights:

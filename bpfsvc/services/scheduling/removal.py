@@ -22,7 +22,7 @@ MOST_SECONDS = 86400
 
 
 class OnRemoval(IntEnum):
-    """The words of the annotation, in the order of ``enum removal`` in bpf/maps/frontends.h."""
+    """The words of the annotation: ``enum removal`` of bpf/maps/frontends.h."""
 
     KEEP = 0
     DRAIN = 1

@@ -26,7 +26,7 @@ from bpfsvc.services.scheduling.numbers import shortened
 
 
 class Schedule(IntEnum):
-    """The number that leads to a place of the table, in the order of bpf/maps/frontends.h."""
+    """The number that leads to a place of the table: ``enum schedule`` of bpf/maps/frontends.h."""
 
     RANDOM = 0
     ROUND = 1
