@@ -206,7 +206,7 @@ def _scale(usual: Scale, given: Mapping[str, Any]) -> Scale:
 
 
 def _kube_proxy(given: Path | None) -> Path | None:
-    """Return the kube-proxy to measure: the one that was given, or that of PATH."""
+    """Return the kube-proxy to measure: the given program, or the program in PATH."""
     binary = given or shutil.which("kube-proxy")
     return Path(binary).absolute() if binary else None
 

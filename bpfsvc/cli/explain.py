@@ -33,7 +33,7 @@ from bpfsvc.inspect.reader import open_pinned
 from bpfsvc.services.cache import Cache
 
 DEFAULT_CACHE = AGENTS_CACHE / "explain"
-"""Apart from the agent's own cache, of which the oldest files are removed."""
+"""Apart from the agent's own cache: the agent removes the oldest files of its cache."""
 
 _NODE_FLAGS = flags.pick(
     (*KUBE_PROXY, *BPFSVC),

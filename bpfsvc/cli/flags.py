@@ -1,11 +1,11 @@
-"""Flags that set fields of the configuration: their types, and what of them was given.
+"""Flags that set fields of the configuration: their types, and the given values.
 
 Values are read as Go programs read them, so that arguments written for kube-proxy work:
 ``-v=2`` and ``--masquerade-all=false``. A boolean flag takes its value after ``=`` only; without
 one it is true.
 
-A flag has no default of its own. Its value is laid over the documents by :mod:`bpfsvc.config`,
-whose defaults the help shows.
+A flag has no default of its own. Its value is laid over the documents by :mod:`bpfsvc.config`;
+the help shows the defaults of the documents.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def words(name: str = "TEXT,...") -> FlagType:
 class Option:
     """A flag and the fields it sets, such as ``conntrack.min``; none if it has no effect.
 
-    ``of_kubeproxy``: the fields are those of kube-proxy's document, otherwise of bpfsvc's.
+    ``of_kubeproxy``: the fields belong to kube-proxy's document, otherwise to bpfsvc's.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Option:
 
 
 class Table:
-    """Describes the flags of one document, whose defaults the help shows.
+    """Describes the flags of one document; the help shows the document's defaults.
 
     ``defaults``: the document without any field given, as a file would hold it.
     """
@@ -179,7 +179,7 @@ def add(options: Iterable[Option]) -> Callable[[F], F]:
 
 
 def pick(options: Iterable[Option], *flags: str) -> tuple[Option, ...]:
-    """Return those of some flags, in the order of ``flags``."""
+    """Return the options of some flags, in the order of ``flags``."""
     by_flag = {option.flag: option for option in options}
     return tuple(by_flag[flag] for flag in flags)
 
@@ -191,7 +191,7 @@ def command_line(
     file: Path | None = None,
     master: str = "",
 ) -> CommandLine:
-    """Return what was given. ``values`` are those of the options, by their parameters."""
+    """Return the given flags. ``values``: of the options, by their parameters."""
     known = [*options]
     flags = [
         (option, Flag(option.flag, path, value))

@@ -97,7 +97,7 @@ _MODE = (
         "--proxy-mode",
         "mode",
         text("|".join(get_args(ProxyMode))),
-        "kube-proxy's mode whose defaults and settings are used. Services work the same in all,"
+        "kube-proxy's mode: bpfsvc uses its defaults and settings. Services work the same in all,"
         " but for --ipvs-scheduler.",
     ),
     _option(

@@ -21,7 +21,7 @@ from bpfsvc.base.errors import BpfsvcError
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used.
+    """A group of commands; a command is imported when it is used.
 
     ``lazy``: name -> (module, description). The command is the module's attribute of that name.
     """

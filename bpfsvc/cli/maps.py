@@ -57,12 +57,12 @@ def dump(
     wanted = OneService(service) if service else None
     read = wanted.dump if wanted else read_records
 
-    def take() -> Iterator[Records]:
+    def read_all() -> Iterator[Records]:
         with open_pinned(PinRoot(pin_root)) as pinned:
             yield from read(PinnedReader(pinned), names)
 
     if watch:
-        print_changes(take, output)
+        print_changes(read_all, output)
         return
     with open_pinned(PinRoot(pin_root)) as pinned:
         choose(pinned.layout, names)

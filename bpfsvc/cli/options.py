@@ -86,14 +86,14 @@ def output(*formats: str) -> Callable[[F], F]:
     """
     people = [name for name in formats if name in (formats[0], "wide")]
     programs = [name for name in formats if name not in people]
-    whose = f"{' or '.join(people)} for people, {' or '.join(programs)} for programs"
+    readers = f"{' or '.join(people)} for people, {' or '.join(programs)} for programs"
     return click.option(
         "-o",
         "--output",
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help=f"Output format: {whose}.",
+        help=f"Output format: {readers}.",
     )
 
 

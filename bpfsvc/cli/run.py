@@ -90,7 +90,7 @@ def run(
     **values: Any,
 ) -> None:
     """Run the agent of this node until SIGTERM. What it loaded into the kernel stays and works."""
-    shadow_settings = shadow.take(values, changes=bool(init_only or cleanup))
+    shadow_settings = shadow.take_settings(values, changes=bool(init_only or cleanup))
     given = command_line(values, file=file, master=master)
     documents = load(given)
     logging_ = documents.kubeproxy.logging

@@ -76,7 +76,7 @@ def services(
         raise UsageError("--rate and --watch exclude each other", "use: bpfsvc top")
     arguments = [Wanted(argument) for argument in wanted]
 
-    def take() -> View:
+    def read_view() -> View:
         with open_pinned(PinRoot(pin_root)) as pinned:
             return look(
                 PinnedReader(pinned),
@@ -87,12 +87,12 @@ def services(
             )
 
     if watch:
-        print_changes(lambda: view_records(take()), output)
+        print_changes(lambda: view_records(read_view()), output)
         return
-    view = take()
+    view = read_view()
     if rate:
         time.sleep(interval)
-        view = with_rates(view, take())
+        view = with_rates(view, read_view())
     if not view.ports and output in _FOR_PEOPLE:
         click.echo(f"no Services{f' in namespace {namespace}' if namespace else ''}")
         return

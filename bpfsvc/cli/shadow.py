@@ -57,7 +57,7 @@ def add_options(command: F) -> F:
     return command
 
 
-def take(values: MutableMapping[str, Any], *, changes: bool) -> ShadowSettings | None:
+def take_settings(values: MutableMapping[str, Any], *, changes: bool) -> ShadowSettings | None:
     """Remove the options of shadow mode from ``values``; return None without ``--shadow``.
 
     ``changes``: another option was given that changes the node.

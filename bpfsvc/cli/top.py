@@ -69,11 +69,11 @@ def top(
     """
     left = 1 if once else count
 
-    def take() -> View:
+    def read_view() -> View:
         with open_pinned(PinRoot(pin_root)) as pinned:
             return look(PinnedReader(pinned), (), namespace, traffic=True)
 
-    views = _views(take, interval, left)
+    views = _views(read_view, interval, left)
     with suppress(KeyboardInterrupt):
         if left or batch or not sys.stdout.isatty():
             _print_blocks(views, order)
@@ -81,13 +81,13 @@ def top(
             _draw(views, order)
 
 
-def _views(take: Callable[[], View], interval: float, left: int | None) -> Iterator[View]:
+def _views(read_view: Callable[[], View], interval: float, left: int | None) -> Iterator[View]:
     """Yield views with rates; each view is compared with the view before."""
-    before = take()
+    before = read_view()
     done = 0
     while left is None or done < left:
         time.sleep(interval)
-        now = take()
+        now = read_view()
         yield with_rates(before, now)
         before = now
         done += 1
@@ -109,7 +109,7 @@ def _draw(views: Iterator[View], order: str) -> None:
             columns, rows = shutil.get_terminal_size()
             lines = list(islice(top_lines(view, order, datetime.now()), rows))
             lines += [""] * (rows - len(lines))
-            # Cleared first: after a line as wide as the terminal that would take its last letter.
+            # Cleared first: after a line as wide as the screen, that would take its last letter.
             text = "\r\n".join(_CLEAR_LINE + line[:columns] for line in lines)
             sys.stdout.write(_HOME + text)
             sys.stdout.flush()

@@ -15,10 +15,10 @@ _SECONDS = 1.0
 """Between two comparisons."""
 
 
-def print_changes(take: Callable[[], Iterable[Records]], output: str) -> None:
+def print_changes(read: Callable[[], Iterable[Records]], output: str) -> None:
     """Print changes until Ctrl-C.
 
-    ``take`` reads all records anew; it opens the pins each time, as a newer build has its own.
+    ``read`` reads all records anew; it opens the pins each time, as a newer build has its own.
     """
     if output not in CHANGE_WRITERS:
         raise UsageError(
@@ -27,6 +27,6 @@ def print_changes(take: Callable[[], Iterable[Records]], output: str) -> None:
     changes = Changes()
     with suppress(KeyboardInterrupt):
         while True:
-            sys.stdout.writelines(CHANGE_WRITERS[output](changes.update(take())))
+            sys.stdout.writelines(CHANGE_WRITERS[output](changes.update(read())))
             sys.stdout.flush()
             time.sleep(_SECONDS)

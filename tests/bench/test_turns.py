@@ -162,7 +162,7 @@ def assert_within(
     for _ in range(times):
         taken.wait()
         time.now += 0.06
-        taken.take(number)
+        taken.note_taken(number)
         history.append((time.now, number))
         assert sum(each for at, each in history if at > time.now - seconds) <= most
         time.now += idle
@@ -180,7 +180,7 @@ def test_source_ports_are_reused_after_their_flows_have_expired() -> None:
     for _ in range(100):
         taken.wait()
         slow.now += 0.4
-        taken.take(2400)
+        taken.note_taken(2400)
     assert slow.slept == []
 
 

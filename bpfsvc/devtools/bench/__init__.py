@@ -3,16 +3,16 @@
 ``bpfsvc bench`` as root. May import lab; starts agents as processes. From the top down::
 
     run          a run: the suites of a plan, carried out (progress, interruption, shortfall)
-    report       what was measured, on the terminal, as CSV, HTML and Markdown
-    suites       what is measured
-    aims         what should be reached
-    testbeds     where it is measured: labs set up for a mode or for a change
-    steps        what suites are made of and runs take
-    kube_proxy, baselines, cluster, supplies   what a testbed holds
-    load, datagrams, clocks     what is sent, and what that costs
-    results, figures, modes                    what all of them speak of
+    report       the results on the terminal, as CSV, HTML and Markdown
+    suites       the measurements
+    aims         the goals, reached or missed
+    testbeds     labs set up for a mode or for a change
+    steps        the parts of a run
+    kube_proxy, baselines, cluster, supplies   the parts of a testbed
+    load, datagrams, clocks     clients and servers, and CPU times
+    results, figures, modes                    the values that all parts share
 
-Everything compared is compared within one run, turn by turn, so that what else the machine does
-affects all alike. May import the product but for the agent, and the lab; lint holds the order of
+Modes are compared within one run, turn by turn, so that other work of the machine affects all modes
+alike. May import the product but for the agent, and the lab; lint holds the order of
 the parts (``setup.cfg``). Nothing is imported here, so that its processes start in 20 ms.
 """

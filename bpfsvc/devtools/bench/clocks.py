@@ -1,8 +1,8 @@
 """CPU time of other processes, to the nanosecond.
 
 A process's clock includes what the kernel did for it, and packets on their path through both
-network stacks: a softirq is charged to the process it interrupts. What is too much for that is left
-to ``ksoftirqd`` of the core, whose clock is read too. Where a kernel keeps the time of interrupts
+network stacks: a softirq is charged to the process it interrupts. The kernel leaves the rest to
+``ksoftirqd`` of the core; its clock is read too. Where a kernel keeps the time of interrupts
 apart (``CONFIG_IRQ_TIME_ACCOUNTING``), softirqs are in neither; see ``holds_softirqs``.
 """
 

@@ -36,7 +36,7 @@ _NAMESPACE = "bench"
 
 
 class Filler(NamedTuple):
-    """A Service that only fills the cluster, TCP: its address, and those of its endpoints."""
+    """A Service of TCP that only fills the cluster: its address and its endpoints' addresses."""
 
     name: str
     address: str
@@ -97,7 +97,7 @@ class BenchCluster:
 
     @cached_property
     def ports(self) -> Sequence[BaselineService]:
-        """Return all ports for a baseline, those of the measured Service in the middle.
+        """Return all ports for a baseline, the ports of the measured Service in the middle.
 
         Where a mode tries its rules one after the other, that is what a Service costs on average.
         """

@@ -23,7 +23,7 @@ _WAIT_MS = 2  # for one answer: many times what it takes
 _ports = itertools.cycle(range(2_000, 65_000))
 """In turn: one chosen at random may still belong to a flow that the kernel remembers."""
 
-_PATIENCE = 55.0  # seconds, less than the parent waits for this process
+_PATIENCE = 170.0  # seconds, less than the parent waits for this process
 
 
 class FirstAnswer(NamedTuple):

@@ -1,7 +1,7 @@
 """Processes started in a testbed that answer line by line.
 
-Python ones are started bare, like those of the lab, with the standard library alone: that takes
-20 ms. Each runs on the core given to it.
+Processes in Python are started bare, with the standard library alone, as in the lab: that takes
+20 ms. A process runs on the core given to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProcessFailed(BpfsvcError):
 class LineProcess:
     """A process that answers each line with one line of JSON, within ``patience`` seconds.
 
-    ``options`` are those of ``subprocess.Popen``.
+    ``options``: for ``subprocess.Popen``.
     """
 
     patience = 60.0

@@ -58,7 +58,7 @@ AGENTS: Mapping[str, tuple[str, ...]] = {
 """The flags of agents in each mode of bpfsvc."""
 
 UNSERVED = frozenset({NO_SERVICE, NO_SERVICE_STACK})
-"""Modes with agents whose clients ask no Service."""
+"""Modes with agents; their clients ask no Service."""
 OURS = frozenset(AGENTS) - UNSERVED
 BASELINES = frozenset({*RECORDED, *KUBE_PROXIES})
 

@@ -13,7 +13,7 @@ from bpfsvc.devtools.bench.figures import Scale, services_text
 from bpfsvc.devtools.bench.results import Results
 
 Report = Callable[[str], None]
-"""Shows the user what is being done."""
+"""Shows the user the present state of a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def dumps(testbed: DemoTestbed) -> Iterator[Dump]:
 
 
 def _cut(text: str, only_established: bool) -> str:
-    """Leave out connections that are over, and what is too long."""
+    """Leave out connections that are over, and rows beyond the first ``_ROWS``."""
     title, heads, *rows = text.splitlines()
     shown = [row for row in rows if not only_established or "ESTABLISHED" in row][:_ROWS]
     left = len(rows) - len(shown)

@@ -1,7 +1,7 @@
 """The objects of the demonstration, and names for their addresses and ports.
 
-The Services are in ``manifests``: ``classics.yaml`` holds those of the Kubernetes literature, as
-written there; ``web.yaml`` adds what they lack: two address families, UDP and a load balancer's
+The Services are in ``manifests``: ``classics.yaml`` holds Services of the Kubernetes
+literature, as written there; ``web.yaml`` adds: two address families, UDP and a load balancer's
 addresses. EndpointSlices are made as a controller does it, for pods that come and go. A pod is a
 backend of several Services, with a port for each.
 """

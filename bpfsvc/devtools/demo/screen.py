@@ -47,7 +47,7 @@ class Screen:
 
     @contextmanager
     def step(self, doing: str) -> Iterator[None]:
-        """Show what is being done within; one step of the progress."""
+        """Show a step while it runs; one step of the progress."""
         self._progress.update(self._task, description=doing)
         yield
         self._progress.advance(self._task)

@@ -52,7 +52,7 @@ class DemoCheck:
 
 
 Source = Callable[[Reply, str], str]
-"""Returns what is wrong with the source address that the backend saw; empty if nothing is."""
+"""Returns a fault of the source address that the backend saw; empty if it is right."""
 
 
 def check(

@@ -2,7 +2,7 @@
 
 It uses a packet socket only: the kernel keeps the frames until they are read, so there is no
 thread and no process to wait for. tc programs act at ingress after this tap and at
-egress before it: a capture shows what is on the wire.
+egress before it: a capture shows the packets of the wire.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class LabCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a ``bpfsvc`` command with the node's ``--pin-root`` to its end, with any exit status.
 
-        ``before``: a command that runs it; ``options`` are those of ``subprocess.Popen``.
+        ``before``: a command that runs it; ``options``: for ``subprocess.Popen``.
         """
         process = node.popen(
             [*before, *COMMAND, *words, "--pin-root", str(pin_root or node.pin_root)],

@@ -56,8 +56,8 @@ class End:
         """Turn on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
 
         Between namespaces packets go without a checksum, which XDP sends on as it finds them, and a
-        cable takes frames from XDP only where the other end uses GRO. So a cable whose one end is
-        served by XDP needs ``tx`` off and ``gro`` on at the other.
+        cable takes frames from XDP only where the other end uses GRO. So a cable with
+        XDP at one end needs ``tx`` off and ``gro`` on at the other end.
         """
         value = ctypes.create_string_buffer(struct.pack("=II", _OFFLOADS[feature], on), 8)
         request = struct.pack("=16sQ16x", self.name.encode(), ctypes.addressof(value))

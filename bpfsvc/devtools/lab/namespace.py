@@ -90,7 +90,7 @@ class Namespace(NetworkNamespace):
     def popen(self, command: Command, **options: Any) -> Process:
         """Start a process in the namespace (and cgroup); ended with the namespace.
 
-        ``options`` are those of ``subprocess.Popen``, ``preexec_fn`` excepted.
+        ``options``: for ``subprocess.Popen``, without ``preexec_fn``.
         """
         with self.entered():
             process = subprocess.Popen(command, preexec_fn=self._preparation(), **options)

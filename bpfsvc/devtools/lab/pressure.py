@@ -1,7 +1,7 @@
 """The processes that produce the load of a ``load.Spec``.
 
-Each of ``workers`` is a process with blocking sockets whose time limits the kernel enforces
-(SO_RCVTIMEO, SO_SNDTIMEO), so Python needs no poll per call; counters are in shared memory. Every
+Each of ``workers`` is a process with blocking sockets. The kernel enforces their time limits
+(SO_RCVTIMEO, SO_SNDTIMEO), so Python needs no poll per call. Counters are in shared memory. Every
 0.1 s, and at the end, one line of JSON goes to standard output. SIGTERM ends the load early and
 cleanly.
 
@@ -90,7 +90,7 @@ class Worker:
         counts, index = self.board.counts, self.index
         deadline = self.start + self.spec.seconds
         limit = self.spec.count or 1 << 62
-        # A worker whose parent was killed must not run for ever.
+        # A worker must not run for ever after its parent was killed.
         while (
             not counts[0]
             and time.monotonic() < deadline

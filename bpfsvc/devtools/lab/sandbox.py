@@ -48,8 +48,8 @@ _PATIENCE = 5.0  # seconds for killed processes to leave the cgroup
 def inside() -> bool:
     """True if the calling thread is in the network namespace of a sandbox.
 
-    The sandbox's mounts hold a file that names its network namespace. (Comparing with that of
-    process 1 would be simpler, but not every root may look at process 1.)
+    The sandbox's mounts hold a file that names its network namespace. (A comparison with
+    the namespace of process 1 would be simpler, but not every root may look at process 1.)
     """
     try:
         marked = int(_MARKER.read_text())
@@ -120,7 +120,7 @@ def _private_mounts() -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove empty cgroups of sandboxes whose supervisor was killed."""
+    """Remove empty cgroups that sandboxes with a killed supervisor have left."""
     for stale in parent.glob("bpfsvc-lab-*"):
         if Path("/proc", stale.name.rpartition("-")[2]).exists():
             continue

@@ -62,7 +62,7 @@ class Lab(Environment):
     in netfilter what pods send out of the pod range; ``holds_pods`` puts pods' processes below the
     cgroup of their node (by default they are outside it, and its socket hooks do not see them);
     ``pod_mtu`` overrides what fits the overlay; ``far_mtu`` adds ``lab.far``, a client behind a
-    router whose link to it carries no more than that. ``rp_filter`` on the nodes is strict (1), but
+    router; the link between them has that MTU. ``rp_filter`` on the nodes is strict (1), but
     loose (2) for an overlay without masquerade: pods reach another node's own address past the
     tunnel, and its replies come through it.
     """

@@ -1,7 +1,7 @@
 """The process that makes sockets in a node's namespace *and* cgroup.
 
 A socket always belongs to the network namespace and the cgroup of the task that created it, even if
-another process uses it; the kernel's socket hooks use the socket's cgroup, not that of the caller.
+another process uses it; the kernel's socket hooks use the socket's cgroup, not the caller's cgroup.
 So one small process per node suffices: it creates sockets and passes their descriptors, and tests
 use them as if they ran on the node.
 

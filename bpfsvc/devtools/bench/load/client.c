@@ -31,7 +31,7 @@ static struct client clients[CLIENTS];
 /* The connections that the last order has left; count 0: none. */
 static struct {
 	const struct kind *kind;
-	struct place to;
+	struct socket_address to;
 	unsigned int count;
 } kept;
 
@@ -64,10 +64,11 @@ static void refuse(struct run *run, struct client *client, int error)
 {
 	run->errors++;
 	client->refused = true;
-	if (run->kind->each)
+	if (run->kind->fresh_socket)
 		drop(client);
 	/* A connection that was to be kept, or nothing has worked yet, or there are no ports. */
-	if (!run->operations || (!run->kind->each && !run->kind->unsure) || error == EADDRNOTAVAIL)
+	if (!run->operations || (!run->kind->fresh_socket && !run->kind->unsure) ||
+	    error == EADDRNOTAVAIL)
 		run->failure = error;
 }
 
@@ -109,7 +110,7 @@ static void look(struct run *run, struct client *client)
 	begin(run, client, run->last);
 }
 
-/* Clients whose answer is overdue begin again. Return true if any client has not finished. */
+/* Clients with an overdue answer begin again. Return true if any client has not finished. */
 static bool tick(struct run *run, unsigned int count, uint64_t now)
 {
 	bool busy = false;
@@ -120,7 +121,7 @@ static bool tick(struct run *run, unsigned int count, uint64_t now)
 
 		if (!client->finished && ends && now >= client->began + LOST) {
 			run->errors += !client->refused;
-			if (run->kind->each)
+			if (run->kind->fresh_socket)
 				drop(client);
 			begin(run, client, now);
 		}
@@ -216,18 +217,18 @@ static void report(const struct run *run)
 	puts("}");
 }
 
-static bool read_address(struct place *place, const char *text, unsigned int port)
+static bool read_address(struct socket_address *address, const char *text, unsigned int port)
 {
-	if (inet_pton(AF_INET, text, &place->v4.sin_addr) == 1) {
-		place->v4.sin_family = AF_INET;
-		place->v4.sin_port = htons(port);
-		place->size = sizeof(place->v4);
+	if (inet_pton(AF_INET, text, &address->v4.sin_addr) == 1) {
+		address->v4.sin_family = AF_INET;
+		address->v4.sin_port = htons(port);
+		address->size = sizeof(address->v4);
 		return true;
 	}
-	place->v6.sin6_family = AF_INET6;
-	place->v6.sin6_port = htons(port);
-	place->size = sizeof(place->v6);
-	return inet_pton(AF_INET6, text, &place->v6.sin6_addr) == 1;
+	address->v6.sin6_family = AF_INET6;
+	address->v6.sin6_port = htons(port);
+	address->size = sizeof(address->v6);
+	return inet_pton(AF_INET6, text, &address->v6.sin6_addr) == 1;
 }
 
 static bool read_order(struct run *run, const char *line, unsigned int *count, unsigned int *ms)

@@ -16,8 +16,8 @@
 struct client {
 	int socket;    /* -1: none at present */
 	bool finished; /* begins no more operations */
-	bool refused;  /* its operation failed, and the next has not begun */
-	bool sent;     /* what is to be sent, is */
+	bool refused;  /* the operation failed, and the next has not begun */
+	bool sent;     /* all bytes of the operation are sent */
 	unsigned int received;
 	uint64_t began;	 /* its operation, in ns */
 	uint64_t number; /* of its datagram */
@@ -25,10 +25,10 @@ struct client {
 
 struct run {
 	const struct kind *kind;
-	struct place to;
+	struct socket_address to;
 	int watcher;
-	int failure;	   /* errno of what makes the run worthless */
-	uint64_t start;	   /* in ns, as all that follow */
+	int failure;	   /* errno that makes the run worthless */
+	uint64_t start;	   /* in ns, like all times below */
 	uint64_t deadline; /* for beginning an operation */
 	uint64_t last;	   /* when the last one ended */
 	uint64_t cpu;	   /* of this process */
@@ -44,9 +44,9 @@ struct kind {
 	const char *name;
 	int (*prepare)(struct run *, struct client *); /* before the clock starts; or NULL */
 	int (*begin)(struct run *, struct client *);   /* an operation; or NULL: nothing to do */
-	int (*ready)(struct run *, struct client *);   /* when the socket is, for something */
-	bool each;				       /* operation has a socket of its own */
-	bool unsure;				       /* whether what is sent arrives */
+	int (*ready)(struct run *, struct client *);   /* when the socket is ready */
+	bool fresh_socket;			       /* a new socket for each operation */
+	bool unsure;				       /* datagrams may get lost */
 	bool stays; /* its connections serve the next order, too, if that is the same */
 };
 

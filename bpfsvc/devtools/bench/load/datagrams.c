@@ -19,7 +19,7 @@ static struct numbered next_message(struct run *run, struct client *client)
 	return (struct numbered){.number = client->number};
 }
 
-/* datagrams: on one unconnected socket, the first of which is not counted */
+/* datagrams: on one unconnected socket; the first datagram is not counted */
 
 static int datagrams_begin(struct run *run, struct client *client)
 {
@@ -31,7 +31,7 @@ static int datagrams_begin(struct run *run, struct client *client)
 }
 
 /* An unconnected socket receives from any address, so the source has to be checked. */
-static bool is_asked(const struct run *run, const struct place *from)
+static bool is_asked(const struct run *run, const struct socket_address *from)
 {
 	/* The port is at the same place in both families. */
 	if (from->v4.sin_port != run->to.v4.sin_port)
@@ -43,7 +43,7 @@ static bool is_asked(const struct run *run, const struct place *from)
 
 static int datagrams_ready(struct run *run, struct client *client)
 {
-	struct place from = {.size = sizeof(from.v6)};
+	struct socket_address from = {.size = sizeof(from.v6)};
 	struct numbered message;
 	ssize_t length =
 		recvfrom(client->socket, &message, sizeof(message), 0, &from.any, &from.size);
@@ -107,5 +107,5 @@ const struct kind datagrams_kind = {.name = "datagrams",
 const struct kind questions_kind = {.name = "questions",
 				    .begin = questions_begin,
 				    .ready = questions_ready,
-				    .each = true,
+				    .fresh_socket = true,
 				    .unsure = true};

@@ -34,12 +34,13 @@ void watch(int watcher, int descriptor, uint32_t events, void *about)
 
 int take_port(int descriptor, int family, unsigned int port)
 {
-	struct place here = {.v4 = {.sin_family = family, .sin_port = htons(port)}};
+	struct socket_address here = {.v4 = {.sin_family = family, .sin_port = htons(port)}};
 	int yes = 1;
 
 	here.size = sizeof(here.v4);
 	if (family == AF_INET6) {
-		here = (struct place){.v6 = {.sin6_family = family, .sin6_port = htons(port)}};
+		here = (struct socket_address){
+			.v6 = {.sin6_family = family, .sin6_port = htons(port)}};
 		here.size = sizeof(here.v6);
 	}
 	/* Otherwise a port with a connection in TIME_WAIT could not be bound. */

@@ -21,7 +21,7 @@
 #define SINK 's' /* read everything, and close when the client has */
 
 /* An address and port of either family. */
-struct place {
+struct socket_address {
 	union {
 		struct sockaddr any;
 		struct sockaddr_in v4;
@@ -33,7 +33,7 @@ struct place {
 void serve(unsigned int port);
 void take_orders(void);
 
-/* Print what is wrong as JSON on standard output, and exit. */
+/* Print the error as JSON on standard output, and exit. */
 void fail(const char *what, int error) __attribute__((noreturn));
 
 /* Add a descriptor to the epoll instance `watcher`, which returns `about` on `events`. */

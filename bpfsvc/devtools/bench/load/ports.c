@@ -30,7 +30,7 @@ struct ports {
 	unsigned int next;
 };
 
-/* Ports of TCP are those of the namespace: a socket can come from no other without binding. */
+/* TCP uses the ports of the namespace: without binding, a socket can come from no other port. */
 static struct ports choose_ports(int kind)
 {
 	struct ports ports = {.first = FIRST_PORT, .after = AFTER_PORTS};

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable
 
 PORTS = 60_000
-"""Of UDP; somewhat less than those of ``ports.c``."""
+"""Source ports of UDP; somewhat fewer than ``ports.c`` has."""
 FORGOTTEN = 8.0
 """Seconds after which a UDP flow that may live for one second is forgotten everywhere.
 
-Netfilter checks its clock whenever it looks for a flow; an agent of bpfsvc removes what is too old
-every five seconds, and takes a while for that.
+Netfilter checks its clock whenever it looks for a flow; an agent of bpfsvc removes old flows every
+five seconds, and takes a while for that.
 """
 REUSED = 2.2
 """Seconds after which a TCP port in TIME_WAIT is certainly used again (``tcp_tw_reuse``).
@@ -33,10 +33,10 @@ def tcp_ports(local_range: str) -> int:
 
 
 class SourcePorts:
-    """The ports that a client has taken.
+    """The source ports that a client has taken.
 
-    ``number`` of them are used in turn, each again after ``seconds`` at the earliest. ``clock`` and
-    ``sleep`` are those of ``time``.
+    ``number`` ports are used in turn, a port again after ``seconds`` at the earliest. ``clock`` and
+    ``sleep`` have the meaning of ``time.monotonic`` and ``time.sleep``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SourcePorts:
         self._taken: deque[tuple[float, int]] = deque()
         self._most = 0
 
-    def take(self, number: int) -> None:
+    def note_taken(self, number: int) -> None:
         """Note that so many have been taken until now."""
         self._taken.append((self._clock(), number))
         self._most = max(self._most, number)

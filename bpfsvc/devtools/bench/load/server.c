@@ -14,7 +14,7 @@
 #define BACKLOG 4096
 #define BATCH 64 /* datagrams read before other sources are served */
 
-/* A descriptor that may be ready, and what is done then. */
+/* A descriptor, and the function to call when it is ready. */
 struct source {
 	void (*ready)(struct source *);
 	int descriptor;

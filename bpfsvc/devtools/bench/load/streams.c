@@ -63,7 +63,7 @@ static int connect_ready(struct run *run, struct client *client)
 	return result;
 }
 
-/* request: messages on one connection, the first of which is not counted */
+/* request: messages on one connection; the first message is not counted */
 
 static int establish(struct run *run, struct client *client)
 {
@@ -149,7 +149,7 @@ static int bulk_ready(struct run *run, struct client *client)
 }
 
 const struct kind connect_kind = {
-	.name = "connect", .begin = connect_begin, .ready = connect_ready, .each = true};
+	.name = "connect", .begin = connect_begin, .ready = connect_ready, .fresh_socket = true};
 
 const struct kind request_kind = {.name = "request",
 				  .prepare = request_prepare,

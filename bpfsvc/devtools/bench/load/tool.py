@@ -2,8 +2,8 @@
 
 A C program, compiled where it runs: ready-made tools measure neither short connections that the
 client closes, with a latency and CPU time for each, nor datagrams from unconnected sockets, in
-slices of a fraction of a second; and with sixteen clients at a time Python would be most of what is
-measured. Kinds of operation, each by ``clients`` at a time from one thread:
+slices of a fraction of a second. With sixteen clients at a time, a client in Python would take most
+of the time. Kinds of operation, by ``clients`` clients at a time from one thread:
 
 ========= ======================================================================================
 connect   connect, 64 bytes there and back, close by the client, from source ports in turn
@@ -14,13 +14,13 @@ questions the same from a new connected socket each time, as DNS clients do, fro
 ========= ======================================================================================
 
 A datagram without an answer within 20 ms is an error and sent again. Connections that are kept are
-made, and used once, before the clock starts; those of requests also serve the next order if that is
-for the same, as it takes some time until ``--fast-path established`` knows a connection. In bulk,
-one that has not ended 2 s after the time is over makes the whole run a failure. Source ports come
-in turn, those of TCP from the namespace's ``ip_local_port_range``, and none too soon, for which a
-run may wait before it begins: questions are first packets where UDP flows are forgotten within
-``ports.FORGOTTEN`` seconds, and ports of TCP are in TIME_WAIT for less than ``ports.REUSED`` where
-``net.ipv4.tcp_tw_reuse`` is 1 (as in the lab's namespaces).
+made, and used once, before the clock starts. Connections of requests also serve the next order of
+the same kind to the same server, because ``--fast-path established`` knows a connection only after
+some time. In bulk, a connection that has not ended 2 s after the time is over makes the whole run a
+failure. Source ports come in turn, ports of TCP from the namespace's ``ip_local_port_range``. No
+port comes again too soon; a run may wait for that before it begins. Questions are first packets
+where UDP flows are forgotten within ``ports.FORGOTTEN`` seconds. Ports of TCP are in TIME_WAIT for
+less than ``ports.REUSED`` where ``net.ipv4.tcp_tw_reuse`` is 1 (as in the lab's namespaces).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bpfsvc.devtools.lab.namespace import Namespace
 BULK = "bulk"
 CONNECT, QUESTIONS = "connect", "questions"
 FLOWS = (CONNECT, QUESTIONS)
-"""Kinds of which each operation is a flow of its own."""
+"""Kinds in which every operation is a flow of its own."""
 KINDS = (CONNECT, "request", BULK, "datagrams", QUESTIONS)
 BLOCK = 64 * 1024
 """Bytes of an operation in bulk."""
@@ -181,7 +181,7 @@ class Client(_Process):
         answer["histogram"] = tuple((edge, count) for edge, count in answer["histogram"])
         outcome = Outcome(**answer)
         if kind in self._ports:
-            self._ports[kind].take(outcome.operations + outcome.errors)
+            self._ports[kind].note_taken(outcome.operations + outcome.errors)
         if kind == BULK and outcome.errors:
             raise LoadFailed(
                 f"{self._name}: {outcome.errors} of {clients} connections had not come to their "

@@ -138,7 +138,7 @@ def _bars(
             panel.annotate(
                 text(cell), (end, row), xytext=(4, 0), textcoords="offset points", va="center"
             )
-        # Room for what is written behind the bars.
+        # Room for the text behind the bars.
         panel.set_xlim(0, 1.6 * max(value(cell).three_quarters for cell in shown))
         panel.set_yticks([-row for row in range(len(names))], names)
         panel.set_title(services_text(size))

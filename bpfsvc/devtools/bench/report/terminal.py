@@ -25,7 +25,7 @@ from bpfsvc.devtools.bench.report.text import AIM_HEADS, JUDGED, aim_row, remark
 from bpfsvc.devtools.bench.results import Results
 
 _WIDTH = 100
-_NAME = 16  # columns of a mode's name and what is around it
+_NAME = 16  # columns of a mode's name and the space around it
 _ENTRY = 20  # columns of an entry, likewise
 _STYLES = {True: "green", False: "bold red", None: "dim"}
 

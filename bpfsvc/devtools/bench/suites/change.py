@@ -39,7 +39,7 @@ _KUBE_PROXY_WAIT = (0.1, 4e-4)
 def steps(context: Context) -> Iterator[Step]:
     """Return the steps for all sizes of cluster: an agent by each origin, and each kube-proxy.
 
-    Agents are those of ``default``: the modes of bpfsvc follow a change in the same way.
+    Agents run in the mode ``default``: all modes of bpfsvc follow a change in the same way.
     """
     scale = context.scale
     for services in scale.services:

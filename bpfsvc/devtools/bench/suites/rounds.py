@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 _T = TypeVar("_T")
 
-_DRAFTS = 10  # of which the most even one is taken; more make no difference
+_DRAFTS = 10  # the most even draft is taken; more drafts make no difference
 
 
 class Order(Generic[_T]):
@@ -46,7 +46,7 @@ class Order(Generic[_T]):
         drafted: list[int] = []
         last = self._last
         while left:
-            others = [index for index in left if index != last] or left  # one alone
+            others = [index for index in left if index != last] or left  # a single thing
             last = min(others, key=lambda index: self._followed[last, index])
             left.remove(last)
             drafted.append(last)

@@ -1,10 +1,10 @@
 """The start of an agent: for the first time, after a boot, and again; and its memory.
 
-The first start of a checkout or a package includes the compiler; that of an image does not, because
-the image carries the compiled programs. After a boot nothing is in the kernel, but programs that
-were compiled before are kept in files. At a warm start everything is in the kernel: it interrupts
-nothing, so only the time until it knows everything again counts. The first balanced packet is what
-a pod sees; ``/healthz`` is what the kubelet sees.
+The first start of a checkout or a package includes the compiler. The first start of an image does
+not, because the image carries the compiled programs. After a boot nothing is in the kernel, but
+programs that were compiled before are kept in files. At a warm start everything is in the kernel:
+the start interrupts nothing, so only the time until the agent knows everything again counts. A pod
+sees the first balanced packet; the kubelet sees ``/healthz``.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
 """The suites ``pods`` and ``edge``: the cost of traffic in each mode.
 
 ``pods``: a client in a pod of node 1 (``where`` = pod), or on node 1 itself (node), asks a cluster
-IP whose backend is a pod of node 2. ``edge``: an external client asks a NodePort, of node 1
+IP; the backend is a pod of node 2. ``edge``: an external client asks a NodePort, of node 1
 (remote: the backend is on the other node) or of node 2 (local). In mode ``direct`` the same client
-asks the backend itself, without the detour by node 1 that ``remote`` is.
+asks the backend itself, without the detour by node 1 of ``remote``.
 
-No socket hook sees an external client, so that modes that differ in sockets alone are the same
-there; packets of pods do not pass XDP on an uplink; processes of a node need sockets to be served.
-Modes are left out where they show nothing. What ``xdp`` gains is not seen in ``edge`` either: veth
-copies packets of sockets before XDP sees them, which no real interface does. ``edge`` shows that it
-works, and not how fast it is. Where the real kube-proxy is measured, its recorded rules are not,
-unless modes are named.
+No socket hook sees an external client, so modes that differ in sockets alone are the same there.
+Packets of pods do not pass XDP on an uplink. Processes of a node need sockets to be served. Modes
+are left out where they show nothing. ``edge`` shows that ``xdp`` works, and not how fast it is:
+veth copies packets of sockets before XDP sees them, and no real interface does so. Where the real
+kube-proxy is measured, its recorded rules are not, unless modes are named.
 
-The testbeds also give figures that cost nothing more: how long each took to be programmed (suite
-``start``), and the memory of agents and maps (``memory``).
+The testbeds also give figures that cost nothing more: the time until a testbed was programmed
+(suite ``start``), and the memory of agents and maps (``memory``).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _NOT_ON_NODES = _PODS_ALONE
 
 
 def tasks(suite: str, scale: Scale) -> list[Task]:
-    """Return what is measured on the testbeds of a size."""
+    """Return the tasks of a suite."""
     kinds = [kind for kind in KINDS[suite] if not scale.kinds or kind in scale.kinds]
     if suite == "pods":
         paths = [(kind, "pod") for kind in kinds]
@@ -128,7 +127,7 @@ class _Size:
             self._note(testbed, testbed.refusals())
 
     def _note(self, testbed: TrafficTestbed, texts: Sequence[str]) -> None:
-        """Note what is not as the mode of a testbed means it; each text once."""
+        """Add remarks about a testbed to the notes, each text once."""
         about, notes = f"{services_text(self.services)}, {testbed.mode}", self.context.results.notes
         notes += [note for text in texts if (note := f"{about}: {text}") not in notes]
 

@@ -1,12 +1,12 @@
 """Turn by turn: one task measured on all testbeds of a size within the same seconds.
 
-What else a machine does affects all alike when turns are short and alternate. A round has some
-turns of each testbed; their sums give one rate for each, and one ratio to ``direct``.
+Other work of the machine affects all testbeds alike when turns are short and alternate. A round has
+some turns of each testbed; their sums give one rate for each testbed, and one ratio to ``direct``.
 
-Where each operation is a flow of its own, agents have work with it afterwards (``upkeep``). That is
-measured once for each testbed, kind and place, with the fewest clients, and added to the CPU time
-of all: what an agent does for a connection does not depend on how many are made at once. It takes
-some seconds of waiting, for which runs with a short limit have no time.
+Where each operation is a flow of its own, agents have work with it afterwards (``upkeep``). That
+work is measured once for each testbed, kind and place, with the fewest clients, and added to the
+CPU time for any number of clients: it does not depend on how many connections are made at once. The
+measurement waits for some seconds; runs with a short limit have no time for that.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ _UPKEEP_SECONDS = {("questions", "pod"): 8.0, ("connect", "node"): 8.0}
 """Until agents have removed all, by kind and place; other closed connections stay for a while."""
 _CLOSED_SECONDS = 15.0
 
-_NOT_CLEARED = "its CPU time is without that of agents: connections were not forgotten in time"
-NOT_COUNTED = (
-    f"no CPU time of operations is given: the kernel keeps that of interrupts apart ({SETTING})"
-)
+_NOT_CLEARED = "its CPU time does not include agents: connections were not forgotten in time"
+NOT_COUNTED = f"no CPU time of operations is given: the kernel counts interrupts apart ({SETTING})"
 
 
 class Task(NamedTuple):
@@ -66,7 +64,7 @@ class Task(NamedTuple):
 
 @dataclass(slots=True)
 class _Course:
-    """What a testbed did, round by round."""
+    """The figures of a testbed, round by round."""
 
     testbed: TrafficTestbed
     task: Task
@@ -83,12 +81,12 @@ class _Course:
     failure: str = ""
 
     def warm_up(self, seconds: float) -> None:
-        """Run once without counting: routes, neighbours, caches, conntrack's tables."""
+        """Run once without counting: it fills routes, neighbours, caches, conntrack's tables."""
         self._run(seconds)
         self.round, self.round_cpu = Outcome(), 0.0
 
     def turn(self) -> None:
-        """Take a turn, unless one has failed."""
+        """Take a turn, unless an earlier turn has failed."""
         self._run(self.slice_seconds)
 
     def _run(self, seconds: float) -> None:
@@ -123,7 +121,7 @@ class _Course:
         """Return its figures, with ratios to the values of ``direct``."""
         own, task = self.testbed.upkeep, self.task
         agents = own.of(task.kind, task.where) * 1e6 if own else 0.0
-        # If one broke off, only the rounds that both have are compared.
+        # If a mode broke off, only the rounds that both modes have are compared.
         is_direct = self.testbed.mode == DIRECT
         pairs = [] if is_direct else zip(self.values, direct, strict=False)
         ratios = tuple(here / there for here, there in pairs)
@@ -138,11 +136,11 @@ class _Course:
         )
 
     def upkeep_cell(self) -> Cell | None:
-        """Return what agents have done since they were watched, if there are any."""
+        """Return the CPU time of agents since they were watched, if there are agents."""
         own = self.testbed.upkeep
         if not own or not self.operations or self.failure:
             return None
-        seconds = own.take(self.task.kind, self.task.where, self.operations)
+        seconds = own.take_cost(self.task.kind, self.task.where, self.operations)
         return self._empty_cell("agents", "µs").having(values=(round(seconds * 1e6, 3),))
 
     def _empty_cell(self, suite: str, unit: str) -> Cell:
@@ -151,7 +149,7 @@ class _Course:
         return Cell(suite, kind, self.testbed.mode, services, unit, (), where, clients)
 
     def notes(self) -> Iterator[str]:
-        """Return what went wrong, in words."""
+        """Return failures, in words."""
         size = services_text(self.testbed.cluster.services)
         where = f"{self.testbed.mode} with {size}, {self.task}"
         done, errors = self.total.operations, self.total.errors

@@ -26,7 +26,7 @@ PODS = IPv4Network(CLUSTER_CIDRS[4])
 """The range of all pods."""
 
 CACHE = sandbox.COMPILED
-"""Of compiled programs, wherever the start of an agent is not what is measured."""
+"""Compiled programs, for all suites but the suite of starts."""
 
 _PATIENCE = 120.0
 _READY = "ready: "  # how the agent's line about the end of its start begins
@@ -119,7 +119,7 @@ class BenchAgent(LabAgent):
         return _sizes(Path(f"/proc/{self.pid}/status"))["VmHWM"] / 1024
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time so far, with that of the compiler; to a hundredth of a second."""
+        """Return the CPU time so far, the compiler's included; to a hundredth of a second."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         # utime, stime, cutime, cstime of proc_pid_stat(5), counted from behind the name.
         return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")

@@ -31,6 +31,8 @@ from bpfsvc.devtools.lab.environment import Environment
 from bpfsvc.devtools.lab.topology import Lab
 
 _BACKEND_PORT = 9000
+_PATIENCE = 180.0
+"""Seconds for an answer of the client; kube-proxy on a busy machine may need a minute."""
 _serial = itertools.count(1)
 
 
@@ -60,6 +62,7 @@ class ChangeTestbed(Environment):
         pod = next(iter(self._node.pods.values()))
         line = command("datagrams", "client", str(core))
         self._client = LineProcess(pod, "the client that asks", line)
+        self._client.patience = _PATIENCE
         self._directory.mkdir()
         self._stack.callback(shutil.rmtree, self._directory)
         self._supply: BenchFiles | BenchServer

@@ -74,7 +74,7 @@ class TrafficTestbed(Environment):
 
     * ``synced``: seconds until each node was programmed; none for ``direct``. For an agent that is
       from its start until it is healthy; for a baseline its tools alone.
-    * ``notes``: what is not as the mode means it.
+    * ``notes``: remarks for the report.
     * ``upkeep``: what agents or kube-proxy do for connections, on other cores; None without any.
     """
 
@@ -145,7 +145,7 @@ class TrafficTestbed(Environment):
         return self._lab.nodes[0]
 
     def set_offloads(self) -> None:
-        """Make frames on all cables to the switch as those of real interfaces.
+        """Make frames on all cables to the switch like frames of real interfaces.
 
         Between namespaces the kernel hands over what no wire could carry: segments of 64 KiB, and
         checksums that were never computed. XDP in native mode takes neither, and veth hands over

@@ -1,9 +1,9 @@
 """The CPU time that agents or kube-proxy use for connections, apart from their packets.
 
-An agent looks through its table of connections every few seconds and removes those that are over.
-That is CPU time too, of another process on another core, used seconds after a connection was
-closed. So it is counted from before connections are made until the tables are empty again, less
-what the same processes use when nothing happens.
+An agent looks through its table of connections every few seconds and removes connections that are
+over. That is CPU time too, of another process on another core, used seconds after a connection was
+closed. So CPU time is counted from before connections are made until the tables are empty again,
+less the CPU time that the same processes use when nothing happens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _POLL = 0.25
 _BUSY = 2.0
 """How many times its idle time a thread must use to be counted as working for connections.
 
-Other threads follow files, in a loop whose cost is that of thousands of connections and depends on
-what else the machine does; the difference would be noise.
+Other threads follow files. Their loop costs as much as thousands of connections, and its cost
+depends on other work of the machine; the difference would be noise.
 """
 
 Clocks = Callable[[], Mapping[int, float]]
@@ -31,13 +31,13 @@ Clocks = Callable[[], Mapping[int, float]]
 
 
 class Upkeep:
-    """Of one testbed. ``tables``: pins of the maps that are empty when connections are over."""
+    """The agents of one testbed. ``tables``: pins of maps that are empty when no flow is left."""
 
     def __init__(self, clocks: Clocks, tables: Iterable[Path]) -> None:
         self._clocks = clocks
         self._maps = [Map.pinned(table) for table in tables]
         self._idle: dict[int, float] = {}
-        self._each: dict[tuple[str, str], float] = {}
+        self._costs: dict[tuple[str, str], float] = {}
         self.start()
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Upkeep:
 
     @property
     def knows_idle(self) -> bool:
-        """Return True if it knows what is used when nothing happens."""
+        """True if the CPU time of idle agents is known."""
         return bool(self._idle)
 
     def is_clear(self) -> bool:
@@ -59,11 +59,11 @@ class Upkeep:
         self._began, self._before = time.monotonic(), self._clocks()
 
     def learn_idle(self) -> None:
-        """Take what was used since the start as what is used when nothing happens."""
+        """Take the CPU time since the start as the CPU time of idle agents."""
         passed, used = self._since()
         self._idle = {name: seconds / passed for name, seconds in used.items()}
 
-    def take(self, kind: str, where: str, operations: int) -> float:
+    def take_cost(self, kind: str, where: str, operations: int) -> float:
         """Return, and keep, the CPU seconds per operation, of so many since the start."""
         passed, used = self._since()
         spent = 0.0
@@ -71,12 +71,12 @@ class Upkeep:
             idle = self._idle.get(name, 0.0) * passed
             if seconds > _BUSY * idle:
                 spent += seconds - idle
-        self._each[kind, where] = spent / operations
-        return self._each[kind, where]
+        self._costs[kind, where] = spent / operations
+        return self._costs[kind, where]
 
     def of(self, kind: str, where: str) -> float:
         """Return the CPU seconds per operation; 0 where they were not taken."""
-        return self._each.get((kind, where), 0.0)
+        return self._costs.get((kind, where), 0.0)
 
     def _since(self) -> tuple[float, dict[int, float]]:
         """Return the seconds since the start, and the CPU seconds used in them."""

@@ -49,7 +49,7 @@ _UNCHANGEABLE = (
 """Fields in the order of the server's checks; it checks the reason twice."""
 
 _INTERNAL = {"regarding": "involvedObject", "note": "message"}
-"""Names of fields in messages, which are those of the server's own type."""
+"""Names of fields in messages: the names of the server's own type."""
 
 
 def create(store: Store, namespace: str, raw: dict[str, Any]) -> Record:

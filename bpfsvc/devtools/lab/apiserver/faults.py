@@ -18,7 +18,7 @@ WatchList = Literal["served", "recorded", "invalid", "bad request"]
 
 @dataclass(slots=True)
 class _Answer:
-    """Requests whose path contains ``path`` are refused, ``times`` more times."""
+    """Requests with ``path`` in their path are refused, ``times`` more times."""
 
     code: int
     times: int
@@ -78,7 +78,7 @@ class Faults:
     def answer(
         self, code: int, times: int = 1, *, path: str = "", retry_after: int | None = None
     ) -> None:
-        """Refuse the next ``times`` requests whose path contains ``path`` with this code."""
+        """Refuse the next ``times`` requests with ``path`` in their path, with this code."""
         with self._condition:
             self._answers.append(_Answer(code, times, path, retry_after))
 

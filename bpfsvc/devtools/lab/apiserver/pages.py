@@ -183,7 +183,7 @@ def _check(options: Options) -> None:
 
 
 def _no_version(text: str, *, watch: bool) -> Refusal:
-    """Return the refusal of a version that is no number; that of a watch has no reason."""
+    """Return the refusal of a version that is no number; a watch's refusal has no reason."""
     why = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid'
     if watch:
         return Refusal(500, f"{why} syntax", reason=None)

@@ -33,7 +33,7 @@ class ApiServer:
 
     ``certificate`` and ``key`` make it speak TLS; ``client_ca`` lets it accept client certificates
     of that CA (they need no token). ``history``: how many changes of each resource are remembered.
-    Other switches are those of ``Faults``.
+    ``Faults`` describes other switches.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Refusals: the answers of a server that does not do what was requested.
 
 Each one has a ``Status`` object with a machine-readable reason ("API conventions", Response Status
-Kind). The texts are those of real servers, because some clients read them.
+Kind). The texts are real servers' texts, because some clients read them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OLD_CONTINUE = (
 class Refusal(Exception):
     """A request is answered with a Status; ``body`` is that object, ``headers`` go with it.
 
-    Without ``reason`` it is that of the code; None leaves it out.
+    Without ``reason``, the code gives the reason; None leaves the reason out.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ def unauthorized() -> Refusal:
 
 
 def too_old(version: int, oldest: int) -> Refusal:
-    """Return the refusal of a watch from a version whose history is deleted."""
+    """Return the refusal of a watch from a version with deleted history."""
     return Refusal(410, f"too old resource version: {version} ({oldest})")
 
 
@@ -105,7 +105,7 @@ def too_large(version: int, current: int) -> Refusal:
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a field. The reason is that of its cause: ``FieldValueRequired``."""
+    """A mistake in a field. ``reason`` is the reason of the cause: ``FieldValueRequired``."""
 
     field: str
     reason: str
@@ -126,7 +126,7 @@ def unsupported_value(field: str, value: str, supported: Iterable[str]) -> Mista
 
 def invalid(what: str, which: Mapping[str, Any], mistakes: Sequence[Mistake]) -> Refusal:
     """Return the refusal (422) of an object or of options with mistakes."""
-    # As Go joins errors: what is there twice is said once, and only the causes have both.
+    # As Go joins errors: the same text is said once, and only the causes have it twice.
     said = list(dict.fromkeys(f"{mistake.field}: {mistake.message}" for mistake in mistakes))
     causes = [
         {"reason": mistake.reason, "message": mistake.message, "field": mistake.field}
@@ -167,7 +167,7 @@ def wrong_method() -> Refusal:
 
 
 def forbidden(target: ApiPath, user: str, verb: str) -> Refusal:
-    """Return the refusal of a user whose roles do not allow a verb."""
+    """Return the refusal of a user without a role for a verb."""
     resource = target.resource
     named = f' "{target.name}"' if target.name else ""
     scope = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
