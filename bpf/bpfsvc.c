@@ -77,7 +77,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 		packet_go_by(skb, settings, packet, hook, connection);
 		if (!conn_established_advance(skb, settings, packet, connection))
 			return TC_ACT_SHOT;
-		if (hook == HOOK_INGRESS && packet->via == BY_STACK &&
+		if (hook == HOOK_INGRESS && packet->forward.via == BY_STACK &&
 		    leaves_as_routed(settings, packet, connection))
 			egress_done_note(skb, settings);
 	} else {
@@ -90,12 +90,12 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 				       tail_call_unknown(skb, packet, STEP_FIRST) :
 			       inlined ? fast_path_direct(skb, settings, packet) :
 					 TC_ACT_UNSPEC;
-		packet->via = fast_path_reply_via(settings, leaving);
+		packet->forward.via = fast_path_reply_via(settings, leaving);
 		if (!inlined)
 			return tail_call(skb, STEP_REWRITE);
 	}
 	AS_IN_MEMORY();
-	return leave(skb, packet, hook == HOOK_INGRESS ? packet->via : BY_STACK, leaving);
+	return leave(skb, packet, hook == HOOK_INGRESS ? packet->forward.via : BY_STACK, leaving);
 }
 
 /* Forward a packet of a fast flow; what cannot open one after all takes the steps of step/first.h. */
@@ -275,7 +275,7 @@ int step_fast_path(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
 
-	return packet ? leave(skb, packet, packet->via, NULL) : TC_ACT_SHOT;
+	return packet ? leave(skb, packet, packet->forward.via, NULL) : TC_ACT_SHOT;
 }
 
 /* A first packet that is refused. */

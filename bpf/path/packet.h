@@ -11,31 +11,6 @@
 #include "maps/frontends.h"
 #include "path/client.h"
 
-/* Interfaces by which packets of a fast path connection come; 0: it takes the stack. */
-struct fast_path_ends {
-	__u32 client;
-	__u32 backend;
-};
-
-/* How a packet goes on. */
-enum forwarding {
-	BY_STACK,
-	BY_FAST_PATH,
-	BY_FAST_PATH_TWICE,    /* what egress would do is done, too */
-	BY_FAST_PATH_BACK = 4, /* with one of those: only if answers leave where the packet came */
-	BY_FAST_PATH_ALL = 8,  /* with one of those: fragments and packets with options, too */
-	BY_FAST_PATH_OUTSIDE = BY_FAST_PATH_BACK | BY_FAST_PATH_ALL,
-};
-
-/* Ports in use are often adjacent, so tries are strides apart. An odd stride reaches all of 2^n. */
-struct port_search {
-	__u32 number;
-	__u32 stride;
-	__u32 first; /* number */
-	__u32 round;
-	__u32 claim; /* of enum port_claim */
-};
-
 enum fragment {
 	FRAGMENT_NONE,
 	FRAGMENT_FIRST,
@@ -49,38 +24,82 @@ enum reuse {
 	REUSE_CLEARED = 4, /* beside one of these: its entries are removed */
 };
 
+/* Ports in use are often adjacent, so tries are strides apart. An odd stride reaches all of 2^n. */
+struct port_search {
+	__u32 number;
+	__u32 stride;
+	__u32 first; /* number */
+	__u32 round;
+	__u32 claim; /* of enum port_claim */
+};
+
+/* Interfaces by which packets of a fast path connection come; 0: it takes the stack. */
+struct fast_path_ends {
+	__u32 client;
+	__u32 backend;
+};
+
+/*
+ * What is decided about the first packet of a connection. STEP_FIRST sets it, for STEP_SCHEDULE (which
+ * reads the client), STEP_TRIAL, STEP_OPEN and STEP_UNTRANSLATED. Any other packet finds here what an
+ * earlier one has left.
+ */
+struct first {
+	struct choice choice; /* STEP_TRIAL may choose another backend */
+	struct client client;
+	struct fast_path_ends ends; /* set by STEP_OPEN, for itself and STEP_UNTRANSLATED */
+	struct frontend_key asked;  /* the key of the frontend */
+	__u8 verdict;	   /* of enum verdict; stored so that the verifier forgets its value */
+	__u8 untranslated; /* it gets entries only for the sake of the fast path */
+	__u8 direct;	   /* it goes to a backend's own address as it is */
+	__u8 outside;	   /* as `ends`: its connection is one from outside to a pod */
+};
+
+/* How a packet goes on. */
+enum forwarding {
+	BY_STACK,
+	BY_FAST_PATH,
+	BY_FAST_PATH_TWICE,    /* what egress would do is done, too */
+	BY_FAST_PATH_BACK = 4, /* with one of those: only if answers leave where the packet came */
+	BY_FAST_PATH_ALL = 8,  /* with one of those: fragments and packets with options, too */
+	BY_FAST_PATH_OUTSIDE = BY_FAST_PATH_BACK | BY_FAST_PATH_ALL,
+};
+
+/*
+ * How the packet at hand leaves. `via` is set by whoever leaves it to STEP_FAST_PATH or STEP_REWRITE;
+ * fast_path_find() sets the rest for the program at hand, and STEP_OPEN for STEP_FAST_PATH.
+ */
+struct forward {
+	__u8 via;    /* of enum forwarding */
+	__u8 hop;    /* 1: the fast path has a route, so the hop limit is decremented; else 0 */
+	__u8 to_pod; /* to a pod of this node, by its interface or past that */
+	__u8 egress_done; /* nothing is left to do at egress */
+	__u8 redirected;  /* STEP_REWRITE alone: it takes the fast path after that */
+	__u32 to_peer;	  /* past this interface, a veth, to its end in a pod; 0: by an interface */
+	__u64 route[8];	  /* struct bpf_fib_lookup */
+};
+
 struct packet {
+	/* Its headers: set by triage() or by STEP_PARSE_SLOW, and read by all steps. */
 	struct flow flow;
-	struct flow after; /* what `flow` must become */
-	__u32 l3;	   /* offset of the IP header */
-	__u32 l4;	   /* offset of the transport header */
+	__u32 l3; /* offset of the IP header */
+	__u32 l4; /* offset of the transport header */
 	__u8 v4;
 	__u8 tcp_flags;
 	__u8 icmp_error;
-	__u8 echo;     /* an echo request: it has no flow, but may be for a cluster IP */
-	__u8 reuse;    /* of enum reuse; 0: it does not */
-	__u8 fragment; /* of enum fragment */
-	__u8 fragment_protocol;
-	__u8 hop; /* 1: the fast path forwards it, so its hop limit is decremented */
-	__u32 fragment_id;
-	__u8 via;	    /* of enum forwarding; between steps */
-	__u8 passes_egress; /* egress may have to translate it: it is of no direct flow */
-	__u8 to_pod; /* on the fast path: to a pod of this node by its interface, or past that */
-	__u8 egress_done; /* nothing is left to do at egress */
-	__u8 redirected;  /* it is rewritten by a step, and takes the fast path then */
-	__u8 outside;	  /* of a first packet: its connection is one from outside to a pod */
-	__u8 verdict;	  /* of a first packet, on its way to be read as any number */
-	__u8 untranslated; /* of a first packet: it gets entries only for the sake of the fast path */
-	__u8 direct;	   /* of a first packet: it goes to a backend's own address as it is */
+	__u8 echo;		/* an echo request: it has no flow, but may be for a cluster IP */
+	__u8 fragment;		/* of enum fragment; reset by begin_packet(), as the next two */
+	__u8 reuse;		/* of enum reuse; 0: it opens no connection anew. For STEP_FIRST */
+	__u8 passes_egress;	/* egress may have to translate it: it is of no direct flow */
+	__u8 fragment_protocol; /* of a fragment, as `fragment_id` */
 	__be16 tcp_window;
 	__be32 tcp_acknowledged;
-	__u32 to_peer; /* on the fast path: past this interface, a veth, to its end in a pod */
-	struct fast_path_ends ends; /* of a first packet */
-	__u64 route[8];		    /* on the fast path: struct bpf_fib_lookup */
-	struct port_search search;  /* for a source port */
-	struct frontend_key asked; /* of a first packet: its frontend, its sender and its backend */
-	struct client client;
-	struct choice choice;
+
+	struct flow after; /* what `flow` becomes: set by the program that decides it */
+	struct first first;
+	struct forward forward;	   /* begin_packet() resets `hop` */
+	struct port_search search; /* of STEP_OPEN and STEP_MASQUERADE, from round to round */
+	__u32 fragment_id;
 };
 
 MAP("percpu_array", __u32, struct packet, packets, 1, 0);

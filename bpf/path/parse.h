@@ -10,7 +10,7 @@ static inline void begin_packet(struct packet *packet)
 {
 	packet->reuse = 0;
 	packet->fragment = FRAGMENT_NONE;
-	packet->hop = 0;
+	packet->forward.hop = 0;
 	packet->passes_egress = 0;
 	packet->search.round = 0;
 }

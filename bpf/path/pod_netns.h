@@ -117,7 +117,7 @@ static inline void netns_learn(struct __sk_buff *skb, struct packet *packet, boo
 	if (!translated && known->itself.port &&
 	    known->asked.port == packet->flow.destination_port &&
 	    address_equal(&known->asked.address, &packet->flow.destination)) {
-		packet->choice.backend = known->itself;
+		packet->first.choice.backend = known->itself;
 		known->itself.port = 0;
 	}
 	cookie = known->netns_cookie;

@@ -26,8 +26,8 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 		return -1;
 	/* The time to live is the first half of its word. */
 	end.checksum = checksum_fold(addresses + (__u16)~end.checksum +
-				     (__u16)~bpf_htons(packet->hop << 8));
-	end.ttl -= packet->hop;
+				     (__u16)~bpf_htons(packet->forward.hop << 8));
+	end.ttl -= packet->forward.hop;
 	end.source = after->source.words[3];
 	end.destination = after->destination.words[3];
 	end.ports.source = after->source_port;
@@ -140,7 +140,7 @@ static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 	if (before->destination_port != after->destination_port)
 		error |= rewrite_port(skb, packet->l4 + 2, before->destination_port,
 				      after->destination_port, checksum, flags);
-	if (packet->hop && !packet->v4)
+	if (packet->forward.hop && !packet->v4)
 		error |= rewrite_hop_limit(skb, packet);
 	return error;
 }

@@ -97,11 +97,11 @@ static inline struct cached_route *fast_path_find(struct __sk_buff *skb, struct 
 
 	if (!cached || (via & BY_FAST_PATH_BACK && !cached->both_ways))
 		return NULL;
-	__builtin_memcpy(packet->route, cached->route, sizeof(packet->route));
-	packet->to_peer = cached->peer;
-	packet->to_pod = cached->pod;
-	packet->egress_done = 0;
-	packet->hop = 1;
+	__builtin_memcpy(packet->forward.route, cached->route, sizeof(packet->forward.route));
+	packet->forward.to_peer = cached->peer;
+	packet->forward.to_pod = cached->pod;
+	packet->forward.egress_done = 0;
+	packet->forward.hop = 1;
 	return cached;
 }
 
@@ -132,8 +132,8 @@ static inline void packet_go_by(struct __sk_buff *skb, const struct settings *se
 				struct packet *packet, __u8 hook,
 				const struct connection *connection)
 {
-	packet->via = hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) :
-					     BY_STACK;
+	packet->forward.via =
+		hook == HOOK_INGRESS ? forwarding_of(skb, settings, packet, connection) : BY_STACK;
 	AS_IN_MEMORY();
 }
 
@@ -205,14 +205,14 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 	if (settings->established || packet->fragment || packet->flow.protocol == PROTO_SCTP ||
 	    !fast_path_guarded(settings))
 		return false;
-	packet->outside = !between_pods(settings, &packet->after, packet->v4);
-	if (packet->outside && !from_outside(settings, packet, &packet->after))
+	packet->first.outside = !between_pods(settings, &packet->after, packet->v4);
+	if (packet->first.outside && !from_outside(settings, packet, &packet->after))
 		return false;
 	cached = fast_path_find(skb, packet, BY_FAST_PATH_BACK);
 	if (!cached)
 		return false;
-	packet->ends.client = skb->ifindex;
-	packet->ends.backend = route_of(packet)->ifindex;
+	packet->first.ends.client = skb->ifindex;
+	packet->first.ends.backend = route_of(packet)->ifindex;
 	return true;
 }
 
@@ -225,20 +225,20 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 static inline void translate_for_egress(struct __sk_buff *skb, struct packet *packet,
 					struct connection *leaving)
 {
-	if (packet->to_pod && !packet->to_peer)
+	if (packet->forward.to_pod && !packet->forward.to_peer)
 		return;
 	packet->after.hook = HOOK_EGRESS;
 	if (!leaving)
 		leaving = connection_find(&packet->after);
 	if (!leaving || !leaving->established || tcp_opens(packet->tcp_flags)) {
-		packet->to_peer = 0;
+		packet->forward.to_peer = 0;
 		return;
 	}
 	if (leaving->counters)
 		count_packet(leaving->counters, leaving->reply, skb->len);
 	connection_track(skb, packet, &packet->after, leaving);
 	packet->after = leaving->after;
-	packet->egress_done = 1;
+	packet->forward.egress_done = 1;
 }
 
 /* bcc declares this helper without the size. */
@@ -269,9 +269,9 @@ static inline int redirect_to_peer(struct __sk_buff *skb, const struct bpf_fib_l
 static inline int fast_path_leave(struct __sk_buff *skb, struct packet *packet)
 {
 	COUNT(fast_forwarded);
-	if (packet->to_peer)
-		return redirect_to_peer(skb, route_of(packet), packet->to_peer);
-	if (packet->egress_done && !packet->to_pod) {
+	if (packet->forward.to_peer)
+		return redirect_to_peer(skb, route_of(packet), packet->forward.to_peer);
+	if (packet->forward.egress_done && !packet->forward.to_pod) {
 		struct settings *settings = settings_get();
 
 		if (settings)

@@ -15,7 +15,7 @@
 /* A route is kept with the packet, in bytes whose layout is that of the kernel. */
 static inline struct bpf_fib_lookup *route_of(struct packet *packet)
 {
-	return (struct bpf_fib_lookup *)packet->route;
+	return (struct bpf_fib_lookup *)packet->forward.route;
 }
 
 /* Write the question how `flow` is routed. All other bytes of `route` must be zero. */

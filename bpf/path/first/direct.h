@@ -67,20 +67,20 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 		masquerade_forget(&packet->flow);
 	}
 	if (!owner && untranslated_possible(settings, packet)) {
-		packet->untranslated = 1;
+		packet->first.untranslated = 1;
 	} else if (!owner) {
-		packet->direct = endpoint_known(&packet->flow.destination,
-						packet->flow.destination_port,
-						packet->flow.protocol);
-		if (packet->direct)
+		packet->first.direct = endpoint_known(&packet->flow.destination,
+						      packet->flow.destination_port,
+						      packet->flow.protocol);
+		if (packet->first.direct)
 			netns_learn(skb, packet, true);
 		return VERDICT_NONE;
 	} else {
 		netns_learn(skb, packet, true);
 	}
-	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	packet->choice.backend.address = packet->flow.destination;
-	packet->choice.backend.port = packet->flow.destination_port;
+	__builtin_memset(&packet->first.choice, 0, sizeof(packet->first.choice));
+	packet->first.choice.backend.address = packet->flow.destination;
+	packet->first.choice.backend.port = packet->flow.destination_port;
 	return VERDICT_DNAT;
 }
 

@@ -40,7 +40,7 @@ static inline int echo_verdict(struct __sk_buff *skb, struct packet *packet)
 	}
 	if (packet->flow.hook == HOOK_EGRESS)
 		return VERDICT_NONE;
-	verdict = guard(address, &packet->choice.service);
-	choice_refused(&packet->choice, verdict);
+	verdict = guard(address, &packet->first.choice.service);
+	choice_refused(&packet->first.choice, verdict);
 	return verdict;
 }

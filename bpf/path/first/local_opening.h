@@ -37,18 +37,18 @@ static inline int local_opening_verdict(const struct settings *settings, struct 
 	struct frontend *frontend = frontends.lookup(&key);
 	int verdict = VERDICT_NONE;
 
-	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
+	__builtin_memset(&packet->first.choice, 0, sizeof(packet->first.choice));
 	if (!frontend) {
-		if (guard(&packet->flow.destination, &packet->choice.service) == VERDICT_DROP)
+		if (guard(&packet->flow.destination, &packet->first.choice.service) == VERDICT_DROP)
 			verdict = VERDICT_DROP;
 	} else {
-		packet->choice.service = frontend->service;
+		packet->first.choice.service = frontend->service;
 		if (frontend->restricted &&
 		    !local_client_allowed(settings, packet, frontend->service))
 			verdict = VERDICT_FORBIDDEN;
 		else if (!frontend->node.size && !frontend->node.reject)
 			verdict = VERDICT_DROP;
 	}
-	choice_refused(&packet->choice, verdict);
+	choice_refused(&packet->first.choice, verdict);
 	return verdict;
 }

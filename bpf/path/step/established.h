@@ -34,6 +34,6 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 		return TC_ACT_SHOT;
 	packet_go_by(skb, settings, packet, packet->flow.hook, connection);
 	return conn_established_advance(skb, settings, packet, connection) ?
-		       leave_rare(skb, packet, packet->via) :
+		       leave_rare(skb, packet, packet->forward.via) :
 		       TC_ACT_SHOT;
 }

@@ -57,7 +57,7 @@ static inline bool conn_new_hold_back(const struct settings *settings, struct pa
 static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet)
 {
-	struct frontend_key *key = &packet->asked;
+	struct frontend_key *key = &packet->first.asked;
 	int verdict;
 
 	if (packet->echo)
@@ -74,22 +74,24 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 		return conn_unknown_verdict(skb, packet);
 	if (!destination_may_be_frontend(&packet->flow.destination))
 		return conn_new_direct(skb, settings, packet);
-	packet->client.address = packet->flow.source;
-	packet->client.port = packet->flow.source_port;
-	packet->client.class = client_class(settings, skb->ifindex, &packet->client.address);
+	packet->first.client.address = packet->flow.source;
+	packet->first.client.port = packet->flow.source_port;
+	packet->first.client.class =
+		client_class(settings, skb->ifindex, &packet->first.client.address);
 	key->address = packet->flow.destination;
 	key->port = packet->flow.destination_port;
 	key->protocol = packet->flow.protocol;
 	key->zero = 0;
 	AS_IN_MEMORY();
-	__builtin_memset(&packet->choice, 0, sizeof(packet->choice));
-	packet->verdict = choose_for_packet(key, &packet->client, &packet->choice);
+	__builtin_memset(&packet->first.choice, 0, sizeof(packet->first.choice));
+	packet->first.verdict =
+		choose_for_packet(key, &packet->first.client, &packet->first.choice);
 	AS_IN_MEMORY();
-	verdict = packet->verdict;
+	verdict = packet->first.verdict;
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;
-	choice_refused(&packet->choice, verdict);
+	choice_refused(&packet->first.choice, verdict);
 	if (verdict == VERDICT_NONE)
 		return conn_new_direct(skb, settings, packet);
 	if (verdict == VERDICT_DNAT)
@@ -153,7 +155,7 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 		fast_flow_note_untranslated(&packet->flow);
 	way = fast_path_direct(skb, settings, packet);
 	/* A fast flow is remembered by that: fast_flow_exists(). */
-	if (way == TC_ACT_UNSPEC && packet->direct)
+	if (way == TC_ACT_UNSPEC && packet->first.direct)
 		direct_flow_note(&packet->flow);
 	return way;
 }
@@ -170,7 +172,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 {
 	int verdict;
 
-	packet->untranslated = packet->direct = 0;
+	packet->first.untranslated = packet->first.direct = 0;
 	if (packet->reuse && !(packet->reuse & REUSE_CLEARED)) {
 		/* Then begin anew: the verifier would follow all of the rest once more. */
 		conn_new_clear(packet);
@@ -189,7 +191,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	if (verdict == VERDICT_SCHEDULE)
 		return tail_call(skb, STEP_SCHEDULE);
 	if (verdict == VERDICT_DNAT)
-		return tail_call(skb, opening_step(&packet->choice));
+		return tail_call(skb, opening_step(&packet->first.choice));
 	fragment_passed(packet);
 	if (verdict == VERDICT_NONE)
 		return first_packet_pass(skb, settings, packet);

@@ -97,7 +97,7 @@ static inline int pass_icmp_error(struct __sk_buff *skb, struct packet *packet, 
 		return TC_ACT_UNSPEC;
 	if (decrement_hops(skb, packet))
 		return rewritten(-1);
-	packet->to_peer = 0;
+	packet->forward.to_peer = 0;
 	return fast_path_leave(skb, packet);
 }
 

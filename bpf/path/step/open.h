@@ -25,7 +25,7 @@
 static inline void conn_new_plan(struct __sk_buff *skb, const struct settings *settings,
 				 struct packet *packet)
 {
-	struct choice *choice = &packet->choice;
+	struct choice *choice = &packet->first.choice;
 
 	packet->after = packet->flow;
 	packet->after.hook = 0;
@@ -35,7 +35,8 @@ static inline void conn_new_plan(struct __sk_buff *skb, const struct settings *s
 	    address_equal(&packet->flow.source, &choice->backend.address))
 		choice->masquerade = 1;
 	if (!fast_path_decide(skb, settings, packet))
-		packet->ends.client = packet->ends.backend = packet->hop = packet->outside = 0;
+		packet->first.ends.client = packet->first.ends.backend = packet->forward.hop =
+			packet->first.outside = 0;
 }
 
 /* Remove what conn_new_open() has written, but for the entry of the client's packets. */
@@ -73,8 +74,8 @@ static inline int conn_new_reply(const struct settings *settings, struct packet 
 	entry->service = choice->service;
 	entry->counters = choice->backend.counters;
 	entry->reply = 1;
-	entry->shortcut = packet->ends.backend;
-	entry->outside = packet->outside;
+	entry->shortcut = packet->first.ends.backend;
+	entry->outside = packet->first.outside;
 	entry->watched = choice->watched;
 	entry->held = half_open_take();
 	flow_reverse(&entry->after, &packet->flow, 0);
@@ -104,7 +105,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	entry.reply = 0;
 	entry.after = *after;
 	entry.masquerade = choice->masquerade;
-	entry.shortcut = packet->ends.client;
+	entry.shortcut = packet->first.ends.client;
 	entry.counted = choice->counts;
 	if (packet->flow.protocol == PROTO_TCP)
 		entry.window_shift = tcp_window_shift(skb, packet->l4);
@@ -135,27 +136,27 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 	enum forwarding via = BY_STACK;
 
 	conn_new_plan(skb, settings, packet);
-	if (packet->untranslated)
+	if (packet->first.untranslated)
 		return tail_call(skb, STEP_UNTRANSLATED);
-	switch (conn_new_open(skb, settings, packet, &packet->choice)) {
+	switch (conn_new_open(skb, settings, packet, &packet->first.choice)) {
 	case 0:
 		break;
 	case -EAGAIN:
 		return tail_call(skb, STEP_OPEN);
 	case -EEXIST:
 		COUNT(connections_raced);
-		packet->hop = 0; /* it may have another backend, and so another route */
+		packet->forward.hop = 0; /* it may have another backend, and so another route */
 		return tail_call(skb, STEP_ESTABLISHED);
 	default:
 		return TC_ACT_SHOT;
 	}
 	pass_note(skb, settings, &packet->after);
 	/* A direct flow whose port had to change belongs to no service. */
-	if (packet->choice.service) {
-		choice_made(&packet->choice, &packet->client);
-		count_packet(packet->choice.backend.counters, false, skb->len);
+	if (packet->first.choice.service) {
+		choice_made(&packet->first.choice, &packet->first.client);
+		count_packet(packet->first.choice.backend.counters, false, skb->len);
 	}
-	if (packet->ends.client)
-		via = packet->choice.masquerade ? BY_FAST_PATH_TWICE : BY_FAST_PATH;
+	if (packet->first.ends.client)
+		via = packet->first.choice.masquerade ? BY_FAST_PATH_TWICE : BY_FAST_PATH;
 	return leave_rare(skb, packet, via);
 }

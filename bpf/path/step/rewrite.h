@@ -16,9 +16,9 @@ static inline int rewrite_rare(struct __sk_buff *skb, struct packet *packet)
 {
 	int verdict;
 
-	packet->redirected = packet->via & BY_FAST_PATH_ALL &&
-			     fast_path_find(skb, packet, packet->via);
-	packet->hop = packet->to_peer = 0;
+	packet->forward.redirected = packet->forward.via & BY_FAST_PATH_ALL &&
+				     fast_path_find(skb, packet, packet->forward.via);
+	packet->forward.hop = packet->forward.to_peer = 0;
 	if (packet->fragment == FRAGMENT_LATER)
 		verdict = rewritten(rewrite_addresses(skb, packet));
 	else if (packet->flow.protocol == PROTO_SCTP)
@@ -29,7 +29,7 @@ static inline int rewrite_rare(struct __sk_buff *skb, struct packet *packet)
 		fragment_passed(packet);
 	else if (packet->fragment == FRAGMENT_FIRST)
 		fragment_note(packet, FRAGMENT_TRANSLATED);
-	if (verdict != TC_ACT_UNSPEC || !packet->redirected)
+	if (verdict != TC_ACT_UNSPEC || !packet->forward.redirected)
 		return verdict;
 	return decrement_hops(skb, packet) ? rewritten(-1) : fast_path_leave(skb, packet);
 }

@@ -25,6 +25,6 @@ static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *pa
 
 	if (work)
 		spill_decide(work);
-	schedule_locality(&asked, packet->client.class, true);
+	schedule_locality(&asked, packet->first.client.class, true);
 	return tail_call(skb, STEP_FIRST);
 }

@@ -15,6 +15,6 @@ static inline int first_packet_try(struct __sk_buff *skb, struct packet *packet)
 		.protocol = packet->flow.protocol,
 	};
 
-	choose_trial(&asked, &packet->client, &packet->choice);
+	choose_trial(&asked, &packet->first.client, &packet->first.choice);
 	return tail_call(skb, STEP_OPEN);
 }

@@ -24,7 +24,7 @@ static inline bool leads_to_pod(struct packet *packet)
 	__u32 ifindex = route->ifindex;
 	struct interface *leaves_by = interfaces.lookup(&ifindex);
 
-	if (packet->to_pod)
+	if (packet->forward.to_pod)
 		return true;
 	if (!leaves_by || leaves_by->bridge != ifindex)
 		return false;
@@ -44,17 +44,17 @@ static inline int untranslated_open(struct __sk_buff *skb, struct packet *packet
 	struct flow reply;
 	int error;
 
-	if (!packet->outside || !leads_to_pod(packet) || !untranslated_take())
+	if (!packet->first.outside || !leads_to_pod(packet) || !untranslated_take())
 		return -ENOSPC;
 	entry.created = entry.seen = bpf_ktime_get_coarse_ns();
-	entry.shortcut = packet->ends.backend;
+	entry.shortcut = packet->first.ends.backend;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	flow_reverse(&reply, &packet->flow, HOOK_EGRESS);
 	error = connection_take(&reply, &entry);
 	if (!error) {
 		entry.reply = 0;
 		entry.after = packet->after;
-		entry.shortcut = packet->ends.client;
+		entry.shortcut = packet->first.ends.client;
 		error = connection_take(&packet->flow, &entry);
 		if (error)
 			entry_delete(&reply);
@@ -75,6 +75,6 @@ static inline int untranslated_first(struct __sk_buff *skb, struct packet *packe
 		direct_flow_note(&packet->flow);
 		return TC_ACT_UNSPEC;
 	}
-	packet->hop = 0;
+	packet->forward.hop = 0;
 	return tail_call(skb, STEP_ESTABLISHED);
 }
