@@ -1,15 +1,41 @@
 /*
  * Every entry point, in the order in which a packet meets them. Each interface runs `ingress` on
  * what it receives and `egress` on what it sends; between the two, the kernel routes an ordinary
- * packet from client to backend. Steps are reached by tail calls, for what few packets need. XDP,
- * what the agent runs, and the programs of sockets follow at the end.
+ * packet from client to backend. XDP, what the agent runs, and the programs of sockets follow at the
+ * end.
+ *
+ * Steps are programs for what few packets need, reached by tail calls. STEP_X is `step_x`, in
+ * path/step/x.h. They find the packet in struct packet (path/packet.h): `headers` are its fields up
+ * to `tcp_acknowledged`. "hooks" are ingress, egress, ingress_l3 and egress_l3, which write these,
+ * `after` and `forward`.
+ *
+ *	step		jumped to by			reads			writes
+ *
+ *	FIRST		hooks, PARSE_SLOW, SCHEDULE,	headers			first, after, reuse,
+ *			ATTEMPT, itself						passes_egress
+ *	SCHEDULE	FIRST				flow, first.client	(map schedule_works)
+ *	TRIAL		FIRST				flow, first		first.choice
+ *	OPEN		FIRST, TRIAL, itself		headers, first, search	after, forward, search,
+ *										first.ends, .outside
+ *	UNTRANSLATED	OPEN				headers, after, first,	forward.hop
+ *							forward
+ *	ATTEMPT		hooks, PARSE_SLOW		headers			reuse
+ *	ESTABLISHED	hooks, PARSE_SLOW, ATTEMPT,	headers			after, forward.via
+ *			OPEN, UNTRANSLATED, MASQUERADE
+ *	MASQUERADE	ESTABLISHED, FIRST, itself	headers, search		search, forward.route
+ *	FAST_PATH	OPEN, ESTABLISHED		headers, after, forward	after, forward
+ *	REWRITE		hooks, PARSE_SLOW, OPEN,	headers, after,		forward
+ *			ESTABLISHED, FAST_PATH		forward.via
+ *	ICMP		hooks, PARSE_SLOW		headers			after, forward,
+ *										passes_egress
+ *	PARSE_SLOW	hooks				flow.hook, l3, v4	as the hooks
+ *	REJECT		FIRST				headers			l3, l4
+ *	ECHO		FIRST				headers			l3, l4
  */
 #include "lib/flow.h"
 #include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/connections.h"
-#include "maps/destinations.h"
-#include "maps/direct_flows.h"
 #include "maps/metadata.h"
 #include "maps/settings.h"
 #include "path/agent/explain.h"
@@ -17,7 +43,6 @@
 #include "path/agent/recount.h"
 #include "path/conn/attempts.h"
 #include "path/conn/established.h"
-#include "path/conn/state.h"
 #include "path/fast/direct.h"
 #include "path/fast/fast_path.h"
 #include "path/fast/leave.h"
@@ -46,75 +71,69 @@
 #include "path/tail_calls.h"
 #include "path/xdp/forward.h"
 
-/*
- * Find the connection of a parsed packet and translate it, or pass it on to where connections
- * begin. `inlined`: packets of established connections are translated here and not by a step.
- */
-static inline int handle(struct __sk_buff *skb, const struct settings *settings,
-			 struct packet *packet, __u8 hook, bool inlined)
-{
-	struct connection *connection, *leaving = NULL;
-
-	if (packet->icmp_error)
-		return tail_call_unknown(skb, packet, STEP_ICMP);
-	if (packet->echo)
-		return destination_may_be_frontend(&packet->flow.destination) ?
-			       tail_call_unknown(skb, packet, STEP_FIRST) :
-			       TC_ACT_UNSPEC;
-
-	connection = connection_find(&packet->flow);
-	if (connection && tcp_opens(packet->tcp_flags) && connection_closed(connection)) {
-		if (hook == HOOK_EGRESS && !connection->reply) {
-			connection_reopen(&packet->flow, connection);
-		} else {
-			packet->reuse = REUSE_CLOSED;
-			connection = NULL;
-		}
-	}
-	if (connection) {
-		if (!inlined || conn_established_is_rare(connection, hook, packet->tcp_flags))
-			return tail_call(skb, established_step(connection));
-		packet_go_by(skb, settings, packet, hook, connection);
-		if (!conn_established_advance(skb, settings, packet, connection))
-			return TC_ACT_SHOT;
-		if (hook == HOOK_INGRESS && packet->forward.via == BY_STACK &&
-		    leaves_as_routed(settings, packet, connection))
-			egress_done_note(skb, settings);
-	} else {
-		if (tcp_ends(packet->tcp_flags))
-			direct_flow_end(&packet->flow, packet->tcp_flags);
-		if (hook == HOOK_INGRESS && (inlined || settings->fast_outside))
-			leaving = fast_path_reply_of(skb, settings, packet);
-		if (!leaving || (!inlined && !leaving->outside))
-			return conn_new_possible(skb, settings, packet, hook) ?
-				       tail_call_unknown(skb, packet, STEP_FIRST) :
-			       inlined ? fast_path_direct(skb, settings, packet) :
-					 TC_ACT_UNSPEC;
-		packet->forward.via = fast_path_reply_via(settings, leaving);
-		if (!inlined)
-			return tail_call(skb, STEP_REWRITE);
-	}
-	AS_IN_MEMORY();
-	return leave(skb, packet, hook == HOOK_INGRESS ? packet->forward.via : BY_STACK, leaving);
-}
-
-/* Forward a packet of a fast flow; what cannot open one after all takes the steps of step/first.h. */
-static inline int walk_fast(struct __sk_buff *skb, const struct settings *settings,
-			    struct packet *packet)
+/* Forward a packet of a fast flow; a SYN that opens none after all takes the steps. */
+static inline int handle_fast_flow(struct __sk_buff *skb, const struct settings *settings,
+				   struct packet *packet)
 {
 	int verdict = fast_path_go_on(skb, settings, packet);
 
-	return verdict == TC_ACT_UNSPEC && tcp_opens(packet->tcp_flags) ?
-		       tail_call_unparsed(skb, packet) :
-		       verdict;
+	if (verdict == TC_ACT_UNSPEC && tcp_opens(packet->tcp_flags))
+		return tail_call_unparsed(skb, packet);
+	return verdict;
+}
+
+/*
+ * Do with a packet what its kind asks for. `l2`: the bytes of its link layer header. Few interfaces
+ * have none: their programs leave all connections to the steps, and so does STEP_PARSE_SLOW.
+ */
+static inline int handle(struct __sk_buff *skb, const struct settings *settings,
+			 struct packet *packet, __u8 hook, __u32 l2, enum kind kind,
+			 struct connection *entry)
+{
+	/* Triage returns those kinds at no other place: the compiler need not know why. */
+	bool may_be_fast = hook == HOOK_INGRESS && l2 == ETH_HLEN;
+	struct connection *leaving = NULL;
+
+	switch (kind) {
+	case KIND_CONNECTION:
+		if (!l2 || conn_established_is_rare(entry, hook, packet->tcp_flags))
+			return tail_call(skb, established_step(entry));
+		packet_go_by(skb, settings, packet, hook, entry);
+		if (!conn_established_advance(skb, settings, packet, entry))
+			return TC_ACT_SHOT;
+		if (hook == HOOK_INGRESS && packet->forward.via == BY_STACK &&
+		    leaves_as_routed(settings, packet, entry))
+			egress_done_note(skb, settings);
+		break;
+	case KIND_REPLY:
+		packet->forward.via = fast_path_reply_via(settings, entry);
+		if (!l2)
+			return tail_call(skb, STEP_REWRITE);
+		leaving = entry;
+		break;
+	case KIND_FAST_FLOW:
+		return may_be_fast ? handle_fast_flow(skb, settings, packet) : TC_ACT_UNSPEC;
+	case KIND_DIRECT:
+		return may_be_fast ? fast_path_direct(skb, settings, packet) : TC_ACT_UNSPEC;
+	case KIND_FIRST:
+		return tail_call_unknown(skb, packet, STEP_FIRST);
+	case KIND_ICMP_ERROR:
+		return tail_call_unknown(skb, packet, STEP_ICMP);
+	case KIND_UNUSUAL:
+		return tail_call_unparsed(skb, packet);
+	default:
+		return TC_ACT_UNSPEC;
+	}
+	AS_IN_MEMORY();
+	return leave(skb, packet, hook == HOOK_INGRESS ? packet->forward.via : BY_STACK, leaving);
 }
 
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
-	/* parse() says so of no other: the compiler need not know how. */
-	bool may_be_fast = hook == HOOK_INGRESS && l2 == ETH_HLEN;
+	struct connection *entry = NULL;
+	enum kind kind;
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
@@ -123,22 +142,10 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 			return TC_ACT_UNSPEC;
 		egress_done_forget(skb);
 	}
-	switch (parse(skb, l2, hook, settings, packet)) {
-	case PARSED:
-		/*
-		 * Few interfaces have no link layer header: their programs leave more to the
-		 * steps.
-		 */
-		return handle(skb, settings, packet, hook, l2 != 0);
-	case PARSED_SLOWLY:
-		return tail_call_unparsed(skb, packet);
-	case PARSED_FAST:
-		return may_be_fast ? walk_fast(skb, settings, packet) : TC_ACT_UNSPEC;
-	case PARSED_DIRECT:
-		return may_be_fast ? fast_path_direct(skb, settings, packet) : TC_ACT_UNSPEC;
-	default:
-		return TC_ACT_UNSPEC;
-	}
+	kind = triage_by_headers(skb, l2, hook, settings, packet);
+	if (kind == KIND_UNDECIDED)
+		kind = triage_by_entries(skb, settings, packet, hook, !l2, &entry);
+	return handle(skb, settings, packet, hook, l2, kind, entry);
 }
 
 int ingress(struct __sk_buff *skb)
@@ -243,21 +250,21 @@ int step_parse_slow(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
 	struct packet *packet = packet_get();
+	struct connection *entry = NULL;
+	enum kind kind;
 	int verdict;
+	__u8 hook;
 
 	if (!settings || !packet)
 		return TC_ACT_UNSPEC;
-	switch (parse_slow(skb, packet)) {
-	case PARSED:
-		verdict = handle(skb, settings, packet, packet->flow.hook, false);
-		break;
-	case PARSED_EARLY:
-		if (fragment_may_wait(packet))
-			return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-		return TC_ACT_UNSPEC;
-	default:
-		verdict = TC_ACT_UNSPEC;
-	}
+	kind = parse_slow(skb, packet);
+	if (kind == KIND_EARLY)
+		return fragment_may_wait(packet) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
+						   TC_ACT_UNSPEC;
+	hook = packet->flow.hook;
+	if (kind == KIND_UNDECIDED)
+		kind = triage_by_entries(skb, settings, packet, hook, true, &entry);
+	verdict = handle(skb, settings, packet, hook, 0, kind, entry);
 	fragment_passed(packet);
 	return verdict;
 }

@@ -127,7 +127,7 @@ static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings 
 
 /*
  * The same for a packet whose flow is known to be fast, or that opens a connection between pods, to
- * no frontend (PARSED_FAST).
+ * no frontend (KIND_FAST_FLOW).
  */
 static inline int fast_path_go_on(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)

@@ -108,27 +108,26 @@ static inline bool parse_slow_transport(struct __sk_buff *skb, struct packet *pa
 	return !packet->fragment || packet->echo;
 }
 
-/* Parse a packet for which parse() returned PARSED_SLOWLY. */
-static inline int parse_slow(struct __sk_buff *skb, struct packet *packet)
+/* Parse a packet of KIND_UNUSUAL, and return its kind as far as its headers tell it. */
+static inline enum kind parse_slow(struct __sk_buff *skb, struct packet *packet)
 {
 	begin_packet(packet);
 	packet->tcp_flags = packet->icmp_error = packet->echo = 0;
 	packet->flow.source_port = packet->flow.destination_port = 0;
 	packet->flow.zero = 0;
 	if (packet->v4 ? !parse_slow_ipv4(skb, packet) : !parse_slow_ipv6(skb, packet))
-		return PARSED_NOTHING;
+		return KIND_OTHER;
 	if (!parse_addresses(skb, packet->l3, packet->v4, &packet->flow))
-		return PARSED_NOTHING;
+		return KIND_OTHER;
 	if (packet->fragment == FRAGMENT_LATER) {
 		__u8 first = fragment_recall(packet);
 
 		packet->echo = first == FRAGMENT_ANSWERED;
 		if (first == FRAGMENT_TRANSLATED || packet->echo)
-			return PARSED;
+			return KIND_UNDECIDED;
 		/* Only at ingress: fragments that are in order there are so at egress. */
-		return first != FRAGMENT_PASSED && packet->flow.hook == HOOK_INGRESS ?
-			       PARSED_EARLY :
-			       PARSED_NOTHING;
+		return first != FRAGMENT_PASSED && packet->flow.hook == HOOK_INGRESS ? KIND_EARLY :
+										       KIND_OTHER;
 	}
-	return parse_slow_transport(skb, packet) ? PARSED : PARSED_NOTHING;
+	return parse_slow_transport(skb, packet) ? KIND_UNDECIDED : KIND_OTHER;
 }
