@@ -111,7 +111,7 @@ class KubeApiServer:
         connection = http.client.HTTPSConnection("127.0.0.1", PORT, timeout=5, context=self.tls)
         with suppress(OSError), closing(connection):
             # What it makes itself at its first start is there.
-            return all(mark in _text(connection, place) for place, mark in _MADE.items())
+            return all(mark in _text(connection, url_path) for url_path, mark in _MADE.items())
         return False
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -135,12 +135,12 @@ class KubeApiServer:
             answer = connection.getresponse()
             text = answer.read()
         assert answer.status == 200, text
-        found: dict[str, dict[str, str]] = json.loads(text)
-        return found
+        values: dict[str, dict[str, str]] = json.loads(text)
+        return values
 
 
-def _text(connection: http.client.HTTPConnection, place: str) -> bytes:
-    connection.request("GET", place, headers={"Authorization": "Bearer admin"})
+def _text(connection: http.client.HTTPConnection, url_path: str) -> bytes:
+    connection.request("GET", url_path, headers={"Authorization": "Bearer admin"})
     return connection.getresponse().read()
 
 
@@ -174,9 +174,9 @@ def _pass_on(pair: Sequence[socket.socket], changed: bool) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data.replace(_OLD, _NEW) if changed else data)
-    for each in pair:
+    for side in pair:
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            side.shutdown(socket.SHUT_RDWR)
     source.close()  # the thread of the other direction closes the other one
 
 

@@ -59,10 +59,10 @@ class Pair:
         self._streams: dict[Resource, Stream] = {}
         self._versions: list[int] = []
         """Of all changes, in order."""
-        for each in RESOURCES:
-            self.lab.store.load(self._send("GET", _place(each)).body)
-        for each in RESOURCES:
-            self._versions += [record.version for record in self.lab.store.all(each.plural)]
+        for resource in RESOURCES:
+            self.lab.store.load(self._send("GET", _place(resource)).body)
+        for resource in RESOURCES:
+            self._versions += [record.version for record in self.lab.store.all(resource.plural)]
         self._versions = sorted({*self._versions, self.lab.store.version})
         self._open()
 
@@ -86,14 +86,14 @@ class Pair:
     def put(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Create an object, or replace it; return it as stored."""
         resource, metadata = of_object(raw), raw["metadata"]
-        place = _place(resource, metadata.get("namespace", ""))
+        url_path = _place(resource, metadata.get("namespace", ""))
         record = self.lab.store.get(
             resource.plural, metadata.get("namespace", ""), metadata["name"]
         )
         if record is None:
-            answer = self._send("POST", place, raw)
+            answer = self._send("POST", url_path, raw)
         else:
-            answer = self._send("PUT", f"{place}/{metadata['name']}", raw)
+            answer = self._send("PUT", f"{url_path}/{metadata['name']}", raw)
         assert answer.status in (200, 201), answer.data
         stored = answer.body
         self._mirror(resource, int(stored["metadata"]["resourceVersion"]))
@@ -131,10 +131,10 @@ class Pair:
             self._versions.append(self.version)
 
     def _open(self) -> None:
-        for each in RESOURCES:
-            self._streams[each] = Stream(
+        for resource in RESOURCES:
+            self._streams[resource] = Stream(
                 self.real,
-                _place(each),
+                _place(resource),
                 headers=self._headers(None),
                 tls=self.real.tls,
                 resourceVersion=self.version,
@@ -142,24 +142,24 @@ class Pair:
 
     # -- questions ----------------------------------------------------------------------------
 
-    def seen(self, place: str, *, token: str | None = None, **query: Any) -> tuple[Seen, Seen]:
+    def seen(self, url_path: str, *, token: str | None = None, **query: Any) -> tuple[Seen, Seen]:
         """Get a list, an object or a watch up to its end from both: the real one's comes first."""
-        both = self.both("GET", (path(place, **query),) * 2, token=token)
+        both = self.both("GET", (path(url_path, **query),) * 2, token=token)
         real, lab = (self.normal(answer) for answer in both)
         if _may_lag(query):
             return _without_version(real), _without_version(lab)
         return real, lab
 
-    def pages(self, place: str, limit: int) -> Pages:
+    def pages(self, url_path: str, limit: int) -> Pages:
         """Begin to read a list in pages."""
-        return Pages(self, place, limit)
+        return Pages(self, url_path, limit)
 
-    def bookmarks(self, place: str, **query: Any) -> tuple[list[Any], list[Any]]:
+    def bookmarks(self, url_path: str, **query: Any) -> tuple[list[Any], list[Any]]:
         """Return the bookmarks of a watch up to its end, without their version."""
         query |= {"watch": 1, "allowWatchBookmarks": "true"}
         real, lab = (
             [line for line in map(json.loads, answer.data.splitlines()) if _is_bookmark(line)]
-            for answer in self.both("GET", (path(place, **query),) * 2)
+            for answer in self.both("GET", (path(url_path, **query),) * 2)
         )
         for line in (*real, *lab):
             # It may lag behind the newest change, and does so on a real server.
@@ -169,7 +169,7 @@ class Pair:
     def many(self, questions: list[tuple[str, dict[str, Any]]]) -> list[tuple[Seen, Seen]]:
         """Ask many questions at the same time."""
         with ThreadPoolExecutor(16) as pool:
-            return list(pool.map(lambda each: self.seen(each[0], **each[1]), questions))
+            return list(pool.map(lambda question: self.seen(question[0], **question[1]), questions))
 
     def send(
         self,
@@ -226,8 +226,8 @@ class Pair:
             lines = [json.loads(line) for line in answer.data.splitlines()]
         except ValueError:
             return Seen(answer.status, headers, answer.data.decode())
-        found = [self._ranked(line) for line in lines if not _is_bookmark(line)]
-        return Seen(answer.status, headers, found)
+        bodies = [self._ranked(line) for line in lines if not _is_bookmark(line)]
+        return Seen(answer.status, headers, bodies)
 
     def _ranked(self, body: Any) -> Any:
         """Replace what differs between two servers: versions of lists and bookmarks, tokens."""
@@ -242,13 +242,13 @@ class Pair:
             metadata["resourceVersion"] = self._rank(int(metadata["resourceVersion"]))
         if metadata.get("continue"):
             metadata["continue"] = self._token_text(metadata["continue"])
-        found = body | {"metadata": metadata}
-        if found.get("code") in (410, 504):
-            found["message"] = _NUMBER.sub("#", found["message"])
-        if found.get("code") == 400:
+        ranked = body | {"metadata": metadata}
+        if ranked.get("code") in (410, 504):
+            ranked["message"] = _NUMBER.sub("#", ranked["message"])
+        if ranked.get("code") == 400:
             # The words about the syntax are those of Go.
-            found["message"] = ""
-        return found
+            ranked["message"] = ""
+        return ranked
 
     def _rank(self, version: int) -> str:
         return f"rank {bisect.bisect_right(self._versions, version)}"
@@ -262,7 +262,7 @@ class Pair:
 
 def assert_same(two: tuple[Seen, Seen], question: object = "") -> Seen:
     """Fail with what differs; return the answer of the real server."""
-    real, lab = (json.dumps(each._asdict(), indent=1, sort_keys=True).splitlines() for each in two)
+    real, lab = (json.dumps(seen._asdict(), indent=1, sort_keys=True).splitlines() for seen in two)
     differing = list(difflib.unified_diff(real, lab, "real", "lab", lineterm=""))
     assert not differing, "\n".join([str(question), *differing])
     return two[0]
@@ -271,9 +271,9 @@ def assert_same(two: tuple[Seen, Seen], question: object = "") -> Seen:
 class Pages:
     """A list that is read page by page, each server with its own tokens."""
 
-    def __init__(self, pair: Pair, place: str, limit: int) -> None:
+    def __init__(self, pair: Pair, url_path: str, limit: int) -> None:
         self._pair = pair
-        self._place = place
+        self._place = url_path
         self._limit = limit
         self._tokens = ("", "")
 

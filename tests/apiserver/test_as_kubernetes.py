@@ -94,24 +94,24 @@ def test_a_wrong_list_is_refused_in_the_same_way(pair: Pair, query: Query) -> No
     assert assert_same(pair.seen(SERVICES, **query)).status >= 400
 
 
-@pytest.mark.parametrize("place", [SERVICES, SLICES, NODES, PODS, CIDRS])
-def test_other_lists_are_the_same(pair: Pair, place: str) -> None:
+@pytest.mark.parametrize("url_path", [SERVICES, SLICES, NODES, PODS, CIDRS])
+def test_other_lists_are_the_same(pair: Pair, url_path: str) -> None:
     """With the selectors of the agent, which differ between resources."""
     queries: list[Query] = [{}, {"limit": 1}, {"fieldSelector": "metadata.name=n1"}]
     for query in queries:
-        assert_same(pair.seen(place, **query))
+        assert_same(pair.seen(url_path, **query))
 
 
 @pytest.mark.parametrize(
-    ("place", "field"),
+    ("url_path", "field"),
     [
         *((SERVICES, "spec.clusterIP"), (PODS, "spec.nodeName"), (NODES, "spec.unschedulable")),
         *((SLICES, "spec.nodeName"), (CIDRS, "metadata.namespace"), (NODES, "spec.nodeName")),
     ],
 )
-def test_the_same_fields_can_be_selected(pair: Pair, place: str, field: str) -> None:
+def test_the_same_fields_can_be_selected(pair: Pair, url_path: str, field: str) -> None:
     """Each resource knows its own fields."""
-    assert_same(pair.seen(place, fieldSelector=f"{field}=x"))
+    assert_same(pair.seen(url_path, fieldSelector=f"{field}=x"))
 
 
 def test_pages_are_the_same_while_objects_change(pair: Pair) -> None:
@@ -119,15 +119,15 @@ def test_pages_are_the_same_while_objects_change(pair: Pair) -> None:
     pages = pair.pages(SERVICES, 2)
     assert_same(pages.next())
     extra = [objects.service(name, ()) for name in ("bb", "ddd")]
-    for each in extra:
-        pair.put(each)
+    for raw in extra:
+        pair.put(raw)
     count = 1
     while not pages.is_last:
         assert_same(pages.next())
         count += 1
     assert count > 2
-    for each in extra:
-        pair.delete(each)
+    for raw in extra:
+        pair.delete(raw)
 
 
 WATCHES: list[Query] = [
@@ -165,8 +165,8 @@ WATCH_LISTS: list[Query] = [
 
 def test_a_watch_is_the_same_to_its_end(pair: Pair) -> None:
     """From a version or with initial events; with the answer and the error inside the stream."""
-    queries = [each for each in WATCHES + WATCH_LISTS if is_certain(pair, each)]
-    assert_all_same(pair, [(SERVICES, each) for each in queries])
+    queries = [query for query in WATCHES + WATCH_LISTS if is_certain(pair, query)]
+    assert_all_same(pair, [(SERVICES, query) for query in queries])
 
 
 def is_certain(pair: Pair, query: Query) -> bool:
@@ -181,28 +181,28 @@ def assert_all_same(pair: Pair, watches: list[tuple[str, Query]], seconds: int =
     They last longer than the three seconds for which a real server waits for a later version.
     """
     asked = [
-        (place, {"watch": 1, "timeoutSeconds": seconds} | resolved(pair, query))
-        for place, query in watches
+        (url_path, {"watch": 1, "timeoutSeconds": seconds} | resolved(pair, query))
+        for url_path, query in watches
     ]
     answers = pair.many(asked)
-    return [assert_same(two, each) for each, two in zip(asked, answers, strict=True)]
+    return [assert_same(two, watch) for watch, two in zip(asked, answers, strict=True)]
 
 
 def test_bookmarks_before_the_end_have_the_same_form(pair: Pair) -> None:
     """Whether a real server sends any is not certain: none for a resource that never changed."""
     changed = (objects.service("marked", ()), objects.node("marked", ("192.0.2.9",)))
-    for each in changed:
-        pair.put(each)
-    for place in (SERVICES, SLICES, NODES):
-        real, lab = pair.bookmarks(place, resourceVersion=pair.version, timeoutSeconds=5)
+    for raw in changed:
+        pair.put(raw)
+    for url_path in (SERVICES, SLICES, NODES):
+        real, lab = pair.bookmarks(url_path, resourceVersion=pair.version, timeoutSeconds=5)
         assert lab
-        assert [each for each in real if each != lab[-1]] == []
-    for each in changed:
-        pair.delete(each)
+        assert [raw for raw in real if raw != lab[-1]] == []
+    for raw in changed:
+        pair.delete(raw)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "url_path",
     [
         *("/api/v1/namespaces/default/services/a", "/api/v1/namespaces/default/services/x"),
         *("/api/v1/namespaces/default/services", "/api/v1/namespaces/none/services"),
@@ -214,9 +214,9 @@ def test_bookmarks_before_the_end_have_the_same_form(pair: Pair) -> None:
         *("/readyz", "/livez", "/healthz"),
     ],
 )
-def test_a_path_is_answered_in_the_same_way(pair: Pair, place: str) -> None:
+def test_a_path_is_answered_in_the_same_way(pair: Pair, url_path: str) -> None:
     """Objects, unknown ones, and the two kinds of 404."""
-    assert_same(pair.seen(place))
+    assert_same(pair.seen(url_path))
 
 
 def test_who_may_not_ask_gets_the_same_answer(pair: Pair) -> None:
@@ -224,9 +224,9 @@ def test_who_may_not_ask_gets_the_same_answer(pair: Pair) -> None:
     pair.lab.faults.tokens = frozenset({"admin", "nobody"})
     assert assert_same(pair.seen(SERVICES, token="wrong")).status == 401
     pair.lab.faults.forbidden = frozenset({"services", "servicecidrs", "events"})
-    for place in (SERVICES, CIDRS, f"{CIDRS}/x", "/api/v1/namespaces/default/services/a"):
-        assert assert_same(pair.seen(place, token="nobody")).status == 403
-        assert assert_same(pair.seen(place, token="nobody", watch=1)).status == 403
+    for url_path in (SERVICES, CIDRS, f"{CIDRS}/x", "/api/v1/namespaces/default/services/a"):
+        assert assert_same(pair.seen(url_path, token="nobody")).status == 403
+        assert assert_same(pair.seen(url_path, token="nobody", watch=1)).status == 403
     assert assert_same(pair.send("POST", PLACE, event(), token="nobody")).status == 403
     pair.lab.faults.forbidden = frozenset()
     pair.lab.faults.tokens = None
@@ -253,18 +253,18 @@ def test_random_changes_are_seen_in_the_same_way(pair: Pair, seed: int) -> None:
         {"fieldSelector": "metadata.name=r1"},
     ]
     watches: list[tuple[str, Query]] = [
-        (place, {"resourceVersion": chance.choice(versions)} | selected)
-        for place in (SERVICES, SLICES, "/api/v1/namespaces/default/services")
+        (url_path, {"resourceVersion": chance.choice(versions)} | selected)
+        for url_path in (SERVICES, SLICES, "/api/v1/namespaces/default/services")
         for selected in selectors
-        if place != SLICES or selected is not AGENT
+        if url_path != SLICES or selected is not AGENT
     ]
     assert_all_same(pair, watches)
-    for place, query in watches:
-        if "/namespaces/" in place and "fieldSelector" in query:
+    for url_path, query in watches:
+        if "/namespaces/" in url_path and "fieldSelector" in query:
             continue  # one object by its name: etcd gives the present one, whatever the version
         for match in ("Exact", "NotOlderThan"):
-            assert_same(pair.seen(place, resourceVersionMatch=match, **query), query)
-        assert_same(pair.seen(place, limit=3, **query), query)
+            assert_same(pair.seen(url_path, resourceVersionMatch=match, **query), query)
+        assert_same(pair.seen(url_path, limit=3, **query), query)
 
 
 def change(pair: Pair, chance: random.Random) -> None:
@@ -302,8 +302,8 @@ def test_forgotten_history_is_refused_in_the_same_way(pair: Pair) -> None:
     for query in ({"resourceVersionMatch": "Exact"}, {"limit": 2}, {}):
         assert_same(pair.seen(SERVICES, resourceVersion=since, **query))
     watches: list[tuple[str, Query]]
-    watches = [(place, {"resourceVersion": since}) for place in (SERVICES, NODES)]
-    watches += [(SERVICES, {"resourceVersion": since, **each}) for each in LATER]
+    watches = [(url_path, {"resourceVersion": since}) for url_path in (SERVICES, NODES)]
+    watches += [(SERVICES, {"resourceVersion": since, **more}) for more in LATER]
     answers = assert_all_same(pair, watches)
     assert [answer.body[0]["object"]["code"] for answer in answers[:2]] == [410, 410]
 

@@ -43,8 +43,8 @@ def test_an_event_is_created_once(api: ApiServer) -> None:
 
 def test_an_event_about_nothing_in_a_namespace_belongs_to_two_namespaces(api: ApiServer) -> None:
     """An object without a namespace: ``default`` or ``kube-system``; others are not checked."""
-    place = PLACE.replace("default", "prod")
+    url_path = PLACE.replace("default", "prod")
     about = {"metadata": {"name": "n1.17", "namespace": "prod"}}
-    assert send(api, "POST", place, event() | about).status == 422
+    assert send(api, "POST", url_path, event() | about).status == 422
     other = {"kind": "Service", "namespace": "other", "name": "web"}
-    assert send(api, "POST", place, event(regarding=other) | about).status == 201
+    assert send(api, "POST", url_path, event(regarding=other) | about).status == 201

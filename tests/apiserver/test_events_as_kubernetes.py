@@ -30,7 +30,7 @@ WRONG_EVENTS: list[Query] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG_EVENTS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize("wrong", WRONG_EVENTS, ids=lambda wrong: str(wrong)[:40])
 def test_a_wrong_event_is_refused_in_the_same_way(pair: Pair, wrong: Query) -> None:
     """With the same causes."""
     assert assert_same(pair.send("POST", PLACE, event("wrong") | wrong)).status in (400, 422)

@@ -27,14 +27,16 @@ def fill(api: ApiServer, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stem", "place"), [("services", SERVICES), ("endpointslices", SLICES), ("nodes", NODES)]
+    ("stem", "url_path"), [("services", SERVICES), ("endpointslices", SLICES), ("nodes", NODES)]
 )
-def test_a_recorded_list_is_answered_byte_for_byte(api: ApiServer, stem: str, place: str) -> None:
+def test_a_recorded_list_is_answered_byte_for_byte(
+    api: ApiServer, stem: str, url_path: str
+) -> None:
     """The bytes are those of the recording without its white space."""
-    found = recorded(f"{stem}.list.json")
-    api.store.load(found)
-    answer = ask(api, place)
-    assert answer.data == json.dumps(found, separators=(",", ":")).encode() + b"\n"
+    recording = recorded(f"{stem}.list.json")
+    api.store.load(recording)
+    answer = ask(api, url_path)
+    assert answer.data == json.dumps(recording, separators=(",", ":")).encode() + b"\n"
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["cache-control"] == "no-cache, private"
 
@@ -85,7 +87,7 @@ def test_large_answers_are_compressed_for_clients_that_accept_it(api: ApiServer)
     takes = {"Accept-Encoding": "gzip"}
     assert "content-encoding" not in send(api, "GET", SERVICES, headers=takes).headers
     for number in range(400):
-        api.put(service(f"s{number}", **{f"label{each}": "x" * 60 for each in range(5)}))
+        api.put(service(f"s{number}", **{f"label{index}": "x" * 60 for index in range(5)}))
     plain, packed = send(api, "GET", SERVICES), send(api, "GET", SERVICES, headers=takes)
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
@@ -109,8 +111,8 @@ def test_absent_groups_are_not_found_in_plain_text_and_resources_with_a_status(
 ) -> None:
     """A group without its paths and discovery; a resource alone."""
     api.faults.absent = frozenset({"discovery.k8s.io", "servicecidrs"})
-    for place in (SLICES, "/apis/discovery.k8s.io/v1"):
-        answer = ask(api, place)
+    for url_path in (SLICES, "/apis/discovery.k8s.io/v1"):
+        answer = ask(api, url_path)
         assert (answer.status, answer.data) == (404, b"404 page not found\n")
     answer = ask(api, "/apis/networking.k8s.io/v1/servicecidrs")
     assert (answer.status, answer.body["reason"]) == (404, "NotFound")

@@ -156,8 +156,8 @@ def test_a_recording_is_sent_event_by_event(api: ApiServer) -> None:
     assert next(steps).events == ()
     assert api.store.resource_version == "224"
     streams = {
-        kind: Stream(api, place, resourceVersion=224, **selectors[kind])
-        for kind, place in places.items()
+        kind: Stream(api, url_path, resourceVersion=224, **selectors[kind])
+        for kind, url_path in places.items()
     }
     count = 0
     for step in steps:

@@ -31,8 +31,8 @@ DNS = BaselineService("kube-system/dns", "10.96.0.10", 53, "udp", 0, (("10.244.1
 
 def lines(steps: list[Step], program: str) -> list[str]:
     """Return what the only run of a program reads."""
-    (found,) = (step.text.splitlines() for step in steps if step.command[0] == program)
-    return found
+    (text,) = (step.text.splitlines() for step in steps if step.command[0] == program)
+    return text
 
 
 def of(text: list[str], start: str) -> list[str]:
@@ -80,10 +80,10 @@ def test_iptables_gives_every_endpoint_the_same_odds() -> None:
     assert off_cluster.endswith("! -s 10.244.0.0/16 -j KUBE-MARK-MASQ")
     odds = [choice.partition("--probability ")[2].split(" ")[0] for choice in choices]
     assert odds == ["0.3333333333", "0.5000000000", ""]
-    assert [str(each) for each in WEB.endpoints] == [
+    assert [str(endpoint) for endpoint in WEB.endpoints] == [
         *("10.244.1.3:8080", "10.244.2.2:8080", "10.244.2.3:8080"),
     ]
-    chains = [f"KUBE-SEP-{each.id}" for each in WEB.endpoints]
+    chains = [f"KUBE-SEP-{endpoint.id}" for endpoint in WEB.endpoints]
     assert [choice.split()[-1] for choice in choices] == chains
     for chain, endpoint in zip(chains, WEB.endpoints, strict=True):
         hairpin, translation = of(text, f"-A {chain} ")
@@ -99,8 +99,8 @@ def test_iptables_of_a_large_cluster_has_fewer_comments() -> None:
     ]
     few = lines(all_rules("iptables", many, NODE), "iptables-legacy-restore")
     more = [
-        replace(each, backends=tuple((f"10.244.2.{number}", 80) for number in range(6)))
-        for each in many
+        replace(service, backends=tuple((f"10.244.2.{number}", 80) for number in range(6)))
+        for service in many
     ]
     large = lines(all_rules("iptables", more, NODE), "iptables-legacy-restore")
     assert all("--comment" in line for line in few if line.startswith("-A KUBE-SEP-"))
@@ -148,16 +148,16 @@ def test_ipvs_has_a_virtual_service_for_each_frontend() -> None:
 def test_ipvs_has_as_many_rules_for_many_services_as_for_one() -> None:
     """They know Services by sets; all of the sets exist."""
     two_services = [replace(WEB, name="default/other", address="10.96.0.2"), WEB]
-    one, two = (
+    single, double = (
         lines(all_rules("ipvs", services, NODE), "iptables-legacy-restore")
         for services in ([WEB], two_services)
     )
-    assert one == two
+    assert single == double
     made = lines(all_rules("ipvs", [WEB], NODE), "ipset")
     created = {line.split()[0] for line in of(made, "create ")}
-    assert {line.split("--match-set ")[1].split()[0] for line in one if "--match-set" in line} <= (
-        created
-    )
+    assert {
+        line.split("--match-set ")[1].split()[0] for line in single if "--match-set" in line
+    } <= (created)
 
 
 _METRIC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"

@@ -40,16 +40,16 @@ def bench(*arguments: str | Path) -> Result:
     ],
 )
 def test_invalid_options_are_refused_in_one_line(arguments: list[str], message: str) -> None:
-    found = bench(*arguments)
-    assert found.exit_code == 2
-    assert message in found.output.splitlines()[0]
+    done = bench(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output.splitlines()[0]
 
 
 def test_measuring_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    found = bench("--quick")
-    assert found.exit_code == 1
-    assert found.output == "Error: a sandbox needs root\nHint: run the command as root\n"
+    done = bench("--quick")
+    assert done.exit_code == 1
+    assert done.output == "Error: a sandbox needs root\nHint: run the command as root\n"
 
 
 def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
     source = tmp_path / "results.json"
     source.write_text(results.to_json())
     again, sheet, document = (tmp_path / name for name in ("again.json", "x.csv", "x.md"))
-    found = bench("--from", source, "--json", again, "--csv", sheet, "--markdown", document)
-    assert found.exit_code == 0, found.output
-    assert "* as it was" in found.output.splitlines()
+    done = bench("--from", source, "--json", again, "--csv", sheet, "--markdown", document)
+    assert done.exit_code == 0, done.output
+    assert "* as it was" in done.output.splitlines()
     assert Results.from_json(again.read_text()) == results
     assert "tc" in sheet.read_text()
     assert "tc" in document.read_text()
@@ -83,9 +83,9 @@ def test_reports_are_made_again_from_what_was_written(tmp_path: Path) -> None:
 def test_a_file_that_no_benchmark_wrote_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "results.json"
     source.write_text("{}")
-    found = bench("--from", source)
-    assert found.exit_code == 1
-    assert found.output.startswith("Error: these are no results of a benchmark")
+    done = bench("--from", source)
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: these are no results of a benchmark")
 
 
 def _cell(suite: str, mode: str = "tc", where: str = "", values: tuple[float, ...] = (1,)) -> Cell:
@@ -186,9 +186,9 @@ def test_what_was_asked_for_and_has_no_figures_is_an_error_after_the_reports(
 ) -> None:
     """One line, with the first note that explains it; the reports are written all the same."""
     written = tmp_path / "results.json"
-    found = measure(f"{arguments} --json {written}", cells, *notes)
-    assert found.exit_code == 1
-    assert f"\nError: {error}\nHint: " in found.output
+    done = measure(f"{arguments} --json {written}", cells, *notes)
+    assert done.exit_code == 1
+    assert f"\nError: {error}\nHint: " in done.output
     results = Results.from_json(written.read_text())
     assert results.cells == cells
     suites = arguments.split()[1].split(",") if "--suites" in arguments else [*SUITES]
@@ -209,9 +209,9 @@ def test_what_was_asked_for_and_has_no_figures_is_an_error_after_the_reports(
 def test_measurements_that_are_impossible_or_too_late_become_notes(
     measure: Callable[..., Result], arguments: str, cells: list[Cell], notes: tuple[str, ...]
 ) -> None:
-    found = measure(arguments, cells, *notes)
-    assert found.exit_code == 0, found.output
-    assert all(f"* {note}"[:60] in found.output for note in notes)
+    done = measure(arguments, cells, *notes)
+    assert done.exit_code == 0, done.output
+    assert all(f"* {note}"[:60] in done.output for note in notes)
 
 
 def test_a_kube_proxy_in_the_path_is_measured_without_asking(

@@ -59,8 +59,8 @@ def test_direct_is_always_measured_and_what_cannot_be_is_noted(
 ) -> None:
     obstacles = {"iptables": "", "iptables-nft": "", "nftables": "", "ipvs": "no such kernel"}
     monkeypatch.setattr(baselines, "obstacles", lambda: obstacles)
-    found, notes = possible(["tc", "ipvs", "kube-proxy-iptables"], ())
-    assert found == ["direct", "tc"]
+    modes, notes = possible(["tc", "ipvs", "kube-proxy-iptables"], ())
+    assert modes == ["direct", "tc"]
     assert notes == [
         "kube-proxy-iptables was not measured: no kube-proxy in PATH, nor by --kube-proxy",
         "ipvs was not measured: no such kernel",
@@ -94,8 +94,8 @@ def test_recorded_rules_are_not_measured_beside_the_kube_proxy_that_writes_them(
         with ExitStack() as stack:
             steps = traffic.steps(Context(scale, modes, Results()), ("pods",), tools, stack)
             texts = [step.about for step in steps]
-        found = (text.partition("setting ")[2].removesuffix(" up") for text in texts)
-        return {*filter(None, found)}
+        names = (text.partition("setting ")[2].removesuffix(" up") for text in texts)
+        return {*filter(None, names)}
 
     assert named() == {"direct", "kube-proxy-nftables", "iptables-nft"}
     assert named(*modes) == {*modes}

@@ -144,14 +144,14 @@ def test_what_matters_is_said_in_ten_rows_at_the_smallest_and_the_largest_size()
     change = cell_of("default", 2.0, unit="ms", suite="change", kind="change", where="API")
     slow = change.having(mode="kube-proxy-iptables", values=(700.0,), services=10_000)
     tool = change.having(mode="iptables", values=(3.0,), where="tool")
-    found = _matters(*cells, change, slow, tool)
-    assert len(found) == 10
-    assert found["connections from a pod"] == [("1.200", "1.094"), ("0.800", "0.730")]
-    assert found["connections to no Service, agent there"] == [("1.100", "1.003"), None]
-    assert found["CPU time of a connection (less is better)"] == [
+    rows = _matters(*cells, change, slow, tool)
+    assert len(rows) == 10
+    assert rows["connections from a pod"] == [("1.200", "1.094"), ("0.800", "0.730")]
+    assert rows["connections to no Service, agent there"] == [("1.100", "1.003"), None]
+    assert rows["CPU time of a connection (less is better)"] == [
         *(("0.833", "0.833"), ("1.250", "1.250")),
     ]
-    assert found["a change until packets follow, 99 of 100"] == [
+    assert rows["a change until packets follow, 99 of 100"] == [
         *(("2.00 ms", "-"), ("-", "700 ms")),
     ]
 

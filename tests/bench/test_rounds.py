@@ -22,15 +22,15 @@ def test_each_has_a_turn_and_none_two_in_a_row(count: int) -> None:
     order = Order(range(count), "pods")
     turns = [order.next() for _ in range(50)]
     assert all(sorted(turn) == list(range(count)) for turn in turns)
-    assert all(one != other for one, other in pairwise(chain.from_iterable(turns)))
+    assert all(turn != other for turn, other in pairwise(chain.from_iterable(turns)))
 
 
 @pytest.mark.parametrize("count", [3, 4, 7])
 @pytest.mark.parametrize("task", range(4))
 def test_each_follows_each_other_as_often_as_the_rest(count: int, task: int) -> None:
     """By the turns of one task, and not only after thousands."""
-    found = Counter(pairwise(_turns(count, task)))
-    times = [found[pair] for pair in permutations(range(count), 2)]
+    followed = Counter(pairwise(_turns(count, task)))
+    times = [followed[pair] for pair in permutations(range(count), 2)]
     assert max(times) - min(times) <= 2
     assert min(times) > 0
 
@@ -41,8 +41,8 @@ def test_the_order_is_the_tasks_own_and_the_same_in_every_run() -> None:
     assert _turns(7, tasks[0]) == _turns(7, (1, "pods", "connect", 0))
     orders = {tuple(_turns(7, task, 1)) for task in tasks}
     assert len(orders) > 190
-    places = [sum(order.index(one) for order in orders) / len(orders) for one in range(7)]
-    assert all(2.5 < place < 3.5 for place in places)
+    places = [sum(order.index(mode) for order in orders) / len(orders) for mode in range(7)]
+    assert all(2.5 < index < 3.5 for index in places)
 
 
 def test_a_single_mode_is_always_next_and_no_modes_have_no_order() -> None:

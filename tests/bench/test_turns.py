@@ -60,13 +60,13 @@ class _Testbed:
         return Outcome(operations=made, seconds=seconds), made * _COST * self.share / 0.8
 
 
-def _agents(testbed: _Testbed, each: float, loop: float = 0.01) -> Upkeep:
+def _agents(testbed: _Testbed, cost: float, loop: float = 0.01) -> Upkeep:
     """Return one thread that works for connections and one that polls files in a loop.
 
     ``each``: its CPU seconds of a connection. ``loop``: those of the other thread in a second.
     """
     return Upkeep(
-        lambda: {1: testbed.time.now * 0.001 + testbed.done * each, 2: testbed.time.now * loop}, []
+        lambda: {1: testbed.time.now * 0.001 + testbed.done * cost, 2: testbed.time.now * loop}, []
     )
 
 
@@ -98,9 +98,9 @@ def test_cpu_time_of_agents_for_connections_is_reported_and_added(
     ours.upkeep = _agents(ours, 11e-6)
     tasks = (CONNECT, CONNECT._replace(clients=4))
     results = _measured(monkeypatch, [direct, ours], time, tasks=tasks)
-    (found,) = results.find(suite="agents")
-    assert (found.kind, found.where, found.mode, found.clients) == ("connect", "pod", "tc", 1)
-    assert found.values == pytest.approx((11,))
+    (cell,) = results.find(suite="agents")
+    assert (cell.kind, cell.where, cell.mode, cell.clients) == ("connect", "pod", "tc", 1)
+    assert cell.values == pytest.approx((11,))
     assert results.notes == []
     for clients in (1, 4):
         costs = {cell.mode: cell.cpu for cell in results.find(suite="pods", clients=clients)}
@@ -164,7 +164,7 @@ def assert_within(
         time.now += 0.06
         taken.note_taken(number)
         history.append((time.now, number))
-        assert sum(each for at, each in history if at > time.now - seconds) <= most
+        assert sum(ports for at, ports in history if at > time.now - seconds) <= most
         time.now += idle
 
 

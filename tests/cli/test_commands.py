@@ -22,21 +22,21 @@ def bpfsvc(*arguments: str) -> Result:
 
 
 def test_help_lists_all_commands_with_a_line_each() -> None:
-    found = bpfsvc("--help")
-    assert found.exit_code == 0
-    assert bpfsvc().output == found.output
+    done = bpfsvc("--help")
+    assert done.exit_code == 0
+    assert bpfsvc().output == done.output
     for name, (_, description) in COMMANDS.items():
-        assert any(line.split(None, 1) == [name, description] for line in found.output.splitlines())
+        assert any(line.split(None, 1) == [name, description] for line in done.output.splitlines())
 
 
 @pytest.mark.parametrize(
     "command", [*([name] for name in COMMANDS), ["maps", "dump"]], ids=" ".join
 )
 def test_every_command_explains_itself_and_its_options(command: list[str]) -> None:
-    found = bpfsvc(*command, "--help")
-    assert found.exit_code == 0
-    assert found.output.startswith(f"Usage: bpfsvc {' '.join(command)} ")
-    assert bpfsvc(*command, "-h").output == found.output
+    done = bpfsvc(*command, "--help")
+    assert done.exit_code == 0
+    assert done.output.startswith(f"Usage: bpfsvc {' '.join(command)} ")
+    assert bpfsvc(*command, "-h").output == done.output
 
 
 def test_every_option_has_a_description() -> None:
@@ -45,8 +45,10 @@ def test_every_option_has_a_description() -> None:
     while commands:
         command = commands.pop()
         if isinstance(command, click.Group):
-            found = [command.get_command(context, name) for name in command.list_commands(context)]
-            commands += [each for each in found if each]
+            members = [
+                command.get_command(context, name) for name in command.list_commands(context)
+            ]
+            commands += [member for member in members if member]
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{command.name} {parameter.name}"
@@ -62,8 +64,8 @@ def test_help_and_the_agent_import_nothing_they_do_not_need() -> None:
     )
     for arguments in (["--help"], ["run", "--help"]):
         command = [sys.executable, "-c", script, *arguments]
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-        loaded = set(found.stderr.split())
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        loaded = set(done.stderr.split())
         assert "bpfsvc.cli" in loaded
         assert not loaded & {"rich", "bcc", "bpfsvc.inspect", "bpfsvc.cli.maps"}
         if arguments == ["--help"]:
@@ -122,20 +124,20 @@ def test_the_version_is_printed() -> None:
 def test_a_wrong_command_line_is_one_line_and_a_hint(
     arguments: list[str], message: str, see: str
 ) -> None:
-    found = bpfsvc(*arguments)
-    assert found.exit_code == 2
-    assert found.stdout == ""
-    error, hint = found.stderr.splitlines()
+    done = bpfsvc(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    error, hint = done.stderr.splitlines()
     assert error.startswith("Error: ")
     assert message in error
     assert hint == f"Hint: see {see} --help"
 
 
 def test_nothing_loaded_is_a_clear_error(tmp_path: Path) -> None:
-    found = bpfsvc("maps", "dump", "--pin-root", str(tmp_path))
-    assert found.exit_code == 1
-    assert found.stdout == ""
-    assert found.stderr.splitlines() == [
+    done = bpfsvc("maps", "dump", "--pin-root", str(tmp_path))
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
         f"Error: bpfsvc is not loaded: nothing is pinned at {tmp_path}/current",
         "Hint: start it with: bpfsvc run, or name another place with --pin-root",
     ]
@@ -143,18 +145,18 @@ def test_nothing_loaded_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_a_node_without_bpfsvc_is_not_healthy(tmp_path: Path) -> None:
     reason = f"bpfsvc is not loaded: nothing is pinned at {tmp_path}/current"
-    found = bpfsvc("status", "--pin-root", str(tmp_path))
-    assert (found.exit_code, found.stdout) == (1, f"UNHEALTHY: {reason}\n")
-    found = bpfsvc("status", "--pin-root", str(tmp_path), "-o", "json")
-    assert json.loads(found.stdout) == {"well": False, "reasons": [reason]}
+    done = bpfsvc("status", "--pin-root", str(tmp_path))
+    assert (done.exit_code, done.stdout) == (1, f"UNHEALTHY: {reason}\n")
+    done = bpfsvc("status", "--pin-root", str(tmp_path), "-o", "json")
+    assert json.loads(done.stdout) == {"well": False, "reasons": [reason]}
 
 
 def test_a_pin_root_with_other_contents_is_named(tmp_path: Path) -> None:
     (tmp_path / "current" / "maps").mkdir(parents=True)
     (tmp_path / "current" / "maps" / "layout").touch()
-    found = bpfsvc("maps", "dump", "--pin-root", str(tmp_path))
-    assert found.exit_code == 1
-    assert found.stderr.startswith(f"Error: cannot read what is pinned at {tmp_path}: ")
+    done = bpfsvc("maps", "dump", "--pin-root", str(tmp_path))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: cannot read what is pinned at {tmp_path}: ")
 
 
 def test_without_privileges_the_hint_says_which_are_needed(tmp_path: Path) -> None:
@@ -167,9 +169,9 @@ def test_without_privileges_the_hint_says_which_are_needed(tmp_path: Path) -> No
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)
     command = [sys.executable, "-c", script, "maps", "dump", "--pin-root", str(tmp_path)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert found.stderr.splitlines() == [
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
         f"Error: cannot read what is pinned at {tmp_path}: Permission denied",
         "Hint: run as root (or with CAP_BPF and CAP_NET_ADMIN)",
     ]
@@ -202,9 +204,9 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     os.close(read)
     command = [sys.executable, "-m", "bpfsvc"]
     with os.fdopen(write, "wb") as closed:
-        found = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
-    assert found.stderr == b""
-    assert found.returncode == 141
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b""
+    assert done.returncode == 141
 
 
 def test_a_command_that_an_image_leaves_out_is_refused_in_one_line(

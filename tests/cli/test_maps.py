@@ -44,9 +44,9 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_the_rows_of_one_service_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, errors = run(capsys, "--service", "default/web", "-o", "json")
     assert (status, errors) == (0, "")
-    found = json.loads(output)
-    assert [row["service"] for row in found["backends"]] == ["default/web:http"] * 2
-    assert "counters" not in found
+    document = json.loads(output)
+    assert [row["service"] for row in document["backends"]] == ["default/web:http"] * 2
+    assert "counters" not in document
 
 
 @pytest.mark.usefixtures("maps")
@@ -79,8 +79,12 @@ def test_changes_are_printed_until_it_is_interrupted(
     assert (status, errors) == (0, "")
     (line,) = printed.splitlines()
     if output == "json":
-        found = json.loads(line)
-        assert (found["change"], found["map"], found["row"]["name"]) == ("added", "services", "new")
+        change = json.loads(line)
+        assert (change["change"], change["map"], change["row"]["name"]) == (
+            "added",
+            "services",
+            "new",
+        )
     else:
         assert line.split()[1:5] == ["added", "services", "namespace=default", "name=new"]
 

@@ -32,7 +32,7 @@ def test_the_c_sources_are_in_the_package() -> None:
 def test_no_requirement_is_named_bcc_which_on_pypi_is_another_thing() -> None:
     required = importlib.metadata.requires("bpfsvc") or []
 
-    assert not [one for one in required if one.lower().startswith("bcc")]
+    assert not [requirement for requirement in required if requirement.lower().startswith("bcc")]
 
 
 def test_the_console_script_runs_the_commands() -> None:
@@ -45,12 +45,12 @@ def test_the_console_script_runs_the_commands() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy, so that nothing is left in the checkout."""
-    place = tmp_path_factory.mktemp("wheel")
+    directory = tmp_path_factory.mktemp("wheel")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "bpf", "bpfsvc"):
-        (place / name).symlink_to(ROOT / name)
+        (directory / name).symlink_to(ROOT / name)
     # The run has no way out: what builds and what is needed are those of this environment.
-    _run(*PIP, "wheel", "--no-build-isolation", "--no-deps", ".", "-w", "dist", at=place)
-    (built,) = (place / "dist").glob("bpfsvc-*.whl")
+    _run(*PIP, "wheel", "--no-build-isolation", "--no-deps", ".", "-w", "dist", at=directory)
+    (built,) = (directory / "dist").glob("bpfsvc-*.whl")
     return built
 
 
@@ -78,9 +78,9 @@ def test_an_installed_package_runs_and_finds_its_sources_without_the_checkout(
     )
 
     assert bpfsvc.__version__ in _run(command, "--version", at=tmp_path)
-    digest, place = _run(sys.executable, "-c", find, at=tmp_path).split()
+    digest, file = _run(sys.executable, "-c", find, at=tmp_path).split()
     assert digest == load(Sizes()).digest
-    assert Path(place).is_relative_to(tmp_path)
+    assert Path(file).is_relative_to(tmp_path)
 
 
 def _run(*command: str | Path, at: Path) -> str:

@@ -72,7 +72,7 @@ def test_services_are_printed_and_chosen(capsys: Capture) -> None:
     assert "kube-system/dns:53 UDP IPv4" in output
     status, output, _ = run(capsys, "services", "-n", "kube-system", "10.96.0.53", "-o", "json")
     assert status == 0
-    assert [each["name"] for each in json.loads(output)["services"]] == ["dns"]
+    assert [service["name"] for service in json.loads(output)["services"]] == ["dns"]
 
 
 @pytest.mark.usefixtures("maps")
@@ -90,8 +90,8 @@ def test_no_services_are_one_plain_line_for_people_and_a_document_for_programs(
     capsys: Capture,
 ) -> None:
     for words in ((), ("--stats", "-o", "wide")):
-        found = run(capsys, "services", "-n", "empty", *words)
-        assert found == (0, "no Services in namespace empty\n", "")
+        printed = run(capsys, "services", "-n", "empty", *words)
+        assert printed == (0, "no Services in namespace empty\n", "")
     _, output, _ = run(capsys, "services", "-n", "empty", "-o", "json")
     assert json.loads(output) == {"socket_lb": "host", "services": []}
 
@@ -123,9 +123,9 @@ def test_rates_are_what_is_counted_in_the_interval(
     slept = sleeps(monkeypatch, lambda: count(maps, 1, 110, 1100, 12000, 1100, 14000))
     status, output, _ = run(capsys, "services", "web", "--rate", "--interval", "2", "-o", "json")
     assert (status, slept) == (0, [2.0])
-    found = json.loads(output)
-    assert found["seconds"] == 2
-    assert found["services"][0]["backends"][0]["rates"] == {
+    document = json.loads(output)
+    assert document["seconds"] == 2
+    assert document["services"][0]["backends"][0]["rates"] == {
         **{"connections": 5, "packets": 50, "bytes": 1000},
         **{"reply_packets": 50, "reply_bytes": 2000},
     }
@@ -167,7 +167,7 @@ def test_top_prints_as_many_blocks_as_asked_for(
     assert (status, errors, slept) == (0, "", [2.0, 2.0])
     blocks = output.split("\n\n")
     lines = [line.split() for line in output.splitlines() if line.startswith("default/web")]
-    assert [(each[3], each[4]) for each in lines] == [("10", "0"), ("0", "150")]
+    assert [(row[3], row[4]) for row in lines] == [("10", "0"), ("0", "150")]
     assert len(blocks) == 4  # a summary and a table each
     assert "\x1b" not in output
 
@@ -223,10 +223,10 @@ def test_top_draws_on_a_screen_of_its_own_and_leaves_the_terminal_as_it_was(
 def test_nothing_loaded_is_the_error_of_maps_dump(
     command: str, capsys: Capture, tmp_path: Path
 ) -> None:
-    found = []
+    blocks = []
     for words in (["maps", "dump"], [command]):
         with pytest.raises(SystemExit) as ended:
             main.main([*words, "--pin-root", str(tmp_path)])
-        found.append((ended.value.code, *capsys.readouterr()))
-    assert found[0] == found[1]
-    assert found[0][0] == 1
+        blocks.append((ended.value.code, *capsys.readouterr()))
+    assert blocks[0] == blocks[1]
+    assert blocks[0][0] == 1

@@ -20,6 +20,6 @@ from bpfsvc.cli.main import main
     ],
 )
 def test_what_makes_no_sense_is_an_error_of_usage(words: list[str], complaint: str) -> None:
-    found = CliRunner().invoke(main, ["run", *words])
-    assert found.exit_code == 2
-    assert complaint in found.output
+    done = CliRunner().invoke(main, ["run", *words])
+    assert done.exit_code == 2
+    assert complaint in done.output

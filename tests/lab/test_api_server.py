@@ -41,7 +41,9 @@ def _point(testbed: Testbed, pod: LabPod, *more: LabPod) -> None:
 def _served_by(testbed: Testbed, pod: LabPod) -> None:
     """Wait until all that is asked of the Service is answered by a pod, over both families."""
     wait(
-        lambda: all(ask(testbed.pod, ONE[0].vip(each), 80).pod == pod.name for each in FAMILIES),
+        lambda: all(
+            ask(testbed.pod, ONE[0].vip(family), 80).pod == pod.name for family in FAMILIES
+        ),
         f"{pod.name} answers",
     )
 

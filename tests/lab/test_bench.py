@@ -90,9 +90,9 @@ def test_traffic_of_pods_takes_every_mode_in_turn() -> None:
                 assert cell.ratios == (() if cell.mode == "direct" else expected)
                 agents = results.find(suite="agents", kind=kind, where=where, mode=cell.mode)
                 watched = cell.mode == "default" and kind in ("connect", "questions")
-                assert [one.clients for one in agents] == ([1] if watched else [])
+                assert [agent.clients for agent in agents] == ([1] if watched else [])
                 # How much it is, is noise in a run this short; tests/bench/test_turns.py has sums.
-                assert all(min(cell.cpu) > one.median >= 0 for one in agents)
+                assert all(min(cell.cpu) > agent.median >= 0 for agent in agents)
                 if kind != "bulk":
                     assert 0 < cell.latency["50"] <= cell.latency["99"] < 1e6
                     assert sum(count for _, count in cell.histogram) > 0
@@ -104,8 +104,8 @@ def test_node_ports_are_measured_from_outside_with_and_without_xdp() -> None:
     scale = replace(TINY, modes=("direct", "xdp"), kinds=("connect", "datagrams"), limit=HURRY)
     results = measured("edge", scale=scale)
     assert results.notes == []
-    found = {(cell.kind, cell.where, cell.mode) for cell in results.find(suite="edge")}
-    assert found == {
+    cases = {(cell.kind, cell.where, cell.mode) for cell in results.find(suite="edge")}
+    assert cases == {
         (kind, where, mode)
         for kind in scale.kinds
         for where in ("remote", "local")
@@ -184,14 +184,14 @@ def test_an_unpinned_load_may_run_anywhere() -> None:
 
 def _affinities(name: str) -> set[tuple[int, ...]]:
     """Return where threads of our processes may run that have such words in their line."""
-    found = set()
+    affinities = set()
     for children in Path("/proc/self/task").glob("*/children"):
         for process in map(Path("/proc").joinpath, children.read_text().split()):
             if name in (process / "cmdline").read_text():
                 threads = [int(thread.name) for thread in (process / "task").iterdir()]
-                found |= {tuple(sorted(os.sched_getaffinity(thread))) for thread in threads}
-    assert found
-    return found
+                affinities |= {tuple(sorted(os.sched_getaffinity(thread))) for thread in threads}
+    assert affinities
+    return affinities
 
 
 @pytest.mark.slow

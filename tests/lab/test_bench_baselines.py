@@ -118,10 +118,12 @@ def test_nftables_refuses_undefined_ports_and_drops_unassigned_addresses(
 
 def test_each_mode_is_reported_with_what_it_lacks_here() -> None:
     """Every kernel here has netfilter's; ipvs it has, or the sentence says what is missing."""
-    found = baselines.obstacles()
-    assert list(found) == list(baselines.MODES)
-    assert [mode for mode in _ALWAYS if found[mode]] == []
-    assert not found["ipvs"] or "IPVS" in found["ipvs"] or "apt install" in found["ipvs"]
+    obstacles = baselines.obstacles()
+    assert list(obstacles) == list(baselines.MODES)
+    assert [mode for mode in _ALWAYS if obstacles[mode]] == []
+    assert (
+        not obstacles["ipvs"] or "IPVS" in obstacles["ipvs"] or "apt install" in obstacles["ipvs"]
+    )
 
 
 @pytest.fixture
@@ -180,8 +182,8 @@ metrics.serve_forever()
 """
 
 
-def _program(place: Path, text: str) -> Path:
-    file = place / "kube-proxy"
+def _program(directory: Path, text: str) -> Path:
+    file = directory / "kube-proxy"
     file.write_text(text)
     file.chmod(0o755)
     return file

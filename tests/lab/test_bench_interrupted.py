@@ -50,15 +50,15 @@ def test_an_interrupted_benchmark_leaves_nothing(running: subprocess.Popen[bytes
 
 def _session(leader: int) -> list[str]:
     """Return the names of the processes of a session."""
-    found = []
+    names = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             name, _, fields = file.read_text().partition("(")[2].rpartition(")")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(fields.split()[3]) == leader:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _loads(leader: int) -> int:

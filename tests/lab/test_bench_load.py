@@ -94,9 +94,16 @@ def test_the_latencies_of_a_client_add_up_to_its_time(ends: Ends) -> None:
     assert 0.7 < total / (_CLIENTS * outcome.seconds) < 1.04
     edges = [edge for edge, _ in outcome.histogram]
     assert edges == sorted(set(edges))
-    found = outcome.percentiles()
-    assert list(found) == ["50", "90", "99", "99.9"]
-    assert edges[0] <= found["50"] <= found["90"] <= found["99"] <= found["99.9"] <= edges[-1]
+    percentiles = outcome.percentiles()
+    assert list(percentiles) == ["50", "90", "99", "99.9"]
+    assert (
+        edges[0]
+        <= percentiles["50"]
+        <= percentiles["90"]
+        <= percentiles["99"]
+        <= percentiles["99.9"]
+        <= edges[-1]
+    )
 
 
 def test_requests_keep_their_connections_for_the_next_order(ends: Ends) -> None:
@@ -116,8 +123,8 @@ def test_connections_are_closed_by_the_client(ends: Ends) -> None:
     assert _time_wait(ends.far) == 0
 
 
-def _time_wait(place: Namespace) -> int:
-    with place.entered():
+def _time_wait(namespace: Namespace) -> int:
+    with namespace.entered():
         rows = Path("/proc/thread-self/net/sockstat").read_text().splitlines()
     words = next(row for row in rows if row.startswith("TCP:")).split()
     return int(words[words.index("tw") + 1])
@@ -168,10 +175,12 @@ def test_requests_use_source_ports_in_turn(ends: Ends) -> None:
         listed = node.run(["nft", "-j", "list", "table", "inet", "seen"]).stdout
     finally:
         node.run(["nft", "delete", "table", "inet", "seen"])
-    found = {name: value for each in json.loads(listed)["nftables"] for name, value in each.items()}
+    entries = {
+        name: value for entry in json.loads(listed)["nftables"] for name, value in entry.items()
+    }
     asked = sum(outcome.operations + outcome.errors for outcome in outcomes)
     assert 500 < asked < PORTS
-    ports = set(found["set"]["elem"])
+    ports = set(entries["set"]["elem"])
     assert len(ports) == asked
     # Neither NodePorts nor what the kernel would have chosen.
     assert min(ports) < 30_000

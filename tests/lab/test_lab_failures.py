@@ -17,23 +17,23 @@ from tests.lab.traces import descriptors, traces
 
 @pytest.mark.parametrize("holds_pods", [False, True], ids=["pods outside", "pods below"])
 @pytest.mark.parametrize(
-    ("place", "step", "good"),
+    ("owner", "step", "good"),
     [(LabNode, "masquerade_pods", 1), (links, "await_address", 3)],
     ids=["before any pod", "half of a pod"],
 )
 def test_a_lab_that_cannot_be_built_raises_the_cause_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, place: Any, step: str, good: int, holds_pods: bool
+    monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, good: int, holds_pods: bool
 ) -> None:
     """``good``: how often the step succeeds before it fails."""
     before, opened = traces(), descriptors()
-    calls, act = itertools.count(), getattr(place, step)
+    calls, act = itertools.count(), getattr(owner, step)
 
     def fail(*words: Any) -> Any:
         if next(calls) == good:
             raise LabError("this went wrong first")
         return act(*words)
 
-    monkeypatch.setattr(place, step, fail)
+    monkeypatch.setattr(owner, step, fail)
     with (
         pytest.raises(LabError, match="this went wrong first"),
         Lab(families=(4,), cni_masquerade=True, holds_pods=holds_pods),
