@@ -27,5 +27,5 @@ class Sizes:
         return {name.upper(): value for name, value in asdict(self).items()}
 
 
-SIZE_NAMES = tuple(one.name for one in fields(Sizes))
+SIZE_NAMES = tuple(size.name for size in fields(Sizes))
 """``max_services`` and so on."""

@@ -64,6 +64,6 @@ def pidfd_getfd(process: int, number: int) -> int:
 
     ``process`` is a pidfd. Needs CAP_SYS_PTRACE for processes of other users.
     """
-    found = int(_libc.syscall(_PIDFD_GETFD, process, number, 0))
-    _check(found, "pidfd_getfd")
-    return found
+    descriptor = int(_libc.syscall(_PIDFD_GETFD, process, number, 0))
+    _check(descriptor, "pidfd_getfd")
+    return descriptor

@@ -11,9 +11,9 @@ SHADOW_PATH = "/bpfsvc/shadow"
 """The page of an agent in shadow mode that ``bpfsvc status`` reads."""
 
 
-def count_text(number: int, one: str, many: str = "") -> str:
-    """Return ``1 rule`` or ``3 rules``; ``many`` is the plural where it is not ``one`` with s."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def count_text(number: int, singular: str, plural: str = "") -> str:
+    """Return ``1 rule`` or ``3 rules``; ``plural``: where it is not ``singular`` with an s."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def list_text(names: Sequence[str], shown: int, separator: str = ", ") -> str:

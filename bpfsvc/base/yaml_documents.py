@@ -53,13 +53,13 @@ class Document(NamedTuple):
 
     def line(self, path: FieldPath = ()) -> int:
         """Return the line of a field, from 1, or of the nearest field around it."""
-        node, found = self.root, self.root
+        node, nearest = self.root, self.root
         for step in path:
             entry = _entry(node, step)
             if entry is None:
                 break
-            found, node = entry
-        return _line(found)
+            nearest, node = entry
+        return _line(nearest)
 
 
 def read(data: bytes, *, last_wins: bool = False) -> Iterator[Document]:
@@ -132,7 +132,7 @@ class _Values:
         return [self.of(item, (*path, n), item) for n, item in enumerate(node.value)]
 
     def _mapping(self, node: Node, path: FieldPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         merged: list[Mapping[str, Any]] = []
         for key, value in node.value:
             if key.tag == _MERGE:
@@ -141,15 +141,15 @@ class _Values:
             is_text = key.tag == _STR and key.__class__ is ScalarNode
             name = key.value if is_text else _key(key)
             here = (*path, name)
-            if name in found:
+            if name in values:
                 if not self._last_wins:
                     raise YamlError(_line(key), f"duplicate key {name}")
                 self.repeated.append(here)
             is_text = value.__class__ is ScalarNode and value.tag == _STR
-            found[name] = value.value if is_text else self.of(value, here, key)
+            values[name] = value.value if is_text else self.of(value, here, key)
         for inherited in merged:
-            found = {**inherited, **found}
-        return found
+            values = {**inherited, **values}
+        return values
 
 
 _UNFINISHED = object()
@@ -157,7 +157,7 @@ _UNFINISHED = object()
 
 def _mappings(key: Node, value: Any) -> list[Mapping[str, Any]]:
     mappings = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, dict) for each in mappings):
+    if not all(isinstance(mapping, dict) for mapping in mappings):
         raise YamlError(_line(key), "<< takes a mapping or a list of mappings")
     return mappings
 

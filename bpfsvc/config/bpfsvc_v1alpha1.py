@@ -85,7 +85,7 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-SIZES = {_camel(each.name): each.name for each in fields(Sizes)}
+SIZES = {_camel(size.name): size.name for size in fields(Sizes)}
 """Name in ``mapSizes`` -> name in :class:`Sizes`: ``backendSlots`` -> ``max_backend_slots``."""
 
 

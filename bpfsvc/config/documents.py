@@ -66,20 +66,20 @@ def read(path: Path) -> File:
 def parse(data: bytes, path: Path) -> File:
     """Read the content of a file. Raises ``UsageError`` as :func:`read` does."""
     try:
-        found = list(yaml_documents.read(data, last_wins=True))
+        parsed = list(yaml_documents.read(data, last_wins=True))
     except YamlError as error:
         raise UsageError(f"{path}:{error.line}: {error.reason}", "fix the YAML") from error
     documents: dict[str, FileDocument] = {}
     repeated: list[str] = []
-    for each in found:
-        document = _document(each, str(path))
-        kind = each.value["kind"]
+    for source in parsed:
+        document = _document(source, str(path))
+        kind = source.value["kind"]
         if kind in documents:
-            raise UsageError(f"{path}:{each.line()}: a second {kind}", _HINT)
+            raise UsageError(f"{path}:{source.line()}: a second {kind}", _HINT)
         documents[kind] = document
-        repeats = [document.place(field) for field in each.repeated]
+        repeats = [document.place(field) for field in source.repeated]
         if kind == bpfsvc_v1alpha1.KIND and repeats:
-            raise UsageError("; ".join(f"{place}: given twice" for place in repeats), _HINT)
+            raise UsageError("; ".join(f"{location}: given twice" for location in repeats), _HINT)
         repeated += repeats
     if not documents:
         raise UsageError(f"{path}: no settings in it", _HINT)
@@ -97,19 +97,19 @@ def digest(data: bytes) -> str:
 
 
 def _document(source: Document, file: str) -> FileDocument:
-    value = source.value
-    if not isinstance(value, dict):
+    document = source.value
+    if not isinstance(document, dict):
         raise UsageError(f"{file}:{source.line()}: not an object", _HINT)
-    identity = tuple(value.get(name) for name in _IDENTITY)
+    identity = tuple(document.get(name) for name in _IDENTITY)
     if identity not in _DOCUMENTS:
         line = source.line((_IDENTITY[1],))
         given = ", ".join(
-            f"{name} {found!r}" for name, found in zip(_IDENTITY, identity, strict=True) if found
+            f"{name} {value!r}" for name, value in zip(_IDENTITY, identity, strict=True) if value
         )
         raise UsageError(
             f"{file}:{line}: {given or 'a document without apiVersion and kind'}"
             f" is not {kubeproxy_v1alpha1.API_VERSION} {kubeproxy_v1alpha1.KIND}",
             _HINT,
         )
-    fields = {name: found for name, found in value.items() if name not in _IDENTITY}
+    fields = {name: value for name, value in document.items() if name not in _IDENTITY}
     return FileDocument(fields, source, file)

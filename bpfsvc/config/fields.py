@@ -66,37 +66,37 @@ def overlay(fields: Mapping[str, Any], flags: tuple[Flag, ...]) -> dict[str, Any
 def fit(
     raw: object,
     shape: type[S],
-    found: Findings,
+    findings: Findings,
     from_flags: Container[FieldPath] | None = None,
     path: FieldPath = (),
 ) -> S:
-    """Return ``raw`` as a ``shape``. Add what does not fit to ``found``; it has its default.
+    """Return ``raw`` as a ``shape``. Add what does not fit to ``findings``; it has its default.
 
     ``null`` means the default. ``from_flags``: the fields that flags have set; given, zero means
     the default too, except in these fields and in those marked with ``ZERO_COUNTS``. ``path`` is
     where ``raw`` is in its document.
     """
     if not isinstance(raw, Mapping):
-        found.errors.append(FieldError(path, f"expected an object, got {_type_name(raw)}"))
+        findings.errors.append(FieldError(path, f"expected an object, got {_type_name(raw)}"))
         return shape()
     fields = {field.encode_name: field for field in msgspec.structs.fields(shape)}
     values: dict[str, Any] = {}
-    for name, each in raw.items():
+    for name, value in raw.items():
         here = (*path, name)
         if name not in fields:
-            found.unknown.append(here)
-        elif each is not None:
+            findings.unknown.append(here)
+        elif value is not None:
             kind = fields[name].type
             if isinstance(kind, type) and issubclass(kind, Shape):
-                values[fields[name].name] = fit(each, kind, found, from_flags, here)
+                values[fields[name].name] = fit(value, kind, findings, from_flags, here)
                 continue
             try:
-                value = msgspec.convert(each, kind, dec_hook=_decode)
+                converted = msgspec.convert(value, kind, dec_hook=_decode)
             except msgspec.ValidationError as error:
-                found.errors.append(_explained(here, str(error), each))
+                findings.errors.append(_explained(here, str(error), value))
                 continue
-            if value or _zero_counts(kind, here, from_flags):
-                values[fields[name].name] = value
+            if converted or _zero_counts(kind, here, from_flags):
+                values[fields[name].name] = converted
     return shape(**values)
 
 
@@ -113,10 +113,10 @@ def plain_values(value: Shape) -> dict[str, Any]:
 
 def value_at(values: Mapping[str, Any], path: FieldPath) -> Any:
     """Return the value of a field in what :func:`plain_values` returned."""
-    found: Any = values
+    value: Any = values
     for step in path:
-        found = found[step]
-    return found
+        value = value[step]
+    return value
 
 
 def _decode(kind: type, value: object) -> Duration:
@@ -129,8 +129,8 @@ def _decode(kind: type, value: object) -> Duration:
 
 def _explained(path: FieldPath, sentence: str, value: object) -> FieldError:
     """Take msgspec's sentence apart: ``Expected `str`, got `int` - at `$[2]```."""
-    reason, _, place = sentence.partition(" - at ")
-    for step in place.strip("`").removeprefix("$").replace("]", "").split("["):
+    reason, _, location = sentence.partition(" - at ")
+    for step in location.strip("`").removeprefix("$").replace("]", "").split("["):
         if step.isdigit() and isinstance(value, list):
             path, value = (*path, int(step)), value[int(step)]
     reason = reason[:1].lower() + reason[1:].replace("`", "").replace(" | null", "")

@@ -271,7 +271,7 @@ def _check_detection(given: KubeProxyConfiguration) -> Iterator[FieldError]:
     if not value.strip():
         yield FieldError(("detectLocal", name), f"must be given for detectLocalMode {mode}")
     cidrs = cluster_cidrs(given)
-    families = [cidr_family(each) for each in cidrs]
+    families = [cidr_family(cidr) for cidr in cidrs]
     path = ("clusterCIDR",)
     if not all(families):
         wrong = cidrs[families.index(0)]

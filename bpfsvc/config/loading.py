@@ -108,8 +108,8 @@ def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.
         digest=file.digest,
         master=given.master,
         warnings=(
-            *(f"{place}: unknown field, ignored" for place in unknown),
-            *(f"{place}: given twice, the last one counts" for place in file.repeated),
+            *(f"{location}: unknown field, ignored" for location in unknown),
+            *(f"{location}: given twice, the last one counts" for location in file.repeated),
             *bpfsvc_v1alpha1.warnings(bpfsvc),
             *scheduler.warnings(bpfsvc, settled, _namer(flags)(notes.SCHEDULER)),
         ),
@@ -144,12 +144,12 @@ def _kubeproxy(
     source: documents.FileDocument, flags: tuple[Flag, ...], names: Mapping[FieldPath, str]
 ) -> tuple[KubeProxyConfiguration, list[str], list[str]]:
     """Return the document, the places of unknown fields, and what is wrong."""
-    found = Findings()
+    findings = Findings()
     by_path = {flag.path: flag.name for flag in flags}
-    fitted = fit(overlay(source.fields, flags), KubeProxyConfiguration, found, by_path)
+    fitted = fit(overlay(source.fields, flags), KubeProxyConfiguration, findings, by_path)
     document = kubeproxy_v1alpha1.complete(fitted)
-    errors = (*found.errors, *kubeproxy_v1alpha1.check(document))
-    unknown = [source.place(path) for path in found.unknown]
+    errors = (*findings.errors, *kubeproxy_v1alpha1.check(document))
+    unknown = [source.place(path) for path in findings.unknown]
     named = by_path if source.yaml else {**names, **by_path}
     return document, unknown, _with_places(errors, source, named)
 
@@ -158,10 +158,10 @@ def _bpfsvc(
     source: documents.FileDocument, flags: tuple[Flag, ...]
 ) -> tuple[BpfsvcConfiguration, list[str]]:
     """Return the document and what is wrong; unknown fields are."""
-    found = Findings()
-    document = fit(overlay(source.fields, flags), BpfsvcConfiguration, found)
-    unknown = (FieldError(path, "unknown field") for path in found.unknown)
-    errors = (*found.errors, *bpfsvc_v1alpha1.check(document), *unknown)
+    findings = Findings()
+    document = fit(overlay(source.fields, flags), BpfsvcConfiguration, findings)
+    unknown = (FieldError(path, "unknown field") for path in findings.unknown)
+    errors = (*findings.errors, *bpfsvc_v1alpha1.check(document), *unknown)
     named = {flag.path: flag.name for flag in flags}
     if errors:
         return document, _with_places(errors, source, named)
@@ -173,12 +173,12 @@ def _with_places(
 ) -> list[str]:
     """Name each field by its flag, or else by its line and path."""
 
-    def place(path: FieldPath) -> str:
+    def location(path: FieldPath) -> str:
         ends = range(len(path), 0, -1)
         named = (flags[path[:end]] for end in ends if path[:end] in flags)
         return next(named, "") or source.place(path)
 
-    return [f"{place(path)}: {reason}" for path, reason in errors]
+    return [f"{location(path)}: {reason}" for path, reason in errors]
 
 
 def _namer(flags: tuple[Flag, ...]) -> Callable[[FieldPath], str]:
@@ -192,7 +192,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
     kubeproxy, bpfsvc = given.kubeproxy, given.bpfsvc
     manifests = Path(bpfsvc.manifests) if bpfsvc.manifests else None
     kubeconfig = kubeproxy.client_connection.kubeconfig
-    xdp = tuple(each for each in bpfsvc.xdp if each != bpfsvc_v1alpha1.OFF)
+    xdp = tuple(pattern for pattern in bpfsvc.xdp if pattern != bpfsvc_v1alpha1.OFF)
     conntrack = _conntrack(kubeproxy.conntrack, sees_all=not xdp)
     return Config(
         manifests=manifests,

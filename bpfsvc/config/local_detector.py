@@ -38,10 +38,10 @@ class LocalDetector:
             named = node.pod_cidrs
         else:
             named = ()
-        found: dict[int, Network] = {}
+        ranges: dict[int, Network] = {}
         for network in named:
-            found.setdefault(family(network[0]), network)
-        return found
+            ranges.setdefault(family(network[0]), network)
+        return ranges
 
     def families(self, node: Node) -> set[int]:
         """Return the families (4, 6) in which pods can be identified."""

@@ -99,7 +99,7 @@ def about_mode(*, is_empty: bool) -> Iterator[str]:
 def about_node_ports(given: KubeProxyConfiguration) -> Iterator[str]:
     """Yield kube-proxy's warnings about ``nodePortAddresses``."""
     ranges = given.node_port_addresses
-    families = {cidr_family(each) for each in ranges if each != PRIMARY}
+    families = {cidr_family(cidr) for cidr in ranges if cidr != PRIMARY}
     if not ranges:
         yield (
             "nodePortAddresses is not set: NodePorts answer on all addresses of this node"
@@ -131,23 +131,23 @@ def about_families(config: Config, node: Node, families: Iterable[int] = (4, 6))
     right = family(known[0])
     wrong = {10 - right}
     mode = config.detection.mode
-    clusters = {cidr_family(each) for each in config.detection.cluster_cidrs}
+    clusters = {cidr_family(cidr) for cidr in config.detection.cluster_cidrs}
     pods = {family(network) for network, _ in node.pod_cidrs}
-    found = []
+    warnings = []
     if clusters == wrong:
-        found.append(f"this node is IPv{right}, and clusterCIDR has IPv{10 - right} ranges only")
+        warnings.append(f"this node is IPv{right}, and clusterCIDR has IPv{10 - right} ranges only")
         if mode == "ClusterCIDR" and set(families) == {right}:
-            raise UsageError(found[-1], _OTHER_DETECTION)
+            raise UsageError(warnings[-1], _OTHER_DETECTION)
     if mode == "NodeCIDR" and pods == wrong:
         raise UsageError(f"this node is IPv{right}, and its podCIDRs are not", _OTHER_DETECTION)
     # cidr_family of "primary" is 0.
-    if {cidr_family(each) for each in config.nodeport_addresses} == wrong:
-        found.append(
+    if {cidr_family(cidr) for cidr in config.nodeport_addresses} == wrong:
+        warnings.append(
             f"this node is IPv{right}, and nodePortAddresses has IPv{10 - right} ranges only"
         )
     served = {"healthzBindAddress": config.healthz, "metricsBindAddress": config.metrics}
     anywhere = (ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6)
-    for name, at in served.items():
-        if at and family(pack(at[0])) != right and pack(at[0]) not in anywhere:
-            found.append(f"this node is IPv{right}, and {name} is {at[0]}")
-    return tuple(found)
+    for name, listening in served.items():
+        if listening and family(pack(listening[0])) != right and pack(listening[0]) not in anywhere:
+            warnings.append(f"this node is IPv{right}, and {name} is {listening[0]}")
+    return tuple(warnings)

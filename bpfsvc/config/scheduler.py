@@ -22,10 +22,10 @@ def effective(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) ->
     if not uses_ipvs(bpfsvc, kubeproxy):
         return RANDOM
     try:
-        found = parse_scheduler(kubeproxy.ipvs.scheduler)
+        scheduler = parse_scheduler(kubeproxy.ipvs.scheduler)
     except ValueError:
         return RANDOM
-    return _KUBE_PROXYS_MH if found == _MH else found
+    return _KUBE_PROXYS_MH if scheduler == _MH else scheduler
 
 
 def uses_ipvs(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) -> bool:

@@ -72,8 +72,8 @@ def _settable(path: Path) -> bool:
 
 def processors(root: Path = Path("/")) -> int:
     """Return the number of the machine's processors, also of those this process may not use."""
-    found = sum(1 for _ in (root / _PROCESSORS).glob("cpu[0-9]*/topology"))
-    return found or os.cpu_count() or 1
+    count = sum(1 for _ in (root / _PROCESSORS).glob("cpu[0-9]*/topology"))
+    return count or os.cpu_count() or 1
 
 
 def _number(path: Path, default: int | None = None) -> int:

@@ -59,22 +59,24 @@ def maps_of(program_id: int) -> frozenset[str]:
         map_ids = struct.unpack_from(f"={count}I", identifiers)
     finally:
         os.close(fd)
-    return frozenset(filter(None, (_name(_MAP_GET_FD_BY_ID, each, _MAP_NAME) for each in map_ids)))
+    return frozenset(
+        filter(None, (_name(_MAP_GET_FD_BY_ID, map_id, _MAP_NAME) for map_id in map_ids))
+    )
 
 
 def _names(get_next_id: int, get_fd: int, offset: int) -> frozenset[str] | None:
-    found = set()
+    names = set()
     try:
         for object_id in _ids(get_next_id):
             name = _name(get_fd, object_id, offset)
             if name is None:
                 return None
-            found.add(name)
+            names.add(name)
     except OSError as error:
         if error.errno in _FORBIDDEN:
             return None
         raise
-    return frozenset(found - {""})
+    return frozenset(names - {""})
 
 
 def _ids(get_next_id: int) -> Iterator[int]:

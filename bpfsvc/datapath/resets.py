@@ -57,13 +57,13 @@ def send(resets: Iterable[Reset]) -> int:
     sent = 0
     with ExitStack() as opened:
         senders = {
-            each: opened.enter_context(socket.socket(each, socket.SOCK_RAW, socket.IPPROTO_RAW))
-            for each in (socket.AF_INET, socket.AF_INET6)
+            kind: opened.enter_context(socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW))
+            for kind in (socket.AF_INET, socket.AF_INET6)
         }
-        for one in resets:
-            address = one.destination[0]
+        for reset in resets:
+            address = reset.destination[0]
             sender = senders[socket.AF_INET if family(address) == 4 else socket.AF_INET6]
             with suppress(OSError):
-                sender.sendto(packet_of(one), (unpack(address), 0))
+                sender.sendto(packet_of(reset), (unpack(address), 0))
                 sent += 1
     return sent

@@ -30,15 +30,15 @@ _INODE = re.compile(r"^ino:\s*(\d+)$", re.MULTILINE)
 
 def connect_anew(sockets: Mapping[UdpSocket, Place]) -> set[UdpSocket]:
     """Connect each to its place; return those for which that succeeded."""
-    by_inode = {each.inode: each for each in sockets}
+    by_inode = {socket_.inode: socket_ for socket_ in sockets}
     moved: set[UdpSocket] = set()
     for inode, process, number in _descriptors(by_inode):
-        each = by_inode[inode]
-        if each in moved:
+        socket_ = by_inode[inode]
+        if socket_ in moved:
             continue
         with suppress(OSError):
-            _connect(process, number, each, sockets[each])
-            moved.add(each)
+            _connect(process, number, socket_, sockets[socket_])
+            moved.add(socket_)
         if len(moved) == len(by_inode):
             break
     return moved
@@ -69,32 +69,32 @@ def _files(process: Path) -> Iterator[tuple[int, int]]:
     except PermissionError:
         descriptors = list((process / "fdinfo").iterdir())
         inode_of = _any_inode
-    for each in descriptors:
+    for path in descriptors:
         with suppress(OSError):
-            inode = inode_of(each)
+            inode = inode_of(path)
             if inode is not None:
-                yield int(each.name), inode
+                yield int(path.name), inode
 
 
 def _socket_inode(link: Path) -> int | None:
-    found = _SOCKET.fullmatch(str(link.readlink()))
-    return int(found[1]) if found else None
+    match = _SOCKET.fullmatch(str(link.readlink()))
+    return int(match[1]) if match else None
 
 
 def _any_inode(info: Path) -> int | None:
-    found = _INODE.search(info.read_text())
-    return int(found[1]) if found else None
+    match = _INODE.search(info.read_text())
+    return int(match[1]) if match else None
 
 
 def _connect(process: int, number: int, wanted: UdpSocket, to: Place) -> None:
     """Connect the socket that a process has open; ``OSError`` if it is something else by now."""
-    with _copy(process, number) as found:
-        cookie = found.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
+    with _copy(process, number) as copy:
+        cookie = copy.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
         if int.from_bytes(cookie, sys.byteorder) != wanted.cookie:
             raise ProcessLookupError("the socket is closed")
         address = unpack(to[0])
         mapped = f"::ffff:{address}" if "." in address else address
-        found.connect((mapped if found.family == socket.AF_INET6 else address, to[1]))
+        copy.connect((mapped if copy.family == socket.AF_INET6 else address, to[1]))
 
 
 @contextmanager
@@ -102,13 +102,13 @@ def _copy(process: int, number: int) -> Iterator[socket.socket]:
     """Return a copy of what a process has open, if that is a socket."""
     pidfd = os.pidfd_open(process)
     try:
-        copy = pidfd_getfd(pidfd, number)
+        descriptor = pidfd_getfd(pidfd, number)
     finally:
         os.close(pidfd)
     try:
-        found = socket.socket(fileno=copy)
+        copy = socket.socket(fileno=descriptor)
     except OSError:
-        os.close(copy)
+        os.close(descriptor)
         raise
-    with found:
-        yield found
+    with copy:
+        yield copy

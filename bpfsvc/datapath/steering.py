@@ -88,9 +88,9 @@ class SteeredListeners:
         self._slot = struct.pack("=I", slot)
         self._keys: set[bytes] = set()
         self.sockets = tuple(_loopback_listeners())
-        for each in self.sockets:
-            of_family = slot + (each.family == socket.AF_INET6)
-            sockets.update(struct.pack("=I", of_family), struct.pack("=I", each.fileno()))
+        for listener in self.sockets:
+            of_family = slot + (listener.family == socket.AF_INET6)
+            sockets.update(struct.pack("=I", of_family), struct.pack("=I", listener.fileno()))
 
     def add(self, address: bytes, port: int) -> None:
         """Receive connections to a port at an address; a wildcard is every one of its family."""
@@ -112,8 +112,8 @@ class SteeredListeners:
 
     def close(self) -> None:
         """Close the sockets."""
-        for each in self.sockets:
-            each.close()
+        for listener in self.sockets:
+            listener.close()
 
 
 def _loopback_listeners() -> Iterator[socket.socket]:

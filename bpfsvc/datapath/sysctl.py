@@ -129,7 +129,7 @@ def parse_ports(text: str) -> Ports:
 
 def format_ports(ports: Ports) -> str:
     """Return ports in the kernel's notation, which :func:`parse_ports` reads."""
-    return ",".join(str(each) for each in ports)
+    return ",".join(str(range_) for range_ in ports)
 
 
 def merge(left: Ports, right: Ports) -> Ports:
@@ -155,7 +155,7 @@ def check_ports(ports: PortRange, node_ports: PortRange = NODE_PORTS) -> None:
             )
     local = PortRange(*(int(number) for number in read(LOCAL_PORTS).split()))
     if _overlap(ports, local):
-        first, last = max(_outside(local, ports), key=lambda each: each.last - each.first)
+        first, last = max(_outside(local, ports), key=lambda range_: range_.last - range_.first)
         raise UsageError(
             f"--masquerade-ports {ports} overlaps the ports this node uses for its own"
             f" connections, {local}",

@@ -79,31 +79,31 @@ class ApiServerSource:
         """Return what is not followed for longer than a restart of the server's proxy takes."""
         now = time.monotonic()
         lost = [
-            each
-            for each in self.connections().values()
-            if not each.connected and not each.optional and now - each.since > _BRIEF
+            state
+            for state in self.connections().values()
+            if not state.connected and not state.optional and now - state.since > _BRIEF
         ]
         if not lost:
             return None
-        seconds = now - min(each.since for each in lost)
-        names = ", ".join(each.resource for each in lost)
+        seconds = now - min(state.since for state in lost)
+        names = ", ".join(state.resource for state in lost)
         reason = lost[0].error or "no answer yet"
         return f"no data of {names} for {seconds:.0f} s: {reason}"
 
     def find_pod(self, namespace: str, name: str) -> PodPlace | None:
         """Ask the server where a Pod is; raise :class:`ApiError` without an answer."""
-        found = requests.find_pods(self._connection, namespace, name)
-        return found[0] if found else None
+        pods = requests.find_pods(self._connection, namespace, name)
+        return pods[0] if pods else None
 
     def follow(self, stop: threading.Event, put: Callable[[Batch], None]) -> None:
         """Put one batch with everything, then one for each change, until ``stop`` is set."""
         self._put = put
         reflectors = [
-            Reflector(each, self._connection, self._status, self._take, stop, self._pacing)
-            for each in self._resources
+            Reflector(resource, self._connection, self._status, self._take, stop, self._pacing)
+            for resource in self._resources
         ]
-        for each, reflector in zip(self._resources, reflectors, strict=True):
-            name = f"watch {each.name}"
+        for resource, reflector in zip(self._resources, reflectors, strict=True):
+            name = f"watch {resource.name}"
             threading.Thread(target=reflector.run, name=name, daemon=True).start()
         while self._pending is not None and not stop.wait(_CHECK_SECONDS):
             with self._lock:
@@ -127,7 +127,7 @@ class ApiServerSource:
                 self._missing.discard(update.resource)
                 self._node_until = self._node_until or time.monotonic() + self._node_wait
             self._node_is_known |= any(
-                isinstance(one, Node) and one.addresses for one in update.puts
+                isinstance(item, Node) and item.addresses for item in update.puts
             )
             self._put_first_if_ready()
 

@@ -89,8 +89,10 @@ class ConnectionStatus:
         self._server = server
         self._lock = threading.Lock()
         self._states = {
-            each.name: ConnectionState(each.name, each.optional, connected=False, since=now)
-            for each in resources
+            resource.name: ConnectionState(
+                resource.name, resource.optional, connected=False, since=now
+            )
+            for resource in resources
         }
         self._troubles = {name: _Trouble() for name in self._states}
         self._logged: set[str] = set()

@@ -115,16 +115,16 @@ def event(line: bytes) -> Event:
     Raises :class:`Refused` for an ``ERROR``, :class:`InvalidResponse` for what is no event.
     """
     try:
-        found = _decode_event(line)
-        if found.type == "ERROR":
-            raise refusal(bytes(found.object))
-        metadata = _decode_object(found.object).metadata
+        decoded = _decode_event(line)
+        if decoded.type == "ERROR":
+            raise refusal(bytes(decoded.object))
+        metadata = _decode_object(decoded.object).metadata
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidResponse(f"a line of the watch is no event: {error}") from error
     notes = metadata.annotations
     return Event(
-        found.type,
-        bytes(found.object),
+        decoded.type,
+        bytes(decoded.object),
         metadata.namespace or "",
         metadata.name,
         metadata.resource_version,
@@ -145,19 +145,19 @@ def identity(text: bytes) -> tuple[str, str]:
 def head(text: bytes) -> Head | None:
     """Read a list without its items; ``None`` if this is no list."""
     try:
-        found = _decode_list(text)
+        decoded = _decode_list(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return _head(found)
+    return _head(decoded)
 
 
 def whole_list(text: bytes) -> tuple[Head, list[msgspec.Raw]]:
     """Read a list with its items; raises :class:`InvalidResponse` if this is none."""
     try:
-        found = _decode_list(text)
+        decoded = _decode_list(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidResponse(f"the answer is no list: {error}") from error
-    return _head(found), found.items or []
+    return _head(decoded), decoded.items or []
 
 
 def refusal(text: bytes, code: int = 0, retry_after: str = "") -> Refused:
@@ -176,6 +176,6 @@ def refusal(text: bytes, code: int = 0, retry_after: str = "") -> Refused:
     )
 
 
-def _head(found: _List) -> Head:
-    metadata = found.metadata
-    return Head(found.kind, found.api_version, metadata.resource_version, metadata.token or "")
+def _head(decoded: _List) -> Head:
+    metadata = decoded.metadata
+    return Head(decoded.kind, decoded.api_version, metadata.resource_version, metadata.token or "")

@@ -87,5 +87,5 @@ def _merge_one_resource(updates: Iterable[Update]) -> Merged:
 
 def triggers(objects: Iterable[ModelObject], seconds: float) -> tuple[Trigger, ...]:
     """Return a trigger for each family of endpoints that a change at ``seconds`` led to."""
-    families = {one.family for one in objects if isinstance(one, EndpointSlice)} - {0}
+    families = {item.family for item in objects if isinstance(item, EndpointSlice)} - {0}
     return tuple(Trigger(family, seconds) for family in sorted(families))

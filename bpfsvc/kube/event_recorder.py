@@ -283,7 +283,9 @@ class ApiEventRecorder:
 
     def _next_report(self) -> float | None:
         """Return the seconds until a count must be reported; ``None`` if there is none."""
-        moments = [each.report_at for each in self._series.values() if each.reported < each.count]
+        moments = [
+            series.report_at for series in self._series.values() if series.reported < series.count
+        ]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _report(self) -> None:

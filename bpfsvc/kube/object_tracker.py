@@ -40,7 +40,7 @@ class ObjectTracker:
         """
         puts: list[ModelObject] = []
         gone: list[ObjectKey] = []
-        found: list[Trigger] = []
+        caused_by: list[Trigger] = []
         broken = dict(self._broken) if self._broken else {}
         latest = {(event.namespace, event.name): event for event in events}
         for identity, event in latest.items():
@@ -53,16 +53,16 @@ class ObjectTracker:
             puts += objects
             gone += self._lost_parts(identity, len(objects))
             if event.trigger >= since:
-                found += triggers(objects, event.trigger)
+                caused_by += triggers(objects, event.trigger)
         problems = self.problems() if broken != self._broken else None
         if not puts and not gone and problems is None:
             return None
         return Update(
-            self._resource, tuple(puts), tuple(gone), problems=problems, triggers=tuple(found)
+            self._resource, tuple(puts), tuple(gone), problems=problems, triggers=tuple(caused_by)
         )
 
     def replace(
-        self, found: Iterable[tuple[Identity, bytes | None]], others: Iterable[str]
+        self, listed: Iterable[tuple[Identity, bytes | None]], others: Iterable[str]
     ) -> Update:
         """Read all objects there are; those of the kinds ``others`` are gone.
 
@@ -71,7 +71,7 @@ class ObjectTracker:
         """
         fresh = ObjectTracker(self._resource, self._variant)
         puts: dict[Identity, Objects] = {}
-        for identity, text in found:
+        for identity, text in listed:
             fresh._broken.pop(identity, None)
             objects = fresh._read(identity, text) if text is not None else None
             if objects is None:
@@ -92,7 +92,7 @@ class ObjectTracker:
         gone: Iterable[tuple[str, Names]] = ((kind, frozenset()) for kind in others)
         return Update(
             self._resource,
-            tuple(one for some in puts.values() for one in some),
+            tuple(item for some in puts.values() for item in some),
             listed=((self._variant.kind, names), *gone),
             problems=self.problems(),
         )

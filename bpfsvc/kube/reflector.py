@@ -200,9 +200,9 @@ class Reflector:
             update = self._replace(iter(pages))
         self._finish_list(update, pages.version)
 
-    def _replace(self, found: Found) -> Update:
+    def _replace(self, listed: Found) -> Update:
         others = [kind for kind in self._resource.kinds if kind != self._variant.kind]
-        return self._tracker.replace(found, others)
+        return self._tracker.replace(listed, others)
 
     def _finish_list(self, update: Update, version: str) -> None:
         self._version = version
@@ -262,15 +262,15 @@ class Reflector:
         rest: Group = []
         version = ""
 
-        def found() -> Found:
+        def listed() -> Found:
             nonlocal version
             has_objects = False
             try:
                 for group in groups:
-                    for place, event in enumerate(group):
+                    for index, event in enumerate(group):
                         if event.ends_initial:
                             version = event.version
-                            rest.extend(group[place + 1 :])
+                            rest.extend(group[index + 1 :])
                             return
                         if event.type != "BOOKMARK":
                             has_objects = True
@@ -282,7 +282,7 @@ class Reflector:
                 raise _no_mark(error.message) from error
             raise _no_mark("the watch ended") if has_objects else Unreachable("the watch ended")
 
-        self._finish_list(self._replace(found()), version)
+        self._finish_list(self._replace(listed()), version)
         return rest
 
     def _take(self, group: Group) -> None:

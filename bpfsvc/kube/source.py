@@ -40,8 +40,8 @@ class ParseError(NamedTuple):
     key: ObjectKey | None = None
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {self.reason}"
+        location = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{location}: {self.reason}"
 
 
 class Trigger(NamedTuple):

@@ -30,9 +30,9 @@ def lines(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
             if started:
                 complete = b"".join((*started, complete))
                 started.clear()
-            found = [line for line in complete.split(b"\n") if line.strip()]
-            if found:
-                yield found
+            whole = [line for line in complete.split(b"\n") if line.strip()]
+            if whole:
+                yield whole
         if rest:
             started.append(rest)
 

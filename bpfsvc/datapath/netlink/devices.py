@@ -202,16 +202,16 @@ def choice_fault(
 
 def bridge_of(device: Device, network: Interfaces) -> Device | None:
     """Return the bridge that an interface is a port of, if packets are routed there."""
-    for each in network.devices:
-        if each.index == device.master:
-            return each if each.kind == "bridge" and each.routes else None
+    for other in network.devices:
+        if other.index == device.master:
+            return other if other.kind == "bridge" and other.routes else None
     return None
 
 
 def bridges_of(ports: Iterable[Device], network: Interfaces) -> tuple[Device, ...]:
     """Return the bridges of these ports, each once."""
-    found = {bridge.index: bridge for port in ports if (bridge := bridge_of(port, network))}
-    return tuple(found.values())
+    bridges = {bridge.index: bridge for port in ports if (bridge := bridge_of(port, network))}
+    return tuple(bridges.values())
 
 
 def with_bridges_of(
@@ -242,7 +242,7 @@ def allows_fast_path(device: Device, network: Interfaces) -> bool:
         and device.peer_elsewhere
         and {device.queue, skipped.queue} <= {"", _NO_QUEUE}
         and device.index not in (network.default_v4, network.default_v6)
-        and not any(_is_of_subnet(each) for each in device.addresses)
+        and not any(_is_of_subnet(address) for address in device.addresses)
     )
 
 
@@ -252,14 +252,14 @@ def uplinks(network: Interfaces) -> tuple[Device, ...]:
 
 
 def _is_uplink(device: Device, network: Interfaces) -> bool:
-    ports = [each for each in network.devices if each.master == device.index]
+    ports = [port for port in network.devices if port.master == device.index]
     return (
         device.up
         and device.carries_ip
         and device.kind not in _WITHOUT_TRAFFIC | _TUNNELS
-        and any(_is_of_subnet(each) for each in device.addresses)
+        and any(_is_of_subnet(address) for address in device.addresses)
         # Behind a bridge of veths and taps alone there are containers and virtual machines.
-        and not (device.kind == "bridge" and all(each.kind in _OF_GUESTS for each in ports))
+        and not (device.kind == "bridge" and all(port.kind in _OF_GUESTS for port in ports))
     )
 
 
@@ -271,13 +271,13 @@ def _is_of_subnet(address: DeviceAddress) -> bool:
 def default_source_address(network: Interfaces, family: int) -> bytes | None:
     """Return the source address of the node's sockets by the default route, if there is one."""
     default = network.default_v4 if family == 4 else network.default_v6
-    found = (
+    candidates = (
         address
         for device in network.devices
         if device.index == default
         for address in _candidates(device, family)
     )
-    return next(found, None)
+    return next(candidates, None)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -295,20 +295,20 @@ def _carries_traffic_once(device: Device, master_kind: str) -> bool:
 
 def _candidates(device: Device, family: int) -> Iterator[bytes]:
     return (
-        each.address
-        for each in device.addresses
-        if each.selectable and each.scope == 0 and family_of(each.address) == family
+        address.address
+        for address in device.addresses
+        if address.selectable and address.scope == 0 and family_of(address.address) == family
     )
 
 
 def addresses(network: Interfaces) -> set[bytes]:
     """Return the addresses of the node, without link-local ones, which need their interface."""
     return {
-        each.address
+        address.address
         for device in network.devices
         if device.name != _IPVS_DEVICE
-        for each in device.addresses
-        if not _is_link_local(each.address)
+        for address in device.addresses
+        if not _is_link_local(address.address)
     }
 
 

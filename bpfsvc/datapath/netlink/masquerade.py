@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
+from itertools import chain, permutations
+from operator import itemgetter
 from typing import NamedTuple
 
 from bpfsvc.base.address import family as family_of
@@ -44,8 +45,8 @@ class MasqueradeChoice(NamedTuple):
 
     def address(self, towards: bytes) -> bytes | None:
         """Return the address for a next hop (IPv4) or destination (IPv6)."""
-        holding = [each for each in self.exceptions if contains(each[0], towards)]
-        return max(holding, key=lambda each: each[0].bits)[1] if holding else self.default
+        holding = [exception for exception in self.exceptions if contains(exception[0], towards)]
+        return max(holding, key=lambda exception: exception[0].bits)[1] if holding else self.default
 
 
 class Masquerades:
@@ -91,10 +92,10 @@ class Masquerades:
 
         The VRF's own comes first. ``order``: indices; those that it lacks come last.
         """
-        places = {index: place for place, index in enumerate(order)} | {vrf: -1}
-        found = [device for device in self._network.devices if self._vrf(device) == vrf]
-        found.sort(key=lambda device: (places.get(device.index, len(places)), device.index))
-        return found
+        ranks = {index: rank for rank, index in enumerate(order)} | {vrf: -1}
+        domain = [device for device in self._network.devices if self._vrf(device) == vrf]
+        domain.sort(key=lambda device: (ranks.get(device.index, len(ranks)), device.index))
+        return domain
 
     # -- IPv4 --
 
@@ -102,23 +103,23 @@ class Masquerades:
         own = list(_primary(out))
         if not own:
             asked = self._domain(vrf, self._network.order_v4)
-            others = (each.address for device in asked for each in _primary(device))
+            others = (address.address for device in asked for address in _primary(device))
             return MasqueradeChoice(next(others, None))
         subnets: list[tuple[Network, bytes]] = []
-        for each in own:
-            network = Network(each.peer or each.address, _V4_BITS + each.prefix)
+        for address in own:
+            network = Network(address.peer or address.address, _V4_BITS + address.prefix)
             # The first subnet that holds the next hop counts, however short its prefix.
             if not any(_within(network, before) for before, _ in subnets):
-                subnets.append((network, each.address))
+                subnets.append((network, address.address))
         return _compressed(own[0].address, subnets, out.index)
 
     # -- IPv6 --
 
     def _choose_v6(self, out: Device, vrf: int) -> MasqueradeChoice:
         candidates = [
-            _Candidate.of(each, device, out)
+            _Candidate.of(address, device, out)
             for device in self._domain(vrf, self._network.order_v6)
-            for each in _global(device)
+            for address in _global(device)
         ]
         if not candidates:
             return MasqueradeChoice(None)
@@ -129,13 +130,13 @@ class Masquerades:
         def choose(destination: int) -> bytes:
             # Among equals the first one: that is also what max() returns.
             among = eligible[_holds(_SITE_LOCAL, destination)]
-            return max(among, key=lambda each: each.towards(destination)).address
+            return max(among, key=lambda candidate: candidate.towards(destination)).address
 
-        divergences = (each for among in eligible.values() for each in _divergences(among))
-        regions = sorted({*_LABELS, _ORCHID, *divergences}, key=lambda one: one[1])
+        divergences = chain.from_iterable(map(_divergences, eligible.values()))
+        regions = sorted({*_LABELS, _ORCHID, *divergences}, key=itemgetter(1))
         chosen = [
-            (Network(bits.to_bytes(16, "big"), length), choose(place))
-            for (bits, length), place in _places(regions)
+            (Network(bits.to_bytes(16, "big"), length), choose(example))
+            for (bits, length), example in _examples(regions)
         ]
         # The first region is the widest: all other networks, or half of them.
         return _compressed(chosen[0][1], chosen, out.index)
@@ -144,19 +145,19 @@ class Masquerades:
 def _primary(device: Device) -> Iterator[DeviceAddress]:
     """Yield the IPv4 addresses that the kernel would choose, in its order."""
     return (
-        each
-        for each in device.addresses
-        if family_of(each.address) == 4 and each.selectable and not each.scope
+        address
+        for address in device.addresses
+        if family_of(address.address) == 4 and address.selectable and not address.scope
     )
 
 
 def _global(device: Device) -> Iterator[DeviceAddress]:
     """Yield the IPv6 addresses that can be a source towards another network, in kernel order."""
-    for each in device.addresses:
-        number = int.from_bytes(each.address, "big")
-        usable = number > 1 and not _holds(_LINK_LOCAL, number) and not each.tentative
-        if usable and family_of(each.address) == 6:
-            yield each
+    for address in device.addresses:
+        number = int.from_bytes(address.address, "big")
+        usable = number > 1 and not _holds(_LINK_LOCAL, number) and not address.tentative
+        if usable and family_of(address.address) == 6:
+            yield address
 
 
 def _within(inner: Network, outer: Network) -> bool:
@@ -168,7 +169,7 @@ def _compressed(
 ) -> MasqueradeChoice:
     """Return a choice without the exceptions that change nothing; longer networks count more."""
     choice = MasqueradeChoice(default, (), of)
-    for network, address in sorted(chosen, key=lambda each: each[0].bits):
+    for network, address in sorted(chosen, key=lambda pair: pair[0].bits):
         if choice.address(network.address) != address:
             rest = ALL_BITS - network.bits
             start = int.from_bytes(network.address, "big") >> rest << rest
@@ -210,7 +211,9 @@ def _holds(prefix: _Prefix, number: int) -> bool:
 
 
 def _label(number: int) -> int:
-    return _LABELS[max((each for each in _LABELS if _holds(each, number)), key=lambda one: one[1])]
+    return _LABELS[
+        max((prefix for prefix in _LABELS if _holds(prefix, number)), key=lambda prefix: prefix[1])
+    ]
 
 
 def _common(left: int, right: int) -> int:
@@ -260,36 +263,38 @@ class _Candidate(NamedTuple):
 def _first(candidates: Sequence[_Candidate], site: bool) -> list[_Candidate]:
     """Return the candidates that the first rules leave for global or site-local destinations."""
 
-    def rules(each: _Candidate) -> tuple[bool, bool, bool]:
-        return (each.is_site_local == site, *each.first)
+    def rules(candidate: _Candidate) -> tuple[bool, bool, bool]:
+        return (candidate.is_site_local == site, *candidate.first)
 
     best = max(map(rules, candidates))
-    return [each for each in candidates if rules(each) == best]
+    return [candidate for candidate in candidates if rules(candidate) == best]
 
 
 def _divergences(candidates: Iterable[_Candidate]) -> Iterator[_Prefix]:
     """Yield the prefixes within which one candidate matches more bits than another."""
-    for one, other in permutations(candidates, 2):
-        length = min(_common(one.number, other.number), other.prefix) + 1
-        if length <= one.prefix:
+    for left, right in permutations(candidates, 2):
+        length = min(_common(left.number, right.number), right.prefix) + 1
+        if length <= left.prefix:
             rest = ALL_BITS - length
-            yield one.number >> rest << rest, length
+            yield left.number >> rest << rest, length
 
 
-def _places(regions: Sequence[_Prefix]) -> Iterator[tuple[_Prefix, int]]:
+def _examples(regions: Sequence[_Prefix]) -> Iterator[tuple[_Prefix, int]]:
     """Yield each region, a prefix, with an address in it that is in no longer prefix.
 
     Regions that consist of longer ones are left out.
     """
     for region in regions:
-        inner = [each for each in regions if each[1] > region[1] and _holds(region, each[0])]
+        inner = [
+            prefix for prefix in regions if prefix[1] > region[1] and _holds(region, prefix[0])
+        ]
         # An address that is in none of them, if there is one, is beside one of them.
         beside = (start ^ 1 << (ALL_BITS - length) for start, length in inner)
-        places = (region[0], *(place for place in beside if _holds(region, place)))
-        found = next((place for place in places if not _any_holds(inner, place)), None)
-        if found is not None:
-            yield region, found
+        numbers = (region[0], *(number for number in beside if _holds(region, number)))
+        example = next((number for number in numbers if not _any_holds(inner, number)), None)
+        if example is not None:
+            yield region, example
 
 
 def _any_holds(prefixes: Iterable[_Prefix], number: int) -> bool:
-    return any(_holds(each, number) for each in prefixes)
+    return any(_holds(prefix, number) for prefix in prefixes)

@@ -109,12 +109,12 @@ class NetworkReader:
         request["dst_len"] = 128 if is_v6 else 32
         request["attrs"] = [("RTA_DST", destination)]
         try:
-            found = self._netlink.request(request, rtnl.RTM_GETROUTE, GET)
+            routes = self._netlink.request(request, rtnl.RTM_GETROUTE, GET)
         except NetlinkError as refusal:
             if refusal.code in _NO_ROUTE:
                 return 0
             raise
-        return next((each.get_attr("RTA_OIF") or 0 for each in found), 0)
+        return next((route.get_attr("RTA_OIF") or 0 for route in routes), 0)
 
 
 def _device(link: Any, messages: Iterable[Any]) -> Device:

@@ -32,10 +32,12 @@ def order_v4() -> tuple[int, ...]:
         entries = ctypes.create_string_buffer(size)
         used = struct.unpack_from("=i", _configuration(asked, size, ctypes.addressof(entries)))[0]
     # An address may have a label, which begins with the name of its interface: eth0:1.
-    names = (entries.raw[at : at + _NAME].split(b"\0")[0] for at in range(0, used, _ENTRY))
+    names = (
+        entries.raw[offset : offset + _NAME].split(b"\0")[0] for offset in range(0, used, _ENTRY)
+    )
     known = {name.encode(): index for index, name in socket.if_nameindex()}
-    found = (known.get(name.split(b":")[0]) for name in names)
-    return tuple(dict.fromkeys(index for index in found if index))
+    indices = (known.get(name.split(b":")[0]) for name in names)
+    return tuple(dict.fromkeys(index for index in indices if index))
 
 
 def order_v6() -> tuple[int, ...]:

@@ -55,13 +55,13 @@ class Rule(nlmsg):  # type: ignore[misc]
 def unfollowed_rules() -> tuple[str, ...]:
     """Return the rules that packets of the fast path would not follow, one line each."""
     with rtnetlink({rtnl.RTM_NEWRULE: Rule}) as netlink:
-        found: list[str] = []
+        lines: list[str] = []
         for name, family in _FAMILIES.items():
             request = Rule()
             request["family"] = family
             rules = netlink.list(request, rtnl.RTM_GETRULE)
-            found += (f"{name} {text}" for text in unfollowed(rules))
-    return tuple(found)
+            lines += (f"{name} {text}" for text in unfollowed(rules))
+    return tuple(lines)
 
 
 def unfollowed(rules: list[Any]) -> Iterator[str]:
@@ -74,7 +74,9 @@ def unfollowed(rules: list[Any]) -> Iterator[str]:
         if rule["flags"] & _INVERTED and [*named] == ["FRA_FWMARK"]:
             continue
         if named:
-            words = " ".join(f"{name} {_shown(rule, each)}" for each, name in named.items())
+            words = " ".join(
+                f"{name} {_shown(rule, attribute)}" for attribute, name in named.items()
+            )
             yield f"{rule.get_attr('FRA_PRIORITY') or 0}: {words}"
 
 

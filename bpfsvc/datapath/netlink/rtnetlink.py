@@ -95,7 +95,7 @@ class Rtnetlink:
         """Send a request of type ``kind`` and return the answers before its acknowledgement."""
         sequence = next(_sequence)
         self._socket.put(message, kind, flags, msg_seq=sequence)
-        found: list[Any] = []
+        answers: list[Any] = []
         while True:
             for answer in self._socket.get():
                 header = answer["header"]
@@ -103,8 +103,8 @@ class Rtnetlink:
                     continue
                 _raise_error(answer)
                 if header["type"] in (NLMSG_ERROR, NLMSG_DONE):
-                    return found
-                found.append(answer)
+                    return answers
+                answers.append(answer)
 
     def list(self, message: Any, kind: int) -> list[Any]:
         """Return a list that did not change while the kernel wrote it.
@@ -113,9 +113,9 @@ class Rtnetlink:
         is read here. Raises :class:`DumpInterrupted` after 20 attempts.
         """
         for _ in range(_ATTEMPTS):
-            found = self.request(message, kind, NLM_F_REQUEST | NLM_F_DUMP)
-            if not any(answer["header"]["flags"] & NLM_F_DUMP_INTR for answer in found):
-                return found
+            answers = self.request(message, kind, NLM_F_REQUEST | NLM_F_DUMP)
+            if not any(answer["header"]["flags"] & NLM_F_DUMP_INTR for answer in answers):
+                return answers
         raise DumpInterrupted(
             "the kernel's list kept changing while it was read",
             "try again when this node is calmer",

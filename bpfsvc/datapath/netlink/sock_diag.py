@@ -1,6 +1,6 @@
 """List the sockets of a network namespace, and close some (sock_diag(7), SOCK_DESTROY).
 
-After a UDP socket is closed here, the next call of its owner fails (ECONNABORTED, or EDESTADDRREQ
+After a UDP socket is target here, the next call of its owner fails (ECONNABORTED, or EDESTADDRREQ
 for a send), and resolvers then connect again. A TCP socket fails in the same way, a call that waits
 does so at once, and its peer gets a reset.
 
@@ -106,16 +106,18 @@ def tcp_sockets(storage: int) -> list[TcpSocket]:
 def destroy_tcp(sockets: Iterable[TcpSocket]) -> int:
     """The same as :func:`destroy_udp`, of TCP."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
-        return sum(_destroy(diag, socket.IPPROTO_TCP, each.family, each.sockid) for each in sockets)
+        return sum(
+            _destroy(diag, socket.IPPROTO_TCP, target.family, target.sockid) for target in sockets
+        )
 
 
 def udp_sockets() -> list[UdpSocket]:
     """Return the UDP sockets of this network namespace that are bound to a port."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
         return [
-            UdpSocket(family, *found)
+            UdpSocket(family, *identity)
             for family in (socket.AF_INET, socket.AF_INET6)
-            for found in _sockets(diag, family)
+            for identity in _sockets(diag, family)
         ]
 
 
@@ -125,7 +127,9 @@ def destroy_udp(sockets: Iterable[UdpSocket]) -> int:
     Returns their number; 0 on kernels that cannot do it (CONFIG_INET_DIAG_DESTROY).
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
-        return sum(_destroy(diag, socket.IPPROTO_UDP, each.family, each.sockid) for each in sockets)
+        return sum(
+            _destroy(diag, socket.IPPROTO_UDP, target.family, target.sockid) for target in sockets
+        )
 
 
 def _sockets(diag: socket.socket, family: int) -> Iterator[tuple[bytes, int]]:
@@ -147,10 +151,10 @@ def _dump(
 
 def _find(data: bytes, *path: int) -> bytes | None:
     """Return the value of an attribute inside others; None if there is none."""
-    found: memoryview | None = memoryview(data)
+    value: memoryview | None = memoryview(data)
     for wanted in path:
-        found = attributes(found).get(wanted) if found is not None else None
-    return None if found is None else bytes(found)
+        value = attributes(value).get(wanted) if value is not None else None
+    return None if value is None else bytes(value)
 
 
 def _cookie(sockid: bytes) -> int:
@@ -169,4 +173,4 @@ def _destroy(diag: socket.socket, protocol: int, family: int, sockid: bytes) -> 
     (answer,) = receive(diag)
     if answer.error in (0, errno.ENOENT, errno.EOPNOTSUPP):
         return not answer.error
-    raise OSError(answer.error, "a socket cannot be closed")
+    raise OSError(answer.error, "a socket cannot be target")

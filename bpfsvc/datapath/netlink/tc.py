@@ -114,13 +114,15 @@ def attach(
         made = _make_qdisc(netlink, ifindex)
         before = _filters(netlink, ifindex, hook)
         _refuse_foreign(ifindex, before, priority)
-        replaced = any(_is_at(each, priority) for each in before)
+        replaced = any(_is_at(existing, priority) for existing in before)
         _install(netlink, ifindex, hook, program_fd, name, priority, is_new=not replaced)
-        for each in before:
-            if each.ours and not _is_at(each, priority):
-                _remove(netlink, ifindex, each)
+        for existing in before:
+            if existing.ours and not _is_at(existing, priority):
+                _remove(netlink, ifindex, existing)
     ahead = tuple(
-        each for each in before if not each.ours and not each.chain and each.priority <= priority
+        existing
+        for existing in before
+        if not existing.ours and not existing.chain and existing.priority <= priority
     )
     return Attachment(made, replaced, ahead)
 
@@ -152,10 +154,10 @@ def detach(ifindex: int) -> bool:
     Returns True if there was anything of ours. Raises :class:`DeviceGone` or ``KernelError``.
     """
     with _interface(ifindex, "detach") as netlink:
-        filters = [each for hook in Hook for each in _filters(netlink, ifindex, hook)]
-        ours = [each for each in filters if each.ours]
-        for each in ours:
-            _remove(netlink, ifindex, each)
+        filters = [existing for hook in Hook for existing in _filters(netlink, ifindex, hook)]
+        ours = [existing for existing in filters if existing.ours]
+        for existing in ours:
+            _remove(netlink, ifindex, existing)
         marked = _is_marked(netlink, ifindex)
         if marked and len(ours) == len(filters):
             netlink.request(_message(ifindex, _CLSACT, _CLSACT_HANDLE), rtnl.RTM_DELQDISC, REMOVE)
@@ -222,9 +224,9 @@ def _refuse_foreign_qdisc(netlink: Rtnetlink, ifindex: int) -> None:
     # Of all interfaces: the kernel cannot list those of one.
     qdiscs = netlink.list(_message(0, 0), rtnl.RTM_GETQDISC)
     kinds = {
-        each.get_attr("TCA_KIND")
-        for each in qdiscs
-        if each["index"] == ifindex and each["parent"] == _CLSACT
+        qdisc.get_attr("TCA_KIND")
+        for qdisc in qdiscs
+        if qdisc["index"] == ifindex and qdisc["parent"] == _CLSACT
     }
     if "ingress" in kinds:
         name = _name(ifindex)
@@ -254,11 +256,11 @@ def _filters(netlink: Rtnetlink, ifindex: int, hook: Hook) -> tuple[Filter, ...]
         raise
     if not messages and not _name(ifindex):
         raise DeviceGone(ifindex)  # the kernel lists nothing for an index that does not exist
-    found = [_filter(hook, message) for message in messages]
+    filters = [_filter(hook, message) for message in messages]
     # The kernel writes a line without a handle for every priority, and its filters after that.
-    detailed = {(each.chain, each.priority) for each in found if each.handle}
+    detailed = {(item.chain, item.priority) for item in filters if item.handle}
     return tuple(
-        each for each in found if each.handle or (each.chain, each.priority) not in detailed
+        item for item in filters if item.handle or (item.chain, item.priority) not in detailed
     )
 
 
@@ -277,8 +279,12 @@ def _filter(hook: Hook, message: Any) -> Filter:
     )
 
 
-def _is_at(each: Filter, priority: int) -> bool:
-    return each.ours and each.chain == 0 and (each.priority, each.handle) == (priority, HANDLE)
+def _is_at(existing: Filter, priority: int) -> bool:
+    return (
+        existing.ours
+        and existing.chain == 0
+        and (existing.priority, existing.handle) == (priority, HANDLE)
+    )
 
 
 def _refuse_foreign(ifindex: int, filters: tuple[Filter, ...], priority: int) -> None:
@@ -286,13 +292,17 @@ def _refuse_foreign(ifindex: int, filters: tuple[Filter, ...], priority: int) ->
 
     The kernel lets only filters of one kind and one protocol share a priority.
     """
-    for each in filters:
-        if each.ours or each.chain or each.priority != priority:
+    for existing in filters:
+        if existing.ours or existing.chain or existing.priority != priority:
             continue
-        if each.handle == HANDLE or each.kind != "bpf" or each.protocol != ALL_PROTOCOLS:
+        if (
+            existing.handle == HANDLE
+            or existing.kind != "bpf"
+            or existing.protocol != ALL_PROTOCOLS
+        ):
             raise ForeignFilter(
-                f"{_name(ifindex)}: the place of bpfsvc at the {each.hook} hook is taken by"
-                f" another program's filter: {each}",
+                f"{_name(ifindex)}: the place of bpfsvc at the {existing.hook} hook is taken by"
+                f" another program's filter: {existing}",
                 f"choose another place with --tc-priority N (now {priority})",
             )
 
@@ -318,10 +328,10 @@ def _install(
     netlink.request(filter_, rtnl.RTM_NEWTFILTER, CREATE_NEW if is_new else CREATE)
 
 
-def _remove(netlink: Rtnetlink, ifindex: int, each: Filter) -> None:
-    info = each.priority << 16 | socket.htons(each.protocol)
-    filter_ = _message(ifindex, each.hook.value, each.handle, info)
-    filter_["attrs"] = [("TCA_KIND", each.kind), ("TCA_CHAIN", each.chain)]
+def _remove(netlink: Rtnetlink, ifindex: int, existing: Filter) -> None:
+    info = existing.priority << 16 | socket.htons(existing.protocol)
+    filter_ = _message(ifindex, existing.hook.value, existing.handle, info)
+    filter_["attrs"] = [("TCA_KIND", existing.kind), ("TCA_CHAIN", existing.chain)]
     try:
         netlink.request(filter_, rtnl.RTM_DELTFILTER, REMOVE)
     except NetlinkError as refusal:

@@ -68,11 +68,11 @@ class ManifestSource:
 
     def find_pod(self, namespace: str, name: str) -> PodPlace | None:
         """Read the files anew, and return where the Pod is; raise as :meth:`watch`."""
-        found = {one.key: one for one in self.read().puts}
-        pod = found.get(ObjectKey("Pod", namespace, name))
+        objects = {item.key: item for item in self.read().puts}
+        pod = objects.get(ObjectKey("Pod", namespace, name))
         if not isinstance(pod, Pod):
             return None
-        node = found.get(ObjectKey("Node", "", pod.node))
+        node = objects.get(ObjectKey("Node", "", pod.node))
         if pod.addresses or not isinstance(node, Node):
             return PodPlace(pod.node, pod.addresses, on_host_network=False)
         return PodPlace(pod.node, node.addresses, on_host_network=True)
@@ -147,11 +147,11 @@ class ManifestSource:
             if not events and now < next_walk and (cache.is_settled or cache.until_due(1.0)):
                 continue
             next_walk = now + _WALK_SECONDS
-            found = walk(self._directory)
-            if not found.exists:
+            current = walk(self._directory)
+            if not current.exists:
                 return
-            yield cache.compare(found)
-            if found.directories != tree.directories or not events.isdisjoint(tree.directories):
+            yield cache.compare(current)
+            if current.directories != tree.directories or not events.isdisjoint(tree.directories):
                 return
 
     def _await_directory(self, cache: FileCache, stop: threading.Event) -> Iterator[Difference]:

@@ -72,10 +72,10 @@ class NewFlows:
 
     def read(self, seconds: float) -> list[NewFlow]:
         """Wait for the next announcement; return those that are there, none after ``seconds``."""
-        found: list[NewFlow] = []
+        flows: list[NewFlow] = []
         if not self._waiting.poll(1000 * seconds):
-            return found
-        while len(found) < _MOST_AT_ONCE:
+            return flows
+        while len(flows) < _MOST_AT_ONCE:
             try:
                 data = self._socket.recv(_BUFFER, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -85,8 +85,8 @@ class NewFlows:
                     raise
                 self.losses += 1
                 continue
-            found.extend(_read_flows(data))
-        return found
+            flows.extend(_read_flows(data))
+        return flows
 
 
 def _is_off(switch: Path) -> bool:

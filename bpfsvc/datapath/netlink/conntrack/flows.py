@@ -48,9 +48,9 @@ def tracks() -> bool:
 def open_connections() -> Iterator[TranslatedFlow]:
     """Yield those of TCP that are not over; ``OSError`` as below."""
     for fields in _entries(_DESTINATION_TRANSLATED):
-        found = _read(fields)
-        if found and found.protocol == socket.IPPROTO_TCP and _tcp_state(fields) not in _TCP_OVER:
-            yield found
+        flow = _read(fields)
+        if flow and flow.protocol == socket.IPPROTO_TCP and _tcp_state(fields) not in _TCP_OVER:
+            yield flow
 
 
 def translated_flows() -> Iterator[TranslatedFlow]:
@@ -61,9 +61,9 @@ def translated_flows() -> Iterator[TranslatedFlow]:
 def masqueraded_flows() -> Iterator[TranslatedFlow]:
     """Yield those of which the source alone is translated; ``OSError`` as above."""
     for fields in _entries(_SOURCE_TRANSLATED):
-        found = _read(fields, _SOURCE_TRANSLATED)
-        if found and not _status(fields) & _DESTINATION_TRANSLATED:
-            yield found
+        flow = _read(fields, _SOURCE_TRANSLATED)
+        if flow and not _status(fields) & _DESTINATION_TRANSLATED:
+            yield flow
 
 
 def forgotten(flows: Sequence[TranslatedFlow]) -> Iterator[TranslatedFlow]:
