@@ -73,7 +73,7 @@ class Pool:
         for address, has in self._owners.items():
             if has == owner and address.version == version:
                 return address
-        candidates = [each for each in wanted if each.version == version]
+        candidates = [entry for entry in wanted if entry.version == version]
         found = next((candidate for candidate in candidates if candidate not in self._owners), None)
         while found is None or found in self._owners:
             found = next(self._next[version])
@@ -145,7 +145,7 @@ class Balancer:
             served = {key: each for key, each in services.items() if is_served(each)}
             for key, service in services.items():
                 self._try(self._serve if key in served else self._release, service)
-            uids = {each["metadata"]["uid"] for each in served.values()}
+            uids = {service_["metadata"]["uid"] for service_ in served.values()}
             for address in self._pool.free(uids):
                 self._routes.remove(address)
 

@@ -250,7 +250,7 @@ class Cluster:
 
     def _has_kube_proxy_config(self) -> bool:
         listed = self.get("configmaps", "--namespace=kube-system")
-        return any(each["metadata"]["name"] == "kube-proxy" for each in listed)
+        return any(entry["metadata"]["name"] == "kube-proxy" for entry in listed)
 
     def _start_forwarders(self) -> None:
         """Have the API server on every node, where k3s has it."""

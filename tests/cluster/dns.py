@@ -28,10 +28,10 @@ class Resolver:
 
     def _slices_of(self, namespace: str, service: str) -> list[Object]:
         return [
-            each
-            for (each_namespace, _), each in self.slices.objects().items()
+            made
+            for (each_namespace, _), made in self.slices.objects().items()
             if each_namespace == namespace
-            and each["metadata"].get("labels", {}).get(_SERVICE) == service
+            and made["metadata"].get("labels", {}).get(_SERVICE) == service
         ]
 
     def resolve(self, query: DNSRecord, _handler: object) -> DNSRecord:

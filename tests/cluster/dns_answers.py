@@ -78,7 +78,7 @@ def _headless(
     ]
     if host is not None and not seen:
         return None
-    return _addresses(name, kind, [text for each in seen for text in each["addresses"]])
+    return _addresses(name, kind, [text for entry in seen for text in entry["addresses"]])
 
 
 def _addresses(name: str, kind: str, texts: Iterable[str]) -> list[RR]:

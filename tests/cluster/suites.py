@@ -80,7 +80,7 @@ def _e2e(
 def _require_one_proxy(cluster: Cluster, kube_proxy: bool) -> None:
     """Raise ``ClusterError`` if kube-proxy runs and is not to, or the other way around."""
     listed = cluster.get("daemonsets", "--namespace=kube-system")
-    seen = {each["metadata"]["name"] for each in listed}
+    seen = {entry["metadata"]["name"] for entry in listed}
     if kube_proxy and seen != {"kube-proxy"}:
         raise ClusterError(
             "this cluster does not have kube-proxy alone",

@@ -59,7 +59,7 @@ def test_the_shadow_changes_nothing_and_answers_at_a_port_of_its_own() -> None:
     assert "ports" not in container
     probes = [each["httpGet"] for name, each in container.items() if name.endswith("Probe")]
     assert {(probe["host"], probe["port"]) for probe in probes} == {given["shadow_address"]}
-    assert all("hostPath" not in each for each in spec["volumes"] if each["name"] == "state")
+    assert all("hostPath" not in volume for volume in spec["volumes"] if volume["name"] == "state")
 
 
 def test_the_removal_runs_a_command_that_exists() -> None:
@@ -97,7 +97,7 @@ def settings_of(text: str, directory: Path) -> Documents:
 def test_ports_are_those_of_the_defaults(agent: Object) -> None:
     """Also where probes ask."""
     (container,) = agent["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     healthz = int(DEFAULT_HEALTHZ.rpartition(":")[2])
     assert healthz == HEALTHZ_PORT
     assert ports == {"healthz": healthz, "metrics": METRICS_PORT}
@@ -114,11 +114,11 @@ def test_ports_are_those_of_the_defaults(agent: Object) -> None:
 def test_the_configuration_is_understood_without_a_remark(name: str, tmp_path: Path) -> None:
     """No unknown field, and nothing without effect; the kubeconfig is the one beside it."""
     data = only(overlay(name), "ConfigMap")["data"]
-    found = settings_of(data["config.conf"], tmp_path)
-    assert (found.warnings, found.notes) == ((), ())
+    settings = settings_of(data["config.conf"], tmp_path)
+    assert (settings.warnings, settings.notes) == ((), ())
     (container,) = pod(overlay(name))["containers"]
-    directory = mount_of(container, found.kubeproxy.client_connection.kubeconfig)["mountPath"]
-    assert found.kubeproxy.client_connection.kubeconfig == f"{directory}/kubeconfig.conf"
+    directory = mount_of(container, settings.kubeproxy.client_connection.kubeconfig)["mountPath"]
+    assert settings.kubeproxy.client_connection.kubeconfig == f"{directory}/kubeconfig.conf"
 
 
 KUBEADM = Path(__file__).with_name("kubeadm.yaml")
@@ -127,11 +127,11 @@ KUBEADM = Path(__file__).with_name("kubeadm.yaml")
 def test_the_configuration_that_kubeadm_wrote_is_understood(tmp_path: Path) -> None:
     """And it finds its kubeconfig where the overlay mounts it."""
     (config_map,) = documents(KUBEADM)
-    found = settings_of(config_map["data"]["config.conf"], tmp_path)
-    assert found.warnings == ()
+    settings = settings_of(config_map["data"]["config.conf"], tmp_path)
+    assert settings.warnings == ()
     spec = pod(overlay("kubeadm"))
     (container,) = spec["containers"]
-    mount = mount_of(container, found.kubeproxy.client_connection.kubeconfig)
+    mount = mount_of(container, settings.kubeproxy.client_connection.kubeconfig)
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
     assert volume["configMap"]["name"] == config_map["metadata"]["name"]
     assert "kubeconfig.conf" in config_map["data"]

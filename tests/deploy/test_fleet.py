@@ -26,7 +26,7 @@ def runs_on(spec: Object, value: str) -> bool:
     if wanted is None:
         return True
     return any(
-        all(_holds(one, labels) for one in term["matchExpressions"])
+        all(_holds(expression, labels) for expression in term["matchExpressions"])
         for term in wanted["nodeSelectorTerms"]
     )
 
@@ -61,7 +61,7 @@ def test_kube_proxys_rules_are_removed_only_where_bpfsvc_serves() -> None:
     """The pod sees whether kube-proxy runs, and asks bpfsvc first."""
     spec = pod(build(DEPLOY / "kube-proxy-cleanup"))
     assert spec["hostPID"] is spec["hostNetwork"] is True
-    commands = [each["args"] for each in spec["initContainers"]]
+    commands = [container["args"] for container in spec["initContainers"]]
     assert commands == [["status"], ["cleanup", "--kube-proxy", "--yes"]]
 
 
@@ -72,7 +72,7 @@ def test_settings_that_are_rolled_out_are_those_of_plain() -> None:
     assert settings["data"] == only(plain, "ConfigMap")["data"]
     name = settings["metadata"]["name"]
     assert name.startswith("bpfsvc-")
-    volumes = {each["name"]: each for each in pod(rolled)["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod(rolled)["volumes"]}
     assert volumes["config"]["configMap"]["name"] == name
 
 

@@ -66,7 +66,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Object) -> 
     mounted = {
         each["name"] for container in containers(spec) for each in container.get("volumeMounts", ())
     }
-    assert mounted == {each["name"] for each in spec["volumes"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
 @every_pod
@@ -82,7 +82,7 @@ def test_the_pod_monitor_finds_the_pods_and_their_port() -> None:
     template = only(overlay("plain"), "DaemonSet")["spec"]["template"]
     assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     (endpoint,) = monitor["podMetricsEndpoints"]
-    assert endpoint["port"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
+    assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 
 # -- requested rights --

@@ -63,7 +63,7 @@ def test_the_documented_function_makes_a_pod_that_runs_the_command(
 def test_what_the_commands_name_is_mounted() -> None:
     """kube-proxy's configuration, and the cgroups; the pins are at their usual place."""
     pod = yaml.safe_load((DEPLOY / "node/pod.yaml").read_text())
-    mounted = {each["mountPath"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+    mounted = {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
     named = set(re.findall(r"=(/[\w/.-]+)", " ".join(COMMANDS)))
     assert named
     for path in named:

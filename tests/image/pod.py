@@ -65,7 +65,7 @@ class Pod:
         self.spec: Object = daemon_set["spec"]["template"]["spec"]
         self.node = node
         self.volumes = volumes
-        self._volumes = {each["name"]: self._place(each) for each in self.spec["volumes"]}
+        self._volumes = {volume["name"]: self._place(volume) for volume in self.spec["volumes"]}
 
     def prepare(self, log: Path) -> None:
         """Run the init containers, one after the other."""

@@ -129,8 +129,11 @@ def machine(certificates: Certificates) -> Iterator[Machine]:
         listener = node.socket(socket.AF_INET)
         listener.bind(("127.0.0.1", 6444))
         api.serve(listener)
-        for each in (kubernetes.node(node.name, node.addresses.values()), *objects(WEB, lab.pods)):
-            api.put(each)
+        for manifest in (
+            kubernetes.node(node.name, node.addresses.values()),
+            *objects(WEB, lab.pods),
+        ):
+            api.put(manifest)
         yield Machine(lab, Pod(only(manifests, "DaemonSet"), node, volumes), api, place / "log")
         for log in (place / "log", *sorted(place.glob("agent-*"))):
             print(f"\n--- {log.name} ---\n{log.read_text()}")

@@ -60,8 +60,8 @@ def still_works(testbed: Testbed) -> bool:
     """True if the programs of the first agent serve all kinds of clients."""
     names = {pod.name for pod in testbed.lab.pods}
     return all(
-        set(tally(place, WEB.vip(family), 80, count=30)) == names
-        for place in (testbed.pod, testbed.node)
+        set(tally(client, WEB.vip(family), 80, count=30)) == names
+        for client in (testbed.pod, testbed.node)
         for family in (4, 6)
     )
 

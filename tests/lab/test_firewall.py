@@ -103,9 +103,13 @@ def counted(testbed: Testbed, family: str, chain: str) -> tuple[bool, bool]:
 
 def findings(testbed: Testbed) -> list[dict[str, Any]]:
     done = testbed.cluster.command(testbed.node, "doctor", "-o", "json", "--cgroup-root", "none")
-    seen = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "firewall"]
+    seen = [
+        finding
+        for finding in json.loads(done.stdout)["findings"]
+        if finding["subject"] == "firewall"
+    ]
     assert seen, done.stderr
-    return [each for each in seen if each["level"] == "warning"]
+    return [entry for entry in seen if entry["level"] == "warning"]
 
 
 def reach(testbed: Testbed) -> str:
@@ -135,8 +139,8 @@ def test_every_hook_of_netfilter_sees_the_endpoint_and_none_the_nodeport(
         "nftables: inet guard, raw",
         "nftables: inet guard, forward",
     }
-    for each in seen.values():
-        assert f"default/web:web (nodeport:{WEB.node_port}/TCP)" in each["finding"]
+    for entry in seen.values():
+        assert f"default/web:web (nodeport:{WEB.node_port}/TCP)" in entry["finding"]
 
 
 @pytest.mark.parametrize("tool", ["iptables-legacy", "iptables-nft"])

@@ -129,7 +129,7 @@ class Router(NamedTuple):
             captured = seen[OUTS.index(questions[0].out)]
             captured.wait(lambda frame: port_of(Ether(frame.data)) == PLAIN)
             found: dict[int, str] = {}
-            for frame in (frame for each in seen for frame in each.frames() if frame.outgoing):
+            for frame in (frame for entry in seen for frame in entry.frames() if frame.outgoing):
                 packet = Ether(frame.data)
                 if port_of(packet) == MASQUERADED:
                     found[int(bytes(packet[UDP].payload)[:4])] = packet.payload.src

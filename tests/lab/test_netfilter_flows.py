@@ -110,8 +110,8 @@ def test_a_connection_that_is_masqueraded_alone_is_listed_with_those(
     """As a CNI does it: to the backend's own address, from an address of the node."""
     host, _ = hosts
     with accepted(host, (host, 8080)) as (_, port):
-        found = flows_to(host, 8080, masqueraded_flows())
-        assert port in [socket.ntohs(flow.source_port) for flow in found]
+        flows = flows_to(host, 8080, masqueraded_flows())
+        assert port in [socket.ntohs(flow.source_port) for flow in flows]
         assert port not in [socket.ntohs(flow.source_port) for flow in flows_to(host, 8080)], (
             "its destination is as it was"
         )
@@ -157,10 +157,13 @@ def test_netfilter_leaves_a_reserved_port_alone(hosts: tuple[str, str]) -> None:
 def announced(flows: NewFlows, address: str, port: int) -> NewFlow:
     """Wait for the announcement of a flow to an address and port."""
     while found := flows.read(5):
-        for one in found:
-            place = unpack(one.original.destination), socket.ntohs(one.original.destination_port)
+        for entry in found:
+            place = (
+                unpack(entry.original.destination),
+                socket.ntohs(entry.original.destination_port),
+            )
             if place == (address, port):
-                return one
+                return entry
     raise AssertionError(f"no connection to {address}:{port} is announced")
 
 
@@ -175,11 +178,11 @@ def test_a_new_connection_is_announced_as_it_was_opened_and_as_it_is_answered(
         socket.create_server((host, 8080), family=family),
         socket.create_connection((vip, 80), timeout=5) as client,
     ):
-        found = announced(flows, vip, 80)
-        assert socket.ntohs(found.original.source_port) == client.getsockname()[1]
-        assert (unpack(found.reply.source), socket.ntohs(found.reply.source_port)) == (host, 8080)
-        assert unpack(found.reply.destination) == host
-        assert 10000 <= socket.ntohs(found.reply.destination_port) <= 10009
+        ends = announced(flows, vip, 80)
+        assert socket.ntohs(ends.original.source_port) == client.getsockname()[1]
+        assert (unpack(ends.reply.source), socket.ntohs(ends.reply.source_port)) == (host, 8080)
+        assert unpack(ends.reply.destination) == host
+        assert 10000 <= socket.ntohs(ends.reply.destination_port) <= 10009
         assert flows.losses == 0
 
 
@@ -189,8 +192,8 @@ def test_a_connection_that_is_not_translated_is_announced_too(hosts: tuple[str, 
     with closing(NewFlows()) as flows, socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
         with socket.create_connection((host, port), timeout=5):
-            found = announced(flows, host, port)
-            assert found.reply == found.original.reverse()
+            ends = announced(flows, host, port)
+            assert ends.reply == ends.original.reverse()
 
 
 def test_a_refused_connection_is_not_announced(hosts: tuple[str, str]) -> None:
@@ -206,7 +209,7 @@ def test_a_refused_connection_is_not_announced(hosts: tuple[str, str]) -> None:
             socket.create_connection((vip, 82), timeout=5)
         with socket.create_connection((host, server.getsockname()[1]), timeout=5):
             found = flows.read(5)
-        ports = {socket.ntohs(one.original.destination_port) for one in found}
+        ports = {socket.ntohs(entry.original.destination_port) for entry in found}
         assert server.getsockname()[1] in ports
         assert 82 not in ports
 

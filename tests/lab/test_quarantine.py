@@ -103,9 +103,11 @@ def states(testbed: Testbed, family: int) -> dict[str, str]:
     """Return the state of each backend, as ``bpfsvc services`` shows it."""
     shown = testbed.cluster.command(testbed.node, "services", f"{SICK.name}:web", "-o", "json")
     (port,) = (
-        one for one in json.loads(shown.stdout)["services"] if one["family"] == f"IPv{family}"
+        service
+        for service in json.loads(shown.stdout)["services"]
+        if service["family"] == f"IPv{family}"
     )
-    return {one["address"]: one["state"] for one in port["backends"]}
+    return {backend["address"]: backend["state"] for backend in port["backends"]}
 
 
 def try_until(testbed: Testbed, where: str, pod: LabPod, family: int, wanted: str) -> None:
@@ -179,7 +181,7 @@ def pod_of(testbed: Testbed, where: str, family: int) -> str:
 def met(pod: LabPod) -> int:
     """Return how many SYNs a broken pod has got since it is broken."""
     listed = json.loads(pod.run(["nft", "-j", "list", "chain", "inet", "sick", "in"]).stdout)
-    rules = (one["rule"]["expr"] for one in listed["nftables"] if "rule" in one)
+    rules = (nftable["rule"]["expr"] for nftable in listed["nftables"] if "rule" in nftable)
     return sum(each["counter"]["packets"] for rule in rules for each in rule if "counter" in each)
 
 

@@ -105,9 +105,9 @@ def test_the_services_command_shows_connections_of_all_kinds(running: Testbed, f
     with ExitStack() as stack:
         for number, where in enumerate(WHERE, 1):
             stack.enter_context(held(running, where, family, each))
-            found = shown(running, family)
-            assert (found["active"], found["at_least"]) == (number * each, [])
-            assert [one["active"] for one in found["backends"]] == [number] * each
+            port = shown(running, family)
+            assert (port["active"], port["at_least"]) == (number * each, [])
+            assert [backend["active"] for backend in port["backends"]] == [number] * each
 
 
 def test_what_a_killed_process_held_is_taken_back(running: Testbed, family: int) -> None:
@@ -155,8 +155,8 @@ def test_the_numbers_are_explained(running: Testbed) -> None:
     apply(running, "lc")
     pods = backends(running)
     with held(running, "pod", 4, len(pods) - 1):
-        found = explained(running, 4)
-        assert f"scheduler lc: the least loaded of {len(pods)} endpoints" in found
-        assert found.count(": 1 active, ") == len(pods) - 1
-        (chosen,) = (line for line in found.splitlines() if "chosen now" in line)
+        reasons = explained(running, 4)
+        assert f"scheduler lc: the least loaded of {len(pods)} endpoints" in reasons
+        assert reasons.count(": 1 active, ") == len(pods) - 1
+        (chosen,) = (line for line in reasons.splitlines() if "chosen now" in line)
         assert ": 0 active, " in chosen

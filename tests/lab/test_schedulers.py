@@ -150,7 +150,7 @@ def test_weight_0_drains_while_an_old_connection_goes_on(running: Testbed, famil
         apply(running, "rr", f"{leaving.address(4)}=0,{leaving.address(6)}=0")
         assert old.echo(b"still here")
         assert name not in asked(running, "pod", family, 20)
-        states = {one["address"]: one for one in shown(running, family)["backends"]}
+        states = {backend["address"]: backend for backend in shown(running, family)["backends"]}
         state = states[leaving.address(family)]
         assert (state["state"], state["weight"], state["active"]) == ("quiesced", 0, 1)
         assert old.echo(b"and still")
@@ -177,9 +177,9 @@ def test_a_change_of_scheduler_keeps_connections(running: Testbed, family: int) 
 def test_the_scheduler_and_weights_are_shown(running: Testbed) -> None:
     heavy = backends(running)[0]
     apply(running, "wrr", f"{heavy.address(4)}=4")
-    found = shown(running, 4)
-    assert found["scheduler"] == "wrr"
-    weights = {one["address"]: one["weight"] for one in found["backends"]}
+    port = shown(running, 4)
+    assert port["scheduler"] == "wrr"
+    weights = {backend["address"]: backend["weight"] for backend in port["backends"]}
     assert weights.pop(heavy.address(4)) == 4
     assert set(weights.values()) == {1}
     assert "scheduler wrr: " in explained(running, 4)
@@ -196,7 +196,7 @@ def shown(testbed: Testbed, family: int) -> dict[str, Any]:
     done = testbed.cluster.command(testbed.node, "services", "-o", "json", f"{SPREAD.name}:web")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["services"]
-    port: dict[str, Any] = next(one for one in found if one["family"] == f"IPv{family}")
+    port: dict[str, Any] = next(entry for entry in found if entry["family"] == f"IPv{family}")
     return port
 
 
@@ -244,7 +244,7 @@ def test_the_share_of_a_new_endpoint_is_whole_after_its_time(running: Testbed) -
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
 
     def weights() -> set[int]:
-        seen = {one["weight"] for one in shown(running, 4)["backends"]}
+        seen = {backend["weight"] for backend in shown(running, 4)["backends"]}
         return seen - {0}  # of those that have left, and still have connections
 
     assert len(weights()) == 2

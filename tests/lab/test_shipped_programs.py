@@ -61,8 +61,8 @@ class Fresh(NamedTuple):
         """True if clients in a pod and on the node reach all endpoints."""
         names = {pod.name for pod in self.testbed.lab.pods}
         return all(
-            set(tally(place, WEB.vip(family), 80, count=30)) == names
-            for place in (self.testbed.pod, self.testbed.node)
+            set(tally(client, WEB.vip(family), 80, count=30)) == names
+            for client in (self.testbed.pod, self.testbed.node)
             for family in (4, 6)
         )
 

@@ -41,11 +41,11 @@ def hinted(testbed: Testbed, one: Object) -> Object:
     }
     endpoints = [
         {
-            **each,
-            "zone": zones[each["addresses"][0]],
-            "hints": {"forZones": [{"name": zones[each["addresses"][0]]}]},
+            **endpoint,
+            "zone": zones[endpoint["addresses"][0]],
+            "hints": {"forZones": [{"name": zones[endpoint["addresses"][0]]}]},
         }
-        for each in one["endpoints"]
+        for endpoint in one["endpoints"]
     ]
     return {**one, "endpoints": endpoints}
 
@@ -81,5 +81,5 @@ def test_sockets_of_pods_and_of_the_node_spill_over_by_the_same_numbers_over_a_r
         assert 0 < sum(seen) < len(seen)
         port = shown(zoned, family)
         assert port["zone_overload"] == f"{OVERLOAD}"
-        assert {one["state"] for one in port["backends"]} == {"ready"}
+        assert {backend["state"] for backend in port["backends"]} == {"ready"}
         assert sorted(one["active"] for one in port["backends"]) == sorted(counts.values())

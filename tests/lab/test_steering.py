@@ -190,11 +190,11 @@ def test_status_takes_only_an_agents_answer_for_its_health(
     steering: Steering, ending: ExitStack
 ) -> None:
     port = ending.enter_context(bound(KubeProxy))
-    found = ask_health(("0.0.0.0", port))
-    assert (found.status, found.foreign) == (0, True)
+    answer = ask_health(("0.0.0.0", port))
+    assert (answer.status, answer.foreign) == (0, True)
     agent(port, steering, ending)
-    found = ask_health(("0.0.0.0", port))
-    assert (found.status, found.foreign) == (503, False)
+    answer = ask_health(("0.0.0.0", port))
+    assert (answer.status, answer.foreign) == (503, False)
 
 
 # -- health checks of Services --

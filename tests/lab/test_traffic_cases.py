@@ -108,11 +108,11 @@ def test_process_of_the_node_uses_a_mapped_address(testbed: Testbed, transport: 
 def test_one_socket_of_the_node_talks_to_several_frontends(testbed: Testbed, family: int) -> None:
     """Case 3: each answer to an unconnected UDP socket has the address of its own frontend."""
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    for place in (testbed.node, testbed.pod):
-        with place.socket(kind, socket.SOCK_DGRAM) as sender:
+    for client in (testbed.node, testbed.pod):
+        with client.socket(kind, socket.SOCK_DGRAM) as sender:
             sender.settimeout(2)
             for one, pod in list(zip(ONE, testbed.lab.pods, strict=True)) * 2:
-                if pod is place:
+                if pod is client:
                     continue
                 sender.sendto(b"who\n", (one.vip(family), 80))
                 data, remote = sender.recvfrom(1 << 16)
@@ -207,10 +207,10 @@ def test_external_addresses_work_from_everywhere(
 ) -> None:
     """Case 6: from a pod, from a process of the node and from outside."""
     everyone = {pod.name for pod in testbed.lab.pods}
-    for place in (testbed.pod, testbed.node, testbed.client):
-        counts = tally(place, addresses[family], 80, transport, count=60)
+    for client in (testbed.pod, testbed.node, testbed.client):
+        counts = tally(client, addresses[family], 80, transport, count=60)
         assert set(counts) == everyone
-        assert ask(place, addresses[family], 80, transport).remote == at(addresses[family], 80)
+        assert ask(client, addresses[family], 80, transport).remote == at(addresses[family], 80)
 
 
 @pytest.mark.parametrize("backend", [0, 2], ids=["local backend", "remote backend"])

@@ -64,8 +64,8 @@ def test_a_new_pod_serves_as_a_backend(living: Testbed, family: int) -> None:
     living.cluster.apply("one", *objects(ONE[0], [new]))
     with connect(living.pod, WEB.vip(family), 80) as conversation:
         conversation.who()
-        for place in (living.pod, living.node):
-            assert tally(place, ONE[0].vip(family), 80, count=20) == {new.name: 20}
+        for client in (living.pod, living.node):
+            assert tally(client, ONE[0].vip(family), 80, count=20) == {new.name: 20}
         living.cluster.apply("one", *objects(ONE[0], pods[3:]))
         new.remove()
         assert conversation.echo(b"not affected")

@@ -101,8 +101,8 @@ def test_nginx_service_shares_half_and_half(classic: Testbed) -> None:
 
 def test_classic_endpoints_are_served(classic: Testbed) -> None:
     """svc-a: 10.233.56.44:80 reaches 101.76.9.141:80, named by a v1 Endpoints object."""
-    for place in (classic.pod, classic.lab.pods[3], classic.node):
-        answer = ask(place, "10.233.56.44", 80)
+    for client in (classic.pod, classic.lab.pods[3], classic.node):
+        answer = ask(client, "10.233.56.44", 80)
         assert (answer.pod, answer.local) == ("pod-a", "101.76.9.141:80")
         assert answer.remote == "10.233.56.44:80"
 

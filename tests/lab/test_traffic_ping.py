@@ -113,9 +113,9 @@ def _received(raw: socket.socket, family: int) -> Message:
 def test_addresses_of_a_service_answer_everywhere(place: Testbed, where: str, family: int) -> None:
     namespace = getattr(place, where)
     for address in (WEB.vip(family), EXTERNAL[family], INGRESS[family]):
-        found = ping(namespace, address, family, b"abcdefgh")
-        assert found.kind == (REPLY[family], 0)
-        assert (found.sender, found.hops, found.rest[4:]) == (address, 64, b"abcdefgh")
+        reply = ping(namespace, address, family, b"abcdefgh")
+        assert reply.kind == (REPLY[family], 0)
+        assert (reply.sender, reply.hops, reply.rest[4:]) == (address, 64, b"abcdefgh")
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -125,14 +125,14 @@ def test_a_ping_of_any_size_comes_back_as_it_was(
 ) -> None:
     """Beyond the MTU in fragments. The kernel has checked the checksum of what it hands over."""
     data = random.randbytes(size)
-    found = ping(getattr(place, where), WEB.vip(family), family, data)
-    assert (found.kind, found.rest[4:]) == ((REPLY[family], 0), data)
+    reply = ping(getattr(place, where), WEB.vip(family), family, data)
+    assert (reply.kind, reply.rest[4:]) == ((REPLY[family], 0), data)
 
 
 @pytest.mark.parametrize("where", ["pod", "client"])
 def test_without_an_endpoint_a_cluster_ip_refuses(place: Testbed, where: str, family: int) -> None:
-    found = ping(getattr(place, where), EMPTY.vip(family), family, b"abcdefgh")
-    assert found.kind == UNREACHABLE[family]
+    reply = ping(getattr(place, where), EMPTY.vip(family), family, b"abcdefgh")
+    assert reply.kind == UNREACHABLE[family]
 
 
 def test_a_ping_of_the_node_itself_has_no_answer_without_an_endpoint(

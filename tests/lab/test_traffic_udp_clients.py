@@ -125,7 +125,7 @@ def renamed(made: Sequence[Object]) -> list[Object]:
     found: list[Object] = copy.deepcopy(list(made))
     for port in (
         *found[0]["spec"]["ports"],
-        *(port for each in found[1:] for port in each["ports"]),
+        *(port for entry in found[1:] for port in entry["ports"]),
     ):
         if port["protocol"] == "UDP":
             port["name"] = "anew"

@@ -40,7 +40,7 @@ def simple(
 ) -> list[Object]:
     """Return a ClusterIP Service for TCP and its slices."""
     wanted = ports or [port(80, "http")]
-    serving = [port(8080, each["name"]) for each in wanted]
+    serving = [port(8080, entry["name"]) for entry in wanted]
     return [service(name, [address], wanted, **spec), *slices(name, backends, serving)]
 
 
@@ -75,7 +75,8 @@ def serves(testbed: Testbed, address: str, number: int = 80) -> bool:
     """True if pods and processes of the node get an answer."""
     name = testbed.lab.pods[1].name
     return all(
-        tally(place, address, number, count=5) == {name: 5} for place in (testbed.pod, testbed.node)
+        tally(client, address, number, count=5) == {name: 5}
+        for client in (testbed.pod, testbed.node)
     )
 
 

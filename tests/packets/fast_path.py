@@ -99,7 +99,7 @@ class FastPathTestbed:
         cached = self.node.pinned.map("cached_routes")
         value = bytes(len(cached.lookup(bytes(4)) or b""))
         cached.update_many(
-            [(struct.pack("=I", place), value) for place in range(cached.max_entries)]
+            [(struct.pack("=I", number), value) for number in range(cached.max_entries)]
         )
 
     def outdate_routes(self, asked: int) -> None:

@@ -136,7 +136,7 @@ class Loaded:
         """Return active and inactive connections of each backend."""
         loads = self.node.pinned.map("backend_loads")
         raw = [loads.lookup(struct.pack("=I", counter)) or b"" for counter in self.counters()]
-        return [read_load(one, self._record).connections for one in raw]
+        return [read_load(value, self._record).connections for value in raw]
 
     def put(self, numbers: Sequence[tuple[int, int]]) -> None:
         """Set the numbers of all backends."""

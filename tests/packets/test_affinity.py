@@ -77,9 +77,9 @@ def test_clients_are_spread_over_the_backends(clients: Clients, peers: Peers) ->
 def test_all_frontends_of_a_service_port_share_their_affinity(
     clients: Clients, peers: Peers
 ) -> None:
-    found = clients.connect_often()
-    assert clients.connect_often(frontend=peers.other_vip) == found
-    assert clients.connect_often() == found
+    chosen = clients.connect_often()
+    assert clients.connect_often(frontend=peers.other_vip) == chosen
+    assert clients.connect_often() == chosen
 
 
 def test_each_service_has_its_own_affinity(clients: Clients, node: Node, peers: Peers) -> None:
@@ -171,9 +171,9 @@ def test_a_client_whose_backend_is_gone_gets_another_and_keeps_that(
         gone = clients.connect()
         remaining.remove(gone)
         peers.service(node, remaining, frontends=frontends, affinity=SECONDS)
-        found = clients.connect_often()
-        assert len(found) == 1
-        assert found <= set(remaining)
+        chosen = clients.connect_often()
+        assert len(chosen) == 1
+        assert chosen <= set(remaining)
 
 
 def test_affinity_can_be_turned_off_and_on_for_a_live_service(
@@ -227,11 +227,11 @@ def local(node: Node, peers: Peers) -> Clients:
 def test_a_client_with_a_local_backend_keeps_it_at_the_cluster_ip(
     local: Clients, peers: Peers
 ) -> None:
-    found = local.connect_often(frontend=peers.other_vip)
-    assert len(found) == 1
-    assert found <= set(backends_of(peers, LOCAL))
-    assert local.connect_often() == found
-    assert local.connect_often(frontend=peers.other_vip) == found
+    chosen = local.connect_often(frontend=peers.other_vip)
+    assert len(chosen) == 1
+    assert chosen <= set(backends_of(peers, LOCAL))
+    assert local.connect_often() == chosen
+    assert local.connect_often(frontend=peers.other_vip) == chosen
 
 
 def test_a_remote_backend_is_not_kept_at_a_frontend_with_local_backends_only(
@@ -242,11 +242,11 @@ def test_a_remote_backend_is_not_kept_at_a_frontend_with_local_backends_only(
     for number in range(100, 100 + TIMES):
         client = f"{network}{number}"
         first = local.connect(client)
-        found = local.connect_often(client, peers.other_vip)
-        assert len(found) == 1
-        assert found <= set(backends_of(peers, LOCAL))
-        moved += {first} != found
-        assert local.connect_often(client) == found, "the entry holds the last choice"
+        chosen = local.connect_often(client, peers.other_vip)
+        assert len(chosen) == 1
+        assert chosen <= set(backends_of(peers, LOCAL))
+        moved += {first} != chosen
+        assert local.connect_often(client) == chosen, "the entry holds the last choice"
     assert moved
 
 

@@ -71,9 +71,9 @@ def test_programs_from_a_file_remove_idle_connections_and_keep_live_ones(
 def test_programs_from_a_file_translate_fragments(node: Node, udp_peers: Peers) -> None:
     udp_peers.service(node, [udp_peers.backend])
     sent = fragments(udp(udp_peers.client, udp_peers.vip, PAYLOAD))
-    out = [node.forward(one) for one in sent]
+    out = [node.forward(packet) for packet in sent]
     wanted = fragments(udp(udp_peers.client, udp_peers.backend, PAYLOAD))
-    assert [bytes(one) for one in out] == [bytes(one) for one in wanted]
+    assert [bytes(one) for one in out] == [bytes(entry) for entry in wanted]
 
 
 def stack(code: bytes) -> int:

@@ -114,7 +114,7 @@ def test_a_refused_connection_and_an_unanswered_datagram_have_their_states(node:
 
     def states() -> dict[str, str]:
         found = dumped(node, "connections")["connections"]
-        return {each["protocol"]: each["state"] for each in found}
+        return {entry["protocol"]: entry["state"] for entry in found}
 
     assert states() == {"TCP": "RESET", "UDP": "UNREPLIED"}
     node.forward(udp("10.244.2.7:53", CLIENT))
@@ -137,7 +137,9 @@ def test_a_connection_of_netfilter_shows_the_port_that_it_got(node: Node) -> Non
     node.ingress(tcp(BACKEND, moved, flags="SA"))
     node.egress(tcp(own, BACKEND, flags="A"))
     (found,) = (
-        each for each in dumped(node, "connections")["connections"] if each["client"] == own
+        connection
+        for connection in dumped(node, "connections")["connections"]
+        if connection["client"] == own
     )
     names = ("frontend", "service", "backend", "masquerade", "translation", "state")
     wanted = ["", "", BACKEND, moved, ["source"], "ESTABLISHED"]
@@ -152,7 +154,10 @@ def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(BACKEND, CLIENT, flags="SA"))
     tables = dumped(node, "frontends", "backends", "services", "endpoints")
-    rows = [(each["frontend"], each["clients"], each["action"]) for each in tables["frontends"]]
+    rows = [
+        (frontend["frontend"], frontend["clients"], frontend["action"])
+        for frontend in tables["frontends"]
+    ]
     assert rows == [
         ("nodeport:30007/TCP", ["pod"], "forward"),
         ("nodeport:30007/TCP", ["node", "other"], "masquerade"),
@@ -164,7 +169,7 @@ def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
     assert (backend["service"], backend["backend"]) == ("default/web:80", BACKEND)
     for count in ("connections", "packets", "reply_packets"):
         assert backend[count] == before[count] + 1
-    assert [each["name"] for each in tables["services"]] == ["gone", "web"]
+    assert [service["name"] for service in tables["services"]] == ["gone", "web"]
     assert tables["endpoints"] == [{"endpoint": f"{BACKEND}/TCP", "uses": 1}]
 
 
@@ -220,12 +225,12 @@ def test_sizes_shows_the_maps_that_can_fill_up(node: Node) -> None:
     web(node)
     node.forward(tcp(CLIENT, VIP))
     sizes = {each["map"]: each for each in dumped(node, "sizes")["sizes"]}
-    kinds = {name: each.type for name, each in node.pinned.layout.maps.items()}
+    kinds = {name: table.type for name, table in node.pinned.layout.maps.items()}
     filling = ("hash", "lru_hash", "lpm_trie", "percpu_hash")
     assert set(sizes) == {name for name, kind in kinds.items() if kind in filling}
-    for name, each in sizes.items():
-        assert each["rows"] == node.count(name)
-        assert each["capacity"] == node.pinned.map(name).max_entries
+    for name, size in sizes.items():
+        assert size["rows"] == node.count(name)
+        assert size["capacity"] == node.pinned.map(name).max_entries
     assert sizes["connections"]["rows"] == 2
 
 

@@ -72,7 +72,7 @@ def test_a_fragmented_datagram_opens_a_connection(node: Node, udp_peers: Peers) 
     header = bytes(out[0].payload)[-SIZE:]
     seen = udp_peers.on_node(int.from_bytes(header[:2], "big"))
     wanted = cut(udp(seen, backend, PAYLOAD))
-    assert [bytes(one) for one in out] == [bytes(one) for one in wanted]
+    assert [bytes(packet) for packet in out] == [bytes(entry) for entry in wanted]
     back = cut(udp(backend, seen, PAYLOAD))
     assert translated(node, back, cut(udp(vip, client, PAYLOAD)))
 

@@ -37,16 +37,16 @@ def test_traffic_of_a_service_is_shown(node: Node, tcp_peers: Peers) -> None:
     out = node.forward(peers.opening(peers.external, peers.vip))
     back = node.forward(peers.answer(peers.backend, peers.with_port(out.src, out.payload.sport)))
     service = (f"IPv{peers.family}", "web", "default", "80", "TCP")
-    found = values(metrics)
-    assert found["bpfsvc_service_connections_total"] == {service: 1}
+    samples = values(metrics)
+    assert samples["bpfsvc_service_connections_total"] == {service: 1}
     by_direction = {
         "request": (1, 14 + len(out)),
         "reply": (1, 14 + len(back)),
     }
     for direction, (packets, size) in by_direction.items():
         labels = (direction, *service)
-        assert found["bpfsvc_service_packets_total"][labels] == packets
-        assert found["bpfsvc_service_bytes_total"][labels] == size
+        assert samples["bpfsvc_service_packets_total"][labels] == packets
+        assert samples["bpfsvc_service_bytes_total"][labels] == size
 
 
 def test_traffic_of_single_services_can_be_left_out(node: Node, tcp_peers: Peers) -> None:
@@ -61,13 +61,13 @@ def test_rejected_and_dropped_packets_are_counted_by_reason(node: Node, tcp_peer
     tcp_peers.service(node, [])
     metrics = opened(node)
     node.run("ingress", tcp_peers.opening(tcp_peers.external, tcp_peers.vip))
-    found = values(metrics)
-    assert found["bpfsvc_rejected_total"] == {("no_endpoints",): 1, ("unknown_connection",): 0}
+    samples = values(metrics)
+    assert samples["bpfsvc_rejected_total"] == {("no_endpoints",): 1, ("unknown_connection",): 0}
     fields = node.pinned.layout.maps["counters"].value.names
     reasons = {name.partition("__")[2] for name in fields if name.startswith("dropped__")}
-    assert found["bpfsvc_dropped_total"] == {(reason,): 0 for reason in reasons}
+    assert samples["bpfsvc_dropped_total"] == {(reason,): 0 for reason in reasons}
     others = {f"bpfsvc_{name}_total" for name in fields if "__" not in name}
-    assert others <= found.keys()
+    assert others <= samples.keys()
 
 
 @pytest.mark.parametrize(
@@ -77,22 +77,22 @@ def test_entries_of_maps_are_shown_with_their_capacity(
     node: Node, tcp_peers: Peers, name: str
 ) -> None:
     tcp_peers.service(node, [tcp_peers.backend, tcp_peers.other_backend], affinity=60)
-    found = values(opened(node))
-    assert found["bpfsvc_map_entries"][name,] == node.count(name)
+    samples = values(opened(node))
+    assert samples["bpfsvc_map_entries"][name,] == node.count(name)
     capacity = node.pinned.layout.maps[name].max_entries
-    assert found["bpfsvc_map_capacity"][name,] == capacity
+    assert samples["bpfsvc_map_capacity"][name,] == capacity
 
 
 def test_connections_are_counted_by_the_connection_gc(node: Node) -> None:
-    found = values(opened(node))
-    assert found["bpfsvc_map_entries"]["connections",] == 7
-    assert found["bpfsvc_map_entries"]["backend_counters",] == 0
+    samples = values(opened(node))
+    assert samples["bpfsvc_map_entries"]["connections",] == 7
+    assert samples["bpfsvc_map_entries"]["backend_counters",] == 0
 
 
 def test_maps_of_counters_are_not_exposed_with_a_capacity(node: Node) -> None:
-    found = values(opened(node))
-    assert found["bpfsvc_map_entries"].keys() == found["bpfsvc_map_capacity"].keys()
-    assert not {("counters",), ("settings",), ("endpoints",)} & found["bpfsvc_map_entries"].keys()
+    samples = values(opened(node))
+    assert samples["bpfsvc_map_entries"].keys() == samples["bpfsvc_map_capacity"].keys()
+    assert not {("counters",), ("settings",), ("endpoints",)} & samples["bpfsvc_map_entries"].keys()
 
 
 def test_the_build_is_shown(node: Node) -> None:

@@ -107,7 +107,7 @@ def packets(frames: Sequence[bytes], like: Packet) -> list[Packet]:
     """Return the packets of frames that are to the same address."""
     family = IP if isinstance(like, IP) else IPv6
     found = (Ether(data).payload for data in frames)
-    return [each for each in found if isinstance(each, family) and each.dst == like.dst]
+    return [entry for entry in found if isinstance(entry, family) and entry.dst == like.dst]
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +142,8 @@ def test_a_packet_that_passes_two_interfaces_is_translated_once(
     peers.service(stacked.node, [peers.backend])
     sent = stacked.frame(stacked.vrrp, peers.opening(peers.external, peers.vip))
     wanted = peers.opening(peers.external, peers.backend)
-    found = stacked.arrive([sent] * 3, wanted)
-    assert [forwarded(each, wanted) for each in found] == [True] * 3
+    results = stacked.arrive([sent] * 3, wanted)
+    assert [forwarded(entry, wanted) for entry in results] == [True] * 3
     assert stacked.node.counter("source_ports_changed") == 0
     assert stacked.node.states() == (2, 0)
 
@@ -156,11 +156,11 @@ def test_a_masqueraded_packet_that_leaves_by_two_interfaces_is_translated_once(
     stacked.node.masquerade_address("192.168.50.11", "fd50::11", index=stacked.vrrp.index)
     peers.service(stacked.node, [peers.other_backend], masquerade=True)
     sent = stacked.frame(stacked.eth0, peers.opening(peers.external, peers.vip))
-    found = stacked.leave([sent] * 3, peers.opening(peers.external, peers.other_backend))
-    seen = {peers.with_port(each.src, each.payload.sport) for each in found}
+    results = stacked.leave([sent] * 3, peers.opening(peers.external, peers.other_backend))
+    seen = {peers.with_port(entry.src, entry.payload.sport) for entry in results}
     assert len(seen) == 1
     wanted = peers.opening(seen.pop(), peers.other_backend)
-    assert [forwarded(each, wanted) for each in found] == [True] * 3
+    assert [forwarded(each, wanted) for each in results] == [True] * 3
     assert stacked.node.counter("source_ports_changed") == 0
     assert stacked.node.states() == (4, 0)
 

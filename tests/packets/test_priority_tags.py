@@ -105,5 +105,5 @@ def test_fragments_with_tags_follow_their_first_one(node: Node, udp_peers: Peers
     sent = cut(peers.data(peers.client, peers.vip, payload))
     wanted = cut(peers.data(peers.client, peers.backend, payload))
     assert len(sent) == 3
-    for one, other in zip(sent, wanted, strict=True):
-        assert same(through(node, "ingress", one), other)
+    for packet, other in zip(sent, wanted, strict=True):
+        assert same(through(node, "ingress", packet), other)

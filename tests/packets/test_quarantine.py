@@ -195,7 +195,7 @@ def test_what_people_are_shown_is_what_was_written_last(node: Node) -> None:
     shown = QuarantinedMap(node.pinned)
     shown.set({3: 17.5, 5: None})
     shown.set({5: None, 7: 18.0})
-    found = read_states(node.pinned.map("quarantined").items(), node.pinned.layout)
-    assert found == {5: True, 7: False}
+    states = read_states(node.pinned.map("quarantined").items(), node.pinned.layout)
+    assert states == {5: True, 7: False}
     shown.set({})
     assert node.count("quarantined") == 0

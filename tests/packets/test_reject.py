@@ -279,7 +279,8 @@ def test_a_client_gets_a_burst_of_errors_and_then_one_in_each_interval(
     udp_peers.service(node, [])
     node.settings(**LIMITS)
     one, other = (
-        udp_peers.opening(each, udp_peers.vip) for each in (udp_peers.external, udp_peers.client)
+        udp_peers.opening(client, udp_peers.vip)
+        for client in (udp_peers.external, udp_peers.client)
     )
     assert answers(node, [one] * 20) == 6
     assert node.counter("dropped__icmp_limited") == 14

@@ -32,8 +32,8 @@ def test_ten_thousand_connections_go_where_ip_vs_sends_them(
     counted: Loaded, schedule: Schedule
 ) -> None:
     model = Model(counted, schedule, WEIGHTS)
-    found = course(counted, model, OPENED, 50, Random(schedule))
-    assert min(found["stayed"], found["changed"]) > 500
+    counts = course(counted, model, OPENED, 50, Random(schedule))
+    assert min(counts["stayed"], counts["changed"]) > 500
 
 
 @by_schedule
@@ -289,7 +289,7 @@ def test_a_set_holds_all_backends_that_are_compared(counted_ipv4: Loaded) -> Non
         counted_ipv4.put([(0, 0) if place == idle else (9, 0) for place in range(64)])
         assert counted_ipv4.open(2000 + port) == idle
     assert kept(counted_ipv4, counted_ipv4.peers.vip) == order[::-1]
-    counted_ipv4.put([(place, 0) for place in range(64)])
+    counted_ipv4.put([(number, 0) for number in range(64)])
     assert counted_ipv4.open(3000) == 0
 
 
@@ -304,7 +304,7 @@ def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(
         counted_ipv4.program(Schedule.WLC, [1])
         counted_ipv4.program(Schedule.LBLCR, [1] * 64)
         for port in range(64):
-            counted_ipv4.put([(0, 0) if place == port else (9, 0) for place in range(64)])
+            counted_ipv4.put([(0, 0) if number == port else (9, 0) for number in range(64)])
             counted_ipv4.open(2000 + port)
             counted_ipv4.remove(2000 + port)
         lost += 64 - len(kept(counted_ipv4, counted_ipv4.peers.vip))

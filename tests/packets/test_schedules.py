@@ -24,7 +24,9 @@ class Scheduled:
 
     def __init__(self, node: Node, peers: Peers, backends: int = 5) -> None:
         self.node, self.peers = node, peers
-        self.backends = [peers.with_port(peers.backend, 9000 + one) for one in range(backends)]
+        self.backends = [
+            peers.with_port(peers.backend, 9000 + number) for number in range(backends)
+        ]
         self._port = 20000
 
     def program(
@@ -117,7 +119,7 @@ def test_a_random_choice_has_the_weights_of_its_table(scheduled: Scheduled) -> N
 def test_a_client_has_the_place_that_ip_vs_sh_gives_it(
     scheduled: Scheduled, clients: list[tuple[str, int]], by_port: bool
 ) -> None:
-    table = [(7 * place + place // 5) % 5 for place in range(256)]
+    table = [(7 * number + number // 5) % 5 for number in range(256)]
     scheduled.program(Schedule.SOURCE_PORT if by_port else Schedule.SOURCE, table)
     for client, port in clients:
         place = ipvs.sh_hash(pack(client), port if by_port else 0)
@@ -131,7 +133,7 @@ def test_a_client_has_the_place_that_ip_vs_mh_gives_it(
 ) -> None:
     if places > 4093:
         clients = clients[:5]
-    table = [(7 * place + place // 5) % 5 for place in range(places)]
+    table = [(7 * number + number // 5) % 5 for number in range(places)]
     scheduled.program(Schedule.MAGLEV_PORT if by_port else Schedule.MAGLEV, table)
     for client, port in clients:
         place = ipvs.mh_hash(pack(client), port if by_port else 0) % places
@@ -141,7 +143,7 @@ def test_a_client_has_the_place_that_ip_vs_mh_gives_it(
 def test_all_clients_of_an_address_have_the_place_that_ip_vs_dh_gives_it(
     scheduled: Scheduled, clients: list[tuple[str, int]], peers: Peers
 ) -> None:
-    table = [place % 5 for place in range(256)]
+    table = [number % 5 for number in range(256)]
     scheduled.program(Schedule.DESTINATION, table)
     place = ipvs.dh_hash(pack(address_of(peers.vip)))
     assert {scheduled.connect(*client) for client in clients} == {table[place]}

@@ -64,7 +64,7 @@ def test_a_bridge_leaves_the_fast_path_with_the_first_of_its_ports(
     monkeypatch.setattr(
         TcAttachments,
         "shared",
-        lambda _, found: {each.index: each.index in others for each in found},
+        lambda _, found: {entry.index: entry.index in others for entry in found},
     )
     monkeypatch.setattr(TcAttachments, "follow", lambda *_: None)
     monkeypatch.setattr(node_sync, "hand_over", told)

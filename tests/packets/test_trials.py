@@ -30,7 +30,7 @@ class Tried:
     def __init__(self, node: Node, peers: Peers) -> None:
         self.node, self.peers = node, peers
         self.well = peers.backend
-        self.sick = [peers.with_port(peers.other_backend, 8080 + one) for one in range(2)]
+        self.sick = [peers.with_port(peers.other_backend, 8080 + number) for number in range(2)]
         self.masquerade = False
         self.shown = QuarantinedMap(node.pinned)
         self._outcomes = BackendOutcomes(node.pinned)
@@ -282,7 +282,7 @@ def test_at_a_node_port_too(node: Node, tcp_peers: Peers) -> None:
     shown = QuarantinedMap(node.pinned)
     shown.set({service.counters()[address_port(tcp_peers.other_backend)]: None})
     to = tcp_peers.on_node(30080)
-    clients = [tcp_peers.with_port(tcp_peers.external, 40_000 + one) for one in range(10)]
+    clients = [tcp_peers.with_port(tcp_peers.external, 40_000 + number) for number in range(10)]
     seen = [node.forward(tcp(client, to)).dst for client in clients]
     sick, well = (address_of(backend) for backend in reversed(backends))
     assert seen == [sick, *[well] * 9]

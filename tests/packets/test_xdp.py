@@ -11,7 +11,7 @@ from scapy.packet import Packet
 from bpfsvc.devtools.lab import links
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
-from tests.packets.peers import Peers, address_of
+from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.uplink import (
     CLIENT,
     OTHER,
@@ -140,7 +140,7 @@ def without_checksum(packet: Packet) -> Packet:
     return packet
 
 
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "UDP"], ids=str)
+@pytest.mark.parametrize("peers", UDP_PEERS, ids=str)
 def test_udp_without_a_checksum_stays_without_one(
     xdp_uplink: Uplink, peers: Peers, masquerade: bool
 ) -> None:
@@ -152,7 +152,7 @@ def test_udp_without_a_checksum_stays_without_one(
         assert bytes(out) == xdp_uplink.by_tc(packet)
 
 
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "UDP"], ids=str)
+@pytest.mark.parametrize("peers", UDP_PEERS, ids=str)
 def test_a_udp_checksum_that_becomes_zero_is_sent_as_all_ones(
     xdp_uplink: Uplink, peers: Peers
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_wrong_checksum_stays_wrong(xdp_uplink: Uplink, peers: Peers) -> None:
 
 
 @pytest.mark.parametrize("flags", ["S", "SA", "FA", "R", "RA"])
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "TCP"], ids=str)
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
 def test_a_packet_that_opens_or_ends_a_connection_goes_by_the_stack(
     xdp_uplink: Uplink, peers: Peers, flags: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_packet_that_opens_or_ends_a_connection_goes_by_the_stack(
 
 @pytest.mark.parametrize("ends", ["client", "backend"])
 @pytest.mark.parametrize("flags", ["FA", "R"])
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "TCP"], ids=str)
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
 def test_after_the_first_fin_or_rst_the_whole_connection_goes_by_the_stack(
     xdp_uplink: Uplink, peers: Peers, flags: str, ends: str
 ) -> None:
@@ -195,7 +195,7 @@ def test_after_the_first_fin_or_rst_the_whole_connection_goes_by_the_stack(
     assert xdp_uplink.passes(peers.data(peers.backend, seen))
 
 
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "TCP"], ids=str)
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
 def test_tcp_that_is_not_established_goes_by_the_stack(xdp_uplink: Uplink, peers: Peers) -> None:
     peers.service(xdp_uplink.node, [peers.backend], masquerade=True)
     seen = peers.begin(xdp_uplink.node, peers.external, peers.vip, peers.backend)
@@ -203,7 +203,7 @@ def test_tcp_that_is_not_established_goes_by_the_stack(xdp_uplink: Uplink, peers
     assert xdp_uplink.passes(tcp(peers.backend, seen, "PA"))
 
 
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "UDP"], ids=str)
+@pytest.mark.parametrize("peers", UDP_PEERS, ids=str)
 def test_unanswered_datagrams_are_sent_by_xdp_once_the_first_has_left(
     xdp_uplink: Uplink, peers: Peers
 ) -> None:
@@ -221,7 +221,7 @@ def test_unanswered_datagrams_are_sent_by_xdp_once_the_first_has_left(
     assert xdp_uplink.passes(peers.answer(peers.backend, seen)), "tc notes the first answer"
 
 
-@pytest.mark.parametrize("peers", [each for each in SERVED if each.protocol == "UDP"], ids=str)
+@pytest.mark.parametrize("peers", UDP_PEERS, ids=str)
 def test_without_masquerade_nothing_shows_that_an_unanswered_datagram_has_left(
     xdp_uplink: Uplink, peers: Peers
 ) -> None:

@@ -72,11 +72,11 @@ def prepared(testbed: FastPathTestbed, peers: Peers, **settings: int) -> Untrans
 
 def opened(testbed: FastPathTestbed, peers: Peers) -> Untranslated:
     """Open such a connection, all of it by the fast path."""
-    found = prepared(testbed, peers)
-    found.opening()
-    acknowledgement = tcp(found.client, found.pod, "A")
+    ready = prepared(testbed, peers)
+    ready.opening()
+    acknowledgement = tcp(ready.client, ready.pod, "A")
     assert forwarded(testbed.to_peer("eth0", acknowledgement, to="pod1"), acknowledgement)
-    return found
+    return ready
 
 
 def count_untranslated(node: Node, pairs: int) -> None:

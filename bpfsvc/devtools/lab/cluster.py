@@ -28,7 +28,7 @@ from bpfsvc.devtools.lab.http_request import http_request
 from bpfsvc.devtools.lab.namespace import LabError, Namespace, Process
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import stretched, wait
-from bpfsvc.devtools.lab.supply import MARK, Files, Served, mark
+from bpfsvc.devtools.lab.supply import MARK, Files, Served
 from bpfsvc.devtools.lab.topology import Lab
 
 COMMAND = (sys.executable, "-m", "bpfsvc")
@@ -182,7 +182,7 @@ class LabCluster:
         """
         for _ in range(2):
             self._mark = self._mark % 60000 + 1
-            self._supply.put("settled", *mark(self._mark))
+            self._supply.mark(self._mark)
             for node in self.nodes if nodes is None else nodes:
                 wait(
                     partial(self._is_marked, node, self._mark),

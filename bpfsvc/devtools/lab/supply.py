@@ -18,14 +18,15 @@ MARK = "10.96.255.254"
 """The cluster IP of a Service that only shows how far an agent has come."""
 
 _NAMESPACE = "bpfsvc-lab"
+_SETTLED = "settled"
 
 
-def mark(number: int) -> tuple[Object, Object]:
+def mark(number: int, service_name: str = _SETTLED) -> tuple[Object, Object]:
     """Return a Service at port ``number`` and its slice, which show that earlier objects are in."""
     name = f"m{number}"
-    made = service("settled", [MARK], [port(number, name)], namespace=_NAMESPACE)
+    made = service(service_name, [MARK], [port(number, name)], namespace=_NAMESPACE)
     endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
-    of_it = slices("settled", [], [port(1, name)], namespace=_NAMESPACE)[0]
+    of_it = slices(service_name, [], [port(1, name)], namespace=_NAMESPACE)[0]
     return made, of_it | {"endpoints": [endpoint]}
 
 
@@ -36,10 +37,24 @@ class Files:
         self._place = parent
         self.directory = parent / "manifests"
         self.directory.mkdir()
+        self._keys: dict[str, set[tuple[str, str, str]]] = {}
+        self._has_less = False
+        """True if an object has gone since the last mark: an agent believes that 0.1 s later."""
+        self._marked_by = _SETTLED
 
     def put(self, name: str, *objects: Mapping[str, Any]) -> None:
         """Write a manifest as editors do: into another file, which is then renamed."""
+        keys = {_key(item) for item in objects}
+        self._has_less |= not self._keys.get(name, set()) <= keys
+        self._keys[name] = keys
         self.put_text(f"{name}.yaml", manifest(objects))
+
+    def mark(self, number: int) -> None:
+        """Put a mark; where an object has gone, one that an agent does not believe any sooner."""
+        if self._has_less:
+            self._marked_by = f"{_SETTLED}-{number}"
+        self.put(_SETTLED, *mark(number, self._marked_by))
+        self._has_less = False
 
     def put_text(self, file: str, text: str) -> None:
         """Write any text as a file of the directory."""
@@ -50,6 +65,7 @@ class Files:
     def drop(self, name: str) -> None:
         """Remove a manifest."""
         (self.directory / f"{name}.yaml").unlink()
+        self._has_less |= bool(self._keys.pop(name, None))
 
     def flags(self, node: str) -> list[str]:  # noqa: ARG002
         """Return the flag that names the directory."""
@@ -81,6 +97,10 @@ class Served:
                 self.server.put(item)
         for key in before:
             self.server.delete(*key)
+
+    def mark(self, number: int) -> None:
+        """Put a mark."""
+        self.put(_SETTLED, *mark(number))
 
     def drop(self, name: str) -> None:
         """Delete the objects of that name."""

@@ -224,8 +224,8 @@ def _only_agents_make_ready(cluster: Cluster, operator: Operator) -> None:
     cluster.apply(text)
     try:
         wait_for(lambda: _refused(cluster) == set(cluster.nodes), "kube-proxy answers probes", 120)
-        found = scenarios.pods(cluster, scenarios.AGENTS)
-        ready = [pod["metadata"]["name"] for pod in found if scenarios.ready(pod)]
+        agents = scenarios.pods(cluster, scenarios.AGENTS)
+        ready = [pod["metadata"]["name"] for pod in agents if scenarios.ready(pod)]
         assert not ready, f"ready without an agent: {', '.join(ready)}"
     finally:
         cluster.kubectl("delete", "--ignore-not-found", "--wait", "-f", "-", stdin=text)
