@@ -54,7 +54,8 @@ def test_lab_is_built_in_less_than_a_second() -> None:
 
 def test_lab_is_refused_outside_the_sandbox(routed: Lab) -> None:
     """In any namespace but the sandbox's own, nothing is built and the error says what to do."""
-    with routed.pods[0].entered(), pytest.raises(SystemUnfit, match=r"bpfsvc\.lab\.sandbox --"):
+    advice = r"bpfsvc\.devtools\.lab\.sandbox --"
+    with routed.pods[0].entered(), pytest.raises(SystemUnfit, match=advice):
         Lab()
 
 

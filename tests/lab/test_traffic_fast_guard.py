@@ -146,9 +146,16 @@ PROMISED = {
 """What ends the fast path, what brings it back, and after how many seconds."""
 
 
-def is_used(node: LabNode) -> bool:
-    """True if the programs of a node may take the fast path, as its agent has written."""
-    return bool(_settings(node)["fast_path"])
+def await_fast_path(testbed: Testbed, node: LabNode, *, used: bool, seconds: float) -> None:
+    """Wait until a node's programs are told so, and its agent says so."""
+
+    def is_told() -> bool:
+        if bool(_settings(node)["fast_path"]) is not used:
+            return False  # which is seen a hundred times faster than what the agent says
+        shown = testbed.cluster.command(node, "status").stdout
+        return ("with the fast path" in shown) is used
+
+    wait(is_told, "the fast path is used" if used else "the stack serves all packets", seconds)
 
 
 def _settings(node: LabNode) -> dict[str, object]:
@@ -170,13 +177,13 @@ def given_up(testbed: Testbed) -> Iterator[None]:
         node.run(add)
     try:
         for node in nodes:
-            wait(lambda node=node: not is_used(node), "the stack serves all packets", seconds)  # type: ignore[misc]
+            await_fast_path(testbed, node, used=False, seconds=seconds)
         yield
     finally:
         for node in nodes:
             node.run(remove)
         for node in nodes:
-            wait(lambda node=node: is_used(node), "the fast path is used again", seconds)  # type: ignore[misc]
+            await_fast_path(testbed, node, used=True, seconds=seconds)
 
 
 @pytest.mark.parametrize("first", ["data", "the end"])
@@ -224,10 +231,7 @@ def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
     add, remove, seconds = PROMISED[kind]
     node = routed.node
 
-    def used() -> bool:
-        return is_used(node)
-
-    assert used()
+    await_fast_path(routed, node, used=True, seconds=seconds)
     with ExitStack() as stack:
         opened = [
             stack.enter_context(connect(routed.pod, *to))
@@ -238,13 +242,13 @@ def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
             connection.who()
         node.run(add)
         try:
-            wait(lambda: not used(), "the stack serves all packets", seconds)
+            await_fast_path(routed, node, used=False, seconds=seconds)
             before = fast_packets(node)
             assert all(connection.echo(b"by the stack") for connection in opened)
             assert fast_packets(node) == before
         finally:
             node.run(remove)
-        wait(used, "the fast path is used again", seconds)
+        await_fast_path(routed, node, used=True, seconds=seconds)
         for connection in opened:
             before = fast_packets(node)
             assert connection.echo(b"fast")
@@ -260,10 +264,7 @@ def test_a_download_from_outside_goes_on_when_the_fast_path_is_given_up(
     add, remove, seconds = PROMISED["nftables"]
     node = routed.node
 
-    def used() -> bool:
-        return is_used(node)
-
-    assert used()
+    await_fast_path(routed, node, used=True, seconds=seconds)
     size = 8 << 20
     with connect(routed.client, node.address(family), OUTSIDE[which].node_port) as opened:
         opened.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -271,12 +272,12 @@ def test_a_download_from_outside_goes_on_when_the_fast_path_is_given_up(
         received = len(opened.socket.recv(1 << 12))
         node.run(add)
         try:
-            wait(lambda: not used(), "the stack serves all packets", seconds)
+            await_fast_path(routed, node, used=False, seconds=seconds)
             while received < size and (more := opened.socket.recv(1 << 16)):
                 received += len(more)
         finally:
             node.run(remove)
-    wait(used, "the fast path is used again", seconds)
+    await_fast_path(routed, node, used=True, seconds=seconds)
     assert received == size
 
 
