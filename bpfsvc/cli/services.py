@@ -74,16 +74,12 @@ def services(
         raise UsageError("--stats and --rate exclude each other", "leave one of them out")
     if rate and watch:
         raise UsageError("--rate and --watch exclude each other", "use: bpfsvc top")
-    arguments = [Wanted(argument) for argument in wanted]
+    chosen = [Wanted(argument) for argument in wanted]
 
     def read_view() -> View:
         with open_pinned(PinRoot(pin_root)) as pinned:
             return look(
-                PinnedReader(pinned),
-                arguments,
-                namespace,
-                required=not watch,
-                traffic=stats or rate,
+                PinnedReader(pinned), chosen, namespace, required=not watch, traffic=stats or rate
             )
 
     if watch:
