@@ -1,4 +1,4 @@
-"""``bpfsvc explain``: what happens to a packet, and why."""
+"""``bpfsvc explain``: the way of a packet, and the reasons."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ CHANGES_FROM = 2
 """From this verbosity on, each changed Service has a line."""
 
 DEBUG_FROM = 4
-"""From this verbosity on, kube-proxy logs what only helps to find faults."""
+"""From this verbosity on, messages that only help to find faults are logged."""
 
 
 class Json(logging.Formatter):

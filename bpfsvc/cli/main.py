@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command. An unknown one is an error that lists the known ones."""
+        """Resolve a command. An unknown command is an error that lists the known commands."""
         if args and not args[0].startswith("-") and args[0] not in self._lazy:
             ctx.fail(f"No such command {args[0]!r}; the commands are: {', '.join(self._lazy)}.")
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""``bpfsvc run --shadow``: compare what kube-proxy does with what bpfsvc would do."""
+"""``bpfsvc run --shadow``: compare kube-proxy's translations with bpfsvc's decisions."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _records(rows: list[Row]) -> Records:
 
 
 def _compared(result: _Result) -> Records:
-    """Return what was compared, one row."""
+    """Return the extent of the comparison, one row."""
     columns = ("rules", "kube_proxy_frontends", "bpfsvc_frontends")
     row: Row = (result.rules.layout, len(result.theirs.frontends), len(result.ours.frontends))
     return Records("compared", columns, [row])

@@ -1,11 +1,11 @@
 """The rules that kube-proxy writes on a node, for machines without a kube-proxy.
 
-``rules/`` holds one recorded set of rules for each mode: what kube-proxy 1.36 writes with its usual
-settings. The files are Jinja templates, expanded here for any number of Services. A line ``run:
-TOOL ...`` begins the input of a tool. Names of chains are hashes, as kube-proxy's names are. The
-recorded sets leave out chains that no packet reaches in such a cluster, packet counters (nfacct),
-comments in nftables, and everything that kube-proxy does beside writing rules. IPv4 only, like the
-testbeds.
+``rules/`` holds one recorded set of rules for each mode: the rules of kube-proxy 1.36 with its
+usual settings. The files are Jinja templates, expanded here for any number of Services. A line
+``run: TOOL ...`` begins the input of a tool. Names of chains are hashes, as kube-proxy's names are.
+The recorded sets leave out chains that no packet reaches in such a cluster, packet counters
+(nfacct), comments in nftables, and everything that kube-proxy does beside writing rules. IPv4 only,
+like the testbeds.
 
 The time that is measured is the time of the tools and of the kernel: the input of the tools is made
 before. A shell in the node starts the tools, because to start a process from one as large as the
@@ -64,12 +64,12 @@ _TEMPLATES = jinja2.Environment(
 
 
 class _Needs(NamedTuple):
-    """What a mode needs of a machine."""
+    """The needs of a mode."""
 
     packages: Mapping[str, str]
     """Debian package of each program."""
     refusal: str
-    """What it means when the kernel refuses the rules."""
+    """The reason when the kernel refuses the rules."""
     sysctls: Mapping[str, int] = {}
 
 
@@ -110,7 +110,7 @@ class BaselineFailed(BpfsvcError):
 
 
 class TooSlow(BaselineFailed):
-    """The rules were not written within the limit; what the node holds is unknown."""
+    """The rules were not written within the limit; the node may have a part of them."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class BaselineService:
 
     @cached_property
     def id(self) -> str:
-        """Return what names its chains."""
+        """Return the part of its chains' names."""
         return _chain_id(self.name, self.protocol)
 
     @cached_property
@@ -158,7 +158,7 @@ class BaselineService:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the rules of a node hold about it.
+    """The facts about a node in its rules.
 
     ``address`` of the node; ``own_pods``: the range of the node's pods; ``pods``: of all pods;
     ``services``: of cluster IPs.
@@ -175,7 +175,7 @@ class NodeFacts:
 
 
 class Step(NamedTuple):
-    """One run of a tool: its words, and what it reads."""
+    """One run of a tool: its words, and its input."""
 
     command: tuple[str, ...]
     text: str
@@ -258,7 +258,7 @@ def write_rules(
 def obstacles() -> dict[Mode, str]:
     """Return all modes, each with the reason why it cannot run here; empty if it can.
 
-    Tried out by writing the rules of one Service in a namespace made for that.
+    The test writes the rules of one Service in a namespace made for that.
     """
     return {mode: _obstacle(mode) for mode in MODES}
 

@@ -1,6 +1,6 @@
 """CPU time of other processes, to the nanosecond.
 
-A process's clock includes what the kernel did for it, and packets on their path through both
+A process's clock includes the kernel's work for it, and packets on their path through both
 network stacks: a softirq is charged to the process it interrupts. The kernel leaves the rest to
 ``ksoftirqd`` of the core; its clock is read too. Where a kernel keeps the time of interrupts
 apart (``CONFIG_IRQ_TIME_ACCOUNTING``), softirqs are in neither; see ``holds_softirqs``.
@@ -29,8 +29,8 @@ def cpu_seconds(process: int) -> float:
 def interrupts_apart(configurations: Iterable[Path]) -> bool | None:
     """Return True if a kernel keeps the time of interrupts apart, None if that is not known.
 
-    ``configurations``: files that may hold what it was built with, packed or not; the first that
-    can be read counts.
+    ``configurations``: files that may hold the build configuration, packed or not; the first file
+    that can be read counts.
     """
     for file in configurations:
         try:
@@ -51,11 +51,11 @@ def this_kernel_keeps_apart() -> bool | None:
 
 
 def holds_softirqs(share: float, apart: bool | None) -> bool:
-    """Return True if the clocks of processes include what the kernel does for packets.
+    """True if the clocks of processes include the kernel's work for packets.
 
-    ``apart``: what the kernel's configuration says. If that is not known, ``share`` decides: the
-    CPU time counted on a core that was busy all the time, divided by that time. Half of what such a
-    core does for packets are softirqs.
+    ``apart``: from the kernel's configuration. If it is None, ``share`` decides: the counted CPU
+    time of a core that was busy all the time, divided by that time. Half of the work of such a core
+    for packets is softirqs.
     """
     return share >= _BUSY if apart is None else not apart
 

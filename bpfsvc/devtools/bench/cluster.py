@@ -99,7 +99,7 @@ class BenchCluster:
     def ports(self) -> Sequence[BaselineService]:
         """Return all ports for a baseline, the ports of the measured Service in the middle.
 
-        Where a mode tries its rules one after the other, that is what a Service costs on average.
+        Where a mode tries its rules one after the other, this is the average cost of a Service.
         """
         others = [
             BaselineService(

@@ -1,4 +1,4 @@
-"""UDP requests, each from a fresh source port: which backend answers shows what the kernel does.
+"""UDP requests, each from a fresh source port: the backend that answers shows the kernel's choice.
 
 Started bare, with the standard library alone. ``server CORE DESCRIPTOR WORD``
 answers every datagram with its word. ``client CORE``: each line of standard input is a JSON array
@@ -71,7 +71,7 @@ def ask_until(to: tuple[str, int], word: bytes) -> FirstAnswer:
 
 
 def ask_as_ordered() -> None:
-    """Do what standard input says."""
+    """Carry out the orders of standard input."""
     for line in sys.stdin:
         address, port, present, following = json.loads(line)
         to = (address, port)

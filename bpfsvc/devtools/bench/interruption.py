@@ -3,7 +3,7 @@
 Python raises ``KeyboardInterrupt`` wherever it is at that moment, and drops it in code that runs
 after a fork; this program forks all the time. So the signal is remembered too, and checked between
 steps. When the run has not ended in good order within moments, it exits: the supervisor of the
-sandbox ends whatever is left.
+sandbox ends all remaining processes.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ def place_of_rule(rules: str, address: str) -> tuple[int, int]:
 
     The place is 0 if there is no such rule.
 
-    ``rules``: what ``iptables -S`` prints of a chain. First packets try one after the other, in the
-    order in which kube-proxy writes them, which is a new one at each start.
+    ``rules``: the output of ``iptables -S`` for a chain. First packets try the rules one after the
+    other, in the order in which kube-proxy writes them; the order is new at each start.
     """
     appended = [line for line in rules.splitlines() if line.startswith("-A ")]
     words = f" -d {address}/32 -p tcp "

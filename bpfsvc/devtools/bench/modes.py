@@ -1,7 +1,7 @@
-"""The modes: what a node gets so that Services work, and what clients ask.
+"""The modes: the programs or rules that make Services work on a node, and the clients' target.
 
 =====================  =============================================================================
-default                bpfsvc as it comes, without any flag: what all others are compared with first
+default                bpfsvc as it comes, without any flag; the first mode of every report
 direct                 no load balancer at all: clients connect to the backend itself
 kube-proxy-nftables    the real kube-proxy in its mode nftables, where its binary is found or given;
 (-iptables, -ipvs)     likewise in its other modes
@@ -17,7 +17,8 @@ no-service             bpfsvc as it comes, and clients connect to the backend's 
 no-service-stack       the same with --fast-path off
 =====================  =============================================================================
 
-The other modes of bpfsvc are named by what they change. Nothing large is imported here.
+The other modes of bpfsvc have names for their one difference from default. Nothing large is
+imported here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KUBE_PROXIES: Mapping[str, Layout] = {
     "kube-proxy-iptables": "iptables",
     "kube-proxy-ipvs": "ipvs",
 }
-"""The real kube-proxy: what it is told to write, by the name of the mode."""
+"""The real kube-proxy: its ``--proxy-mode``, by the name of the mode."""
 
 RECORDED = ("nftables", "iptables", "iptables-nft", "ipvs")
 """Rules as kube-proxy writes them, without kube-proxy."""

@@ -1,4 +1,4 @@
-"""What the benchmark does now and how long it still takes, for the user.
+"""The present step of the benchmark and the time that is left, for the user.
 
 The bar is drawn when a step begins and at no other time: a clock that draws while something is
 measured would be measured too.
@@ -67,7 +67,7 @@ class Progress:
         self._done = min(self._total, self._done + seconds)
 
     def show(self, text: str) -> None:
-        """Show what begins now."""
+        """Show the step that begins now."""
         now = self._clock()
         if now - self._shown < (_LINE_EVERY if self._bar.disable else _REDRAW):
             return

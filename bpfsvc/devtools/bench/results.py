@@ -1,4 +1,4 @@
-"""What a benchmark has measured: the one value between the suites and the reports.
+"""The results of a benchmark: the one value between the suites and the reports.
 
 A cell is one thing measured, several rounds long. Each suite gives its cells these names, so that
 aims, tables and plots find them (cells with other names are shown in tables)::
@@ -35,7 +35,7 @@ _NOISE = 0.05  # of the median, between the quartiles
 
 
 class NoResults(BpfsvcError):
-    """A text is not what a benchmark wrote."""
+    """A text was not written by a benchmark."""
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -104,9 +104,9 @@ class Results(
 ):
     """All results of one run.
 
-    * ``machine``: what it was measured on. ``date``: when (2026-11-22). ``scale``: how much was to
-      be measured, ``suites`` too.
-    * ``notes``: what was left out and why, and what to be careful with.
+    * ``machine``: kernel, processor and so on. ``date``: of the run (2026-11-22). ``scale``: the
+      plan of the run, with ``suites``.
+    * ``notes``: omissions with their reasons, and warnings.
     * ``seconds``: how long the run took. ``quick``: whether it was a short one.
     """
 
@@ -150,7 +150,7 @@ class Results(
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Results:
-        """Read what ``to_json`` returned. Raises NoResults for anything else."""
+        """Read the text of ``to_json``. Raises NoResults for anything else."""
         try:
             document = msgspec.json.decode(text, type=dict[str, Any])
             if document.get("format") != _FORMAT:
@@ -175,7 +175,7 @@ def ratios(cell: Cell, against: Cell, *, cpu: bool = False) -> tuple[float, ...]
 def rank(mode: str) -> tuple[int, str]:
     """Return a key to sort modes by: their order in reports, unknown modes by name.
 
-    Rows of one mode may differ in what follows a blank.
+    Rows of one mode may differ after a blank.
     """
     first = mode.partition(" ")[0]
     return (MODES.index(first) if first in MODES else len(MODES), mode)

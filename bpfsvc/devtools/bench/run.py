@@ -33,7 +33,7 @@ _ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What is wanted of a run.
+    """The plan of a run.
 
     ``suites``: some of ``figures.SUITES``. ``kube_proxy``: its program if it is to be measured too,
     in its modes ``layouts`` and in the modes that the scale names.
@@ -160,9 +160,9 @@ def take_steps(
 
 
 def _explained(error: BaseException) -> str:
-    """Return what failed, beginning with the first error.
+    """Return the errors in words, the first error first.
 
-    After a failure, taking down what was half built may fail too; Python then raises the second
+    After a failure, taking down a half-built testbed may fail too; Python then raises the second
     error, which explains nothing.
     """
     texts = [str(error)]
@@ -200,7 +200,7 @@ def possible(
 
 
 def _machine() -> dict[str, str | int]:
-    """Return what kind of machine this is."""
+    """Return kernel, processor and other facts about this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
@@ -214,7 +214,7 @@ def _machine() -> dict[str, str | int]:
 
 
 def mitigations(directory: Path) -> str:
-    """Return what the kernel does against faults of this CPU: names and, after each, how.
+    """Return the kernel's mitigations of faults of this CPU: names and, after each, how.
 
     ``directory``: with a file for each fault, as sysfs has it.
     """

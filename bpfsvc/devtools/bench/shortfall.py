@@ -1,4 +1,4 @@
-"""What was asked for and has no figures at all: a run that measured nothing has failed.
+"""Errors for suites and modes without any figures: a run that measured nothing has failed.
 
 If only a part of a run fails, that is a note. It is an error when
 
@@ -28,7 +28,7 @@ class NotMeasured(BpfsvcError):
 def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] = ()) -> None:
     """Raise NotMeasured, with the first note that explains it.
 
-    ``suites`` and ``modes``: those that were named. Naming all modes names none, and ``direct`` is
+    ``suites`` and ``modes``: named by the user. Naming all modes names none, and ``direct`` is
     measured for comparison with other modes.
     """
     wanted = [*results.scale["suites"]]
@@ -55,7 +55,7 @@ def check(results: Results, *, suites: Sequence[str] = (), modes: Sequence[str] 
 
 
 def _why(results: Results, name: str) -> str:
-    """Return the first note that names a suite or a mode, or what the suite needs."""
+    """Return the first note that names a suite or a mode; for traffic also a note about direct."""
     names = (name, DIRECT) if name in ("pods", "edge") else (name,)
     word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
     return next((note for note in results.notes if word.search(note)), "")

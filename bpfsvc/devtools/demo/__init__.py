@@ -3,10 +3,10 @@
 ``python -m bpfsvc.devtools.demo`` (``make demo``). May import lab; starts agents as processes. In
 order::
 
-    objects      the manifests, the classic ones of the Kubernetes literature among them
+    objects      the manifests, with the classic examples of the Kubernetes literature
     testbed      a lab with these pods and one agent per node that follows these manifests
     traffic      the seven kinds of traffic, sent and checked
-    dumps        what `bpfsvc maps dump` prints of it
+    dumps        the output of `bpfsvc maps dump`
     disruptions  a Deployment rolled, and an agent killed, under load
     screen       how all this is shown
 

@@ -60,7 +60,7 @@ class Screen:
         self.console.print(line)
 
     def note(self, text: str) -> None:
-        """Print a line about what happens."""
+        """Print a line about an event."""
         self.console.print(Text(f"      {text}", "dim"), no_wrap=True, crop=False)
 
     def section(self, title: str, checks: list[DemoCheck]) -> None:
@@ -70,7 +70,7 @@ class Screen:
             self.check(check)
 
     def check(self, check: DemoCheck) -> None:
-        """Print what was tried, who answered, and what was wrong."""
+        """Print the checks: who answered, and the faults."""
         line = Text.assemble(
             "      ",
             ("✓" if check.passed else "✗", _colour(check.passed)),

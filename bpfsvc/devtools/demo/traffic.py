@@ -1,4 +1,4 @@
-"""The seven kinds of traffic: client, target, which backend must answer, and what it must see."""
+"""The seven kinds of traffic: client, target, expected backend, and expected source address."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENOUGH = 3
 
 @dataclass(slots=True)
 class DemoCheck:
-    """One thing that was tried, and what came of it."""
+    """One check and its result."""
 
     sentence: str
     faults: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def check(
     *,
     requests: int = REQUESTS,
 ) -> DemoCheck:
-    """Send requests, each on a new connection; check who answers, how often, and what it saw."""
+    """Send requests, each on a new connection; check who answers, how often, and the source."""
     check = DemoCheck(f"{namespace.name} → {target}", requests=requests)
     wrong: Counter[str] = Counter()
     for _ in range(requests):

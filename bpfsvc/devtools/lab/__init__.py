@@ -6,7 +6,7 @@ Starts agents as processes and imports none of their rooms. The parts, from the 
     topology     Lab: nodes, pods, a switch between the nodes, a client outside
     node, pod    the routed and the bridged way to attach pods; plain routes or VXLAN between nodes
     namespace    sockets and processes inside one network namespace (and one cgroup)
-    server, dial what pods answer, and how a test sends requests
+    server, dial the answers of pods, and how a test sends requests
     load         a steady load, counted (by the processes of pressure)
     capture      the frames seen on one interface
     patience     all time limits, in one place

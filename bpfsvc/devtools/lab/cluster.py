@@ -94,7 +94,7 @@ class LabAgent:
 class LabCluster:
     """A context manager: it makes a directory on entry, and ends its agents on exit.
 
-    ``nodes``: those that get agents (default all); ``options``: flags for every agent;
+    ``nodes``: the nodes that get agents (default all); ``options``: flags for every agent;
     ``served``: a namespace and its address where an API server runs, instead of the directory.
     """
 

@@ -28,7 +28,7 @@ _BATCH = 100
 
 
 class Reply(NamedTuple):
-    """What a server reports about a connection, and what the client's socket reports.
+    """A connection: the report of the server, and of the client's socket.
 
     All but ``pod`` are ``address:port`` texts: ``peer`` and ``local`` as the server sees them,
     ``own`` and ``remote`` as getsockname and getpeername (or recvfrom) return them to the client.
@@ -132,7 +132,7 @@ def connect(
 
 
 def disconnect(made: socket.socket) -> None:
-    """Dissolve what a socket is connected to (connect(2), AF_UNSPEC); it may connect again."""
+    """Disconnect a socket (connect(2), AF_UNSPEC); it may connect again."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.connect(made.fileno(), bytes(16), 16):
         raise OSError(ctypes.get_errno(), "connect")

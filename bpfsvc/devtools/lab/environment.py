@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Environment(ABC):
-    """A context manager that builds itself on entry and removes what it has built on exit.
+    """A context manager that builds itself on entry and removes all its parts on exit.
 
     All that has to be removed is entered into ``_stack``, so a partial build is removed, too.
     """

@@ -44,7 +44,7 @@ class End:
         self.namespace.netlink.link("set", index=self.index, **attributes)
 
     def await_carrier(self) -> None:
-        """Wait until the link sends: until carrier is noticed, the kernel drops what it gets."""
+        """Wait until the link sends: until carrier is noticed, the kernel drops all packets."""
 
         def sends() -> bool:
             (link,) = self.namespace.netlink.link("get", index=self.index)

@@ -32,7 +32,7 @@ Socket = socket.socket  # the class body has a method called socket
 
 
 class LabError(BpfsvcError):
-    """The lab cannot build or run what was requested."""
+    """The lab cannot carry out a request."""
 
 
 class Namespace(NetworkNamespace):

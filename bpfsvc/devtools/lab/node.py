@@ -164,7 +164,7 @@ class LabNode(Namespace):
                 links.delete_route(self, network)
 
     def close(self) -> None:
-        """End the pods, the node's processes, and what agents have pinned.
+        """End the pods and the node's processes, and remove the agents' pins.
 
         It works for a partly built node, too. After a failure it continues with the rest, and
         raises the first error at the end.

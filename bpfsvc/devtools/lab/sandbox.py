@@ -8,7 +8,7 @@ The process that calls ``enter`` stays outside as a supervisor and starts the wo
 It survives a ``kill -9`` of the work, ends the processes that the work has left, and removes the
 sandbox's cgroup, the only trace in a tree shared with the machine. Mounts and namespaces vanish
 with the processes. (Two empty directories, ``/run/netns`` and ``/run/bpfsvc-lab``, stay: removing
-a directory would unmount what another sandbox has mounted on it.)
+a directory would unmount another sandbox's mount on it.)
 
 ``python -m bpfsvc.devtools.lab.sandbox -- COMMAND ...`` runs any command inside.
 """

@@ -59,12 +59,12 @@ class Lab(Environment):
     """A context manager: the network exists inside the block.
 
     ``overlay="vxlan"`` carries pod traffic between nodes in VXLAN; ``cni_masquerade`` masquerades
-    in netfilter what pods send out of the pod range; ``holds_pods`` puts pods' processes below the
-    cgroup of their node (by default they are outside it, and its socket hooks do not see them);
-    ``pod_mtu`` overrides what fits the overlay; ``far_mtu`` adds ``lab.far``, a client behind a
-    router; the link between them has that MTU. ``rp_filter`` on the nodes is strict (1), but
-    loose (2) for an overlay without masquerade: pods reach another node's own address past the
-    tunnel, and its replies come through it.
+    in netfilter packets that pods send out of the pod range; ``holds_pods`` puts pods' processes
+    below the cgroup of their node (by default they are outside it, and its socket hooks do not see
+    them); ``pod_mtu`` overrides the MTU that fits the overlay; ``far_mtu`` adds ``lab.far``, a
+    client behind a router; the link between them has that MTU. ``rp_filter`` on the nodes is strict
+    (1), but loose (2) for an overlay without masquerade: pods reach another node's own address past
+    the tunnel, and its replies come through it.
     """
 
     def __init__(
@@ -159,7 +159,8 @@ class Lab(Environment):
     def _only_switch(self) -> None:
         """Keep netfilter out of the switch: a network has no work of a node's processors.
 
-        Where the kernel has br_netfilter, a new namespace hands it what its bridges forward.
+        Where the kernel has br_netfilter, it sees the packets that bridges of a new namespace
+        forward.
         """
         for rules in ("iptables", "ip6tables", "arptables"):
             with suppress(FileNotFoundError):

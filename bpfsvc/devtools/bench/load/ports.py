@@ -17,7 +17,7 @@ five seconds, and takes a while for that.
 REUSED = 2.2
 """Seconds after which a TCP port in TIME_WAIT is certainly used again (``tcp_tw_reuse``).
 
-The kernel does so after one second, which older ones count by the second.
+The kernel does so after one second; older kernels count in whole seconds.
 """
 
 _NODE_PORTS = range(30_000, 32_768)

@@ -52,14 +52,14 @@ _SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 
 
 class LoadFailed(BpfsvcError):
-    """The load could not be run, or not on what was asked for."""
+    """The load could not be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What one client did, in one slice of time or in several.
 
-    ``operations``: those that were answered, in bulk whole blocks of 64 KiB; ``seconds``: from the
+    ``operations``: with an answer; in bulk: whole blocks of 64 KiB; ``seconds``: from the
     start to the end of the last one; ``cpu_seconds``: of the client's process, the kernel's work
     for it included; ``bytes``: payload one way; ``errors``: refused, or without an answer;
     ``histogram``: upper edge of a bucket in microseconds, and operations in it.
@@ -103,7 +103,7 @@ class Outcome:
 
 
 class Seen(NamedTuple):
-    """What a server has seen since its start; ``messages`` are those on connections."""
+    """Counts of a server since its start; ``messages``: on connections."""
 
     connections: int
     messages: int
@@ -149,7 +149,7 @@ class Server(_Process):
         self.receive()
 
     def seen(self) -> Seen:
-        """Return what it has seen since its start."""
+        """Return the counts since the start."""
         return Seen(**self.ask())
 
 

@@ -32,7 +32,7 @@ _OURS, _DIRECT, _OTHER = "#009e73", "#000000", "#d55e00"
 
 
 class Plot(NamedTuple):
-    """A drawing for a page: a title, what to look at, and SVG that loads nothing."""
+    """A drawing for a page: a title, an explanation, and SVG that loads nothing."""
 
     title: str
     about: str

@@ -19,7 +19,7 @@ _BESIDE = ("kube-proxy-nftables", "kube-proxy-iptables")
 
 
 def compared_modes(results: Results) -> list[str]:
-    """Return default and kube-proxy's modes: the real ones, or their recorded rules."""
+    """Return default and kube-proxy's modes: the real kube-proxy, or else its recorded rules."""
     modes = []
     for mode in (DEFAULT, *_BESIDE):
         names = (mode, KUBE_PROXIES.get(mode, mode))

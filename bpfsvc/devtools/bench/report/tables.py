@@ -49,7 +49,7 @@ LEGEND = (
 
 
 class Figure(NamedTuple):
-    """One entry: its parts, and the signs of what it loses to."""
+    """One entry: its parts, and the signs of its losses."""
 
     parts: tuple[str, ...]
     signs: str = ""
@@ -82,7 +82,7 @@ class Loss(NamedTuple):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Where, at which size, with how many clients, mode, figure, against what, ratio."""
+        """The fields of a row, in the order of ``LOSS_HEADS``."""
         cell = self.cell
         return (
             title(cell),
@@ -135,7 +135,7 @@ def losses(results: Results, cell: Cell) -> list[Loss]:
 
 
 def _comparisons(results: Results, cell: Cell) -> list[Loss]:
-    """Return what would be the losses of a cell if it were worse.
+    """Return the comparisons of a cell: they are losses if the cell is worse.
 
     Only rates have a reference to lose to. The best baseline is the baseline that this cell is
     worst against. Traffic to no Service has no baseline.

@@ -77,7 +77,7 @@ def aim_row(aim: Aim) -> tuple[str, str, str, str, str]:
 
 
 def setting(results: Results) -> list[str]:
-    """Return on what, how, when and how long it was measured."""
+    """Return lines about the machine, the pods, the CPUs, the date and the length of the run."""
     machine, scale = dict(results.machine), results.scale
     mitigations = machine.pop("mitigations", "")
     lines = [", ".join(f"{key} {value}" for key, value in machine.items()) or "machine unknown"]

@@ -21,7 +21,7 @@ _DRAFTS = 10  # the most even draft is taken; more drafts make no difference
 class Order(Generic[_T]):
     """Returns the same things in ever new orders; none comes twice in a row.
 
-    ``task``: what the turns are of, as text. It decides the orders: they are the same in every run,
+    ``task``: the task of the turns, as text. It decides the orders: they are the same in every run,
     and different for every task.
     """
 
@@ -33,14 +33,14 @@ class Order(Generic[_T]):
         self._last = -1
 
     def next(self) -> list[_T]:
-        """Return an order that does not begin with what the last one ended with."""
+        """Return an order that does not begin with the last thing of the order before."""
         chosen = min((self._draft() for _ in range(_DRAFTS)), key=self._repeated)
         self._followed.update(self._pairs(chosen))
         self._last = chosen[-1] if chosen else -1
         return [self._things[index] for index in chosen]
 
     def _draft(self) -> list[int]:
-        """Return an order in which each is followed by what followed it least, at random."""
+        """Return a random order: each thing is followed by the thing that followed it least."""
         left = list(range(len(self._things)))
         self._random.shuffle(left)
         drafted: list[int] = []

@@ -29,7 +29,7 @@ _CHANGE_SECONDS = 0.01
 _COMPILER_SECONDS = 3.0
 
 _Figures = defaultdict[tuple[str, str, str], list[float]]
-"""Suite, kind and unit -> what several starts have measured."""
+"""Suite, kind and unit -> the figures of several starts."""
 
 
 def steps(context: Context) -> Iterator[Step]:

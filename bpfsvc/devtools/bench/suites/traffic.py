@@ -155,7 +155,7 @@ def steps(
 
 
 def _modes(context: Context) -> Sequence[str]:
-    """Return the modes of a run but for recorded rules of what the real kube-proxy writes."""
+    """Return the modes of a run, without recorded rules that the real kube-proxy writes too."""
     if context.scale.modes:
         return context.modes
     real = {KUBE_PROXIES[mode] for mode in context.modes if mode in KUBE_PROXIES}

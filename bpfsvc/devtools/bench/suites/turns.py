@@ -77,7 +77,7 @@ class _Course:
     share: float = 0.0
     """The largest part of a turn's time that was counted as CPU time."""
     operations: int = 0
-    """All there ever were, including those that are not timed."""
+    """All operations so far, including operations that are not timed."""
     failure: str = ""
 
     def warm_up(self, seconds: float) -> None:

@@ -47,10 +47,11 @@ class Memory(NamedTuple):
 
 
 class BenchAgent(LabAgent):
-    """One running agent; a context manager that ends it and leaves what it loaded.
+    """One running agent; a context manager that ends it; maps and programs stay.
 
     ``flags``: where it finds its objects, and its mode. ``cache``: of compiled programs; by default
-    beside ``log``. ``programs``: of those that came with an image, in its place; None: none did.
+    beside ``log``. ``programs``: a directory of programs that came with an image, in place of the
+    cache.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class CompilerPeak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.005):
-            with suppress(FileNotFoundError, ProcessLookupError):  # what ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # a process that ended meanwhile
                 for children in self._tasks.glob("*/children"):
                     for child in children.read_text().split():
                         size = _sizes(Path("/proc", child, "status")).get("VmHWM", 0)
@@ -173,7 +174,7 @@ def keep_off(process: int, core: int) -> None:
 
 
 def cores() -> tuple[int, int]:
-    """Return the core for what must run without interruption, and one for the rest."""
+    """Return the core for clients and servers, and a core for the rest."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[-1], allowed[0]
 

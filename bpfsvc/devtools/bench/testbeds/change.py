@@ -131,7 +131,7 @@ class ChangeTestbed(Environment):
 
 @contextmanager
 def _kept_off(core: int) -> Iterator[None]:
-    """Keep this thread, and what it starts, off a core, if there is another one."""
+    """Keep this thread and its child processes off a core, if there is another core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, allowed - {core} or allowed)
     try:

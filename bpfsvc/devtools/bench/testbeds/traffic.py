@@ -1,15 +1,15 @@
 """Testbeds for traffic: one mode set up in a lab of its own, with clients and a server.
 
-Testbeds of one size exist side by side and differ only in what their nodes are programmed with.
+Testbeds of one size exist side by side and differ only in the programs or rules of their nodes.
 Client and server run on one core: then nothing waits, the core is always busy, and the rate shows
 what the whole path costs, to within a percent. A veth hands packets over on the core that sends
 them, so that the nodes' work on packets is done there, too. On two cores the rate would mostly show
 how long a virtual machine takes to wake another one, and where the kernel places processes.
 
 In all testbeds pods are below their node's cgroup, as on a real node. Netfilter tracks connections
-in all of them, because a rule of a CNI masquerades what leaves the range of pods: on a node with a
-kubelet it always does. UDP flows are forgotten after a second in all of them: a question must be a
-first packet, and in a minute there are more questions than source ports.
+in all of them, because a rule of a CNI masquerades packets out of the range of pods: on a node with
+a kubelet it always does. UDP flows are forgotten after a second in all of them: a question must be
+a first packet, and in a minute there are more questions than source ports.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TrafficTestbed(Environment):
     * ``synced``: seconds until each node was programmed; none for ``direct``. For an agent that is
       from its start until it is healthy; for a baseline its tools alone.
     * ``notes``: remarks for the report.
-    * ``upkeep``: what agents or kube-proxy do for connections, on other cores; None without any.
+    * ``upkeep``: the work of agents or kube-proxy for connections, on other cores; None without.
     """
 
     def __init__(self, mode: str, cluster: BenchCluster, tools: Tools) -> None:
@@ -147,10 +147,10 @@ class TrafficTestbed(Environment):
     def set_offloads(self) -> None:
         """Make frames on all cables to the switch like frames of real interfaces.
 
-        Between namespaces the kernel hands over what no wire could carry: segments of 64 KiB, and
-        checksums that were never computed. XDP in native mode takes neither, and veth hands over
-        frames of XDP only where the other end is ready for them. So senders compute checksums and
-        cut segments, as interfaces do, and all ends use GRO: in all modes alike.
+        Between namespaces the kernel hands over frames that no wire could carry: segments of 64
+        KiB, and checksums that were never computed. XDP in native mode takes neither, and veth
+        hands over frames of XDP only where the other end is ready for them. So senders compute
+        checksums and cut segments, as interfaces do, and all ends use GRO: in all modes alike.
         """
         lab = self._lab
         machines: tuple[LabNode | LabClient, ...] = (*lab.nodes, lab.client)
@@ -264,7 +264,7 @@ class TrafficTestbed(Environment):
         self._stack.callback(self.upkeep.close)
 
     def _shorten_flows(self) -> None:
-        """Have UDP flows forgotten after a second wherever packets pass."""
+        """Have every node, pod and the client forget UDP flows after a second."""
         lab = self._lab
         for namespace in (*lab.nodes, *lab.pods, lab.client):
             for kind in ("udp_timeout", "udp_timeout_stream"):

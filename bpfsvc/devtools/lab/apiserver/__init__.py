@@ -5,14 +5,14 @@ A client cannot be tested with invented answers, so this server follows the Kube
 Services need, and nothing else: no admission, no defaults, no
 controllers. From the inside out::
 
-    resources    what there is to list and watch, and at which path
+    resources    the resources to list and watch, and their paths
     status       refusals: the Status object with the reason
     selectors    labelSelector and fieldSelector
     store        the objects, one revision for all of them, and the history of changes
     pages        the answers to lists: pages, exact and minimal resource versions
     watches      one open watch: its backlog, its bookmarks, its end
     faults       faults that can be turned on while it runs
-    events       events.k8s.io/v1: what a server accepts of them
+    events       events.k8s.io/v1: which Events a server accepts
     handler      HTTP
     server       ApiServer: listening, stopping, listening again
     replay       a recorded cluster, event by event

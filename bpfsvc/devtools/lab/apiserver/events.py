@@ -1,4 +1,4 @@
-"""events.k8s.io/v1: what a server accepts of an Event, and how it is patched.
+"""events.k8s.io/v1: which Events a server accepts, and how an Event is patched.
 
 A server that accepts anything would hide mistakes: the fields that a real one requires of this API
 version, and their lengths, are checked (API reference, "Event v1 events.k8s.io"). A patch is a JSON
@@ -105,7 +105,7 @@ def merged(target: Any, change: Any) -> Any:
 
 
 def _printed(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an Event as a server prints it: without empty texts, with what Go adds."""
+    """Return an Event as a server prints it: without empty texts, with the fields that Go adds."""
     return {name: value for name, value in raw.items() if value != ""} | _EMPTY
 
 

@@ -31,7 +31,7 @@ class Faults:
     """The switches. By default there is no fault."""
 
     hang: bool = False
-    """Accept connections and requests, and never answer; waiting ones are answered afterwards."""
+    """Accept connections and requests without an answer; waiting requests are answered later."""
     silent: bool = False
     """Watches stay open without data (half-open); the missed events are sent afterwards."""
     latency: float = 0.0

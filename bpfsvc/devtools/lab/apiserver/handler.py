@@ -1,6 +1,6 @@
 """HTTP: requests read, answers sent, watches streamed.
 
-Answers have the headers that were recorded. Large ones are compressed as kube-apiserver does it:
+Answers have the recorded headers. Large answers are compressed as kube-apiserver does it:
 from 128 KiB on, if the client takes gzip, at the lowest level.
 """
 

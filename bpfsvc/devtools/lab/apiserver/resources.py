@@ -1,6 +1,6 @@
 """The resources of the server: their paths, and the selectors of each.
 
-The field selectors are those that a real server knows for the resource: it refuses others.
+A real server knows some fields of each resource for selectors, and refuses all other fields.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def groups(absent: frozenset[str]) -> Iterator[dict[str, Any]]:
 
 
 def below_a_group(path: str, absent: frozenset[str]) -> bool:
-    """True for paths below a group that the server has, in whatever version."""
+    """True for paths below a group that the server has, in any version."""
     words = path.strip("/").split("/")
     known = [group["name"] for group in groups(absent)]
     return len(words) > 1 and (words[0] == "api" or (len(words) > 2 and words[1] in known))

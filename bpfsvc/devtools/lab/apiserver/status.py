@@ -1,4 +1,4 @@
-"""Refusals: the answers of a server that does not do what was requested.
+"""Refusals: the answers of a server to requests that it does not carry out.
 
 Each one has a ``Status`` object with a machine-readable reason ("API conventions", Response Status
 Kind). The texts are real servers' texts, because some clients read them.
@@ -118,7 +118,7 @@ def forbidden_field(field: str, why: str) -> Mistake:
 
 
 def unsupported_value(field: str, value: str, supported: Iterable[str]) -> Mistake:
-    """Return the mistake of a value that is none of those supported."""
+    """Return the mistake of a value that is not supported."""
     known = ", ".join(f'"{value}"' for value in supported)
     text = f'Unsupported value: "{value}": supported values: {known}'
     return Mistake(field, "FieldValueNotSupported", text)
