@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from pathlib import Path
+
+OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Of ``mallopt`` in glibc's malloc.h."""
@@ -57,3 +60,19 @@ def trim_heap() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim:
         malloc_trim(0)
+
+
+def set_oom_score(score: int | None, path: Path = OOM_SCORE) -> str:
+    """Set how likely the kernel kills the agent when memory runs out; return why it failed, or "".
+
+    ``score``: -1000 (never) to 1000 (first). Best effort, as in kube-proxy: a lower score than now
+    takes CAP_SYS_RESOURCE, and the agent works without.
+    """
+    if score is None:
+        return ""
+    try:
+        if int(path.read_text()) != score:
+            path.write_text(f"{score}\n")
+    except OSError as error:
+        return f"oomScoreAdj stays as it was: {error.strerror}"
+    return ""

@@ -1,4 +1,4 @@
-"""What the agent tells people of: a line in the log, and an Event of type Warning.
+"""What the agent tells people: a line in the log, an Event, and a problem on the health page.
 
 One cause can concern thousands of objects, on every node. So an Event about an object has one name
 on all nodes and comes once, of many objects at a time only the first get one of their own, and one
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.texts import count_text, list_text
+from bpfsvc.http.healthz import Health
 from bpfsvc.kube.event_recorder import EventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.services.cache import ServiceKey
@@ -40,15 +41,33 @@ _log = logging.getLogger("bpfsvc")
 class Reports:
     """Reports for one agent; for any thread."""
 
-    def __init__(self, recorder: EventRecorder) -> None:
+    def __init__(self, recorder: EventRecorder, health: Health) -> None:
         self._recorder = recorder
+        self._health = health
+        self._refused: dict[ServiceKey, str] = {}
 
-    def faults(self, found: Sequence[Fault]) -> None:
-        """Report addresses at which Services are not served, and bad schedulers."""
-        for fault in found:
+    def set_problem(self, subject: str, reason: str) -> None:
+        """Show a problem of a subject on the health page, which then fails; "" for none."""
+        if reason:
+            self._health.set_problem(subject, reason)
+        else:
+            self._health.clear_problem(subject)
+
+    def clear_problem(self, subject: str) -> None:
+        """Remove the problem of a subject from the health page, if there is one."""
+        self._health.clear_problem(subject)
+
+    def note(self, subject: str, text: str | None) -> None:
+        """Show a note on the health page, which is no problem; None removes it."""
+        self._health.set_note(subject, text)
+
+    def faults(self, new: Sequence[Fault], bad_schedulers: str) -> None:
+        """Report addresses at which Services are not served, and all bad schedulers as a note."""
+        for fault in new:
             _log.warning("Service %s/%s: %s", *fault.service, fault.text)
-        for fault in found[:_AT_ONCE]:
+        for fault in new[:_AT_ONCE]:
             self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
+        self._health.set_note("schedulers", bad_schedulers)
 
     def quarantine(self, found: Sequence[Change]) -> None:
         """Report endpoints that are left out because connections to them fail, and their return.
@@ -69,19 +88,29 @@ class Reports:
         self._recorder.check_failed(*service, text)
 
     def without_room(self, services: Mapping[ServiceKey, MapFull]) -> None:
-        """Report Services that have found no room in a map since the last report."""
-        for key, error in services.items():
-            _log.error("Service %s/%s is not up to date in the kernel: %s", *key, error)
-        for key, error in list(services.items())[:_AT_ONCE]:
-            text = f"not up to date in the kernel of a node: {error}"
+        """Report all Services that find no room in a map; each reason of a Service once."""
+        refused = {key: str(error) for key, error in services.items()}
+        new = [key for key, reason in refused.items() if self._refused.get(key) != reason]
+        self._refused = refused
+        for key in new:
+            _log.error("Service %s/%s is not up to date in the kernel: %s", *key, refused[key])
+        for key in new[:_AT_ONCE]:
+            text = f"not up to date in the kernel of a node: {refused[key]}"
             self._recorder.object_failed("Service", *key, FULL, text)
-        for text in sorted(set(map(str, services.values()))):
-            self._recorder.node_failed(FULL, f"Services are not up to date in the kernel: {text}")
+        for reason in sorted({refused[key] for key in new}):
+            self._recorder.node_failed(FULL, f"Services are not up to date in the kernel: {reason}")
+        if not refused:
+            self._health.clear_problem("maps")
+            return
+        number, reason = len(refused), next(iter(refused.values()))
+        are = f"{count_text(number, 'Service')} {'is' if number == 1 else 'are'}"
+        self._health.set_problem("maps", f"{are} not up to date: {reason}")
 
-    def map_full(self, what: str, error: MapFull) -> None:
-        """Report that entries of the node itself could not be written; ``what`` is missing."""
-        _log.error("%s: %s", what, error)
-        self._recorder.node_failed(FULL, f"{what}: {error}")
+    def map_full(self, subject: str, missing: str, error: MapFull) -> None:
+        """Report that entries could not be written, if that is no known problem of ``subject``."""
+        if self._health.set_problem(subject, str(error)):
+            _log.error("%s: %s", missing, error)
+            self._recorder.node_failed(FULL, f"{missing}: {error}")
 
     def nearly_full(self, text: str) -> None:
         """Report a map in which new connections will soon find no room."""

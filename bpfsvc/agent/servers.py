@@ -6,7 +6,7 @@ Without metrics nothing of them is imported, so that they cost no memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
@@ -14,30 +14,48 @@ from bpfsvc.config.config import Config
 from bpfsvc.datapath.steering import SteeredListeners, Steering
 from bpfsvc.http.healthz import Health, HealthServer
 from bpfsvc.kube.event_recorder import EventRecorder
-from bpfsvc.metrics.observer import Observer
+from bpfsvc.metrics.observer import ApiContact, Observer
 
 if TYPE_CHECKING:
     from bpfsvc.http.metrics_server import MetricsServer
+    from bpfsvc.metrics.recorder import Metrics
 
 _log = logging.getLogger("bpfsvc")
+
+
+def make_metrics(
+    config: Config, contacts: Callable[[], Iterable[ApiContact]] | None = None
+) -> Metrics | None:
+    """Return what records metrics; None if none are served.
+
+    ``contacts()`` is called at each scrape for the connections to the API server, if there is one.
+    """
+    if not config.metrics:
+        return None
+    from bpfsvc.metrics.recorder import Metrics
+
+    return Metrics(contacts)
 
 
 class Servers:
     """The servers of one agent, and what they answer from: ``health`` and ``metrics``."""
 
     def __init__(
-        self, config: Config, recorder: EventRecorder, flags: Mapping[str, object] | None = None
+        self,
+        config: Config,
+        recorder: EventRecorder,
+        metrics: Metrics | None,
+        flags: Mapping[str, object] | None = None,
     ) -> None:
-        """``flags``: those that were given, by name, for /flagz."""
+        """``metrics``: from :func:`make_metrics`; ``flags``: those that were given, for /flagz."""
         self._recorder = recorder
-        self._flags = flags or {}
         self.health = Health(2 * config.sync_seconds)
-        self.metrics = Observer()
+        self.metrics: Observer = metrics or Observer()
         self._servers: dict[str, HealthServer | MetricsServer] = {}
         self._config = config
         self._steering: Steering | None = None
-        if config.metrics:
-            self._servers["metrics"] = self._make_metrics(config, config.metrics)
+        if config.metrics and metrics:
+            self._servers["metrics"] = self._metrics_server(metrics, config.metrics, flags or {})
 
     def start(self) -> None:
         """Start answering; ``UsageError`` if an address is taken and must not be."""
@@ -80,15 +98,16 @@ class Servers:
                 error,
             )
 
-    def _make_metrics(self, config: Config, address: tuple[str, int]) -> MetricsServer:
+    def _metrics_server(
+        self, metrics: Metrics, address: tuple[str, int], flags: Mapping[str, object]
+    ) -> MetricsServer:
         from bpfsvc.http.metrics_server import AgentInfo, MetricsServer
-        from bpfsvc.metrics.recorder import Metrics
 
-        self.metrics = metrics = Metrics()
+        config = self._config
         info = AgentInfo(
             mode=config.mode,
             configuration=config.document,
-            flags=self._flags,
+            flags=flags,
             checks={
                 "healthz": lambda: self.health.healthz()[0],
                 "livez": lambda: self.health.livez()[0],

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from bpfsvc.agent.event_queue import Event, EventQueue, Stopped
-from bpfsvc.agent.object_intake import ObjectIntake
+from bpfsvc.agent.objects.event_queue import Event, EventQueue, Stopped
+from bpfsvc.agent.objects.intake import ObjectIntake
+from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.shadow_flows import FlowReader
 from bpfsvc.agent.start_log import log_shadow_start
@@ -76,7 +77,12 @@ class ShadowAgent:
         self._health = Health(2 * config.sync_seconds)
         self._cache = Cache(config.node_name, config.address_override)
         self._intake = ObjectIntake(
-            self._cache, None, self._health, Observer(), Reports(NullEventRecorder())
+            self._cache,
+            ParseErrors(),
+            None,
+            self._health,
+            Observer(),
+            Reports(NullEventRecorder(), self._health),
         )
         self._planner = Planner(
             self._cache, config.services(self._cache.node), max_backends=MOST_ENTRIES

@@ -52,6 +52,13 @@ def start_lines(config: Config) -> Iterator[str]:
     yield f"settings: {', '.join(on)}"
 
 
+def log_ready(
+    services: int, seconds: float, attached: Sequence[str], with_xdp: Sequence[str]
+) -> None:
+    """Log the line that ends the start."""
+    _log.info("%s", ready_line(services, seconds, attached, with_xdp))
+
+
 def ready_line(
     services: int, seconds: float, attached: Sequence[str], with_xdp: Sequence[str]
 ) -> str:

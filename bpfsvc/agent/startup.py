@@ -1,102 +1,106 @@
 """From maps to a node whose Services work: objects first, then entries, then hooks.
 
 Everything is written once before the programs are attached: no packet meets half of the Services.
-The programs of a first build are verified meanwhile.
-Where the API server does not answer, the node starts from what there is
-(:mod:`bpfsvc.agent.cold_start`) and goes on waiting.
+The programs of a first build are verified meanwhile. Where the API server does not answer, the node
+starts from what there is (:mod:`bpfsvc.agent.objects.cold_start`), and goes on waiting.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from bpfsvc.agent import memory
-from bpfsvc.agent.loop import CHECK_SECONDS
-from bpfsvc.agent.node.early_attachments import EarlyAttachments
-from bpfsvc.agent.parts import Parts
+from bpfsvc.agent.node.node_sync import NodeSync
+from bpfsvc.agent.node_settings import NodeSettings
+from bpfsvc.agent.objects.feed import ObjectFeed
+from bpfsvc.agent.sync.service_sync import ServiceSync
 from bpfsvc.config import notes
+from bpfsvc.config.config import Config
 from bpfsvc.datapath.netlink.devices import Interfaces
-from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.sysctl import address_families
 from bpfsvc.kube.source import Batch
+
+CHECK_SECONDS = 30.0
+"""How often attachments are checked: nothing announces that another program removes them."""
 
 _log = logging.getLogger("bpfsvc")
 
 
 class Startup:
-    """The first phase of an agent; ``fresh``: its programs are not attached yet."""
+    """The first phase of an agent, in its thread."""
 
     def __init__(
-        self, parts: Parts, monitor: Monitor, early: EarlyAttachments, *, fresh: bool
+        self,
+        config: Config,
+        feed: ObjectFeed,
+        node: NodeSync,
+        settings: NodeSettings,
+        services: ServiceSync,
+        attach: Callable[[], None],
     ) -> None:
-        self._parts = parts
-        self._early = early
-        self._cache = parts.intake.cache
-        self._monitor = monitor
-        self._fresh = fresh
+        """``attach()`` attaches the programs, and begins what needs them; it is called once."""
+        self._config = config
+        self._feed = feed
+        self._node = node
+        self._settings = settings
+        self._services = services
+        self._attach_first = attach
 
     def run(self) -> None:
         """Return when all Services are in the kernel and the programs are attached."""
-        parts = self._parts
         batches = self._wait_for_objects()
-        if batches and not parts.config.manifests:
-            parts.intake.report_missing_node(parts.config.node_name)
-        for warning in notes.about_families(parts.config, self._cache.node, address_families()):
+        intake = self._feed.intake
+        if batches and not self._config.manifests:
+            intake.report_missing_node(self._config.node_name)
+        node = self._feed.cache.node
+        for warning in notes.about_families(self._config, node, address_families()):
             _log.warning("%s", warning)
-        parts.use_node_object()
-        parts.syncer.start()
+        self._settings.use_node()
+        self._services.start(time.monotonic())
         self._attach()
-        parts.intake.report_applied(batches)
+        intake.report_applied(batches)
         del batches  # the first one names every object
         memory.release_startup_memory()
-        parts.health.clear_problem("start")
+        intake.report_started()
 
     def _wait_for_objects(self) -> list[Batch]:
         """Return the batches up to the first complete one; fewer if the snapshot is used."""
-        parts, taken = self._parts, list[Batch]()
-        patience_ends = time.monotonic() + parts.config.patience_seconds
-        may_start_cold = parts.intake.cold_start is not None
+        batches: list[Batch] = []
+        patience_ends = time.monotonic() + self._config.patience_seconds
+        may_start_cold = self._feed.cold_start is not None
         while True:
             left = patience_ends - time.monotonic() if may_start_cold else CHECK_SECONDS
-            event = parts.events.take(max(0.0, left))
+            event = self._feed.events.take(max(0.0, left))
             if isinstance(event, Interfaces):
-                parts.node.follow(event)
+                self._node.follow(event)
             elif event is not None:
-                parts.intake.apply(event)
-                taken.append(event)
+                self._feed.intake.apply(event)
+                batches.append(event)
                 if event.complete:
-                    return taken
+                    return batches
             else:
                 if may_start_cold and self._start_cold():
-                    return taken
+                    return batches
                 may_start_cold = False
-                parts.node.check_attachments()
+                self._node.check_attachments()
 
     def _start_cold(self) -> bool:
         """Begin without the source; return True if the snapshot is to be programmed."""
-        parts = self._parts
-        assert parts.intake.cold_start is not None
-        held = parts.syncer.count_held()
-        use_snapshot = parts.intake.cold_start.begin(held)
-        parts.intake.report_node()
-        if held and self._cache.node_seen and not self._fresh:
-            parts.use_node_object()
+        assert self._feed.cold_start is not None
+        held = self._services.count_held()
+        use_snapshot = self._feed.cold_start.begin(held)
+        self._feed.intake.report_node()
+        if held and self._feed.cache.node_seen and not self._node.is_fresh:
+            self._settings.use_node()
             self._attach()
-            parts.syncer.report(self._cache.service_keys())
-            parts.health.clear_problem("start")
+            self._services.report(self._feed.cache.service_keys())
+            self._feed.intake.report_started()
         return use_snapshot
 
     def _attach(self) -> None:
-        """Attach the programs, and follow the interfaces from now on. Once only."""
-        parts = self._parts
-        if parts.node.is_following:
-            parts.node.follow_again()
-            return
-        parts.netfilter_flows.begin()
-        parts.node.wait_for_programs()
-        self._early.stop()
-        parts.node.start(self._monitor.start())
-        parts.netfilter_flows.refresh()
-        parts.collector.start(_log.warning, parts.reports.nearly_full)
-        parts.health_checks.start()
+        if self._node.is_following:
+            self._node.follow_again()
+        else:
+            self._attach_first()

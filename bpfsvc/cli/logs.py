@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from bpfsvc.agent import change_log
+from bpfsvc.agent.sync import change_log
 
 CHANGES_FROM = 2
 """From this verbosity on, each changed Service has a line."""

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from bpfsvc import __version__
-from bpfsvc.agent import oom_score, start_log
+from bpfsvc.agent import memory, start_log
 from bpfsvc.agent.agent import Agent
 from bpfsvc.agent.node.fast_path_guard import FastPathGuard
-from bpfsvc.agent.servers import Servers
+from bpfsvc.agent.servers import Servers, make_metrics
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.cli import flags, kubeproxy_flags, logs, options, shadow
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
@@ -120,7 +120,7 @@ def run(
         # The agent recognizes them as its own later: they are the range that it wants.
         reserve_ports(config.masquerade_ports)
         return
-    if failure := oom_score.protect(config.oom_score_adj):
+    if failure := memory.set_oom_score(config.oom_score_adj):
         _log.debug("%s", failure)
     agent = _agent(config, _given(click.get_current_context().params))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -163,24 +163,29 @@ def _agent(config: Config, given: Mapping[str, object]) -> Agent:
         from bpfsvc.kube.manifests.directory import ManifestSource
 
         recorder = NullEventRecorder()
-        servers = Servers(config, recorder, given)
+        servers = Servers(config, recorder, make_metrics(config), given)
         files = ManifestSource(config.manifests)
         return Agent(config, files, servers, recorder, _guard(config), prepare)
     from bpfsvc.kube.apiserver import ApiServerSource
     from bpfsvc.kube.client.connection import connect
 
-    connection = connect(config.kubeconfig, config.master, user_agent=f"bpfsvc/{__version__}")
+    # The server of metrics starts after the source is made.
+    metrics = make_metrics(config, lambda: source.connections().values())
+    connection = connect(
+        config.kubeconfig,
+        config.master,
+        user_agent=f"bpfsvc/{__version__}",
+        observer=metrics.api_request if metrics else None,
+    )
     events = ApiEventRecorder(connection, config.node_name)
     events.start()
-    servers = Servers(config, events, given)
-    connection.observer = servers.metrics.api_request
+    servers = Servers(config, events, metrics, given)
     source = ApiServerSource(
         connection,
         config.node_name,
         with_pods=config.cgroup_root is not None and config.socket_lb == "all",
         on_version=servers.metrics.api_server_version,
     )
-    servers.metrics.set_api_contacts(lambda: source.connections().values())
     return Agent(config, source, servers, events, _guard(config), prepare)
 
 

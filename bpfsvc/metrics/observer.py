@@ -91,9 +91,6 @@ class Observer:
     def unreadable(self, objects: int) -> None:
         """So many objects or files cannot be read at present."""
 
-    def set_api_contacts(self, contacts: Callable[[], Iterable[ApiContact]]) -> None:
-        """Call ``contacts()`` at each scrape for the connections to the API server."""
-
     def api_request(self, method: str, host: str, code: str, seconds: float) -> None:
         """The API server answered a request after ``seconds``; code ``<error>``: it did not."""
 

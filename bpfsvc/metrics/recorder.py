@@ -43,8 +43,17 @@ _VERSION_LABELS = {
 class Metrics(Observer):
     """Records every event of the agent."""
 
-    def __init__(self, *, services: bool = True, now: Callable[[], float] = time.time) -> None:
-        """``services``: count traffic for each Service, not only for the node."""
+    def __init__(
+        self,
+        api_contacts: Callable[[], Iterable[ApiContact]] | None = None,
+        *,
+        services: bool = True,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``api_contacts()`` is called at each scrape; None: there is no API server.
+
+        ``services``: count traffic for each Service, not only for the node.
+        """
         self._with_services = services
         self._now = now
         self._began = now()
@@ -57,6 +66,8 @@ class Metrics(Observer):
         self._serving = ServingFamilies(self._registry)
         self._own = BpfsvcFamilies(self._registry)
         ProcessCollector(registry=self._registry)
+        if api_contacts:
+            self._registry.register(_ApiFamilies(api_contacts, now))
         self._own.build.labels(__version__, "").set(1)
 
     # -- for the metrics server --
@@ -114,10 +125,6 @@ class Metrics(Observer):
     def unreadable(self, objects: int) -> None:
         """Set the number of objects or files that cannot be read."""
         self._own.unreadable.set(objects)
-
-    def set_api_contacts(self, contacts: Callable[[], Iterable[ApiContact]]) -> None:
-        """Call ``contacts()`` at each scrape."""
-        self._registry.register(_ApiFamilies(contacts, self._now))
 
     def api_request(self, method: str, host: str, code: str, seconds: float) -> None:
         """Count a request to the API server."""

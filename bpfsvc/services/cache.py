@@ -48,7 +48,10 @@ class Cache:
     ``own_addresses`` (packed) replace those that the Node object has in their families.
     """
 
-    def __init__(self, node_name: str, own_addresses: tuple[bytes, ...] = ()) -> None:
+    def __init__(
+        self, node_name: str, own_addresses: tuple[bytes, ...] = (), *, pods_seen: bool = False
+    ) -> None:
+        """``pods_seen``: objects come with all pods of this node, as those of manifests do."""
         self._own_addresses = own_addresses
         self.node = Node(node_name, addresses=own_addresses)
         """This node; without address or zone until its object is seen, the last one seen after."""
@@ -56,7 +59,7 @@ class Cache:
         """True once the Node object was seen."""
         self._service_cidrs: dict[str, tuple[Network, ...]] = {}
         self._pods: dict[tuple[str, str], Pod] = {}
-        self.pods_seen = False
+        self.pods_seen = pods_seen
         """True once all pods of this node were listed."""
         self._known: dict[ServiceKey, Known] = {}
         self._service_of: dict[tuple[str, str], dict[str, str]] = {}

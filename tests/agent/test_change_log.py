@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bpfsvc.agent.change_log import LOGGER, log_changes
+from bpfsvc.agent.sync.change_log import LOGGER, log_changes
 from bpfsvc.model import ModelObject
 from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.agent.cold_start import ColdStart
+from bpfsvc.agent.objects.cold_start import ColdStart
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.snapshot import SnapshotFile

@@ -75,8 +75,14 @@ class Node:
         self.connections = connections
         self.passed = 0.0
         """Seconds that the test has let pass, beside those that pass anyway."""
+        self.planner = SimpleNamespace(refused={}, applied_state=SimpleNamespace(of=self._applied))
+        self._ports: dict[ServiceKey, dict[ServicePort, SimpleNamespace]] = {}
         self.removal = EndpointRemoval(
-            cast(Any, None), Observer(), with_sockets=False, clock=self.now
+            cast(Planner, self.planner),
+            cast(Any, None),
+            Observer(),
+            with_sockets=False,
+            clock=self.now,
         )
 
     def now(self) -> float:
@@ -87,9 +93,11 @@ class Node:
         """Hand on that a Service has these endpoints; ``seconds``: None: it keeps connections."""
         port = ServicePort(*key, "http", IPPROTO_TCP, 4)
         members = None if seconds is None else Members(seconds, {port: frozenset(places)})
-        applied = {port: SimpleNamespace(service_id=IDS[key])}
-        planner = SimpleNamespace(refused={}, applied_state=SimpleNamespace(of=lambda _: applied))
-        self.removal.follow(cast(Planner, planner), {key: NOTHING._replace(members=members)})
+        self._ports[key] = {port: SimpleNamespace(service_id=IDS[key])}
+        self.removal.follow({key: NOTHING._replace(members=members)})
+
+    def _applied(self, key: ServiceKey) -> dict[ServicePort, SimpleNamespace]:
+        return self._ports[key]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.agent.event_queue import EventQueue, Stopped
+from bpfsvc.agent.objects.event_queue import EventQueue, Stopped
 from bpfsvc.kube.source import Batch
 
 ONE, TWO = (Batch((), (), complete=flag, problems=()) for flag in (False, True))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.agent.object_intake import ObjectIntake
+from bpfsvc.agent.objects.intake import ObjectIntake
+from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.devtools.lab import objects
 from bpfsvc.http.healthz import Health
@@ -26,7 +27,12 @@ class Intake:
         self.health = Health()
         self.health.clear_problem("start")
         self.intake = ObjectIntake(
-            Cache("here"), None, self.health, Observer(), Reports(NullEventRecorder())
+            Cache("here"),
+            ParseErrors(),
+            None,
+            self.health,
+            Observer(),
+            Reports(NullEventRecorder(), self.health),
         )
 
     def apply(self, *problems: ParseError, name: str = "") -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bpfsvc.agent.parse_errors import ParseErrors
+from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
 

@@ -9,6 +9,7 @@ import pytest
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import MapFull
+from bpfsvc.http.healthz import Health
 from bpfsvc.kube.event_recorder import NullEventRecorder, Type
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
@@ -49,7 +50,7 @@ def test_a_service_without_room_gets_an_event_and_so_does_the_node(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     recorder = Recorder()
-    Reports(recorder).without_room({("shop", "web"): FULL})
+    Reports(recorder, Health()).without_room({("shop", "web"): FULL})
     note = f"not up to date in the kernel of a node: {FULL_TEXT}"
     assert recorder.objects == [("Service", "shop", "web", "MapFull", note)]
     assert recorder.node == [
@@ -60,14 +61,16 @@ def test_a_service_without_room_gets_an_event_and_so_does_the_node(
 
 def test_a_thousand_services_without_room_are_no_storm() -> None:
     recorder = Recorder()
-    Reports(recorder).without_room({("shop", f"web-{number}"): FULL for number in range(1000)})
+    Reports(recorder, Health()).without_room(
+        {("shop", f"web-{number}"): FULL for number in range(1000)}
+    )
     assert len(recorder.objects) == 10
     assert len(recorder.node) == 1
 
 
 def test_an_object_that_cannot_be_used_gets_an_event() -> None:
     recorder = Recorder()
-    Reports(recorder).unusable([broken(1), ParseError("a.yaml", 3, "malformed YAML")])
+    Reports(recorder, Health()).unusable([broken(1), ParseError("a.yaml", 3, "malformed YAML")])
     note = "cannot be used: 'x' is not an address"
     assert recorder.objects == [("EndpointSlice", "shop", "web-1", "UnusableObject", note)]
     assert recorder.node == []
@@ -75,7 +78,7 @@ def test_an_object_that_cannot_be_used_gets_an_event() -> None:
 
 def test_of_many_objects_that_cannot_be_used_the_node_says_how_many() -> None:
     recorder = Recorder()
-    Reports(recorder).unusable([broken(number) for number in range(1, 1001)])
+    Reports(recorder, Health()).unusable([broken(number) for number in range(1, 1001)])
     assert len(recorder.objects) == 10
     assert recorder.node == [
         (
@@ -89,7 +92,7 @@ def test_of_many_objects_that_cannot_be_used_the_node_says_how_many() -> None:
 
 def test_nothing_new_is_no_event() -> None:
     recorder = Recorder()
-    reports = Reports(recorder)
+    reports = Reports(recorder, Health())
     reports.unusable([])
     reports.without_room({})
     assert (recorder.objects, recorder.node) == ([], [])
@@ -100,7 +103,7 @@ def test_of_many_faults_the_first_get_events_and_all_are_in_the_log(
 ) -> None:
     recorder = Recorder()
     found = [Fault(("shop", f"web-{number}"), BAD_SCHEDULER, "bad") for number in range(1000)]
-    Reports(recorder).faults(found)
+    Reports(recorder, Health()).faults(found, "")
     assert recorder.objects[0] == ("Service", "shop", "web-0", "BadScheduler", "bad")
     assert len(recorder.objects) == 10
     assert len(caplog.messages) == 1000
@@ -116,7 +119,7 @@ def test_a_quarantine_is_an_event_when_it_begins_and_ends_and_a_line_for_each_st
     steps = (Step.AWAY, Step.TRIAL, Step.AWAY_AGAIN, Step.TRIAL, Step.BACK)
     for step in steps:
         change = Change(("shop", "web"), place, step, rule, failures.get(step, 0))
-        Reports(recorder).quarantine([change])
+        Reports(recorder, Health()).quarantine([change])
     away = "it gets no new connections for 30 s"
     began = f"7 attempts to connect to endpoint 10.244.1.5:8080 failed within 10 s: {away}"
     trial = "endpoint 10.244.1.5:8080 is on trial: the next connection to it decides"
@@ -138,5 +141,5 @@ def test_many_endpoints_in_quarantine_at_once_are_no_storm() -> None:
         Change(("shop", f"web-{number}"), place, Step.AWAY, Rule(1, 1, 1), 1)
         for number in range(1000)
     ]
-    Reports(recorder).quarantine(changes)
+    Reports(recorder, Health()).quarantine(changes)
     assert len(recorder.objects) == 10

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.agent.event_queue import Event, EventQueue
+from bpfsvc.agent.objects.event_queue import Event, EventQueue
 from bpfsvc.base.address import pack
 from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.objects import endpoints, service_cidr

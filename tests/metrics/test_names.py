@@ -89,7 +89,8 @@ def clock() -> Clock:
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
     """Metrics with an event of every kind recorded."""
-    made = Metrics(now=clock)
+    contacts = [Contact("services", True, time.monotonic() - 9), Contact("nodes", False, 0)]
+    made = Metrics(lambda: contacts, now=clock)
     record_everything(made)
     return made
 
@@ -107,9 +108,6 @@ def record_everything(metrics: Observer) -> None:
     metrics.health_response("/healthz", 200)
     metrics.health_response("/livez", 503)
     metrics.api_request("GET", "10.96.0.1:443", "200", 0.02)
-    metrics.set_api_contacts(
-        lambda: [Contact("services", True, time.monotonic() - 9), Contact("nodes", False, 0)]
-    )
     metrics.api_server_version({"major": "1", "minor": "36", "gitVersion": "v1.36.0"})
     metrics.drift_checked(0.1, 3)
     metrics.refused(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from bpfsvc.agent.metric_maps import open_metric_maps
+from bpfsvc.agent.sync.metric_maps import open_metric_maps
 from bpfsvc.metrics.recorder import Metrics
 from tests.packets.node import Node
 from tests.packets.peers import Peers

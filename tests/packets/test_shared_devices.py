@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from bpfsvc.agent.node import node_sync
+from bpfsvc.agent.node import fast_path
 from bpfsvc.agent.node.attachments import TcAttachments, shared_devices
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.datapath.maps.pins import PinRoot
@@ -39,9 +39,9 @@ def test_no_connection_begins_on_the_fast_path_while_netfilter_is_told(
     """It would not be among those that are told, and might be by the device."""
     config = dataclasses.replace(DEFAULTS, fast_path="auto")
     shared, allowed = {7: False}, []
-    monkeypatch.setattr(TcAttachments, "shared", lambda *_: dict(shared))
-    monkeypatch.setattr(node_sync, "hand_over", lambda _: allowed.append(allows_new(node)))
-    sync = NodeSync(config, node.installation, Mock(), Mock(), Mock(), Mock())
+    monkeypatch.setattr(fast_path, "shared_devices", lambda *_: dict(shared))
+    monkeypatch.setattr(fast_path, "hand_over", lambda _: allowed.append(allows_new(node)))
+    sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
     sync.follow(Interfaces((), 0, 0))
     sync.use_fast_path("")
     assert allows_new(node)
@@ -62,13 +62,13 @@ def test_a_bridge_leaves_the_fast_path_with_the_first_of_its_ports(
     others: set[int] = set()
     told = Mock()
     monkeypatch.setattr(
-        TcAttachments,
-        "shared",
+        fast_path,
+        "shared_devices",
         lambda _, found: {entry.index: entry.index in others for entry in found},
     )
     monkeypatch.setattr(TcAttachments, "follow", lambda *_: None)
-    monkeypatch.setattr(node_sync, "hand_over", told)
-    sync = NodeSync(config, node.installation, Mock(), Mock(), Mock(), Mock())
+    monkeypatch.setattr(fast_path, "hand_over", told)
+    sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
     sync.use_fast_path("")
     sync.follow(network)
     assert fast(node) == {30, 31, 32}

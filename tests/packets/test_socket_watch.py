@@ -62,20 +62,20 @@ def test_what_could_not_be_attached_is_tried_again_and_reported_meanwhile(
     node: Node, group: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cgroup may be made after the agent; the reason is logged once."""
-    health = Mock()
+    reports = Mock()
     group.rmdir()
-    watch = SocketWatch(config_for(group), node.installation, health)
+    watch = SocketWatch(config_for(group), node.installation, reports)
     with caplog.at_level(logging.WARNING):
         watch.use(True)
         assert watch.repair() == []
     assert len(caplog.records) == 1
-    (name, note), _ = health.set_note.call_args
+    (name, note), _ = reports.note.call_args
     assert name == "socket watch"
     assert "No such file" in note
     group.mkdir()
     assert watch.repair() == []
     assert watched(node)
-    health.set_note.assert_called_with("socket watch", None)
+    reports.note.assert_called_with("socket watch", None)
     watch.use(False)
 
 

@@ -15,6 +15,7 @@ from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.base.texts import count_text
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.netlink.conntrack.flows import tracks
 from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
@@ -64,6 +65,7 @@ class _Drain:
         self._pinned = pinned
         self._pause = pause
         self._gc = ConnectionGc(pinned, Lifetimes(), _LOOK_SECONDS)
+        self._gc_program = GcProgram(pinned)
         self._tables = [pinned.map(name) for name in ("connections", "new_connections")]
         layout = pinned.layout.maps["connections"]
         self._key = layout.key.pick(*TranslatedFlow._fields, "hook")
@@ -141,7 +143,7 @@ class _Drain:
             keys = [
                 key for key, _ in self._entries(table) if self._key.unpack(key)[4] == IPPROTO_UDP
             ]
-            self._gc.remove(keys)
+            self._gc_program.remove(keys, force=True)
 
     def _reserve(self) -> None:
         """Have netfilter leave the ports alone that our masqueraded connections have.

@@ -22,6 +22,7 @@ from contextlib import suppress
 from socket import IPPROTO_TCP
 from typing import NamedTuple
 
+from bpfsvc.agent.follower import Follower, Summaries
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text, list_text
@@ -33,7 +34,6 @@ from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place, ServicePort
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.rules.view import EndpointSummary
 from bpfsvc.services.scheduling.departures import Departed, Departures, Due
 from bpfsvc.services.scheduling.removal import Members
 
@@ -61,11 +61,12 @@ class _Change(NamedTuple):
     at: float
 
 
-class EndpointRemoval:
+class EndpointRemoval(Follower):
     """Follows which endpoints left, and ends connections in a thread of its own."""
 
     def __init__(
         self,
+        planner: Planner,
         pinned: Pinned,
         metrics: Observer,
         *,
@@ -73,6 +74,7 @@ class EndpointRemoval:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``with_sockets``: this node's sockets use the socket LB."""
+        self._planner = planner
         self._metrics = metrics
         self._clock = clock
         self._followed: set[ServiceKey] = set()
@@ -88,20 +90,20 @@ class EndpointRemoval:
         self._connections = TcpConnections(pinned, lambda: self._stop.wait(_PAUSE))
         self._sockets = TcpSockets(pinned) if with_sockets else None
 
-    def follow(self, planner: Planner, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
-        """Note the endpoints of some Services, whose entries are in the kernel.
+    def follow(self, summaries: Summaries) -> None:
+        """Note the endpoints of some Services.
 
         One that found no room goes on choosing the endpoints that it had; it is noted when it has.
         """
         changes = []
         for key, summary in summaries.items():
-            if key in planner.refused:
+            if key in self._planner.refused:
                 continue
             if summary.members is None and key not in self._followed:
                 continue  # as nearly all
             ids = {
                 port: one.service_id
-                for port, one in planner.applied_state.of(key).items()
+                for port, one in self._planner.applied_state.of(key).items()
                 if port.protocol == IPPROTO_TCP
             }
             changes.append(_Change(key, summary.members, ids, self._clock()))

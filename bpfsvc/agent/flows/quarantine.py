@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from socket import IPPROTO_TCP
 
+from bpfsvc.agent.follower import Follower, Summaries
 from bpfsvc.agent.reports import Reports
 from bpfsvc.datapath.maps.backend_outcomes import BackendOutcomes, QuarantinedMap
 from bpfsvc.datapath.maps.pins import Pinned
@@ -16,11 +17,10 @@ from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Place
 from bpfsvc.services.planner import Planner
-from bpfsvc.services.rules.view import EndpointSummary
 from bpfsvc.services.scheduling.quarantine import Outcome, Step
 
 
-class Quarantine:
+class Quarantine(Follower):
     """Judges the endpoints of one node's Services; belongs to the agent's thread."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Quarantine:
         self._shown: dict[int, float | None] | None = None
         self._watching: bool | None = None
 
-    def follow(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
-        """Note the endpoints of some Services, whose entries are in the kernel."""
+    def follow(self, summaries: Summaries) -> None:
+        """Note the endpoints of some Services."""
         for key, summary in summaries.items():
             if summary.watched is None:
                 if key in self._counters:

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from socket import IPPROTO_UDP
 from typing import NamedTuple
 
-from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.udp_flows import UdpFlows
+from bpfsvc.agent.follower import Follower, Summaries
+from bpfsvc.agent.reports import Reports
 from bpfsvc.base.address import family, pack
 from bpfsvc.base.errors import MapFull
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.udp_endpoints import UdpEndpoint, UdpEndpointsMap
 from bpfsvc.datapath.maps.udp_sockets import UdpSocketsMap
-from bpfsvc.http.healthz import Health
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import Frontend, Place, ServicePort
@@ -56,24 +57,23 @@ class _Change(NamedTuple):
 _SAME = _Change(_NOTHING, _NOTHING, frozenset())
 
 
-class UdpCleanup:
+class UdpCleanup(Follower):
     """Follows which endpoints serve UDP; belongs to the agent's thread."""
 
     def __init__(
         self,
         planner: Planner,
         pinned: Pinned,
-        collector: ConnectionGc,
-        health: Health,
         metrics: Observer,
+        reports: Reports,
         *,
         with_sockets: bool,
     ) -> None:
         """``with_sockets``: this node's sockets use the socket LB, and may have to be moved."""
         self._planner = planner
-        self._collector = collector
-        self._health = health
         self._metrics = metrics
+        self._reports = reports
+        self._flows = UdpFlows(pinned)
         self._with_sockets = with_sockets
         self._serving = UdpEndpoints()
         self._states: dict[ServiceKey, _State] = {}
@@ -82,19 +82,19 @@ class UdpCleanup:
         self._node_addresses = pinned.map("node_addresses")
         self._restored: frozenset[UdpEndpoint] = frozenset()
         self._not_seen: set[ServiceKey] = set()
-        self.is_new = True
-        """True until :meth:`settle` has succeeded once."""
+        self._must_settle = True
 
     def restore(self) -> None:
         """Take over what an earlier agent left in the kernel; :meth:`follow` is next."""
         self._restored = frozenset(self._entries.serving())
         self._not_seen = set(self._planner.applied_state.keys())
 
-    def follow(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> None:
-        """Update some Services, and those that took frontends over from them.
+    def follow(self, summaries: Summaries) -> None:
+        """Update some Services, and the Services that took frontends over from them.
 
-        Their entries are in the kernel. A Service that found no room is updated when it has.
+        A Service that found no room is updated when it has found room.
         """
+        some_unseen = bool(self._not_seen)
         changes = self._update(summaries)
         self._write(changes.values())
         moved = frozenset(
@@ -113,8 +113,10 @@ class UdpCleanup:
                     families.add(port.family)
         if serving:
             self._release_clients(serving, families)
+        if self._must_settle or (some_unseen and not self._not_seen):
+            self.repair()
 
-    def settle(self) -> int:
+    def repair(self) -> int:
         """Make the kernel hold no other endpoints as serving; return how many entries differed.
 
         Endpoints of Services that an earlier agent left, and that are not seen yet, stay.
@@ -124,13 +126,13 @@ class UdpCleanup:
         try:
             endpoints = {one for each in self._states.values() for one in each.endpoints}
             drift = self._entries.settle(endpoints, spared=spared)
-            self._health.set_note("udp", None)
+            self._reports.note("udp", None)
         except MapFull as error:
-            self._health.set_note("udp", str(error))
+            self._reports.note("udp", str(error))
             return 0
         if not self._not_seen:
             self._restored = frozenset()
-        self.is_new = False
+        self._must_settle = False
         return drift
 
     def forget_closed(self) -> None:
@@ -140,7 +142,7 @@ class UdpCleanup:
 
     # -- finding changes --
 
-    def _update(self, summaries: Mapping[ServiceKey, EndpointSummary]) -> dict[ServiceKey, _Change]:
+    def _update(self, summaries: Summaries) -> dict[ServiceKey, _Change]:
         changes: dict[ServiceKey, _Change] = {}
         queue = [key for key in summaries if key not in self._planner.refused]
         while queue:
@@ -200,7 +202,7 @@ class UdpCleanup:
             self._entries.change(came, left)
         except MapFull:
             # Deleted entries keep their room for a while, which settling gives back.
-            self.settle()
+            self.repair()
 
     def _release_clients(
         self, serving: Mapping[Place, frozenset[Place]], families: Iterable[int]
@@ -208,7 +210,7 @@ class UdpCleanup:
         """Remove flows and move sockets whose endpoint does not serve their frontend."""
         stale = StaleUdp(serving, self._has_owner, self._has_nodeports)
         began = time.monotonic()
-        removed = self._collector.remove_stale_udp(stale)
+        removed = self._flows.remove_stale(stale)
         self._metrics.stale_udp_removed(
             time.monotonic() - began, {each: removed.get(each, 0) for each in families}
         )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.attach import cgroup, interfaces
@@ -20,7 +21,6 @@ from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.devices import Device
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
 from bpfsvc.datapath.syscall import program_id
-from bpfsvc.http.healthz import Health
 
 _log = logging.getLogger(__name__)
 
@@ -91,10 +91,6 @@ class TcAttachments:
                     lost.append(name)
                     del self._attached[index]
         return lost
-
-    def shared(self, devices: Iterable[Device]) -> dict[int, bool]:
-        """Return :func:`shared_devices` of these."""
-        return shared_devices(self._root, devices)
 
     def _attach(self, device: Device) -> None:
         suffix = "" if device.has_ethernet else "_l3"
@@ -185,11 +181,11 @@ class SocketAttachments:
 class SocketWatch:
     """The program that is told what happens to TCP sockets. It costs each of their connections."""
 
-    def __init__(self, config: Config, installation: Installation, health: Health) -> None:
+    def __init__(self, config: Config, installation: Installation, reports: Reports) -> None:
         self._cgroup = _cgroup_of_sockets(config)
         self._installation = installation
         self._root = installation.root
-        self._health = health
+        self._reports = reports
         self._watched: Path | None = None
         self._fault = ""
 
@@ -229,4 +225,4 @@ class SocketWatch:
         if text and text != self._fault:
             _log.warning("%s", text)
         self._fault = text
-        self._health.set_note("socket watch", text or None)
+        self._reports.note("socket watch", text or None)

@@ -15,12 +15,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.base.syscalls import mount
+from bpfsvc.base.texts import count_text
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.loader.installation import Installation
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot, is_bpffs
+from bpfsvc.metrics.observer import Observer
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("bpfsvc")
 
 _FIRST_READ = "layout"
 """The map by which readers find that a build is pinned: it is pinned last."""
@@ -117,6 +121,51 @@ class PinKeeper:
 
     def _missing_links(self) -> set[str]:
         return self._links.keys() - _names(self._root.links)
+
+
+class PinWatch:
+    """Has pins restored and reported; belongs to the agent's thread."""
+
+    def __init__(self, installation: Installation, metrics: Observer, reports: Reports) -> None:
+        self._root = installation.root
+        self._pinned = installation.pinned
+        self._metrics = metrics
+        self._reports = reports
+        self._keeper: PinKeeper | None = None
+        self._error = ""
+
+    def begin(self) -> None:
+        """Watch from now on: the build is in force."""
+        self._keeper = PinKeeper(self._root, self._pinned)
+
+    @property
+    def is_broken(self) -> bool:
+        """True while pins are missing and nothing can be pinned."""
+        return bool(self._error)
+
+    def hold_links(self) -> None:
+        """Hold the links that are pinned now."""
+        if self._keeper and not self._error:
+            self._keeper.hold_links()
+
+    def check(self) -> None:
+        """Pin again what another program unpinned; until then, attach nothing by pins."""
+        if self._keeper is None or not (missing := self._keeper.missing()):
+            return
+        pins = f"{count_text(missing, 'pin')} of {self._root.path}"
+        try:
+            self._keeper.restore()
+        except BpfsvcError as error:
+            if self._error != str(error):
+                self._error = str(error)
+                _log.error("%s removed, and not restored: %s", pins, error)
+            text = f"{pins} are missing; Services stop with this agent: {error}"
+            self._reports.note("pins", text)
+            return
+        self._error = ""
+        self._reports.note("pins", None)
+        _log.warning("%s removed by another program; pinned again", pins)
+        self._metrics.pins_lost(missing)
 
 
 def _names(directory: Path) -> set[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from bpfsvc.agent.cold_start import ColdStart
-from bpfsvc.agent.parse_errors import ParseErrors
+from bpfsvc.agent.objects.cold_start import ColdStart
+from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.source import Batch
@@ -19,30 +19,32 @@ _log = logging.getLogger("bpfsvc")
 
 
 class ObjectIntake:
-    """Takes batches into the cache; ``cold_start`` is None where there is no snapshot."""
+    """Puts batches into the cache; belongs to the agent's thread."""
 
     def __init__(
         self,
         cache: Cache,
+        parse_errors: ParseErrors,
         cold_start: ColdStart | None,
         health: Health,
         metrics: Observer,
         reports: Reports,
     ) -> None:
+        """``cold_start``: None where there is no snapshot."""
         self.cache = cache
-        self.cold_start = cold_start
-        self.parse_errors = ParseErrors()
+        self._parse_errors = parse_errors
+        self._cold_start = cold_start
         self._health = health
         self._metrics = metrics
         self._reports = reports
 
     def apply(self, batch: Batch) -> set[ServiceKey]:
-        """Take a batch in; return the Services whose entries may be different now."""
-        if self.cold_start:
-            self.cold_start.end(batch)
+        """Put a batch into the cache; return the Services whose entries may be different now."""
+        if self._cold_start:
+            self._cold_start.end(batch)
         touched = self.cache.apply(batch.puts, batch.gone, batch.listed)
-        self._reports.unusable(self.parse_errors.update(batch.problems))
-        self._metrics.unreadable(len(self.parse_errors))
+        self._reports.unusable(self._parse_errors.update(batch.problems))
+        self._metrics.unreadable(len(self._parse_errors))
         self._report_unreadable()
         self.report_node()
         return touched
@@ -69,7 +71,7 @@ class ObjectIntake:
         A file may have held anything. An object of the API server is the same on all nodes, which
         must not be without load balancers because of it.
         """
-        files, single = self.parse_errors.texts()
+        files, single = self._parse_errors.texts()
         if files:
             self._health.set_problem(_UNREADABLE, files)
         else:
@@ -80,3 +82,7 @@ class ObjectIntake:
         """Report that batches, the oldest of those that wait, are in the kernel."""
         self._metrics.applied(batches)
         self._health.updated(changes=len(batches))
+
+    def report_started(self) -> None:
+        """Report that Services work."""
+        self._health.clear_problem("start")

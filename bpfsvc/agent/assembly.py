@@ -1,0 +1,160 @@
+"""The phases of an agent whose programs are loaded, and the objects that work in them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from bpfsvc.agent import local_answers, memory
+from bpfsvc.agent.change_handler import ChangeHandler
+from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
+from bpfsvc.agent.loop import Actions, Loop
+from bpfsvc.agent.node.early_attachments import EarlyAttachments
+from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
+from bpfsvc.agent.node.node_sync import NodeSync
+from bpfsvc.agent.node_settings import NodeSettings
+from bpfsvc.agent.objects.feed import ObjectFeed
+from bpfsvc.agent.reports import Reports
+from bpfsvc.agent.servers import Servers
+from bpfsvc.agent.startup import CHECK_SECONDS, Startup
+from bpfsvc.agent.sync.service_sync import ServiceSync
+from bpfsvc.config.config import Config
+from bpfsvc.datapath.loader.installation import Installation
+from bpfsvc.datapath.netlink.monitor import Monitor
+from bpfsvc.http.local_server import LocalServer
+from bpfsvc.http.service_health import ServiceHealthChecks
+from bpfsvc.model import Node
+from bpfsvc.services.planner import Planner
+
+_GC_SECONDS = 5.0
+"""How often ended connections are removed."""
+
+_TICK_SECONDS = 1.0
+"""How often to do what only costs something when it has changed."""
+
+_RECONCILE_SECONDS = 600.0
+"""How often the kernel's maps are compared with what should be in them."""
+
+_log = logging.getLogger("bpfsvc")
+
+
+class Phases(NamedTuple):
+    """What an agent does one after the other; ``node`` knows where programs are attached."""
+
+    startup: Startup
+    loop: Loop
+    node: NodeSync
+
+
+class Assembly:
+    """Connects the objects of one agent."""
+
+    def __init__(
+        self,
+        config: Config,
+        feed: ObjectFeed,
+        servers: Servers,
+        reports: Reports,
+        guard: FastPathGuard | None,
+    ) -> None:
+        """``guard``: None if the fast path is off."""
+        self._config = config
+        self._feed = feed
+        self._servers = servers
+        self._reports = reports
+        self._guard = guard
+
+    def connect(
+        self, installation: Installation, early: EarlyAttachments, ending: ExitStack
+    ) -> Phases:
+        """Return the phases; ``ending`` stops what they start."""
+        config, feed, pinned = self._config, self._feed, installation.pinned
+        metrics, reports = self._servers.metrics, self._reports
+        health_checks = ServiceHealthChecks(
+            lambda: self._servers.health.report()[0],
+            reports.failed_check,
+            self._servers.steered_listeners(),
+        )
+        ending.callback(health_checks.stop)
+        gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
+        ending.callback(gc.stop)
+        planner = Planner(
+            feed.cache,
+            config.services(Node(config.node_name)),
+            max_backends=config.sizes.max_backends,
+        )
+        self._answer(planner, ending)
+        node = NodeSync(config, installation, health_checks, metrics, reports)
+        services = ServiceSync(
+            planner,
+            pinned,
+            feed.parse_errors,
+            metrics,
+            reports,
+            gc=gc,
+            health_checks=health_checks,
+            with_sockets=config.cgroup_root is not None,
+            watch_sockets=node.watch_sockets,
+            ending=ending,
+        )
+        self._use_fast_path(node)
+        netfilter_flows = NetfilterFlows(pinned, config.masquerade_ports)
+
+        monitor = Monitor(feed.events.put, feed.events.put)
+        ending.callback(monitor.stop)
+
+        def attach() -> None:
+            netfilter_flows.begin()
+            installation.wait()
+            early.stop()
+            node.start(monitor.start())
+            netfilter_flows.refresh()
+            gc.start()
+            health_checks.start()
+
+        settings = NodeSettings(config, planner, node)
+        handler = ChangeHandler(feed.intake, node, settings, services)
+        actions = self._actions(node, services, netfilter_flows)
+        return Phases(
+            Startup(config, feed, node, settings, services, attach),
+            Loop(feed.events, handler.handle, actions),
+            node,
+        )
+
+    def _answer(self, planner: Planner, ending: ExitStack) -> None:
+        """Answer questions of this node's commands."""
+        answers = local_answers.answers(planner, self._feed.source)
+        server = LocalServer(self._config.pin_root, answers, _log.warning)
+        server.start()
+        ending.callback(server.stop)
+
+    def _actions(
+        self, node: NodeSync, services: ServiceSync, netfilter_flows: NetfilterFlows
+    ) -> dict[float, Actions]:
+        """Return what the agent's thread does by the clock, by the seconds between two times."""
+        return {
+            _TICK_SECONDS: (
+                lambda _: node.check_pins(),
+                lambda _: self._use_fast_path(node),
+                lambda _: self._reports.note("contact", self._feed.source.outage()),
+                services.sync_due,
+                lambda _: self._feed.save_snapshot_if_due(),
+            ),
+            LOOK_SECONDS: (lambda _: node.check_shared_devices(),),
+            CHECK_SECONDS: (
+                lambda _: node.check_attachments(),
+                services.retry,
+                lambda _: netfilter_flows.forget_ended(),
+            ),
+            _RECONCILE_SECONDS: (
+                lambda _: services.reconcile(),
+                lambda _: node.follow_again(),
+                lambda _: memory.trim_heap(),
+            ),
+        }
+
+    def _use_fast_path(self, node: NodeSync) -> None:
+        if self._guard:
+            node.use_fast_path(self._guard.reason)

@@ -1,0 +1,1 @@
+"""Objects on their way from the source into the cache."""

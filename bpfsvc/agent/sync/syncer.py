@@ -1,0 +1,103 @@
+"""Services on their way into the kernel, and those who follow once they are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from bpfsvc.agent.follower import Follower
+from bpfsvc.agent.objects.parse_errors import ParseErrors
+from bpfsvc.agent.reports import Reports
+from bpfsvc.agent.sync.service_writer import ServiceWriter
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.services.cache import ServiceKey
+from bpfsvc.services.planner import Planner, Synced
+
+
+class Syncer:
+    """Has Services planned and written; belongs to the agent's thread."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        writer: ServiceWriter,
+        followers: Sequence[Follower],
+        parse_errors: ParseErrors,
+        metrics: Observer,
+        reports: Reports,
+    ) -> None:
+        """``followers`` are called in this order."""
+        self._planner = planner
+        self._writer = writer
+        self._followers = followers
+        self._parse_errors = parse_errors
+        self._metrics = metrics
+        self._reports = reports
+        self._holds_back = False
+
+    def start(self, now: float) -> set[ServiceKey]:
+        """Restore what an earlier agent left, and make the kernel hold all Services known.
+
+        While a file is broken, it is unknown which Services the file holds. The entries of such
+        Services stay as an earlier agent wrote them, until the file is fixed or something about
+        the Services changes. Returns these Services.
+        """
+        self._writer.restore()
+        for follower in self._followers:
+            follower.restore()
+        held_back = self._parse_errors.may_hide(self._planner.applied_state.keys())
+        self._holds_back = bool(held_back)
+        if held_back:
+            self._sync(set(self._planner.cache.service_keys()) - held_back, now)
+        else:
+            self._sync_all(now)
+        return held_back
+
+    def sync(self, touched: set[ServiceKey], now: float) -> None:
+        """Make the kernel hold some Services as they are known; all, once nothing is hidden.
+
+        ``now``: seconds of the monotonic clock.
+        """
+        if touched:
+            self._sync(touched, now)
+        if self._holds_back and not self._parse_errors:
+            self._holds_back = False
+            self._sync_all(now)
+
+    def retry_refused(self, now: float) -> None:
+        """Try again to write the Services that found no room."""
+        if self._planner.refused:
+            refused = set(self._planner.refused)
+            self._finish(self._planner.sync(refused, now, self._writer.write), now)
+
+    def report(self, keys: Iterable[ServiceKey]) -> None:
+        """Report Services that are not planned to load balancers and metrics."""
+        summaries = {key: self._planner.summary(key) for key in keys}
+        for follower in self._followers:
+            follower.report(summaries)
+
+    def _sync(self, touched: set[ServiceKey], now: float) -> None:
+        began = time.monotonic()
+        self._finish(self._planner.sync(touched, now, self._writer.write), now)
+        self._report_synced(began, full=False)
+
+    def _sync_all(self, now: float) -> None:
+        """Make the kernel hold all Services known, and nothing else."""
+        began = time.monotonic()
+        self._finish(self._planner.sync_all(now, self._writer.write), now)
+        self._report_synced(began, full=True)
+
+    def _finish(self, synced: Synced, now: float) -> None:
+        """Use the room that a sync has freed, then call the followers."""
+        summaries = dict(synced.summaries)
+        if synced.freed and self._planner.refused:
+            refused = set(self._planner.refused)
+            summaries |= self._planner.sync(refused, now, self._writer.write).summaries
+        self._reports.without_room(self._planner.refused)
+        self._metrics.refused(len(self._planner.refused))
+        for follower in self._followers:
+            follower.follow(summaries)
+
+    def _report_synced(self, began: float, *, full: bool) -> None:
+        seconds = time.monotonic() - began
+        self._metrics.synced(seconds, full=full, complete=not self._planner.refused)

@@ -1,0 +1,80 @@
+"""Which Services are synced after changes of objects, and when the node is followed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock, call
+
+import pytest
+
+from bpfsvc.agent.change_handler import ChangeHandler
+from bpfsvc.agent.node_settings import NodeSettings
+from bpfsvc.agent.objects.intake import ObjectIntake
+from bpfsvc.agent.objects.parse_errors import ParseErrors
+from bpfsvc.agent.reports import Reports
+from bpfsvc.datapath.netlink.devices import Interfaces
+from bpfsvc.http.healthz import Health
+from bpfsvc.kube.event_recorder import NullEventRecorder
+from bpfsvc.kube.source import Batch
+from bpfsvc.metrics.observer import Observer
+from bpfsvc.model import Node
+from bpfsvc.services.cache import Cache
+from bpfsvc.services.planner import Planner
+from bpfsvc.services.rules.context import ServiceConfig
+from tests.config.settings import DEFAULTS
+from tests.services.objects import endpoint_slice, service
+
+WEB = ("default", "web")
+NOW = 7.0
+
+
+class Running:
+    """A handler of changes without a kernel."""
+
+    def __init__(self) -> None:
+        health, cache = Health(), Cache("here")
+        reports = Reports(NullEventRecorder(), health)
+        self.node, self.services = Mock(), Mock()
+        self.planner = Planner(cache, ServiceConfig(), max_backends=8)
+        intake = ObjectIntake(cache, ParseErrors(), None, health, Observer(), reports)
+        settings = NodeSettings(replace(DEFAULTS, node_name="here"), self.planner, self.node)
+        self.handler = ChangeHandler(intake, self.node, settings, self.services)
+
+    def handle(self, *puts: Any) -> None:
+        self.handler.handle([Batch((one,), (), True, ()) for one in puts], NOW)
+
+
+def test_batches_that_came_together_are_one_sync() -> None:
+    running = Running()
+    running.handle(service(), endpoint_slice("10.0.0.1 here"), service("other"))
+    assert running.services.sync.mock_calls == [call({WEB, ("default", "other")}, NOW)]
+
+
+def test_a_batch_that_touches_no_service_changes_none() -> None:
+    """Networks of cluster IPs, or pods, may have changed."""
+    running = Running()
+    running.handle(endpoint_slice("10.0.0.1 here"))
+    assert running.services.sync.mock_calls == [call(set(), NOW)]
+
+
+def test_a_change_of_interfaces_is_none_of_services() -> None:
+    running = Running()
+    running.handler.handle([Interfaces((), 0, 0)], NOW)
+    assert running.node.mock_calls == [call.follow(Interfaces((), 0, 0))]
+    running.services.sync.assert_not_called()
+
+
+def test_a_node_object_that_changed_is_used_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    running = Running()
+    running.handle(service())
+    running.handle(Node("here", "zone-b"))
+    assert running.planner.config == ServiceConfig(detector_v4=False, detector_v6=False)
+    assert running.services.sync.mock_calls[1:] == [call({WEB}, NOW)]
+    assert running.node.mock_calls == [call.set_node(Node("here", "zone-b")), call.follow_again()]
+    assert caplog.messages == [
+        "local pods cannot be identified; their traffic is handled as external"
+        " (--detect-local-mode is ClusterCIDR, and no range of pods is known)"
+    ]
+    running.handle(Node("here", "zone-b"))
+    assert running.node.follow_again.call_count == 1
