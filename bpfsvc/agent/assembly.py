@@ -19,7 +19,8 @@ from bpfsvc.agent.objects.feed import ObjectFeed
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.servers import Servers
 from bpfsvc.agent.startup import CHECK_SECONDS, Startup
-from bpfsvc.agent.sync.service_sync import ServiceSync
+from bpfsvc.agent.sync.making import make_syncer
+from bpfsvc.agent.sync.syncer import Syncer
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation
 from bpfsvc.datapath.netlink.monitor import Monitor
@@ -87,7 +88,7 @@ class Assembly:
         )
         self._answer(planner, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
-        services = ServiceSync(
+        syncer = make_syncer(
             planner,
             pinned,
             feed.parse_errors,
@@ -115,10 +116,10 @@ class Assembly:
             health_checks.start()
 
         settings = NodeSettings(config, planner, node)
-        handler = ChangeHandler(feed.intake, node, settings, services)
-        actions = self._actions(node, services, netfilter_flows)
+        handler = ChangeHandler(feed.intake, node, settings, syncer)
+        actions = self._actions(node, syncer, netfilter_flows)
         return Phases(
-            Startup(config, feed, node, settings, services, attach),
+            Startup(config, feed, node, settings, syncer, attach),
             Loop(feed.events, handler.handle, actions),
             node,
         )
@@ -131,7 +132,7 @@ class Assembly:
         ending.callback(server.stop)
 
     def _actions(
-        self, node: NodeSync, services: ServiceSync, netfilter_flows: NetfilterFlows
+        self, node: NodeSync, syncer: Syncer, netfilter_flows: NetfilterFlows
     ) -> dict[float, Actions]:
         """Return what the agent's thread does by the clock, by the seconds between two times."""
         return {
@@ -139,17 +140,17 @@ class Assembly:
                 lambda _: node.check_pins(),
                 lambda _: self._use_fast_path(node),
                 lambda _: self._reports.note("contact", self._feed.source.outage()),
-                services.sync_due,
+                syncer.sync_due,
                 lambda _: self._feed.save_snapshot_if_due(),
             ),
             LOOK_SECONDS: (lambda _: node.check_shared_devices(),),
             CHECK_SECONDS: (
                 lambda _: node.check_attachments(),
-                services.retry,
+                syncer.retry,
                 lambda _: netfilter_flows.forget_ended(),
             ),
             _RECONCILE_SECONDS: (
-                lambda _: services.reconcile(),
+                lambda _: syncer.reconcile(),
                 lambda _: node.follow_again(),
                 lambda _: memory.trim_heap(),
             ),

@@ -8,7 +8,7 @@ from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.event_queue import Event
 from bpfsvc.agent.objects.intake import ObjectIntake
-from bpfsvc.agent.sync.service_sync import ServiceSync
+from bpfsvc.agent.sync.syncer import Syncer
 from bpfsvc.datapath.netlink.devices import Interfaces
 from bpfsvc.kube.source import Batch
 from bpfsvc.services.cache import ServiceKey
@@ -22,12 +22,12 @@ class ChangeHandler:
         intake: ObjectIntake,
         node: NodeSync,
         settings: NodeSettings,
-        services: ServiceSync,
+        syncer: Syncer,
     ) -> None:
         self._intake = intake
         self._node = node
         self._settings = settings
-        self._services = services
+        self._syncer = syncer
 
     def handle(self, events: Sequence[Event], now: float) -> None:
         """Handle events in their order; the Services that they touch are synced once, at ``now``.
@@ -46,5 +46,5 @@ class ChangeHandler:
                 touched |= self._settings.use_node()
                 self._node.follow_again()
         if batches:
-            self._services.sync(touched, now)
+            self._syncer.sync(touched, now)
             self._intake.report_applied(batches)

@@ -15,7 +15,7 @@ from bpfsvc.agent import memory
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.feed import ObjectFeed
-from bpfsvc.agent.sync.service_sync import ServiceSync
+from bpfsvc.agent.sync.syncer import Syncer
 from bpfsvc.config import notes
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.netlink.devices import Interfaces
@@ -37,7 +37,7 @@ class Startup:
         feed: ObjectFeed,
         node: NodeSync,
         settings: NodeSettings,
-        services: ServiceSync,
+        syncer: Syncer,
         attach: Callable[[], None],
     ) -> None:
         """``attach()`` attaches the programs, and begins what needs them; it is called once."""
@@ -45,7 +45,7 @@ class Startup:
         self._feed = feed
         self._node = node
         self._settings = settings
-        self._services = services
+        self._syncer = syncer
         self._attach_first = attach
 
     def run(self) -> None:
@@ -58,7 +58,7 @@ class Startup:
         for warning in notes.about_families(self._config, node, address_families()):
             _log.warning("%s", warning)
         self._settings.use_node()
-        self._services.start(time.monotonic())
+        self._syncer.start(time.monotonic())
         self._attach()
         intake.report_applied(batches)
         del batches  # the first one names every object
@@ -89,13 +89,13 @@ class Startup:
     def _start_cold(self) -> bool:
         """Begin without the source; return True if the snapshot is to be programmed."""
         assert self._feed.cold_start is not None
-        held = self._services.count_held()
+        held = self._syncer.count_held()
         use_snapshot = self._feed.cold_start.begin(held)
         self._feed.intake.report_node()
         if held and self._feed.cache.node_seen and not self._node.is_fresh:
             self._settings.use_node()
             self._attach()
-            self._services.report(self._feed.cache.service_keys())
+            self._syncer.report(self._feed.cache.service_keys())
             self._feed.intake.report_started()
         return use_snapshot
 

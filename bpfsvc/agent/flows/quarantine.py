@@ -60,8 +60,8 @@ class Quarantine(Follower):
             self._watching = wanted
         self._show(0)
 
-    def judge(self, now: float) -> set[ServiceKey]:
-        """Return the Services to be planned again, as an endpoint is left out, on trial or back."""
+    def due(self, now: float) -> set[ServiceKey]:
+        """Return the Services with an endpoint that is ejected, on trial or back by now."""
         if not self._counters:
             return set()
         outcomes = self._by_service(self._outcomes.take())

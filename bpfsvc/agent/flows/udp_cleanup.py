@@ -135,8 +135,8 @@ class UdpCleanup(Follower):
         self._must_settle = False
         return drift
 
-    def forget_closed(self) -> None:
-        """Make room for sockets to come; to be called now and then."""
+    def tidy(self) -> None:
+        """Forget closed sockets, to make room for others."""
         if self._with_sockets:
             self._sockets.forget_closed()
 

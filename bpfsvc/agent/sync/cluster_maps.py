@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfsvc.agent.follower import Follower
+from bpfsvc.agent.follower import Follower, Summaries
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.networks import Network
@@ -23,8 +23,8 @@ class ClusterMaps(Follower):
         self._networks: set[Network] | None = None
         self._opted_out: set[bytes] | None = None
 
-    def write(self) -> None:
-        """Write what has changed. To be called after Services are written: guards come last."""
+    def follow(self, summaries: Summaries) -> None:  # noqa: ARG002
+        """Write what has changed: the entries of Services are there before their guards."""
         self._write_networks()
         self._write_opted_out()
 

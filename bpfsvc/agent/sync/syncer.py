@@ -15,7 +15,10 @@ from bpfsvc.services.planner import Planner, Synced
 
 
 class Syncer:
-    """Has Services planned and written; belongs to the agent's thread."""
+    """Has Services planned and written, in the agent's thread.
+
+    ``now`` is in seconds of the monotonic clock.
+    """
 
     def __init__(
         self,
@@ -35,12 +38,18 @@ class Syncer:
         self._reports = reports
         self._holds_back = False
 
-    def start(self, now: float) -> set[ServiceKey]:
+    # -- starting --
+
+    def count_held(self) -> int:
+        """Return how many Services the kernel holds."""
+        return self._writer.count_services()
+
+    def start(self, now: float) -> None:
         """Restore what an earlier agent left, and make the kernel hold all Services known.
 
         While a file is broken, it is unknown which Services the file holds. The entries of such
         Services stay as an earlier agent wrote them, until the file is fixed or something about
-        the Services changes. Returns these Services.
+        the Services changes.
         """
         self._writer.restore()
         for follower in self._followers:
@@ -49,26 +58,9 @@ class Syncer:
         self._holds_back = bool(held_back)
         if held_back:
             self._sync(set(self._planner.cache.service_keys()) - held_back, now)
+            self.report(held_back)
         else:
             self._sync_all(now)
-        return held_back
-
-    def sync(self, touched: set[ServiceKey], now: float) -> None:
-        """Make the kernel hold some Services as they are known; all, once nothing is hidden.
-
-        ``now``: seconds of the monotonic clock.
-        """
-        if touched:
-            self._sync(touched, now)
-        if self._holds_back and not self._parse_errors:
-            self._holds_back = False
-            self._sync_all(now)
-
-    def retry_refused(self, now: float) -> None:
-        """Try again to write the Services that found no room."""
-        if self._planner.refused:
-            refused = set(self._planner.refused)
-            self._finish(self._planner.sync(refused, now, self._writer.write), now)
 
     def report(self, keys: Iterable[ServiceKey]) -> None:
         """Report Services that are not planned to load balancers and metrics."""
@@ -76,10 +68,38 @@ class Syncer:
         for follower in self._followers:
             follower.report(summaries)
 
+    # -- working --
+
+    def sync(self, touched: set[ServiceKey], now: float) -> None:
+        """Make the kernel hold some Services as they are known; all, once nothing is hidden."""
+        self._sync(touched, now)
+        if self._holds_back and not self._parse_errors:
+            self._holds_back = False
+            self._sync_all(now)
+
+    def sync_due(self, now: float) -> None:
+        """Sync the Services whose endpoints get another share of connections by now."""
+        due = self._planner.schedulings.growing(now)
+        if due := due.union(*[follower.due(now) for follower in self._followers]):
+            self._sync(due, now)
+
+    def retry(self, now: float) -> None:
+        """Try again to write the Services that found no room."""
+        for follower in self._followers:
+            follower.tidy()
+        if self._planner.refused:
+            refused = set(self._planner.refused)
+            self._finish(self._planner.sync(refused, now, self._writer.write), now)
+
+    def reconcile(self) -> None:
+        """Repair what another program changed in the kernel."""
+        self._writer.reconcile()
+
     def _sync(self, touched: set[ServiceKey], now: float) -> None:
         began = time.monotonic()
         self._finish(self._planner.sync(touched, now, self._writer.write), now)
-        self._report_synced(began, full=False)
+        if touched:
+            self._report_synced(began, full=False)
 
     def _sync_all(self, now: float) -> None:
         """Make the kernel hold all Services known, and nothing else."""

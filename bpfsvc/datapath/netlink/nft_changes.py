@@ -34,10 +34,12 @@ class NftChanges:
 
     def wait(self, seconds: float) -> bool:
         """Return True as soon as something changes, False after so many seconds without."""
-        readable, _, _ = select.select([self._socket], [], [], seconds)
-        if readable:
-            self._discard()
-        return bool(readable)
+        poll = select.poll()  # select() fails with a descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return False
+        self._discard()
+        return True
 
     def _discard(self) -> None:
         """Take all announcements that are there; that some were lost says no more than they do."""
