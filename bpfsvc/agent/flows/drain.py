@@ -1,7 +1,7 @@
 """Before everything is removed: new connections go to the next proxy, and the old ones end.
 
-The programs stay, and go on translating the connections they know, as long as there are any.
-Without frontends they take no new ones, which netfilter's rules (kube-proxy's) then get.
+The programs stay, and translate the connections that they know until these end. Without frontends
+they take no new connections, and netfilter's rules (kube-proxy's) get those.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ _log = logging.getLogger("bpfsvc")
 _LOOK_SECONDS = 1.0
 _REPORT_SECONDS = 30.0
 _UDP_SECONDS = 60.0
-"""A UDP flow that has not ended by then goes to the next proxy, which may choose another endpoint.
-Answers that were under way at the beginning have arrived long before."""
+"""A UDP flow that lasts longer goes to the next proxy, which may choose another endpoint. Answers
+that were under way at the beginning have arrived long before."""
 
 _OPENING_SECONDS = 60
-"""What was not answered for so long is no connection."""
+"""A flow without an answer for so long is no connection."""
 
 _RESERVED_SECONDS = 86400
-"""How long netfilter keeps an entry for us at most: as long as kube-proxy has it keep a connection
-that is silent."""
+"""How long conntrack keeps our entry at most: as long as kube-proxy's silent connections."""
 
 _Entry = tuple[bytes, tuple[int, ...]]
-"""The key of an entry, and its state: what ``_Drain`` picks of the value."""
+"""The key of an entry, and the fields of its value that ``_Drain`` picks."""
 
 
 def drain(
     root: PinRoot, seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Wait until the connections of pinned programs have ended; yield what is done.
+    """Wait at most ``seconds`` until the connections of pinned programs have ended.
 
-    Ends after ``seconds`` even so. The caller holds the lock of ``root``.
+    Yields a line for each thing done. The caller holds the lock of ``root``.
     """
     try:
         pinned = Pinned(root.current)
@@ -78,12 +77,12 @@ class _Drain:
         self._reserved: list[TranslatedFlow] = []
 
     def run(self, seconds: float) -> Iterator[str]:
-        """Take no new connections, and wait for the old ones; yield what is done."""
+        """Take no new connections, and wait until the old ones end; yield what is done."""
         self._reserve()
         removed = self._remove_frontends()
-        # Those that began meanwhile.
+        # Again, for connections that began meanwhile.
         self._reserve()
-        yield f"removed {count_text(removed, 'frontend')}: nothing new comes here"
+        yield f"removed {count_text(removed, 'frontend')}: new connections go to the next proxy"
         began = time.monotonic()
         reported, udp_left = began - _REPORT_SECONDS, True
         while live := self._count():
@@ -104,7 +103,7 @@ class _Drain:
         self._release()
 
     def _remove_frontends(self) -> int:
-        """Remove all frontends, and first what refuses all that no other frontend takes."""
+        """Remove all frontends; first those that refuse what no other frontend takes."""
         networks, frontends = self._pinned.map("service_networks"), self._pinned.map("frontends")
         networks.delete_many([key for key, _ in networks.items()])
         place = self._pinned.layout.maps["frontends"].key.pick("port", "protocol")
@@ -119,7 +118,7 @@ class _Drain:
                 yield block.key(at), state
 
     def _entries(self, table: Map) -> Iterator[_Entry]:
-        """Yield each entry that is not over."""
+        """Yield each entry of a connection that is not over."""
         for key, state in self._all(table):
             seen, _, established, sent, received, reset, _ = state
             if reset == self._certain or (sent and received):
@@ -128,9 +127,9 @@ class _Drain:
                 yield key, state
 
     def _count(self) -> int:
-        """Return the number of connections: each has one entry of its client's way in.
+        """Return the number of connections: each has one entry for requests at ingress.
 
-        One of netfilter whose port was changed has one of its way out, without a masquerade.
+        A connection of netfilter with a changed port has one at egress, without a masquerade.
         """
         return sum(
             not reply and (self._key.unpack(key)[5] == self._ingress or not masquerade)
@@ -146,10 +145,10 @@ class _Drain:
             self._gc_program.remove(keys, force=True)
 
     def _reserve(self) -> None:
-        """Have netfilter leave the ports alone that our masqueraded connections have.
+        """Reserve the ports of our masqueraded connections in conntrack.
 
-        Also those of connections that are over: as long as there is an entry, the programs take
-        what comes to that port for an answer of the old connection.
+        Also of connections that are over: as long as there is an entry, the programs take a packet
+        to the port for an answer of the old connection.
         """
         if not tracks():
             return
@@ -161,13 +160,13 @@ class _Drain:
             self._reserved += reserve(ended - known, self._time_wait)
         except OSError as error:
             _log.warning(
-                "netfilter does not leave our ports alone: %s; a new connection may get the port"
-                " of an old one",
+                "masquerade ports in use cannot be reserved in conntrack: %s; a new connection may"
+                " get the port of an old one",
                 error.strerror,
             )
 
     def _flows(self, entries: Iterable[_Entry]) -> Iterator[TranslatedFlow]:
-        """Yield what backends see of connections, by the entries of their answers."""
+        """Yield connections as their backends see them, by the entries for replies."""
         for key, state in entries:
             backend, node, backend_port, port, protocol, hook = self._key.unpack(key)
             if state[1] and hook == self._ingress and protocol in (IPPROTO_TCP, IPPROTO_UDP):
@@ -177,4 +176,7 @@ class _Drain:
         try:
             release(self._reserved)
         except OSError as error:
-            _log.warning("netfilter keeps entries of ours for a day: %s", error.strerror)
+            _log.warning(
+                "reserved ports stay in conntrack for a day: %s (conntrack -D removes them)",
+                error.strerror,
+            )

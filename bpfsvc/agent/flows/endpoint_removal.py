@@ -1,14 +1,14 @@
 """TCP connections to endpoints that left a Service: reset at once, or when they have drained.
 
 Only for Services that ask for it (:mod:`bpfsvc.services.scheduling.removal`). The entries of a
-connection are removed, and both of its sides get a reset with the number that they acknowledged
-last. One that has received more since ignores it, and is about to acknowledge: its next packet is
+connection are removed, and both sides get a reset with the number that they acknowledged last. A
+side that has received more since ignores the reset, and is about to acknowledge: its next packet is
 answered by a reset (``bpf/path/first/unknown.h``, or by the client's or the node's own TCP).
-Sockets of the node, of which there are no entries, are closed. Those of pods are not translated
-where a Service asks for this.
+Sockets of the node have no entries, and are closed. Sockets of pods are not translated where a
+Service asks for this.
 
-The table of connections may have a million entries, so it is read by a thread of its own, once for
-all endpoints that are due, and with pauses: a change of other Services is not held up.
+The table of connections may have a million entries, so a thread of its own reads it, once for all
+endpoints that are due, and with pauses: no change of another Service waits.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _TICK = 0.01
 _log = logging.getLogger("bpfsvc")
 
 
-class _Change(NamedTuple):
-    """What endpoints a Service has at a moment; ``members``: None if it keeps connections."""
+class _EndpointsChange(NamedTuple):
+    """The endpoints of a Service at a moment; ``members``: None if connections are kept."""
 
     key: ServiceKey
     members: Members | None
@@ -62,7 +62,7 @@ class _Change(NamedTuple):
 
 
 class EndpointRemoval(Follower):
-    """Follows which endpoints left, and ends connections in a thread of its own."""
+    """Notes which endpoints left, and ends connections to them in a thread of its own."""
 
     def __init__(
         self,
@@ -78,22 +78,22 @@ class EndpointRemoval(Follower):
         self._metrics = metrics
         self._clock = clock
         self._followed: set[ServiceKey] = set()
-        """Services that do not keep connections; belongs to the agent's thread."""
-        self._changes: queue.SimpleQueue[list[_Change] | None] = queue.SimpleQueue()
+        """Services that do not keep connections; this set belongs to the agent's thread."""
+        self._changes: queue.SimpleQueue[list[_EndpointsChange] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="endpoint removal", daemon=True)
-        # What follows belongs to that thread.
+        # The attributes below belong to that thread.
         self._departures = Departures()
         self._seen: dict[int, float] = {}
-        """Service ids whose connections are not searched yet for endpoints that had left, and when
-        each was seen. A later connection may be to an endpoint that has come since."""
+        """Service ids -> when the Service was first seen. Its connections are still to be searched
+        for endpoints that had left; a later connection may be to an endpoint that came since."""
         self._connections = TcpConnections(pinned, lambda: self._stop.wait(_PAUSE))
         self._sockets = TcpSockets(pinned) if with_sockets else None
 
     def follow(self, summaries: Summaries) -> None:
         """Note the endpoints of some Services.
 
-        One that found no room goes on choosing the endpoints that it had; it is noted when it has.
+        A Service that found no room still has the endpoints of before: they are noted later.
         """
         changes = []
         for key, summary in summaries.items():
@@ -102,11 +102,11 @@ class EndpointRemoval(Follower):
             if summary.members is None and key not in self._followed:
                 continue  # as nearly all
             ids = {
-                port: one.service_id
-                for port, one in self._planner.applied_state.of(key).items()
+                port: applied.service_id
+                for port, applied in self._planner.applied_state.of(key).items()
                 if port.protocol == IPPROTO_TCP
             }
-            changes.append(_Change(key, summary.members, ids, self._clock()))
+            changes.append(_EndpointsChange(key, summary.members, ids, self._clock()))
             if summary.members is None:
                 self._followed.discard(key)
             else:
@@ -127,18 +127,18 @@ class EndpointRemoval(Follower):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            # All of them: an endpoint that is due may be back by the last one.
-            for one in self._waiting():
-                seen = self._departures.update(*one)
-                self._seen |= dict.fromkeys(seen, one.at - _TICK)
+            # All changes first: the last one may bring an endpoint back that is due.
+            for change in self._next_changes():
+                seen = self._departures.update(*change)
+                self._seen |= dict.fromkeys(seen, change.at - _TICK)
             try:
-                self.carry_out()
+                self._end_due()
             except (BpfsvcError, OSError) as error:
                 _log.warning("connections to endpoints that left cannot be ended yet: %s", error)
                 self._stop.wait(_RETRY)
 
-    def _waiting(self) -> Iterator[_Change]:
-        """Yield the changes that are there, or until something is due, the first that comes."""
+    def _next_changes(self) -> Iterator[_EndpointsChange]:
+        """Wait for changes until connections are due; yield the changes that are there."""
         seconds = self._until_due()
         with suppress(queue.Empty):
             while True:
@@ -146,26 +146,30 @@ class EndpointRemoval(Follower):
                 seconds = 0
 
     def _until_due(self) -> float | None:
-        """Return for how many seconds nothing is due; None: until the next change."""
+        """Return the seconds until connections are due; None: not before the next change."""
         at = self._departures.next_at
         if self._seen:
             return 0
         return None if at is None else max(at - self._clock(), 0)
 
-    def carry_out(self) -> None:
-        """End the connections whose time is over."""
+    def _end_due(self) -> None:
+        """End the connections that are due."""
         now = self._clock()
         due = self._departures.due(now)
-        found: list[tuple[Departed, TcpConnection]] = []
+        candidates: list[tuple[Departed, TcpConnection]] = []
         if self._seen or due.first:
-            found = self._find(due.first)
+            candidates = self._find(due.first)
         if self._seen:
-            for departed in self._unknown(found):
+            for departed in self._unknown(candidates):
                 self._departures.add([departed], now, until=self._seen[departed[0]])
             due = self._departures.due(now)
             self._seen = {}
         if due.first or due.again:
-            over = [one for departed, one in found if _is_over(due.first, departed, one.created)]
+            over = [
+                connection
+                for departed, connection in candidates
+                if _is_over(due.first, departed, connection.created)
+            ]
             self._end(due, over)
             self._departures.done(due, self._clock())
 
@@ -177,16 +181,16 @@ class EndpointRemoval(Follower):
             services, lambda departed: departed in due or _is_unknown(members, departed)
         )
 
-    def _unknown(self, found: Collection[tuple[Departed, TcpConnection]]) -> set[Departed]:
+    def _unknown(self, candidates: Collection[tuple[Departed, TcpConnection]]) -> set[Departed]:
         """Return the endpoints of connections that Services seen for the first time do not have."""
         members = self._departures.members(self._seen.keys())
-        all_of = {departed for departed, _ in found}
+        connected = {departed for departed, _ in candidates}
         if self._sockets:
-            all_of |= self._sockets.backends(self._seen.keys())
-        return {departed for departed in all_of if _is_unknown(members, departed)}
+            connected |= self._sockets.backends(self._seen.keys())
+        return {departed for departed in connected if _is_unknown(members, departed)}
 
-    def _end(self, due: Due, found: Collection[TcpConnection]) -> None:
-        resets = self._connections.remove(found)
+    def _end(self, due: Due, over: Collection[TcpConnection]) -> None:
+        resets = self._connections.remove(over)
         try:
             sent, why = send(resets), ""
         except PermissionError:
@@ -195,14 +199,14 @@ class EndpointRemoval(Follower):
         closed = 0
         if self._sockets:
             closed = self._sockets.close(lambda to, chosen: _is_over(left, to, chosen))
-        self._metrics.removal_resets(len(found), closed)
-        if found or closed:
-            places = sorted({endpoint_text(*place) for _, place in left})
+        self._metrics.removal_resets(len(over), closed)
+        if over or closed:
+            endpoints = sorted({endpoint_text(*address) for _, address in left})
             _log.info(
                 "%s left, %s: ended %s (%d of %d resets sent%s) and %s of the node",
-                count_text(len(places), "endpoint"),
-                list_text(places, _SHOWN),
-                count_text(len(found), "connection"),
+                count_text(len(endpoints), "endpoint"),
+                list_text(endpoints, _SHOWN),
+                count_text(len(over), "connection"),
                 sent,
                 len(resets),
                 why,
@@ -211,11 +215,11 @@ class EndpointRemoval(Follower):
 
 
 def _is_unknown(members: Mapping[int, frozenset[Place]], departed: Departed) -> bool:
-    """True if a Service, one of those whose endpoints are given, does not have this one."""
-    service, place = departed
-    return service in members and place not in members[service]
+    """True if the Service is among ``members``, and does not have this endpoint."""
+    service, address = departed
+    return service in members and address not in members[service]
 
 
 def _is_over(left: Mapping[Departed, float], departed: Departed, created: float) -> bool:
-    """True if a connection is from the time before its endpoint left: that may be back by now."""
+    """True if a connection began before its endpoint left; the endpoint may be back by now."""
     return departed in left and created <= left[departed]

@@ -1,8 +1,9 @@
-"""Which connections may take the fast path in their middle (``--fast-path established``).
+"""Which connections may take the fast path after their handshake (``--fast-path established``).
 
 The programs name candidates in the map ``established_flows``, and conntrack is asked about them. It
 must have the connection established, and nothing may change its packets. As conntrack will miss
-most packets of it, it is told so. (``bpf/maps/established_flows.h`` has the whole way.)
+most packets of the connection, it is set to be liberal. (``bpf/maps/established_flows.h`` has the
+whole way.)
 
 The programs see by themselves when netfilter no longer lets a flow pass, so nothing is wrong while
 no agent runs. A thread of its own does this: no change of an endpoint waits for it.
@@ -31,25 +32,27 @@ _LOOK_SECONDS = 1.0
 """How often to look for candidates."""
 
 CHECK_SECONDS = 30.0
-"""How often to check those that are fast: conntrack may keep one whose data it has not seen
-acknowledged for 300 s only."""
+"""How often to check connections that are fast: conntrack may drop one after 300 s if it has not
+seen the acknowledgement of its data."""
 
 REFUSED_SECONDS = 5.0
-"""A candidate that conntrack has not established may be one again after so long."""
+"""A refused connection may become a candidate again after so long."""
 
 _SHARE = 20
-"""A look that takes long is followed by a pause of so many times its duration."""
+"""A long look is followed by a pause of so many times its duration."""
 
 _log = logging.getLogger("bpfsvc")
 
 
-class _Turns(NamedTuple):
+class _Packets(NamedTuple):
+    """Numbers that the programs count up while a connection has packets."""
+
     asked: int
     passed: int
 
 
 class EstablishedFlows:
-    """Decides on candidates, and removes what is over or silent."""
+    """Decides on candidates, and removes entries of connections that are over or silent."""
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class EstablishedFlows:
         check_seconds: float = CHECK_SECONDS,
         refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
-        """``report`` is told why conntrack cannot be asked, and None when it can."""
+        """``report(reason)`` gets why conntrack cannot be asked; None: it can."""
         self._report = report
         self._refused_seconds = refused_seconds
         self._map = pinned.map("established_flows")
@@ -70,7 +73,7 @@ class EstablishedFlows:
         self._fast = constant("ESTABLISHED_FAST")
         self._refused = constant("ESTABLISHED_REFUSED")
         self._refused_since: dict[bytes, float] = {}
-        self._turns: dict[bytes, _Turns] = {}
+        self._packets: dict[bytes, _Packets] = {}
         self._check_seconds = check_seconds
         self._check_at = time.monotonic() + check_seconds
         self._failure = ""
@@ -82,7 +85,7 @@ class EstablishedFlows:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; what is fast stays so."""
+        """Look no more; fast connections stay fast."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -95,7 +98,9 @@ class EstablishedFlows:
             try:
                 self.look()
             except (BpfsvcError, OSError) as error:
-                failure = f"no more connections become fast: conntrack cannot be asked: {error}"
+                failure = (
+                    f"no more connections take the fast path: conntrack cannot be read: {error}"
+                )
             if failure != self._failure:
                 self._failure = failure
                 self._report(failure or None)
@@ -104,16 +109,16 @@ class EstablishedFlows:
             pause = max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
 
     def look(self) -> None:
-        """Decide on the candidates that there are, and check the others if that is due."""
+        """Decide on the candidates, and check the fast connections if that is due."""
         candidates: list[bytes] = []
-        fast: dict[bytes, _Turns] = {}
+        fast: dict[bytes, _Packets] = {}
         refused: set[bytes] = set()
         for key, raw in self._map.items():
             state, asked, passed = self._value.unpack(raw)
             if state == self._candidate:
                 candidates.append(key)
             elif state == self._fast:
-                fast[key] = _Turns(asked, passed)
+                fast[key] = _Packets(asked, passed)
             else:
                 refused.add(key)
         self._forget_refused(refused)
@@ -136,17 +141,18 @@ class EstablishedFlows:
         keys = {self._flow(key): key for key in candidates}
         if not keys:
             return
-        good = {flow for flow, entry in look_up(keys) if entry and entry.is_established}
-        told = set(make_liberal(flow for flow in good if flow.protocol == IPPROTO_TCP))
+        established = {flow for flow, entry in look_up(keys) if entry and entry.is_established}
+        tcp = {flow for flow in established if flow.protocol == IPPROTO_TCP}
+        passing = established - tcp | set(make_liberal(tcp))
         for flow, key in keys.items():
-            if flow in told or (flow in good and flow.protocol != IPPROTO_TCP):
-                self._let_pass(key, flow)
+            if flow in passing:
+                self._make_fast(key, flow)
             else:
-                self._change(key, self._refused)
+                self._set_state(key, self._refused)
 
-    def _let_pass(self, key: bytes, flow: TranslatedFlow) -> None:
+    def _make_fast(self, key: bytes, flow: TranslatedFlow) -> None:
         """Make both directions fast, unless the connection has ended meanwhile."""
-        if not self._change(key, self._fast):
+        if not self._set_state(key, self._fast):
             return
         reverse = self._key.pack(*flow.reverse())
         try:
@@ -154,12 +160,12 @@ class EstablishedFlows:
         except MapFull:
             self._map.delete(key)
 
-    def _change(self, key: bytes, state: int) -> bool:
-        """Set the state of an entry; return False if it is gone."""
+    def _set_state(self, key: bytes, state: int) -> bool:
+        """Set the state of an entry; return False if there is no such entry any more."""
         return self._map.update(key, self._value.pack(state, 0, 0), syscall.EXIST)
 
-    def _check(self, fast: dict[bytes, _Turns]) -> None:
-        """Remove what is over; and what is silent, so that there is room for others."""
+    def _check(self, fast: dict[bytes, _Packets]) -> None:
+        """Remove connections that are over; and silent ones, so that there is room for others."""
         pairs: dict[TranslatedFlow, tuple[bytes, bytes]] = {}
         for key in fast:
             flow = self._flow(key)
@@ -183,17 +189,17 @@ class EstablishedFlows:
             elif flow.protocol == IPPROTO_TCP and not entry.is_liberal:
                 strict.append(flow)
             if not all(key in fast for key in both) or all(
-                fast[key] == self._turns.get(key) for key in both
+                fast[key] == self._packets.get(key) for key in both
             ):
                 over.update(both)
-        # Conntrack is to miss packets from now on, too, and to keep an entry as long as others.
+        # Conntrack goes on missing packets, and must keep such an entry as long as others.
         for flows, keep in ((strict, None), (short, seconds and seconds.established)):
             list(make_liberal(flows, keep))
         self._map.delete_many(list(over))
-        self._turns = {key: turns for key, turns in fast.items() if key not in over}
+        self._packets = {key: packets for key, packets in fast.items() if key not in over}
 
 
 def forget_all(pinned: Pinned) -> None:
-    """Remove all entries: what they say may be of an earlier time."""
-    found = pinned.map("established_flows")
-    found.delete_many([key for key, _ in found.items()])
+    """Remove all entries: they may be out of date."""
+    flows = pinned.map("established_flows")
+    flows.delete_many([key for key, _ in flows.items()])

@@ -12,8 +12,8 @@ from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.syscall import Block
 
 _ALONE_SECONDS = 15
-"""How much longer an entry of replies is kept. It is removed with its partner; one that is older
-than that has none."""
+"""How much longer an entry for replies is kept. It is removed with its partner; an older one has no
+partner."""
 
 
 class Expired(NamedTuple):

@@ -1,14 +1,12 @@
 """Counts the connections of backends anew, for the schedulers that compare their numbers.
 
-The programs add and take back each connection once, so their numbers are right but for what is lost
-with entries that the kernel evicts, in a flood of first packets. Each sweep of the connection GC
-counts the entries that it reads. What the programs' number must be lies between two bounds, as
-connections come and go meanwhile; a number outside of them is corrected to the nearer one, so by a
-difference, which the kernel adds (``bpf/path/agent/recount.h``). While connections neither begin
-nor end, the bounds are one number.
+The programs add and take back each connection once, so their numbers are right but for entries that
+the kernel evicts in a flood of first packets. Each sweep of the connection GC counts the entries
+that it reads. Connections come and go meanwhile, so the right number lies between two bounds; a
+number outside is corrected to the nearer bound by a difference, which the kernel adds
+(``bpf/path/agent/recount.h``). While connections neither begin nor end, both bounds are the same.
 
-Connections that began while their Service did not count are found here, too, and count from then
-on.
+Connections that began while their Service did not count are counted from then on.
 """
 
 from __future__ import annotations
@@ -80,10 +78,10 @@ class LoadRecount:
     def choices(self, backends: Iterable[int]) -> dict[int, int]:
         """Return how often each backend was chosen so far."""
         sums, at = self._choices, self._choices_at
-        return {one: sums.fields(sums.entry(one))[at] for one in backends}
+        return {backend: sums.fields(sums.entry(backend))[at] for backend in backends}
 
     def entries(self, block: Block) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, service, id of counters and state of entries that clients' packets find."""
+        """Yield number, service, id of counters and state of entries for requests."""
         for at, (service, counters, reply, counted) in enumerate(
             self._entry.iter_unpack(block.values)
         ):
@@ -95,23 +93,23 @@ class LoadRecount:
         return bool(state & self._is_counted)
 
     def is_active(self, state: int) -> bool:
-        """True if it is there as an active connection."""
+        """True if an entry of this state is in the load as an active connection."""
         return not state & self._is_inactive
 
     def correct(self, differences: Mapping[int, Load], uncounted: list[bytes]) -> int:
-        """Add differences, and have flows count that do not; return how many numbers were wrong."""
-        self._program.add((backend, *one) for backend, one in differences.items())
+        """Add differences, and count uncounted flows; return how many numbers were wrong."""
+        self._program.add((backend, *load) for backend, load in differences.items())
         self._program.count(uncounted)
         return len(differences)
 
 
 class Recount:
-    """One counting. Hand over all entries of ``new_connections``, then those of ``connections``."""
+    """One count: add all entries of ``new_connections``, then all entries of ``connections``."""
 
     def __init__(self, of: LoadRecount, services: set[int], backends: set[int]) -> None:
-        """``services``, ``backends``: those that count, the latter by the ids of counters."""
+        """``services``, ``backends``: what is counted, backends by the ids of their counters."""
         self._of, self._services = of, services
-        # Choices are read first here and last at the end: none of those between is missed.
+        # Choices are read first here and last at the end: no choice between is missed.
         self._chosen = of.choices(backends | of.loads().keys())
         self._before = of.loads()
         self._active, self._inactive = Counter[int](), Counter[int]()
@@ -145,7 +143,7 @@ class Recount:
             counted = Load(self._active[backend], self._inactive[backend])
             before, now = self._before.get(backend, _NONE), after.get(backend, _NONE)
             come = chosen[backend] - so_far
-            one = correction(counted, before.of_packets, now.of_packets, come)
-            if any(one):
-                differences[backend] = one
+            difference = correction(counted, before.of_packets, now.of_packets, come)
+            if any(difference):
+                differences[backend] = difference
         return self._of.correct(differences, self._uncounted)

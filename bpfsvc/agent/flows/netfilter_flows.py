@@ -1,9 +1,10 @@
-"""What netfilter translates on this node, written to the programs' map.
+"""Connections that netfilter translates on this node, written to the programs' map.
 
-kube-proxy's connections go on when this agent takes over, through netfilter, and it is unknown to
-the programs which ports they have. So they are told before they are attached, and again right
-afterwards. Connections of netfilter that begin later are noted by the programs, if they leave from
-a masquerade port (``bpf/path/first/netfilter_ports.h``). What has ended is removed here.
+When this agent takes over, kube-proxy's connections go on through netfilter, and the programs must
+not use their ports. So the map is written before the programs are attached, and again right
+afterwards. The programs note connections of netfilter that begin later, if they leave from a
+masquerade port (``bpf/path/first/netfilter_ports.h``). Entries of ended connections are removed
+here.
 """
 
 from __future__ import annotations
@@ -32,26 +33,25 @@ class NetfilterFlows:
     """Keeps the map ``netfilter_flows`` up to date; belongs to the agent's thread."""
 
     def __init__(self, pinned: Pinned, ports: PortRange) -> None:
-        """``ports``: those that the programs masquerade to."""
+        """``ports``: the masquerade ports."""
         self._map = pinned.map("netfilter_flows")
         self._key = pinned.layout.maps["netfilter_flows"].key.pick(*TranslatedFlow._fields)
         self._ports = ports
         self._failed = False
 
     def begin(self) -> None:
-        """Look for the first time, and say what there is."""
+        """Write the map for the first time, and log how many connections there are."""
         self.forget_ended()
-        found = self.refresh()
-        if found:
-            connections = count_text(found, "connection")
-            _log.info("netfilter has %s that it translates: their ports are not used", connections)
+        if number := self.refresh():
+            connections = count_text(number, "connection")
+            _log.info("%s found in conntrack with NAT; their ports are reserved", connections)
 
     def refresh(self) -> int:
-        """Add what netfilter has now; return how many. A failure is logged, once."""
+        """Add what netfilter translates now; return how many connections. Log a failure once."""
         return self._try(self._add)
 
     def forget_ended(self) -> int:
-        """Remove what netfilter has forgotten; return how many."""
+        """Remove what netfilter has forgotten; return how many connections."""
         return self._try(self._remove)
 
     def _add(self) -> int:
@@ -60,7 +60,7 @@ class NetfilterFlows:
         return len(flows)
 
     def _wanted(self) -> Iterator[TranslatedFlow]:
-        """Yield what may collide: clients keep their ports, or get one of the range."""
+        """Yield flows whose port may collide: clients keep their ports, or get a masquerade port."""
         yield from translated_flows()
         for flow in masqueraded_flows():
             if self._ports.first <= socket.ntohs(flow.source_port) <= self._ports.last:
@@ -72,14 +72,14 @@ class NetfilterFlows:
         self._map.delete_many(ended)
         return len(ended)
 
-    def _try(self, step: Callable[[], int]) -> int:
+    def _try(self, action: Callable[[], int]) -> int:
         try:
-            return step()
+            return action()
         except (OSError, KernelError) as error:
             if not self._failed:
                 _log.warning(
-                    "the connections that netfilter translates cannot be listed: %s; a new one may"
-                    " get the port of one of them, if kube-proxy has run here",
+                    "connections with NAT cannot be listed from conntrack: %s; if kube-proxy has"
+                    " run here, a new connection may get the port of an old one",
                     error,
                 )
             self._failed = True

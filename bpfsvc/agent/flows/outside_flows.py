@@ -1,9 +1,9 @@
-"""Connections from outside to pods that leave the fast path: netfilter is told of them first.
+"""Outside connections are added to conntrack before they leave the fast path.
 
-It has seen none of their packets. If it met an answer of a pod in the middle of such a connection,
-it would take that for the beginning of one of the pod's own, and the rules by which CNIs masquerade
-what pods send to the world would give it another source. With an entry in its table it lets them
-pass as they are.
+Conntrack has seen no packet of such a connection. An answer of a pod in the middle of it would look
+like the beginning of a connection of the pod, and the rules by which CNIs masquerade what pods send
+to the world would give the answer another source. With an entry in conntrack, the answers pass
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bpfsvc.datapath.netlink.conntrack.reservations import reserve
 _log = logging.getLogger("bpfsvc")
 
 _TCP_SECONDS, _UDP_SECONDS = 86400, 120
-"""How long netfilter keeps such an entry, if it sees no packet of the connection: what it grants an
-established one, and a flow of datagrams both ways."""
+"""How long conntrack keeps such an entry without a packet: by default as long as an established TCP
+connection, and a UDP flow with answers."""
 
 
 def hand_over(pinned: Pinned) -> None:
-    """Make an entry of netfilter's for each connection from outside that is on the fast path."""
+    """Add each outside connection that is on the fast path to conntrack."""
     if not can_track():
         return
     began = time.monotonic()
@@ -36,32 +36,32 @@ def hand_over(pinned: Pinned) -> None:
         tcp = {flow for flow in flows if flow.protocol == IPPROTO_TCP}
         reserve(tcp, _TCP_SECONDS)
         reserve(flows - tcp, _UDP_SECONDS)
-        # It has missed what came before.
+        # Conntrack has missed the packets before.
         for _ in make_liberal(tcp):
             pass
     except OSError as error:
         _log.warning(
-            "netfilter is not told of connections from outside: %s; those that leave the fast path"
-            " may break",
+            "external connections cannot be added to conntrack: %s; connections that leave the fast"
+            " path now may break, and clients have to connect again",
             error.strerror,
         )
         return
     if flows:
         _log.info(
-            "netfilter knows of %d connections from outside, told in %.1f s",
+            "added %d external connections to conntrack in %.1f s",
             len(flows),
             time.monotonic() - began,
         )
 
 
 def _flows(pinned: Pinned) -> Iterator[TranslatedFlow]:
-    """Yield what each of them is between the hooks, client to backend."""
+    """Yield each outside connection as it is between the hooks, from client to backend."""
     layout = pinned.layout.maps["connections"]
     ingress = pinned.layout.constant("HOOK_INGRESS")
     hook = layout.key.pick("hook")
     routed = (f"after.{name}" for name in TranslatedFlow._fields)
     value = layout.value.pick(*routed, "reply", "outside")
-    # An entry moves from the first to the second, never back.
+    # An entry moves from the first table to the second, never back.
     for name in ("new_connections", "connections"):
         for block in pinned.map(name).blocks():
             for at, (*flow, reply, outside) in enumerate(value.iter_unpack(block.values)):

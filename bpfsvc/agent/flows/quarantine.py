@@ -1,7 +1,7 @@
-"""Endpoints that connections fail to: found out every second, left out, and reported.
+"""Outlier ejection: endpoints that connections fail to are ejected, tried again, and reported.
 
-Only for Services that ask for it (:mod:`bpfsvc.services.scheduling.quarantine`); without one,
-nothing is read. The programs note how attempts to connect end, of packets and of sockets.
+Only for Services that ask for it (:mod:`bpfsvc.services.scheduling.quarantine`); without such a
+Service, nothing is read. The programs note how attempts to connect end, by packets and by sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bpfsvc.services.scheduling.quarantine import Outcome, Step
 
 
 class Quarantine(Follower):
-    """Judges the endpoints of one node's Services; belongs to the agent's thread."""
+    """Ejects endpoints for the clients of one node; belongs to the agent's thread."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Quarantine(Follower):
         reports: Reports,
         watch_sockets: Callable[[bool], None],
     ) -> None:
-        """``watch_sockets``: has the kernel tell what happens to sockets, or not any more."""
+        """``watch_sockets``: has the kernel report what happens to sockets, or not any more."""
         self._planner = planner
         self._quarantines = planner.schedulings.quarantines
         self._metrics = metrics
@@ -40,8 +40,8 @@ class Quarantine(Follower):
         self._outcomes = BackendOutcomes(pinned)
         self._quarantined = QuarantinedMap(pinned)
         self._counters: dict[ServiceKey, dict[Place, list[int]]] = {}
-        """The ids of the counters of each endpoint of the Services that ask for this."""
-        self._shown: dict[int, float | None] | None = None
+        """Of the Services that ask for this: ids of the counters of each endpoint."""
+        self._written: dict[int, float | None] | None = None
         self._watching: bool | None = None
 
     def follow(self, summaries: Summaries) -> None:
@@ -56,9 +56,9 @@ class Quarantine(Follower):
         wanted = bool(self._counters)
         if self._watching is not wanted:
             self._watch_sockets(wanted)
-            self._outcomes.take()  # what was noted for a former agent
+            self._outcomes.take()  # notes for an earlier agent
             self._watching = wanted
-        self._show(0)
+        self._write_states(0)
 
     def due(self, now: float) -> set[ServiceKey]:
         """Return the Services with an endpoint that is ejected, on trial or back by now."""
@@ -67,39 +67,39 @@ class Quarantine(Follower):
         outcomes = self._by_service(self._outcomes.take())
         changes = self._quarantines.step(now, outcomes)
         self._reports.quarantine(changes)
-        began = sum(one.step in (Step.AWAY, Step.AWAY_AGAIN) for one in changes)
-        self._show(began)
-        return {one.service for one in changes}
+        began = sum(change.step in (Step.AWAY, Step.AWAY_AGAIN) for change in changes)
+        self._write_states(began)
+        return {change.service for change in changes}
 
     def _ids_of(self, key: ServiceKey) -> dict[Place, list[int]]:
-        found: dict[Place, list[int]] = {}
-        for port, one in self._planner.applied_state.of(key).items():
+        ids: dict[Place, list[int]] = {}
+        for port, applied in self._planner.applied_state.of(key).items():
             if port.protocol == IPPROTO_TCP:
-                for place, counters in one.counters().items():
-                    found.setdefault(place, []).append(counters)
-        return found
+                for address, counters in applied.counters().items():
+                    ids.setdefault(address, []).append(counters)
+        return ids
 
     def _by_service(self, noted: Mapping[int, Outcome]) -> dict[ServiceKey, dict[Place, Outcome]]:
-        found: dict[ServiceKey, dict[Place, Outcome]] = {}
+        outcomes: dict[ServiceKey, dict[Place, Outcome]] = {}
         if not noted:
-            return found
-        for key, places in self._counters.items():
-            for place, ids in places.items():
-                ends = [noted[one] for one in ids if one in noted]
-                if ends:
-                    sums = Outcome(*map(sum, zip(*ends, strict=True)))
-                    found.setdefault(key, {})[place] = sums
-        return found
+            return outcomes
+        for key, endpoints in self._counters.items():
+            for address, ids in endpoints.items():
+                of_endpoint = [noted[counters] for counters in ids if counters in noted]
+                if of_endpoint:
+                    sums = Outcome(*map(sum, zip(*of_endpoint, strict=True)))
+                    outcomes.setdefault(key, {})[address] = sums
+        return outcomes
 
-    def _show(self, began: int) -> None:
-        """Write who is left out, and who may be tried, if it has changed."""
+    def _write_states(self, began: int) -> None:
+        """Write which endpoints are ejected or on trial, if that has changed."""
         states = {
             counters: until
-            for key, place, until in self._quarantines.states()
-            for counters in self._counters.get(key, {}).get(place, ())
+            for key, address, until in self._quarantines.states()
+            for counters in self._counters.get(key, {}).get(address, ())
         }
-        if states != self._shown:
+        if states != self._written:
             self._quarantined.set(states)
-            self._shown = states
-            away = sum(until is not None for _, _, until in self._quarantines.states())
-            self._metrics.quarantines(away, began)
+            self._written = states
+            ejected = sum(until is not None for _, _, until in self._quarantines.states())
+            self._metrics.quarantines(ejected, began)

@@ -1,8 +1,8 @@
-"""UDP clients whose backends stopped serving.
+"""UDP clients of endpoints that stopped serving.
 
-They have no connection that would break, so they would go on sending to an endpoint that does not
-answer. Flows that lead to the wrong endpoint are removed, the node's sockets that are connected to
-it are connected anew, and other sockets learn at their next datagram that it no longer serves.
+Such a client has no connection that would break, and would go on sending to an endpoint that does
+not answer. So flows to such an endpoint are removed, the node's sockets that are connected to it
+are connected anew, and an unconnected socket learns at its next datagram that it no longer serves.
 """
 
 from __future__ import annotations
@@ -31,30 +31,26 @@ from bpfsvc.services.rules.view import EndpointSummary
 _LOOPBACK = pack("127.0.0.1")
 
 
-class _State(NamedTuple):
-    """The UDP frontends of a Service, and the endpoints that serve them."""
+class _UdpService(NamedTuple):
+    """The endpoints of a Service that serve UDP, and its UDP frontends."""
 
     endpoints: frozenset[UdpEndpoint]
     frontends: Mapping[ServicePort, frozenset[Place]]
 
     @property
-    def places(self) -> frozenset[Place]:
-        """All frontends."""
-        return frozenset(place for each in self.frontends.values() for place in each)
+    def all_frontends(self) -> frozenset[Place]:
+        return frozenset[Place]().union(*self.frontends.values())
 
 
-_NOTHING = _State(frozenset(), {})
+_NO_UDP = _UdpService(frozenset(), {})
 
 
-class _Change(NamedTuple):
-    """One Service before and now; ``ports`` lost endpoints or have one for the first time."""
+class _ServiceChange(NamedTuple):
+    """A Service before and now; ``ports`` lost endpoints or have one for the first time."""
 
-    before: _State
-    now: _State
+    before: _UdpService
+    now: _UdpService
     ports: frozenset[ServicePort]
-
-
-_SAME = _Change(_NOTHING, _NOTHING, frozenset())
 
 
 class UdpCleanup(Follower):
@@ -76,44 +72,46 @@ class UdpCleanup(Follower):
         self._flows = UdpFlows(pinned)
         self._with_sockets = with_sockets
         self._serving = UdpEndpoints()
-        self._states: dict[ServiceKey, _State] = {}
+        self._known: dict[ServiceKey, _UdpService] = {}
         self._entries = UdpEndpointsMap(pinned)
         self._sockets = UdpSocketsMap(pinned)
         self._node_addresses = pinned.map("node_addresses")
         self._restored: frozenset[UdpEndpoint] = frozenset()
-        self._not_seen: set[ServiceKey] = set()
-        self._must_settle = True
+        self._unseen: set[ServiceKey] = set()
+        """Services that an earlier agent left and that were not planned since."""
+        self._must_repair = True
 
     def restore(self) -> None:
-        """Take over what an earlier agent left in the kernel; :meth:`follow` is next."""
+        """Take over the endpoints and Services that an earlier agent left in the kernel."""
         self._restored = frozenset(self._entries.serving())
-        self._not_seen = set(self._planner.applied_state.keys())
+        self._unseen = set(self._planner.applied_state.keys())
 
     def follow(self, summaries: Summaries) -> None:
         """Update some Services, and the Services that took frontends over from them.
 
         A Service that found no room is updated when it has found room.
         """
-        some_unseen = bool(self._not_seen)
-        changes = self._update(summaries)
-        self._write(changes.values())
-        moved = frozenset(
-            place for one in changes.values() for place in one.before.places - one.now.places
+        some_unseen = bool(self._unseen)
+        changes = self._update_all(summaries)
+        self._write_endpoints(changes.values())
+        moved = frozenset[Place]().union(
+            *(change.before.all_frontends - change.now.all_frontends for change in changes.values())
         )
         serving: dict[Place, frozenset[Place]] = {}
         families: set[int] = set()
         for key, change in changes.items():
-            for port, places in change.now.frontends.items():
+            for port, frontends in change.now.frontends.items():
                 endpoints = self._serving.of(key).get(port)
-                to_check = places - change.before.frontends.get(port, places) | places & moved
-                if port in change.ports:
-                    to_check = places
+                to_check = frontends
+                if port not in change.ports:
+                    new = frontends - change.before.frontends.get(port, frontends)
+                    to_check = new | frontends & moved
                 if endpoints and to_check:
                     serving |= dict.fromkeys(to_check, endpoints)
                     families.add(port.family)
         if serving:
             self._release_clients(serving, families)
-        if self._must_settle or (some_unseen and not self._not_seen):
+        if self._must_repair or (some_unseen and not self._unseen):
             self.repair()
 
     def repair(self) -> int:
@@ -122,17 +120,17 @@ class UdpCleanup(Follower):
         Endpoints of Services that an earlier agent left, and that are not seen yet, stay.
         """
         applied = self._planner.applied_state
-        spared = {one.service_id for key in self._not_seen for one in applied.of(key).values()}
+        spared = {port.service_id for key in self._unseen for port in applied.of(key).values()}
+        endpoints = {endpoint for known in self._known.values() for endpoint in known.endpoints}
         try:
-            endpoints = {one for each in self._states.values() for one in each.endpoints}
             drift = self._entries.settle(endpoints, spared=spared)
-            self._reports.note("udp", None)
         except MapFull as error:
             self._reports.note("udp", str(error))
             return 0
-        if not self._not_seen:
+        self._reports.note("udp", None)
+        if not self._unseen:
             self._restored = frozenset()
-        self._must_settle = False
+        self._must_repair = False
         return drift
 
     def tidy(self) -> None:
@@ -142,66 +140,67 @@ class UdpCleanup(Follower):
 
     # -- finding changes --
 
-    def _update(self, summaries: Summaries) -> dict[ServiceKey, _Change]:
-        changes: dict[ServiceKey, _Change] = {}
+    def _update_all(self, summaries: Summaries) -> dict[ServiceKey, _ServiceChange]:
+        changes: dict[ServiceKey, _ServiceChange] = {}
         queue = [key for key in summaries if key not in self._planner.refused]
         while queue:
             key = queue.pop()
             if key in changes:
                 continue
-            summary = summaries.get(key) or self._planner.summary(key)
-            change = self._update_service(key, summary)
-            if change is _SAME:
+            change = self._update(key, summaries.get(key) or self._planner.summary(key))
+            if change is None:
                 continue
             changes[key] = change
-            lost = change.before.places - change.now.places
-            queue += [owner for place in lost if (owner := self._owner(place))]
+            lost = change.before.all_frontends - change.now.all_frontends
+            queue += [owner for frontend in lost if (owner := self._owner(frontend))]
         return changes
 
-    def _update_service(self, key: ServiceKey, summary: EndpointSummary) -> _Change:
-        self._not_seen.discard(key)
-        before = self._states.pop(key, _NOTHING)
+    def _update(self, key: ServiceKey, summary: EndpointSummary) -> _ServiceChange | None:
+        """Return what has changed of a Service; None if it has no UDP, as nearly all."""
+        self._unseen.discard(key)
+        before = self._known.pop(key, _NO_UDP)
         changes = self._serving.update(key, summary.udp_serving)
-        if before is _NOTHING and not summary.udp_serving:
-            return _SAME  # it has no UDP, as nearly all
-        now = self._find_state(key, before)
+        if before is _NO_UDP and not summary.udp_serving:
+            return None
+        now = self._find_udp(key, before)
         if now.frontends:
-            self._states[key] = now
-        return _Change(before, now, frozenset(change.port for change in changes))
+            self._known[key] = now
+        return _ServiceChange(before, now, frozenset(change.port for change in changes))
 
-    def _find_state(self, key: ServiceKey, before: _State) -> _State:
+    def _find_udp(self, key: ServiceKey, before: _UdpService) -> _UdpService:
         """Return frontends, and endpoints: those eligible, and those that were and still serve."""
         endpoints: set[UdpEndpoint] = set()
         frontends = {}
-        for port, one in self._planner.applied_state.of(key).items():
+        for port, applied in self._planner.applied_state.of(key).items():
             if port.protocol != IPPROTO_UDP:
                 continue
             frontends[port] = frozenset(
-                (each.address, each.port)
-                for each in one.frontends()
-                if each.protocol == IPPROTO_UDP
+                (frontend.address, frontend.port)
+                for frontend in applied.frontends()
+                if frontend.protocol == IPPROTO_UDP
             )
-            endpoints.update((one.service_id, each.place) for each in one.backends())
-            for place in self._serving.of(key).get(port, ()):
-                endpoint = (one.service_id, place)
+            endpoints.update((applied.service_id, backend.place) for backend in applied.backends())
+            for address in self._serving.of(key).get(port, ()):
+                endpoint = (applied.service_id, address)
                 if endpoint in before.endpoints or endpoint in self._restored:
                     endpoints.add(endpoint)
-        return _State(frozenset(endpoints), frontends)
+        return _UdpService(frozenset(endpoints), frontends)
 
-    def _owner(self, place: Place) -> ServiceKey | None:
-        owner = self._planner.ownership.owner(Frontend(*place, IPPROTO_UDP))
+    def _owner(self, frontend: Place) -> ServiceKey | None:
+        owner = self._planner.ownership.owner(Frontend(*frontend, IPPROTO_UDP))
         return None if owner in self._planner.refused else owner
 
-    # -- acting on them --
+    # -- acting on changes --
 
-    def _write(self, changes: Collection[_Change]) -> None:
-        """Write for the socket programs which endpoints serve, and delete those that do not."""
-        came = {one for each in changes for one in each.now.endpoints - each.before.endpoints}
-        left = {one for each in changes for one in each.before.endpoints - each.now.endpoints}
+    def _write_endpoints(self, changes: Collection[_ServiceChange]) -> None:
+        """Write for the socket programs which endpoints serve, and delete the others."""
+        none = frozenset[UdpEndpoint]()
+        came = none.union(*(change.now.endpoints - change.before.endpoints for change in changes))
+        left = none.union(*(change.before.endpoints - change.now.endpoints for change in changes))
         try:
             self._entries.change(came, left)
         except MapFull:
-            # Deleted entries keep their room for a while, which settling gives back.
+            # Deleted entries keep their room for a while; a repair gives it back.
             self.repair()
 
     def _release_clients(
@@ -211,9 +210,8 @@ class UdpCleanup(Follower):
         stale = StaleUdp(serving, self._has_owner, self._has_nodeports)
         began = time.monotonic()
         removed = self._flows.remove_stale(stale)
-        self._metrics.stale_udp_removed(
-            time.monotonic() - began, {each: removed.get(each, 0) for each in families}
-        )
+        counts = {of_family: removed.get(of_family, 0) for of_family in families}
+        self._metrics.stale_udp_removed(time.monotonic() - began, counts)
         if self._with_sockets:
             self._sockets.move(stale.is_stale)
 
@@ -221,7 +219,7 @@ class UdpCleanup(Follower):
         return self._planner.ownership.owner(frontend) is not None
 
     def _has_nodeports(self, address: bytes) -> bool:
-        """True if the programs use an address as one of the node where NodePorts answer."""
+        """True if NodePorts answer at an address of the node, as the programs see it."""
         if family(address) == 4 and address[12] == _LOOPBACK[12]:
             address = _LOOPBACK
         entry = self._node_addresses.lookup(address)
