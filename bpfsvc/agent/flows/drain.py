@@ -77,7 +77,7 @@ class _Drain:
         self._reserved: list[TranslatedFlow] = []
 
     def run(self, seconds: float) -> Iterator[str]:
-        """Take no new connections, and wait until the old ones end; yield what is done."""
+        """Take no new connections, and wait until the old ones end; yield lines about it."""
         self._reserve()
         removed = self._remove_frontends()
         # Again, for connections that began meanwhile.
@@ -106,10 +106,10 @@ class _Drain:
         """Remove all frontends; first those that refuse what no other frontend takes."""
         networks, frontends = self._pinned.map("service_networks"), self._pinned.map("frontends")
         networks.delete_many([key for key, _ in networks.items()])
-        place = self._pinned.layout.maps["frontends"].key.pick("port", "protocol")
+        port = self._pinned.layout.maps["frontends"].key.pick("port", "protocol")
         keys = [key for key, _ in frontends.items()]
-        frontends.delete_many([key for key in keys if not any(place.unpack(key))])
-        frontends.delete_many([key for key in keys if any(place.unpack(key))])
+        frontends.delete_many([key for key in keys if not any(port.unpack(key))])
+        frontends.delete_many([key for key in keys if any(port.unpack(key))])
         return len(keys)
 
     def _all(self, table: Map) -> Iterator[_Entry]:

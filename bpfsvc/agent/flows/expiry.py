@@ -49,7 +49,7 @@ class Expiry:
         self._lifetimes = lifetimes
 
     def of_block(self, block: Block, *, crowded: bool, early_ports: bool) -> Expired:
-        """Return what is over in a block, and count pairs.
+        """Return the keys of entries that are over in a block, and numbers of pairs.
 
         * ``crowded``: closed and half-open connections are over early.
         * ``early_ports``: ports of closed connections are not kept until peers forget them.

@@ -107,7 +107,7 @@ class Recount:
     """One count: add all entries of ``new_connections``, then all entries of ``connections``."""
 
     def __init__(self, of: LoadRecount, services: set[int], backends: set[int]) -> None:
-        """``services``, ``backends``: what is counted, backends by the ids of their counters."""
+        """``services`` and ``backends`` are counted; backends are ids of counters."""
         self._of, self._services = of, services
         # Choices are read first here and last at the end: no choice between is missed.
         self._chosen = of.choices(backends | of.loads().keys())

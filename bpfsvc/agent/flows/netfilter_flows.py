@@ -60,7 +60,7 @@ class NetfilterFlows:
         return len(flows)
 
     def _wanted(self) -> Iterator[TranslatedFlow]:
-        """Yield flows whose port may collide: clients keep their ports, or get a masquerade port."""
+        """Yield flows with a port that clients may have: their own, or a masquerade port."""
         yield from translated_flows()
         for flow in masqueraded_flows():
             if self._ports.first <= socket.ntohs(flow.source_port) <= self._ports.last:

@@ -206,7 +206,7 @@ class UdpCleanup(Follower):
     def _release_clients(
         self, serving: Mapping[Place, frozenset[Place]], families: Iterable[int]
     ) -> None:
-        """Remove flows and move sockets whose endpoint does not serve their frontend."""
+        """Remove flows to endpoints that do not serve the frontend; move sockets away from them."""
         stale = StaleUdp(serving, self._has_owner, self._has_nodeports)
         began = time.monotonic()
         removed = self._flows.remove_stale(stale)

@@ -44,7 +44,7 @@ class UdpFlows:
     def _stale_keys(self, block: Block, stale: StaleUdp, ports: frozenset[int]) -> Iterator[bytes]:
         """Yield the keys of entries that rewrite a stale backend's replies to its frontend.
 
-        ``ports``: those of the frontends, in network order.
+        ``ports``: ports of frontends, in network order.
         """
         for at, (frontend, number, reply) in enumerate(self._becomes.iter_unpack(block.values)):
             if not reply or number not in ports:

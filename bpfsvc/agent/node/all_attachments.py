@@ -1,4 +1,4 @@
-"""All programs that are attached on this node, and what is reported of them."""
+"""All programs that are attached on this node, and the reports about them."""
 
 from __future__ import annotations
 

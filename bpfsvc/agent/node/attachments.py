@@ -1,7 +1,8 @@
-"""Where the programs are attached: tc hooks of interfaces, and the socket hooks of a cgroup.
+"""The programs at tc hooks of interfaces, and at the socket hooks of a cgroup.
 
-The network changes whenever a pod comes or goes. An interface that vanishes while a program is
-being attached is usual; one that the kernel refuses is logged once and does not stop the others.
+The network changes whenever a pod comes or goes. It is usual that an interface vanishes while a
+program is being attached. An interface that the kernel refuses is logged once, and the others are
+attached.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class TcAttachments:
         return sorted(self._failed & self._once_attached)
 
     def follow(self, present: set[int], chosen: Sequence[Device]) -> None:
-        """Attach to the interfaces ``chosen``, and detach from those ``present`` that are not."""
+        """Attach to the interfaces ``chosen``; detach from others that are ``present``."""
         for index in set(self._attached) - {device.index for device in chosen}:
-            # Gone, or part of a bond by now: a packet must meet our ingress only once.
+            # It is gone, or part of a bond by now: a packet must meet our ingress only once.
             if index in present:
                 self._detach(index)
             self._once_attached.discard(self._attached.pop(index))
@@ -71,7 +72,7 @@ class TcAttachments:
                 self._attach(device)
 
     def retry(self, chosen: Iterable[Device]) -> list[str]:
-        """Attach to those of ``chosen`` that the kernel refused; return those it no longer does."""
+        """Attach where the kernel refused; return the interfaces where it no longer refuses."""
         refused = [device for device in chosen if device.name in self._failed]
         self._failed.clear()
         for device in refused:
@@ -109,7 +110,8 @@ class TcAttachments:
             return
         except BpfsvcError as error:
             self._failed.add(device.name)
-            self._warn_once(device.name, f"{device.name} is not attached: {error}")
+            text = f"{device.name} is not attached, Services do not work there: {error}"
+            self._warn_once(device.name, text)
             return
         self._warnings.pop(device.name, None)
         self._attached[device.index] = device.name
@@ -119,7 +121,9 @@ class TcAttachments:
         try:
             interfaces.detach(self._root, index)
         except BpfsvcError as error:
-            self._warn_once(str(index), f"cannot detach: {error}")
+            self._warn_once(
+                str(index), f"programs cannot be detached from interface {index}: {error}"
+            )
 
     def _warn_once(self, about: str, text: str) -> None:
         if self._warnings.get(about) != text:
@@ -132,7 +136,7 @@ class TcAttachments:
 
 
 def shared_devices(root: PinRoot, devices: Iterable[Device]) -> dict[int, bool]:
-    """Return by index if a device has programs of others; True if that cannot be read."""
+    """Return by index: True if a device has programs of others, or they cannot be read."""
     with tc.lister() as filters:
         return {device.index: _is_shared(root, filters, device.index) for device in devices}
 
@@ -141,18 +145,18 @@ def _is_shared(root: PinRoot, filters: tc.Lister, index: int) -> bool:
     try:
         return interfaces.is_shared(root, filters, index)
     except DeviceGone:
-        return False  # nothing comes by it; a pod that ends is none of its bridge's concern
+        return False  # it receives nothing; the end of a pod must not concern its bridge
     except BpfsvcError:
         return True
 
 
 def _cgroup_of_sockets(config: Config) -> Path | None:
-    """Return the cgroup whose processes use the socket LB; None without one."""
+    """Return the cgroup of the processes that use the socket LB; None without socket LB."""
     return config.cgroup_root if config.socket_lb != "off" else None
 
 
 class SocketAttachments:
-    """The programs at the socket hooks of the cgroup whose processes use the socket LB."""
+    """The programs at the socket hooks of the cgroup of the socket LB."""
 
     def __init__(self, config: Config, installation: Installation) -> None:
         self._cgroup = _cgroup_of_sockets(config)
@@ -160,7 +164,7 @@ class SocketAttachments:
         self._pinned = installation.pinned
 
     def attach(self) -> None:
-        """Attach the programs; where there is no socket LB, detach those of a former agent."""
+        """Attach the programs; without socket LB, detach an earlier agent's."""
         if self._cgroup:
             cgroup.attach(self._root, self._pinned, self._cgroup)
         else:
@@ -171,7 +175,7 @@ class SocketAttachments:
         return len(cgroup.attached(self._root))
 
     def repair(self) -> list[str]:
-        """Attach again what was removed; return what it was removed from."""
+        """Attach removed programs again; return where they were missing, in words."""
         if self._cgroup is None or self.count() >= len(SOCKET_PROGRAMS):
             return []
         self.attach()
@@ -179,7 +183,7 @@ class SocketAttachments:
 
 
 class SocketWatch:
-    """The program that is told what happens to TCP sockets. It costs each of their connections."""
+    """The sockops program, which sees failed connections. Each TCP connection pays for it."""
 
     def __init__(self, config: Config, installation: Installation, reports: Reports) -> None:
         self._cgroup = _cgroup_of_sockets(config)
@@ -190,7 +194,7 @@ class SocketWatch:
         self._fault = ""
 
     def use(self, wanted: bool) -> None:
-        """Attach it or detach it, as some Service wants it or none does."""
+        """Attach the program if some Service wants it; detach it if none does."""
         self._watched = self._cgroup if wanted else None
         if self._watched:
             self._installation.wait()
@@ -200,14 +204,14 @@ class SocketWatch:
             self._set_fault("")
 
     def repair(self) -> list[str]:
-        """Attach again what was removed, or failed; return what it was removed from."""
+        """Attach the program again if it is missing; return where it was removed, in words."""
         if self._watched is None or cgroup.is_watched(self._root):
             return []
         failed_before = bool(self._fault)
         if not self._attach(self._watched):
             return []
         if failed_before:
-            _log.info("failed connections of sockets are seen now")
+            _log.info("sockops program attached again")
             return []
         return [f"the sockets of {self._watched}"]
 
@@ -215,13 +219,15 @@ class SocketWatch:
         try:
             cgroup.watch(self._root, self._installation.pinned, group)
         except BpfsvcError as error:
-            self._set_fault(f"failed connections of sockets are not seen: {error}")
+            self._set_fault(
+                f"sockops program not attached, failed connections of sockets do not count: {error}"
+            )
             return False
         self._set_fault("")
         return True
 
     def _set_fault(self, text: str) -> None:
-        """Show the reason why it is not attached; log one that is new."""
+        """Show why the program is not attached; log a new reason."""
         if text and text != self._fault:
             _log.warning("%s", text)
         self._fault = text

@@ -1,10 +1,10 @@
-"""Interfaces that came while no agent ran: they get the programs that are pinned, at once.
+"""Interfaces that came while no agent ran get the pinned programs at once.
 
-A pod that starts meanwhile reaches no Service until programs are attached to its interface. An
-agent that starts attaches them only when it knows all Services, perhaps after it has compiled a
-newer build. But what an earlier agent left in the kernel serves all other pods, so it can serve the
-new ones as well: this needs no objects and no build of this agent, only the pins. What is attached
-already stays as it is.
+A pod that started meanwhile reaches no Service until programs are attached to its interface. An
+agent attaches its own programs only when it knows all Services, perhaps after it has compiled a new
+build. The programs that an earlier agent left serve all other pods, so they can serve the new pods
+as well: this needs no objects and no build of this agent, only the pins. Interfaces with programs
+stay as they are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EarlyAttachments:
         self._monitor: Monitor | None = None
 
     def start(self) -> None:
-        """Attach to the interfaces there are, and follow changes in a thread."""
+        """Attach to the interfaces of the node, and follow changes in a thread."""
         try:
             self._pinned = Pinned(self._root.current)
             if not self._is_of_this_namespace(self._pinned):
@@ -56,13 +56,13 @@ class EarlyAttachments:
         except NotLoaded:
             return
         except (BpfsvcError, KeyError) as error:
-            _log.info("interfaces of new pods wait for this agent's own programs: %s", error)
+            _log.info("the pinned programs cannot serve new pods; this agent's own will: %s", error)
             return
         self._monitor = Monitor(self._follow, self._give_up)
         self._follow(self._monitor.start())
 
     def stop(self) -> None:
-        """End it; the agent attaches its own programs from here on. May be called twice."""
+        """Stop: the agent attaches its own programs from now on. May be called twice."""
         if self._monitor:
             self._monitor.stop()
             self._monitor = None
@@ -88,15 +88,15 @@ class EarlyAttachments:
             return
         if attached:
             _log.info(
-                "attached the programs of the last agent to %s that came while none ran: %s",
+                "attached the pinned programs to %s that came while no agent ran: %s",
                 count_text(len(attached), "interface"),
                 ", ".join(attached),
             )
 
     def _add(self, new: Sequence[Device], chosen: Sequence[Device], network: Interfaces) -> None:
-        """Write the new interfaces, with what the fast path must know of them.
+        """Write the new interfaces for the fast path.
 
-        An earlier agent's programs redirect to their bridge, so answers have to be fast, too.
+        The pinned programs redirect to their bridge, so answers must take the fast path too.
         """
         assert self._pinned
         bridges = bridges_of(new, network)
@@ -110,7 +110,7 @@ class EarlyAttachments:
 
     def _without_programs(self, chosen: tuple[Device, ...]) -> list[Device]:
         with tc.lister() as filters:
-            return [one for one in chosen if not self._has_programs(filters, one.index)]
+            return [device for device in chosen if not self._has_programs(filters, device.index)]
 
     def _has_programs(self, filters: tc.Lister, index: int) -> bool:
         try:
@@ -131,5 +131,7 @@ class EarlyAttachments:
         return True
 
     def _give_up(self, error: Exception) -> None:
-        """Leave the rest to the agent: it names what it cannot attach to."""
-        _log.info("some interfaces of new pods wait for this agent's own programs: %s", error)
+        """Leave the other interfaces to the agent, which names those that it cannot attach to."""
+        _log.info(
+            "the pinned programs cannot serve some new pods; this agent's own will: %s", error
+        )

@@ -31,7 +31,7 @@ class FastPath:
         metrics: Observer,
         reports: Reports,
     ) -> None:
-        """``mode``: that of ``--fast-path``."""
+        """``mode``: the value of ``--fast-path``."""
         self._mode = mode
         self._root = installation.root
         self._pinned = installation.pinned

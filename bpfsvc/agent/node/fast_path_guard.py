@@ -1,7 +1,7 @@
 """Whether the fast path may be used now: nothing on the node has to see forwarded packets.
 
-A thread of its own finds out, as a node with rules for thousands of Services needs seconds to print
-them, and no change of an endpoint must wait for that.
+A thread of its own finds out: a node with rules for thousands of Services needs seconds to print
+the rules, and no change of an endpoint must wait for that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol
 from bpfsvc.datapath.netlink.nft_changes import NftChanges
 
 LOOK_SECONDS = 5.0
-"""How often to look for what nothing announces: iptables-legacy, IPsec, devices, pins."""
+"""How often to look for changes without an announcement: iptables-legacy, IPsec, devices."""
 
 _SETTLE_SECONDS = 0.2
-"""A change of rules is one of several: wait for the others."""
+"""Rules change several at a time: wait for the others."""
 
 _SHARE = 20
-"""A look that takes long is followed by a pause of so many times its duration."""
+"""A long look is followed by a pause of so many times its duration."""
 
 _log = logging.getLogger("bpfsvc")
 
@@ -36,9 +36,8 @@ class Look(Protocol):
 class FastPathGuard:
     """Looks for reasons against the fast path: when netfilter's rules change, and now and then.
 
-    ``objections`` returns what speaks against it, the first reason, "" for nothing; ``obstacles``
-    so too, but what cannot be checked is no reason: the fast path is not given up because a program
-    did not run once.
+    ``objections`` returns the first reason against it, "" for none. ``obstacles`` does so too, but
+    a failed check is no reason: the fast path is not given up because a program did not run once.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class FastPathGuard:
     def reason(self) -> str:
         """Why the fast path must not be used; "" if it may be."""
         if self._thread.ident and not self._thread.is_alive() and not self._stop.is_set():
-            return "what forbids it is not looked for any more"
+            return "the thread that checks the rules has ended (restart the agent)"
         return self._reason
 
     def start(self) -> None:
@@ -66,7 +65,7 @@ class FastPathGuard:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a look that has begun is not waited for."""
+        """Look no more; do not wait for a look that has begun."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -97,5 +96,5 @@ def _changes() -> NftChanges | None:
     try:
         return NftChanges()
     except OSError as error:
-        _log.info("changes of nftables are not announced here, so they are looked for: %s", error)
+        _log.info("cannot subscribe to nftables events; polling instead: %s", error)
         return None

@@ -14,7 +14,7 @@ _NO_ADDRESS = bytes(16)
 
 
 class MasqueradeMaps:
-    """Writes the exceptions, and says what the entry of an interface holds."""
+    """Writes the exceptions, and returns the masquerade fields of the entry of an interface."""
 
     def __init__(self, pinned: Pinned) -> None:
         self._exceptions = pinned.map("masquerade_choices")
@@ -30,13 +30,13 @@ class MasqueradeMaps:
         Exceptions that are not wanted any more stay until :meth:`clean`.
         """
         masquerades = Masquerades(network)
-        found = {
+        choices_of = {
             device.index: {family: masquerades.choice(device, family) for family in _FAMILIES}
             for device in devices
         }
         self._wanted = {
             key: address
-            for choices in found.values()
+            for choices in choices_of.values()
             for choice in choices.values()
             for key, address in self._entries(choice)
         }
@@ -44,7 +44,7 @@ class MasqueradeMaps:
         self._exceptions.update_many(
             (key, address) for key, address in self._wanted.items() if have.get(key) != address
         )
-        return {index: _fields(choices) for index, choices in found.items()}
+        return {index: _fields(choices) for index, choices in choices_of.items()}
 
     def clean(self) -> None:
         """Remove exceptions that no interface refers to any more."""

@@ -1,4 +1,4 @@
-"""What the kernel's maps hold of this node: settings, its addresses, its interfaces."""
+"""The maps of this node: settings, addresses, interfaces."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ONLY_KEY = bytes(4)
 """Of a map with one entry."""
 
 _RENEW_SECONDS = 5.0
-"""How often to write again that the fast path is allowed: the programs doubt it after a minute."""
+"""How often to renew the fast path: the programs stop using it a minute after the last time."""
 
 _LONG_AGO = 1 << 20
-"""Seconds, so that the programs take the agent for gone."""
+"""Seconds after which the programs take the agent for gone, and much more."""
 
 _MAC = 6
 """Bytes of a hardware address that Ethernet has."""
@@ -73,7 +73,7 @@ class NodeMaps:
         self._node = Node(config.node_name)
         self._nodeports = self._resolve_nodeports()
 
-    # -- what is known --
+    # -- the Node object --
 
     def set_node(self, node: Node) -> None:
         """Use what the Node object says; the maps follow with the next :meth:`set_network`."""
@@ -114,11 +114,11 @@ class NodeMaps:
 
     @property
     def leaves_outside_fast(self) -> bool:
-        """True if only connections from outside that are fast already still are."""
+        """True if the fast path is off, but for outside connections that are on it already."""
         return bool(self._fast_outside) and not self._is_auto()
 
     def end_fast_outside(self) -> None:
-        """Leave connections from outside to the stack, which must know them by now."""
+        """Leave outside connections to the stack, which must know them by now."""
         self._fast_outside = False
         self.rewrite_settings()
 
@@ -131,32 +131,32 @@ class NodeMaps:
             self.rewrite_settings()
 
     def begin_nothing_fast(self) -> None:
-        """Have what begins take the stack, until the settings are written again.
+        """Send new connections through the stack until the settings are rewritten.
 
-        What is on the fast path already stays there.
+        Connections that are on the fast path stay there.
         """
         values = self._settings_in_force()
         values["fast_path_second"] = int(time.monotonic()) - _LONG_AGO & 0xFFFFFFFF
         self._settings.update(_ONLY_KEY, self._settings_record.pack(values))
 
     def rewrite_settings(self) -> None:
-        """Write what has changed of the settings, if they were written before."""
+        """Write changes of the settings, if these were written before."""
         if self._written:
             self._write_settings()
 
     def _write_settings(self) -> None:
         self._written = True
         self._renewed = time.monotonic()
-        former = self._settings_in_force()
-        if self._fast_outside is None:  # an agent before this one may have left some
-            self._fast_outside = bool(former["fast_outside"])
-            self._port_secret = int(former["port_secret"]) or secrets.randbits(32)
+        in_force = self._settings_in_force()
+        if self._fast_outside is None:  # an earlier agent may have left some
+            self._fast_outside = bool(in_force["fast_outside"])
+            self._port_secret = int(in_force["port_secret"]) or secrets.randbits(32)
         self._fast_outside |= self._is_auto()
         values = self._settings_values()
         entry = self._settings_record.pack(values)
-        if entry == self._settings_record.pack(former):
+        if entry == self._settings_record.pack(in_force):
             return
-        if values["established"] and not former["established"]:
+        if values["established"] and not in_force["established"]:
             established_flows.forget_all(self._pinned)
         self._settings.update(_ONLY_KEY, entry)
 
@@ -200,18 +200,18 @@ class NodeMaps:
         return values
 
     def _primary_address(self, of_family: int) -> bytes | None:
-        """Return the source address of the node's own sockets: of the Node object, or by routes."""
+        """Return the source address of the node's own sockets: the Node object's, or by routes."""
         named = primary_address(self._node.addresses, of_family)
         return named or default_source_address(self._network, of_family)
 
     # -- addresses and interfaces --
 
     def set_network(self, network: Interfaces) -> None:
-        """Write the settings and addresses that follow from ``network``."""
+        """Write the settings and addresses of ``network``."""
         self._network = network
         self._write_settings()
         record = self._pinned.layout.maps["node_addresses"].value
-        # Only socket programs see that of loopback: packets to 127/8 are not translated.
+        # Only socket programs read the entry of loopback: packets to 127/8 are not translated.
         constant = self._pinned.layout.constant
         states = {state: constant(f"NODEPORTS_{state.upper()}") for state in NODEPORT_STATES}
         entries = {
@@ -226,8 +226,8 @@ class NodeMaps:
     def write_interfaces(self, chosen: Sequence[Device], shared: Mapping[int, bool]) -> None:
         """Write the interfaces that programs are attached to.
 
-        ``shared``: by index, True for those with programs of others, which the fast path would
-        bypass.
+        ``shared``: by index, True for an interface with programs of others: the fast path would
+        bypass them.
         """
         self._interfaces.replace(self._interface_entries(chosen, shared))
         self._masquerades.clean()
@@ -235,7 +235,7 @@ class NodeMaps:
     def add_interfaces(
         self, new: Sequence[Device], network: Interfaces, shared: Mapping[int, bool]
     ) -> None:
-        """Write interfaces beside those that are there; ``shared`` as :meth:`write_interfaces`."""
+        """Write more interfaces; ``shared`` as for :meth:`write_interfaces`."""
         self._network = network
         entries = self._interface_entries(new, shared)
         self._interfaces.update_many(entries.items())
@@ -249,8 +249,8 @@ class NodeMaps:
         masqueraded = self._masquerades.follow(network, chosen)
         pods = self._config.detection.pod_interfaces(arrival_names(network.devices))
         entries: dict[int, dict[str, Value]] = {
-            each.index: {"shortcut": not shared.get(each.index), "bridge": each.index}
-            for each in bridges_of(chosen, network)
+            bridge.index: {"shortcut": not shared.get(bridge.index), "bridge": bridge.index}
+            for bridge in bridges_of(chosen, network)
         }
         for device in chosen:
             bridge = bridge_of(device, network)

@@ -100,7 +100,7 @@ class NodeSync:
         self._attachments.report()
 
     def follow(self, network: Interfaces) -> None:
-        """Make the maps and attachments those of ``network``, and report what is missing."""
+        """Follow ``network`` with maps and attachments, and report what is missing."""
         self._pins.check()
         self._network = network
         try:

@@ -1,9 +1,8 @@
-"""The pins, while an agent runs: it holds what they hold, and pins it again when they are removed.
+"""The pins, while an agent runs: it holds the pinned objects, and pins them again if necessary.
 
-Someone may remove the pins, or unmount the file system that they are in. Links whose last reference
-is gone are detached by the kernel at once, and a map of programs loses its entries. So the agent
-has a descriptor of each pinned object: as long as it runs nothing ends, and what it has pinned
-again outlives it as before.
+Someone may remove the pins, or unmount their file system. The kernel detaches a link without a
+reference at once, and a map of programs loses its entries. So the agent has a descriptor of each
+pinned object: as long as the agent runs nothing ends, and objects that are pinned again outlive it.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from bpfsvc.metrics.observer import Observer
 _log = logging.getLogger("bpfsvc")
 
 _FIRST_READ = "layout"
-"""The map by which readers find that a build is pinned: it is pinned last."""
+"""The map by which readers recognise a pinned build: it is pinned last."""
 
 
 class PinKeeper:
     """Keeps the pins of one build in force, and of the links. Belongs to the agent's thread."""
 
     def __init__(self, root: PinRoot, pinned: Pinned) -> None:
-        """Hold the build, which is in force, and all links that are pinned."""
+        """Hold the build, which must be in force, and all pinned links."""
         self._root = root
         self._pinned = pinned
         self._mounted_at = _mount_point(root.path)
@@ -44,13 +43,13 @@ class PinKeeper:
         for name in self._programs:
             pinned.program(name)
         self._links: dict[str, tuple[int, int]] = {}
-        """Name of the pin -> the number of its inode, and a descriptor of the link."""
+        """Name of the pin -> its inode number, and a descriptor of the link."""
         self._lock = 0
         self._inode = _inode(root.path)
         self.hold_links()
 
     def hold_links(self) -> None:
-        """Hold the links that are pinned now, and no others: this agent has removed those."""
+        """Hold the links that are pinned now; this agent has removed all others."""
         present = {}
         with suppress(FileNotFoundError), os.scandir(self._root.links) as pins:
             present = {pin.name: pin.inode() for pin in pins}
@@ -67,7 +66,7 @@ class PinKeeper:
         return sum(1 for _ in self._missing_of_build()) + len(self._missing_links())
 
     def restore(self) -> None:
-        """Pin again what was removed; raise :class:`BpfsvcError` where nothing can be pinned."""
+        """Pin removed objects again; raise :class:`BpfsvcError` where nothing can be pinned."""
         try:
             self._create_root()
             if any(self._missing_of_build()):
@@ -88,7 +87,7 @@ class PinKeeper:
         self._links[name] = pin.stat().st_ino, link
 
     def _create_root(self) -> None:
-        """Make the directory of the pins, and lock it, unless it is the one that is locked."""
+        """Make the directory of the pins, and lock it if it is a new one."""
         try:
             self._root.create()
         except SystemUnfit:
@@ -103,7 +102,7 @@ class PinKeeper:
         self._lock, self._inode = lock, inode
 
     def _pin_build(self) -> None:
-        """Pin all of the build beside what is left of it, then put it into that place."""
+        """Pin all of the build beside its remains, then put it in their place."""
         self._root.discard_next()
         maps, programs = self._root.next / "maps", self._root.next / "programs"
         maps.mkdir(parents=True)
@@ -158,7 +157,7 @@ class PinWatch:
         except BpfsvcError as error:
             if self._error != str(error):
                 self._error = str(error)
-                _log.error("%s removed, and not restored: %s", pins, error)
+                _log.error("%s removed and cannot be restored: %s", pins, error)
             text = f"{pins} are missing; Services stop with this agent: {error}"
             self._reports.note("pins", text)
             return
@@ -179,12 +178,12 @@ def _names(directory: Path) -> set[str]:
 
 
 def _inode(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _mount_point(path: Path) -> Path:
-    """Return where the bpf file system that ``path`` is in begins."""
+    """Return the mount point of the bpf file system of ``path``."""
     while is_bpffs(path.parent):
         path = path.parent
     return path

@@ -1,11 +1,11 @@
-"""XDP on the uplinks: attached where that is possible, with the reason where it is not.
+"""XDP on the uplinks: attached where possible; elsewhere the reason is reported.
 
-Nothing depends on it. An interface without XDP is served by the programs at its tc hooks, and so is
-every packet that XDP passes on; what prevents XDP is reported, and the node stays healthy.
+Nothing depends on XDP. The programs at the tc hooks serve an interface without XDP, and every
+packet that XDP passes on. So the node stays healthy without XDP.
 
-Many drivers take the link down and up to attach a program, some even if they then refuse it, and
-the program that manages the network may remove addresses and routes meanwhile. So nothing is
-attached or detached because of what follows from a link that goes down and up: it would never end.
+Many drivers take the link down and up to attach a program, some even if they then refuse it.
+Meanwhile the program that manages the network may remove addresses and routes. So addresses and
+routes that go and come change nothing about an interface with XDP: that would never end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Conditions = tuple[tuple[int, xdp.XdpConditions], ...]
 
 
 class XdpAttachments:
-    """The uplinks of one node. ``patterns``: ``--xdp``; empty detaches XDP from all."""
+    """The uplinks of one node. ``patterns``: the value of ``--xdp``; empty detaches XDP."""
 
     def __init__(self, patterns: Sequence[str], installation: Installation) -> None:
         self._patterns = tuple(patterns)
@@ -55,7 +55,7 @@ class XdpAttachments:
 
     @property
     def declined(self) -> dict[str, str]:
-        """Names of the interfaces that should have it and do not, and why."""
+        """Names of the interfaces that should have our XDP program and do not -> why."""
         refused = {
             device.name: self._declined[index]
             for index, device in self._wanted.items()
@@ -64,20 +64,21 @@ class XdpAttachments:
         return dict(sorted((self._unsuitable | refused).items()))
 
     def follow(self, network: Interfaces, attached: Sequence[Device]) -> None:
-        """Attach to the chosen ones of ``attached``, the interfaces with programs at tc hooks.
+        """Attach to those interfaces of ``attached`` that the patterns choose.
 
-        An interface keeps XDP when it loses its address or route, and what a driver refused is
-        remembered for as long as its interface exists, wanted or not.
+        ``attached``: interfaces with programs at tc hooks. An interface keeps XDP when it loses its
+        address or route. A driver's refusal is remembered as long as the interface exists.
         """
         self._network = network
         chosen = xdp_devices.choose(network, attached, self._patterns)
-        staying = [each for each in attached if self._keeps_xdp(each)]
-        self._wanted = wanted = {each.index: each for each in (*staying, *chosen)}
+        staying = [device for device in attached if self._keeps_xdp(device)]
+        self._wanted = wanted = {device.index: device for device in (*staying, *chosen)}
         self._unsuitable = xdp_devices.unsuitable(network, attached, self._patterns)
         self._served = {index: wanted[index] for index in self._served if index in wanted}
         present = {device.index for device in network.devices}
-        self._declined = {i: each for i, each in self._declined.items() if i in present}
-        self._refusals = {i: each for i, each in self._refusals.items() if i in present}
+        for known in (self._declined, self._refusals):
+            for index in known.keys() - present:
+                del known[index]
         self._detach_others(set(wanted))
         tried = self._served.keys() | self._declined.keys()
         untried = [device for index, device in wanted.items() if index not in tried]
@@ -90,13 +91,13 @@ class XdpAttachments:
         return before is not None and (before.name, before.master) == now
 
     def _detach_others(self, wanted: set[int]) -> None:
-        """Detach from other interfaces that have it, from before or from an earlier agent."""
+        """Detach from all other interfaces that have XDP of this or an earlier agent."""
         present = {device.index for device in self._network.devices}
         xdp.forget_missing(self._root, present)
         superfluous = xdp.attached(self._root).keys() - wanted
         if not superfluous:
             return
-        # Nothing must be sent by an interface whose driver is no longer prepared for it.
+        # No packet may be redirected to an interface without XDP: its driver may drop it.
         for key, entry in list(self._uplinks.items()):
             if superfluous & {*struct.unpack_from("=I", key), *struct.unpack_from("=I", entry)}:
                 self._uplinks.delete(key)
@@ -104,7 +105,7 @@ class XdpAttachments:
             xdp.detach(self._root, index)
 
     def _attach_where_possible(self, devices: Sequence[Device]) -> None:
-        """Attach where no other program is, unless the driver refused in these conditions."""
+        """Attach to interfaces without another program, unless the driver refused before."""
         occupants = _occupants(devices) if devices else None
         if occupants is None:
             return
@@ -124,9 +125,9 @@ class XdpAttachments:
                 self._attach(device, now)
 
     def _conditions(self, device: Device) -> _Conditions:
-        """Return what drivers may refuse for; a bond asks those of its ports."""
+        """Return the conditions that drivers may refuse for; a bond asks its ports' drivers."""
         asked = (device, *bond_ports(self._network.devices, device))
-        return tuple((each.index, xdp.conditions(each.name)) for each in asked)
+        return tuple((port.index, xdp.conditions(port.name)) for port in asked)
 
     def _attach(self, device: Device, now: _Conditions) -> None:
         try:
@@ -135,9 +136,9 @@ class XdpAttachments:
             return
         except xdp.Occupied:
             occupants = _occupants([device])
-            there = occupants.get(device.index, ()) if occupants else ()
-            refusal = _occupied(there)
-            if there or occupants is None:  # another program came first, and may go again
+            others = occupants.get(device.index, ()) if occupants else ()
+            refusal = _occupied(others)
+            if others or occupants is None:  # another program came first, and may go again
                 self._decline(device, refusal)
                 return
         except BpfsvcError as error:
@@ -176,13 +177,13 @@ class XdpAttachments:
     def check(self) -> list[str]:
         """Return the interfaces that lost the program; the next :meth:`follow` attaches again.
 
-        What prevented XDP, another program or an MTU, may be gone. That is looked at first: a
-        driver is asked once in the same conditions.
+        Interfaces without XDP are tried again first: another program or an MTU that prevented it
+        may be gone. A driver is asked only once in the same conditions.
         """
-        waiting = [each for index, each in self._wanted.items() if index not in self._served]
-        found = xdp.attached(self._root)
+        waiting = [device for index, device in self._wanted.items() if index not in self._served]
+        attached = xdp.attached(self._root)
         ours = program_id(self._pinned.program(PROGRAM))
-        gone = [index for index in self._served if found.get(index) != ours]
+        gone = [index for index in self._served if attached.get(index) != ours]
         lost = [f"{self._served.pop(index).name} (XDP)" for index in gone]
         self._attach_where_possible(waiting)
         self._write_uplinks()
@@ -190,18 +191,18 @@ class XdpAttachments:
 
 
 def _driver(device: Device) -> str:
-    """Return the name of an interface's driver; "" for one that is no hardware."""
+    """Return the name of an interface's driver; "" without hardware."""
     link = Path("/sys/class/net", device.name, "device", "driver")
     return link.readlink().name if link.is_symlink() else ""
 
 
 def _occupants(devices: Iterable[Device]) -> dict[int, tuple[int, ...]] | None:
-    """Return the ids of the XDP programs on these interfaces; None if that cannot be seen now."""
+    """Return the ids of the XDP programs by interface; None if they cannot be read now."""
     try:
         details = read_details_of(device.index for device in devices)
     except (BpfsvcError, OSError):
         return None
-    return {index: each.xdp for index, each in details.items()}
+    return {index: detail.xdp for index, detail in details.items()}
 
 
 def _occupied(numbers: Iterable[int]) -> str:

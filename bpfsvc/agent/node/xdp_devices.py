@@ -1,12 +1,12 @@
 """Which interfaces get XDP: those by which external clients reach this node. Pure.
 
-``auto`` chooses interfaces whose driver may run XDP natively: hardware, and bonds, which hand the
-program on to their ports. Never the veth of a pod, a bridge, a VLAN or a tunnel: a packet is taken
-where it enters the machine, or by the programs at the tc hooks.
+``auto`` chooses interfaces with a driver that may run XDP natively: hardware, and bonds, which hand
+the program on to their ports. It never chooses the veth of a pod, a bridge, a VLAN or a tunnel: a
+packet is handled where it enters the machine, or by the programs at the tc hooks.
 
 A name without wildcards is always chosen, as with ``--devices``: a veth pair in a lab, for example.
 But on a veth pair packets of local sockets have no checksum yet, and frames only arrive where the
-other end uses GRO: the user who names one is responsible for both.
+other end uses GRO: the user who names a veth is responsible for both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def choose(
     """Return the interfaces of ``attached`` that get XDP.
 
     ``attached`` have our programs at their tc hooks, to which XDP passes most first packets.
-    ``patterns`` are ``auto`` and those of :func:`select_by_name`; without any there is no XDP.
+    ``patterns`` are ``auto`` and patterns of :func:`select_by_name`; without any, no XDP.
     """
     if not patterns:
         return ()
@@ -79,34 +79,33 @@ def unsuitable(
 
 
 def by_driver(network: Interfaces, served: Sequence[Device]) -> dict[int, Device]:
-    """Return, by index of the interface that a driver has, the one that routes know."""
-    found = {device.index: device for device in served}
+    """Return, by index of the interface of a driver, the interface that routes name."""
+    routed = {device.index: device for device in served}
     for device in served:
-        found |= {port.index: device for port in bond_ports(network.devices, device)}
-    return found
+        routed |= {port.index: device for port in bond_ports(network.devices, device)}
+    return routed
 
 
 def takes_redirected_only(device: Device) -> bool:
-    """True if XDP_TX would lose what it sends by ``device``.
+    """True if XDP_TX would lose packets that it sends by ``device``.
 
-    A veth wakes its other end only if that runs XDP too (``veth_xdp_flush`` in the kernel's
-    ``drivers/net/veth.c``); GRO, with which the other end receives frames too, does not count.
+    A veth wakes its other end only if that end runs XDP too (``veth_xdp_flush`` in the kernel's
+    ``drivers/net/veth.c``); GRO, with which that end receives frames too, does not count.
     """
     return device.kind == "veth"
 
 
 def takes_redirected(device: Device, driver: str) -> bool:
-    """True if ``device`` sends what another interface redirects to it (``ndo_xdp_xmit``).
+    """True if ``device`` sends packets that are redirected to it (``ndo_xdp_xmit``).
 
-    Where it does not, the packet is lost. Some drivers run XDP and lack that, so those that are
-    known to have it are listed.
+    Otherwise the packet is lost. Some drivers run XDP without it, so only listed drivers count.
     """
     return device.kind == "veth" or driver in _SENDING
 
 
 def _faces_outside(device: Device, network: Interfaces) -> bool:
     return device.index in (network.default_v4, network.default_v6) or any(
-        each.scope == _GLOBAL for each in device.addresses
+        address.scope == _GLOBAL for address in device.addresses
     )
 
 
