@@ -59,7 +59,7 @@ class Agent:
         self._feed = ObjectFeed(config, source, servers.health, servers.metrics, self._reports)
 
     def run(self) -> None:
-        """Work until :meth:`stop`; what is in the kernel stays there afterwards."""
+        """Work until :meth:`stop`; programs and maps stay in the kernel afterwards."""
         began = time.monotonic()
         memory.use_one_heap()
         memory.collect_rarely()

@@ -1,4 +1,4 @@
-"""The phases of an agent whose programs are loaded, and the objects that work in them."""
+"""The phases of an agent after its programs are loaded, and the objects that work in them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Removing all that an agent left in the kernel.
+"""The removal of all that an agent left in the kernel.
 
-The hooks are removed first, so that no packet meets half of the programs, then what these used.
-Connections through Services that there still are then end; all others go on.
+The hooks are removed first, so that no packet meets half of the programs, then their maps.
+Connections through Services end then; all other connections go on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bpfsvc.datapath.netlink.network import read_network
 def cleanup(pin_root: Path, drain_seconds: float = 0.0) -> Iterator[str]:
     """Remove everything; yield a line for each thing done. Raises if an agent still runs.
 
-    ``drain_seconds``: first wait until connections have ended, at most so long.
+    ``drain_seconds``: first wait at most so long until connections have ended.
     """
     root = PinRoot(pin_root)
     lock = root.lock() if pin_root.is_dir() else None
@@ -48,7 +48,7 @@ def cleanup(pin_root: Path, drain_seconds: float = 0.0) -> Iterator[str]:
 
 def _detach(root: PinRoot) -> Iterator[str]:
     for device in read_network().devices:
-        # First: the programs at the tc hooks take what it leaves.
+        # XDP first: the programs at the tc hooks serve its packets then.
         if xdp.detach(root, device.index):
             yield f"detached XDP from {device.name}"
         try:

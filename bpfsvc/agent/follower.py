@@ -1,4 +1,4 @@
-"""What acts on Services whose entries are in the kernel: load balancers, clients, connections."""
+"""The interface of all that follows a sync: load balancers, clients, connections, metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the agent tells the commands of its node: the objects behind the entries in the kernel.
+"""Answers to the commands of this node: the objects behind the entries in the kernel.
 
-The thread of the server reads what the agent's own thread changes. Every value that is read here is
-replaced as a whole and never changed in place, so an answer holds what was true a moment ago.
+The thread of the server reads what the agent's own thread changes. Each value that is read here is
+replaced as a whole and never changed in place, so an answer is at most a moment old.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def answers(planner: Planner, source: Source) -> dict[str, Answer]:
     """Return the answers by path."""
 
     def pod(namespace: str, name: str) -> bytes | None:
-        place = source.find_pod(namespace, name)
-        return encode(place) if place else None
+        found_pod = source.find_pod(namespace, name)
+        return encode(found_pod) if found_pod else None
 
     return {
         "/service": lambda namespace, name: _service(planner, (namespace, name)),

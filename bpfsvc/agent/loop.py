@@ -20,7 +20,7 @@ Actions = Sequence[Callable[[float], object]]
 
 
 class Loop:
-    """Handles events and runs what is due by the clock; belongs to the agent's thread."""
+    """Handles events, and runs actions by the clock, in the agent's thread."""
 
     def __init__(
         self,

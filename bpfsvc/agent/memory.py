@@ -1,7 +1,7 @@
-"""Keeping the agent small: it runs on every node, beside the workloads.
+"""The memory of the agent, which must be small: it runs on every node, beside the workloads.
 
-What is loaded once is held forever, and what ten thousand Services pass through leaves holes that
-the allocator keeps. Neither is visible in the code that causes it, so both are dealt with here.
+What is loaded once is held forever, and ten thousand Services leave holes that the allocator keeps.
+The code that causes this does not show it, so this module deals with both.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Of ``mallopt`` in glibc's malloc.h."""
 
 _LARGE = 128 * 1024
-"""Bytes from which on a block is mapped by itself."""
+"""Blocks of so many bytes or more are mapped by themselves."""
 
 _USUAL = gc.get_threshold()
 
 _MANY = 50_000
-"""New objects before the next look for garbage; while an API server does not answer, the agent
-makes a few with each attempt, and must not keep them forever."""
+"""New objects before garbage is collected again. While an API server does not answer, each attempt
+makes a few objects, which must not stay forever."""
 
 
 def use_one_heap() -> None:
     """Make all threads allocate from one heap, and give large blocks back when they are freed.
 
-    By default every thread has a heap of its own, and after the first large block is freed, others
-    of its size come from the heap, where they leave holes.
+    By default each thread has its own heap, and after the first large block is freed, blocks of its
+    size come from the heap, where they leave holes.
     To be called before the first thread starts. Without glibc it does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -39,16 +39,16 @@ def use_one_heap() -> None:
 
 
 def collect_rarely() -> None:
-    """Look for garbage rarely, until :func:`release_startup_memory`.
+    """Collect garbage rarely, until :func:`release_startup_memory`.
 
-    What a start makes stays: to look through it again and again takes a tenth of its time.
+    Objects of a start stay: to look through them again and again takes a tenth of the start.
     """
     gc.freeze()
     gc.set_threshold(_MANY)
 
 
 def release_startup_memory() -> None:
-    """Return to the system what only the start needed; exempt the rest from garbage collection."""
+    """Free what only the start needed; exempt all other objects from garbage collection."""
     gc.set_threshold(*_USUAL)
     gc.collect()
     gc.freeze()

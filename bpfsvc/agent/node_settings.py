@@ -27,7 +27,7 @@ class NodeSettings:
         return self._planner.cache.node != self._used
 
     def use_node(self) -> set[ServiceKey]:
-        """Use what the Node object says; return the Services whose entries depend on it."""
+        """Use what the Node object says; return the Services that depend on it."""
         self._used = node = self._planner.cache.node
         self._node.set_node(node)
         services = self._config.services(node)

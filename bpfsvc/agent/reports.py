@@ -1,8 +1,8 @@
 """What the agent tells people: a line in the log, an Event, and a problem on the health page.
 
-One cause can concern thousands of objects, on every node. So an Event about an object has one name
-on all nodes and comes once, of many objects at a time only the first get one of their own, and one
-about the Node says what they have in common.
+One cause can concern thousands of objects, on every node. So an Event about an object has the same
+name on all nodes and comes once. Of many objects at a time only the first get Events of their own;
+an Event about the Node says what all of them have in common.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bpfsvc.services.faults import Fault
 from bpfsvc.services.scheduling.quarantine import Change, Step
 
 _AT_ONCE = 10
-"""Objects that get an Event of their own, of those that one change concerns."""
+"""Objects that get an Event of their own, when a change concerns more."""
 
 _SHOWN = 3
 """Objects that an Event about the Node names."""
 
 FULL, NEARLY_FULL, UNUSABLE = "MapFull", "MapNearlyFull", "UnusableObject"
 QUARANTINED, BACK = "EndpointQuarantined", "EndpointBack"
-"""Reasons of Events, beside those of faults (:mod:`bpfsvc.services.faults`)."""
+"""Reasons of Events, beside the reasons of faults (:mod:`bpfsvc.services.faults`)."""
 
 _QUARANTINE_EVENTS: dict[Step, tuple[str, Type]] = {
     Step.AWAY: (QUARANTINED, "Warning"),
@@ -69,21 +69,21 @@ class Reports:
             self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
         self._health.set_note("schedulers", bad_schedulers)
 
-    def quarantine(self, found: Sequence[Change]) -> None:
-        """Report endpoints that are left out because connections to them fail, and their return.
+    def quarantine(self, changes: Sequence[Change]) -> None:
+        """Report endpoints that are ejected because connections to them fail, and their return.
 
-        An Event says when that begins and ends; the log also tells of the trials between.
+        Events say when that begins and ends; the log also has the probes between.
         """
-        for one in found:
-            level = logging.INFO if one.step in (Step.TRIAL, Step.BACK) else logging.WARNING
-            _log.log(level, "Service %s/%s: %s", *one.service, _quarantine_text(one))
-        with_events = [one for one in found if one.step in _QUARANTINE_EVENTS]
-        for one in with_events[:_AT_ONCE]:
-            reason, kind = _QUARANTINE_EVENTS[one.step]
-            self._recorder.service_noted(*one.service, reason, _quarantine_text(one), kind)
+        for change in changes:
+            level = logging.INFO if change.step in (Step.TRIAL, Step.BACK) else logging.WARNING
+            _log.log(level, "Service %s/%s: %s", *change.service, _quarantine_text(change))
+        with_events = [change for change in changes if change.step in _QUARANTINE_EVENTS]
+        for change in with_events[:_AT_ONCE]:
+            reason, kind = _QUARANTINE_EVENTS[change.step]
+            self._recorder.service_noted(*change.service, reason, _quarantine_text(change), kind)
 
     def failed_check(self, service: ServiceKey, text: str) -> None:
-        """Report a Service whose health check cannot be served."""
+        """Report that the health check of a Service cannot be served."""
         _log.error("Service %s/%s: %s", *service, text)
         self._recorder.check_failed(*service, text)
 
@@ -115,12 +115,12 @@ class Reports:
     def nearly_full(self, text: str) -> None:
         """Report a map in which new connections will soon find no room."""
         _log.warning("%s", text)
-        # The number of entries is another each time: the first text stands for all.
+        # The number of entries changes each time: the first text stands for all.
         self._recorder.node_failed(NEARLY_FULL, text, one_series=True)
 
-    def unusable(self, found: Sequence[ParseError]) -> None:
-        """Report objects that cannot be used since the last change, already in the log."""
-        objects = [error for error in found if error.key]
+    def unusable(self, errors: Sequence[ParseError]) -> None:
+        """Report objects that cannot be used since the last change; the log has them already."""
+        objects = [error for error in errors if error.key]
         for error in objects[:_AT_ONCE]:
             assert error.key
             self._recorder.object_failed(*error.key, UNUSABLE, f"cannot be used: {error.reason}")
@@ -130,13 +130,13 @@ class Reports:
             self._recorder.node_failed(UNUSABLE, text, one_series=True)
 
 
-def _quarantine_text(one: Change) -> str:
-    endpoint, rule = endpoint_text(*one.place), one.rule
-    failed = f"{count_text(one.failures, 'attempt')} to connect to endpoint {endpoint} failed"
+def _quarantine_text(change: Change) -> str:
+    endpoint, rule = endpoint_text(*change.place), change.rule
+    failed = f"{count_text(change.failures, 'attempt')} to connect to endpoint {endpoint} failed"
     away = f"it gets no new connections for {rule.seconds} s"
     return {
         Step.AWAY: f"{failed} within {rule.window} s: {away}",
         Step.AWAY_AGAIN: f"{failed} in its trial: {away}",
         Step.TRIAL: f"endpoint {endpoint} is on trial: the next connection to it decides",
         Step.BACK: f"endpoint {endpoint} is back: a connection to it was established",
-    }[one.step]
+    }[change.step]

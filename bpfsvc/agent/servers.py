@@ -38,7 +38,7 @@ def make_metrics(
 
 
 class Servers:
-    """The servers of one agent, and what they answer from: ``health`` and ``metrics``."""
+    """The servers of one agent, and the ``health`` and ``metrics`` that they show."""
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class Servers:
         return self._steering.listen() if self._steering else None
 
     def _steer(self) -> None:
-        """Have the kernel steer connections, so that kube-proxy may be bound to the same ports."""
+        """Have the kernel steer connections: kube-proxy may be bound to the same ports."""
         try:
             self._steering = Steering()
         except (OSError, BpfsvcError) as error:
             _log.warning(
-                "ports of health checks are bound, as the kernel cannot steer connections: %s;"
-                " while kube-proxy is bound to them, it answers in place of this agent",
+                "the kernel cannot steer connections, so ports of health checks are bound: %s;"
+                " while kube-proxy is bound to these ports, it answers in place of this agent",
                 error,
             )
 

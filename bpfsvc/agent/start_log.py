@@ -1,4 +1,4 @@
-"""What the agent logs when it starts: what it is, where it runs and what is on."""
+"""The first lines of the log: version, node, settings; and the line that ends the start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bpfsvc.services.scheduling.schedulers import RANDOM
 _log = logging.getLogger("bpfsvc")
 
 _SHOWN = 16
-"""Interfaces that a line names; a node may have one for each of hundreds of pods."""
+"""Interfaces that a line names: a node may have hundreds, one for each pod."""
 
 _SOCKET_LB = {
     "all": "socket LB for the node and its pods",
@@ -24,18 +24,18 @@ _SOCKET_LB = {
 
 
 def log_start(config: Config) -> None:
-    """Log what the agent is, before anything else is said."""
+    """Log version, node and settings, before any other line."""
     for line in start_lines(config):
         _log.info("%s", line)
 
 
 def log_shadow_start(config: Config) -> None:
-    """Log what an agent in shadow mode is; of the settings, only the first line concerns it."""
+    """Log version and node; an agent in shadow mode does not use the settings."""
     _log.info("shadow mode: %s", next(start_lines(config)))
 
 
 def start_lines(config: Config) -> Iterator[str]:
-    """Yield the lines that come first."""
+    """Yield the first lines."""
     yield (
         f"bpfsvc {__version__} on node {config.node_name}, kernel {os.uname().release}:"
         f" mode {config.mode}, objects from {_source_text(config)}"

@@ -1,4 +1,4 @@
-"""From maps to a node whose Services work: objects first, then entries, then hooks.
+"""From empty maps to working Services: objects first, then entries, then hooks.
 
 Everything is written once before the programs are attached: no packet meets half of the Services.
 The programs of a first build are verified meanwhile. Where the API server does not answer, the node

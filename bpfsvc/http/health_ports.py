@@ -51,7 +51,7 @@ class BoundPorts:
 
 
 class SteeredPorts:
-    """Ports whose connections all arrive at the same listeners."""
+    """Ports with the same listeners: the kernel steers all connections there."""
 
     def __init__(self, selector: selectors.BaseSelector, listeners: SteeredListeners) -> None:
         self._listeners = listeners

@@ -1,12 +1,12 @@
 """``/healthz`` and ``/livez``: kube-proxy's responses, and what this agent adds.
 
 ``/livez`` fails only when a change has waited too long to be written to the kernel: the loop is
-stuck, and a restart may help. Liveness probes ask here. They must not restart an agent because a
-map is full or the API server is unreachable, which no restart fixes.
+stuck, and a restart may help. It is for liveness probes, which must not restart an agent because a
+map is full or the API server is unreachable: no restart fixes that.
 
-``/healthz`` is for load balancers, which decide whether to send traffic here. It fails for the same
-reason, and before the first synchronisation, while the kernel refuses some Services, while programs
-are not attached, and when the node is being removed.
+``/healthz`` is for load balancers. It fails for the same reason, and before the first sync, while
+the kernel refuses some Services, while programs are not attached, and when the node is being
+removed.
 
 Probes ask at ``/bpfsvc/livez`` and ``/bpfsvc/healthz``: kube-proxy, which may answer at this port,
 has no such paths.
@@ -25,7 +25,7 @@ from bpfsvc.http.server import JSON, HttpServer, Request, Response, Route
 from bpfsvc.http.steered_port import SteeredListeners, SteeredPort
 
 BOTH = (4, 6)
-"""Both address families: the agent synchronises them together."""
+"""Both address families: the agent syncs them together."""
 
 _NEVER = "0001-01-01T00:00:00Z"
 """How Go writes a time that is not set."""
@@ -33,16 +33,16 @@ _NEVER = "0001-01-01T00:00:00Z"
 _SECOND = 1_000_000_000
 
 _START = "start"
-"""The problem that ends with the first synchronisation."""
+"""The problem that ends with the first sync."""
 
 OWN_PATHS = "/bpfsvc"
-"""Before a path: the answer is an agent's, as kube-proxy has no such path."""
+"""The beginning of paths that kube-proxy does not have."""
 
 Body = dict[str, object]
 
 
 class Health:
-    """The state of the agent, and the responses that follow from it. For any thread."""
+    """The state of the agent, and the responses of both pages. For any thread."""
 
     def __init__(
         self,
@@ -88,33 +88,33 @@ class Health:
         with self._lock:
             started = self._problems.pop(subject, None) and subject == _START
             calls = self._when_started if started else []
-        for each in calls:
-            each()
+        for call in calls:
+            call()
 
     def when_started(self, call: Callable[[], None]) -> None:
-        """Have ``call()`` called after the first synchronisation, by the thread that reports it."""
+        """Call ``call()`` after the first sync, in the thread that reports it."""
         with self._lock:
             self._when_started.append(call)
 
     def set_problem(self, subject: str, reason: str) -> bool:
-        """Record a problem: ``/healthz`` fails until it is cleared. False if it was known."""
+        """Record a problem: ``/healthz`` fails until it is cleared. Return True if it is new."""
         with self._lock:
             known = self._problems.get(subject) == reason
             self._problems[subject] = reason
         return not known
 
     def set_note(self, subject: str, text: str | None) -> None:
-        """Record a note, which is shown and is no problem; None removes it."""
+        """Record a note, which is shown and is no problem; None removes the note."""
         with self._lock:
             self._notes.pop(subject, None)
             if text:
                 self._notes[subject] = text
 
     def set_node_eligible(self, eligible: bool | None) -> None:
-        """Record if load balancers may use the node; None, as at the start: not known.
+        """Record if load balancers may use the node; None: not known, as at the start.
 
-        A node whose object is expected but not known is not eligible. A node whose object is
-        deleted keeps its last state.
+        A node without a known object is not eligible, if the object is expected. A node keeps its
+        last state when its object is deleted.
         """
         with self._lock:
             self._node_eligible = eligible
@@ -148,7 +148,7 @@ class Health:
         return not any(map(self._is_stale, self._waiting))
 
     def _is_stale(self, family: int) -> bool:
-        """True if a change has waited too long; before the first sync a restart does not help."""
+        """True if a change has waited too long; never before the first sync."""
         if _START in self._problems:
             return False
         waiting = self._waiting.get(family)
@@ -177,7 +177,7 @@ class Health:
 
 
 class HealthServer:
-    """Serves :class:`Health` at kube-proxy's paths, and at the same below ``/bpfsvc``."""
+    """Serves :class:`Health` at kube-proxy's paths, and at the same paths below ``/bpfsvc``."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class HealthServer:
     ) -> None:
         """As :class:`HttpServer`; ``answered(path, status)`` is called for every response.
 
-        ``steered``: where the kernel steers connections to; without, the port is bound.
+        ``steered``: the kernel steers connections to these; without them, the port is bound.
         """
         port = SteeredPort(steered, *address) if steered else None
         if port:

@@ -1,7 +1,6 @@
 """Answers to the commands of this node, by HTTP at a socket that only root can use.
 
-It is a server of its own, with a thread of its own, so that an answer that takes long holds up no
-probe.
+It is a server of its own, with its own thread: no probe waits for a long answer.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ class LocalServer:
 
 
 def _respond(answer: Answer, request: Request) -> Response:
-    asked = parse_qs(request.query)
-    namespace, name = (asked.get(field, [""])[0] for field in ("namespace", "name"))
+    query = parse_qs(request.query)
+    namespace, name = (query.get(field, [""])[0] for field in ("namespace", "name"))
     try:
-        found = answer(namespace, name)
+        body = answer(namespace, name)
     except BpfsvcError as error:
         return _failure(HTTPStatus.BAD_GATEWAY, error.message)
-    if found is None:
+    if body is None:
         return _failure(HTTPStatus.NOT_FOUND, f"there is no {namespace}/{name}")
-    return Response(HTTPStatus.OK, found, JSON)
+    return Response(HTTPStatus.OK, body, JSON)
 
 
 def _failure(status: HTTPStatus, text: str) -> Response:

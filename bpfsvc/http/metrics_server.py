@@ -32,9 +32,9 @@ _WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
-    """What the server shows besides metrics.
+    """The values that the server shows beside metrics.
 
-    * ``mode``: kube-proxy's name of the mode whose behaviour the configuration asks for.
+    * ``mode``: kube-proxy's name of the mode that the configuration asks for.
     * ``configuration``: the configuration in force, by API group.
     * ``flags``: by name, as given or by default.
     * ``checks``: for ``/metrics/slis``, by kind of health (``healthz``, ``livez``); True if it is
@@ -84,7 +84,7 @@ class MetricsServer:
 
 def routes(metrics: Metrics, info: AgentInfo) -> dict[str, Route]:
     """Return all pages by path."""
-    found: dict[str, Route] = {
+    pages: dict[str, Route] = {
         "/metrics": partial(_metrics, metrics),
         "/metrics/slis": partial(_health_checks, HealthCheckFamilies(info.checks)),
         "/proxyMode": lambda _: _text(info.mode),
@@ -93,15 +93,15 @@ def routes(metrics: Metrics, info: AgentInfo) -> dict[str, Route]:
         "/flagz": partial(_flags, info),
     }
     if info.profiling:
-        found |= {
+        pages |= {
             "/debug/pprof": _profiles,
             "/debug/pprof/": _profiles,
             "/debug/pprof/goroutine": _threads,
             "/debug/pprof/heap": _memory,
         }
-    paths = sorted([*found, "/statusz"])
-    found["/statusz"] = partial(_status, info, paths)
-    return found
+    paths = sorted([*pages, "/statusz"])
+    pages["/statusz"] = partial(_status, info, paths)
+    return pages
 
 
 def _text(text: str) -> Response:

@@ -1,7 +1,7 @@
 """Clients that have connected to an HTTP server and not sent a whole request yet.
 
-No client can hold a server up. All are waited for at once; their number, the size of a request and
-the time for it are bounded; and when there are too many, the oldest connection is closed.
+No client can hold a server up. One thread waits for all; their number, the size of a request and
+the time for it are limited. When there are too many clients, the oldest connection is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_FILES_PAUSE = 0.1
 
 _QUIET_SECONDS = 0.05
 _FINISH_SECONDS = 1.0
-"""At the end: until nothing has come for so long, and at most this long."""
+"""At the end a server waits until nothing has come for the first time, at most for the second."""
 
 
 class _Client(NamedTuple, Generic[_Context]):
@@ -49,7 +49,7 @@ class RequestReader(Generic[_Context]):
     ) -> None:
         """Accept a client; :meth:`receive` returns its context with its request.
 
-        One without a context is closed.
+        A client without a context is closed.
         """
         try:
             client, _ = listener.accept()
@@ -69,9 +69,9 @@ class RequestReader(Generic[_Context]):
         self._selector.register(client, selectors.EVENT_READ)
 
     def receive(self, client: socket.socket) -> tuple[_Context, bytes] | None:
-        """Read what a client has sent; return its request once that is complete.
+        """Read from a client; return its context and its request once the request is complete.
 
-        The socket then belongs to the caller, which answers and closes it.
+        Then the socket belongs to the caller, who answers and closes it.
         """
         state = self._clients.get(client)
         if state is None:
@@ -91,7 +91,7 @@ class RequestReader(Generic[_Context]):
         return None
 
     def close_expired(self, now: float) -> None:
-        """Close the connections whose time is over."""
+        """Close the connections of clients that took too long."""
         for client in [client for client, state in self._clients.items() if state.deadline < now]:
             self._close(client)
 

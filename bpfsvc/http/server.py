@@ -1,7 +1,7 @@
 """A small HTTP server: a few pages for probes and for Prometheus.
 
-Any client on the network may reach its address, so no client can hold it up. One thread waits for
-the requests of all clients at once, and a few workers build and send what takes long.
+Any client on the network may reach its address, and no client can hold it up. One thread waits for
+the requests of all clients, and a few workers build and send responses that take long.
 
 This server and the health checks of Services (:mod:`bpfsvc.http.service_health`) read requests with
 the same code. The standard library's servers take a thread for each client and for each address:
@@ -9,7 +9,7 @@ the same code. The standard library's servers take a thread for each client and 
 0.1 % here.
 
 An address that is in use is tried again until it is free, as kube-proxy does: the pod that is being
-replaced may still have it.
+replaced may still have the address.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class HttpServer:
         * ``client_timeout``: seconds for a client to send a request, and again to receive the
           response.
         * ``server_port``: where to listen; a port bound to the address by default.
-        * ``admits``: false for a client whose connection is closed at once.
+        * ``admits(client)``: False closes the connection of a client at once.
         """
         self._name = name
         self._address = address
@@ -126,7 +126,7 @@ class HttpServer:
     def start(self) -> None:
         """Serve from now on, or as soon as the address is free.
 
-        Raises :class:`UsageError` with ``hard_fail``, if it cannot be bound now.
+        Raises :class:`UsageError` with ``hard_fail`` if the address cannot be bound now.
         """
         self._open()
         for thread in (self._loop, *self._workers):
@@ -195,8 +195,8 @@ class HttpServer:
         if self._last_error:
             self._last_error = ""
             self._log(f"{self._name} is served at {where} now")
-        for each in self._listeners:
-            self._selector.register(each, selectors.EVENT_READ)
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
 
     def _dispatch(self, client: socket.socket, raw: bytes) -> None:
         if not self._workers:

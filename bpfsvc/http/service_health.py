@@ -1,12 +1,12 @@
 """Health checks of load balancers: a listener for each Service that has a ``healthCheckNodePort``.
 
 There may be thousands, and every load balancer asks each of them every few seconds, so one thread
-waits on all. The path does not matter: every request gets the same response. It fits into a
+waits on all. The path does not matter: every request gets the same response. A response fits into a
 socket's buffer, so nothing here waits for a client.
 
-The agent says which ports there should be; the thread opens and closes them accordingly. A port
-that another program uses is reported once and tried again. kube-proxy's port for the same Service
-is no such case where connections can be steered (:mod:`bpfsvc.http.steered_port`).
+The agent names the ports; the thread opens and closes them. A port that another program uses is
+reported once and tried again. kube-proxy's port for the same Service is no such case where
+connections can be steered (:mod:`bpfsvc.http.steered_port`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ServiceHealthChecks:
     ) -> None:
         """Open nothing before :meth:`start`.
 
-        * ``is_healthy``: if the agent itself is.
-        * ``report_failure``: a port cannot be opened.
-        * ``steered``: where the kernel steers connections to; without, every port is bound.
+        * ``is_healthy()``: True if the agent is healthy.
+        * ``report_failure(service, text)``: a port cannot be opened.
+        * ``steered``: the kernel steers connections to these; without them, every port is bound.
         """
         self._is_healthy = is_healthy
         self._report_failure = report_failure
@@ -97,7 +97,7 @@ class ServiceHealthChecks:
         os.eventfd_write(self._wake, 1)
 
     def update(self, checks: Iterable[tuple[ServiceKey, Mapping[int, HealthCheck]]]) -> None:
-        """Set the health checks of Services, by family; without any, listeners are closed."""
+        """Set the health checks of Services, by family; none closes the listeners of a Service."""
         ports_changed = False
         with self._lock:
             for key, by_family in checks:
@@ -139,7 +139,7 @@ class ServiceHealthChecks:
             self._respond(ready, *received)
 
     def _finish(self) -> None:
-        """Answer those who have connected, if others get the new connections already."""
+        """Answer the clients that have connected, if other programs get new clients by now."""
         if self._ports.release():
             self._selector.unregister(self._wake)
             self._reader.finish(self._handle)

@@ -1,4 +1,4 @@
-"""Ports whose connections the kernel steers to this process, beside a kube-proxy bound to them.
+"""Ports that the kernel steers to this process, beside a kube-proxy that is bound to them.
 
 Two programs cannot be bound to one port. Where the kernel steers connections to a server
 (:mod:`bpfsvc.datapath.steering`), kube-proxy may be bound to the same port before, meanwhile and
@@ -21,7 +21,7 @@ _LOOPBACKS = (pack("127.0.0.1"), pack("::1"))
 
 
 class SteeredListeners(Protocol):
-    """Listening sockets, and the ports whose connections the kernel steers to them."""
+    """Listening sockets, and the ports that the kernel steers to them."""
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -41,7 +41,7 @@ class SteeredListeners(Protocol):
 
 
 class SteeredPort:
-    """A port whose connections the kernel steers here, for the server of ``/healthz``.
+    """A port that the kernel steers here, for the server of ``/healthz``.
 
     While kube-proxy answers at the port, only this node's own clients are steered here (the
     kubelet's probes are about this agent) until :meth:`serve_all_addresses`: load balancers get

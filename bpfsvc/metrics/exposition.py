@@ -27,7 +27,7 @@ class _GoBounds(Collector):
     """Writes the bounds of buckets as Go does: ``1`` where prometheus_client writes ``1.0``.
 
     The bound is part of a bucket's name (its label ``le``). While a cluster moves from kube-proxy
-    to this agent, the buckets of both are added up.
+    to this agent, queries add the buckets of both.
     """
 
     def __init__(self, source: Source) -> None:

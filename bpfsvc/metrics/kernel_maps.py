@@ -9,7 +9,7 @@ from typing import Protocol
 from bpfsvc.metrics.sums import Counters
 
 EXPECTED = frozenset({"services", "frontends", "backends", "backend_counters", "connections"})
-"""Maps whose entries take too long to count at each scrape; the agent knows their numbers."""
+"""Maps that take too long to count at each scrape; the agent knows their numbers."""
 
 
 class Refusals(Counters, Protocol):

@@ -1,4 +1,4 @@
-"""The agent's interface to metrics: what happened, in the agent's own terms.
+"""The agent's interface to metrics: a method for each event.
 
 Without metrics, each of these calls does nothing. All may come from any thread, and none waits.
 """
@@ -150,7 +150,7 @@ class Observer:
         """
 
     def removal_resets(self, connections: int, sockets: int) -> None:
-        """Connections whose endpoint left were reset: those of packets, and the node's sockets."""
+        """Connections to endpoints that left were reset: by packets, and sockets of the node."""
 
     def quarantines(self, endpoints: int, began: int) -> None:
         """So many endpoints are in quarantine; so many have been put there since the last call."""

@@ -28,7 +28,7 @@ class Pace:
             self._last_pause = time.perf_counter()
 
     def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """Yield many items, each of which is little work, with pauses."""
+        """Yield many items of little work each, with pauses."""
         for number, item in enumerate(items):
             if not number % _ITEMS_PER_CHECK:
                 self()

@@ -285,7 +285,7 @@ class _ApiFamilies:
 
 
 def _count(batch: Batch) -> tuple[int, int]:
-    """Return the changes of Services, counted as kube-proxy does, and those of slices."""
+    """Return the changes of Services, counted as kube-proxy does, and of slices."""
     kinds = [key.kind for key in batch.gone]
     services, slices = kinds.count("Service"), sum(map(kinds.count, _SLICE_KINDS))
     for item in batch.puts:

@@ -1,9 +1,9 @@
 """Counters that the kernel keeps for each CPU, added up.
 
 A node has up to some hundred CPUs, and ten thousand Services have forty thousand entries of
-counters: one by one that would take seconds. So a whole entry is one large number here, with its
-fields side by side, and all fields are added at once: no sum needs more than 64 bits, so nothing is
-carried from one field to the next.
+counters: to add each number alone would take seconds. So a whole entry is one large number here,
+with its fields side by side, and all fields are added at once. No sum needs more than 64 bits, so
+nothing is carried from one field to the next.
 """
 
 from __future__ import annotations

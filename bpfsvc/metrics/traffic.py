@@ -1,13 +1,14 @@
 """Traffic of each Service: connections, packets and bytes, as counters that only grow.
 
-The kernel counts for each backend, and when a backend is removed its entry is zeroed and given to
-another. So what the former backends of a service port counted is kept here and added to what the
-present ones count. That memory ends with the agent, while the kernel's entries stay; a sum of these
-alone would look to Prometheus like a reset and then all that traffic again. So what was there at
-the start is subtracted: everything is counted from the start of the agent, as in any process.
+The kernel counts for each backend. When a backend is removed, its entry is zeroed and given to
+another backend. So the counts of removed backends are kept here, and added to the counts of the
+present backends. These counts end with the agent, while the kernel's entries stay: Prometheus would
+see a reset and then all traffic again. So the counts at the start are subtracted: everything is
+counted from the start of the agent, as in any process.
 
-The agent executes plans while the entries are read. A service port whose backends are removed
-meanwhile is read again, alone; only for that the agent may wait in :meth:`ServiceTraffic.written`.
+The agent executes plans while the entries are read. If backends of a service port are removed
+meanwhile, that service port is read again, alone; only for that the agent may wait in
+:meth:`ServiceTraffic.written`.
 
 A Service appears with its first connection: on most nodes most Services have none, and a cluster
 has many nodes.
@@ -31,10 +32,10 @@ from bpfsvc.services.plans.applied import Applied, AppliedState
 from bpfsvc.services.plans.plan import Plan
 
 SERVICE_LABELS = ("namespace", "name", "port", "protocol", "ip_family")
-"""Which service port a metric is about."""
+"""The labels that name a service port."""
 
 FIELDS = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
-"""What the kernel counts for a backend, in its order."""
+"""The fields of the kernel's counters of a backend, in their order."""
 
 _CONNECTIONS, _PACKETS, _BYTES, _REPLY_PACKETS, _REPLY_BYTES = range(len(FIELDS))
 
@@ -57,7 +58,7 @@ _FAMILIES = (
         ((_REQUEST, _BYTES), (_REPLY, _REPLY_BYTES)),
     ),
 )
-"""Name, description, and for each line: further labels, and the field that it shows."""
+"""Name, description, and for each line: more labels, and the field that the line shows."""
 
 _SERVICES_PER_PART = 100
 """Of the text."""
@@ -70,7 +71,7 @@ _COUNTS = struct.Struct(f"={len(FIELDS)}Q")
 
 
 class _Counted:
-    """Service ports and their counts, which are end to end because there may be many."""
+    """Service ports and their counts, end to end in one buffer: there may be many."""
 
     def __init__(self) -> None:
         self.ports: list[Applied] = []
@@ -99,26 +100,26 @@ class ServiceTraffic:
     def __init__(self, counters: Counters, applied_state: AppliedState) -> None:
         """``counters`` is for this object alone; the applied state is only read here.
 
-        What is counted so far for the service ports in the applied state is subtracted from now on.
+        The counts so far of the service ports in the applied state are subtracted from now on.
         """
         self._sums = Sums(counters)
         self._applied_state = applied_state
         self._reading = threading.Lock()
         self._lock = threading.Lock()
-        self._former: dict[int, tuple[int, ...]] = {}
-        """By service id: what former backends counted, less what was there at the start."""
+        self._removed: dict[int, tuple[int, ...]] = {}
+        """By service id: the counts of removed backends, less the counts at the start."""
         self._changed: set[ServicePort] = set()
         self._pending: Mapping[ServicePort, Applied | None] = {}
-        """What is in the kernel already, and not yet in the applied state."""
+        """Service ports that are in the kernel already, and not yet in the applied state."""
         ports = applied_state.snapshot()
         entries = self._entries(ports, Pace())
         for applied in ports:
             counts = self._sums.fields(entries.total(applied.counter_ids))
             if any(counts):
-                self._former[applied.service_id] = tuple(-count for count in counts)
+                self._removed[applied.service_id] = tuple(-count for count in counts)
 
     def written(self, plan: Plan) -> None:
-        """Keep what removed backends have counted; the applied state still has them."""
+        """Keep the counts of removed backends; the applied state still has these backends."""
         if not plan.counters_freed:
             self._pending = {}
             return
@@ -129,10 +130,10 @@ class ServiceTraffic:
                     continue
                 gone = was.counter_ids - (now.counter_ids if now else set())
                 if now is None:
-                    self._former.pop(was.service_id, None)
+                    self._removed.pop(was.service_id, None)
                     self._changed.add(port)
                 elif gone:
-                    self._former[was.service_id] = self._with_former(was.service_id, gone)
+                    self._removed[was.service_id] = self._with_removed(was.service_id, gone)
                     self._changed.add(port)
             self._pending = plan.applied
 
@@ -162,49 +163,49 @@ class ServiceTraffic:
         """Return what all service ports have counted."""
         with self._lock:
             self._changed.clear()
-            pending, former = self._pending, dict(self._former)
+            pending, removed = self._pending, dict(self._removed)
         ports = [
             now for was in self._applied_state.snapshot() if (now := pending.get(was.port, was))
         ]
         entries = self._entries(ports, pace)
-        again = self._read_again()
+        changed = self._read_changed()
         counted = _Counted()
         for applied in pace.over(ports):
-            if applied.port in again:
+            if applied.port in changed:
                 continue
             counts = self._sums.fields(entries.total(applied.counter_ids))
-            more = former.get(applied.service_id)
+            more = removed.get(applied.service_id)
             counted.add(applied, _clamped(_added(counts, more)) if more else counts)
-        for found in again.values():
-            if found:
-                counted.add(*found)
+        for port_counts in changed.values():
+            if port_counts:
+                counted.add(*port_counts)
         return counted
 
     def _entries(self, ports: list[Applied], pace: Pace) -> Entries:
         """Return the counters of the backends of service ports, read in one pass."""
-        last = max((max(each.counter_ids, default=0) for each in pace.over(ports)), default=0)
+        last = max((max(port.counter_ids, default=0) for port in pace.over(ports)), default=0)
         return self._sums.entries(last, pace)
 
-    def _read_again(self) -> dict[ServicePort, tuple[Applied, tuple[int, ...]] | None]:
-        """Read what has changed since, while nothing changes; None for what is gone."""
-        found: dict[ServicePort, tuple[Applied, tuple[int, ...]] | None] = {}
+    def _read_changed(self) -> dict[ServicePort, tuple[Applied, tuple[int, ...]] | None]:
+        """Read the ports that changed meanwhile, without changes now; None for a removed port."""
+        read: dict[ServicePort, tuple[Applied, tuple[int, ...]] | None] = {}
         with self._lock:
             for port in self._changed:
                 now = self._pending.get(port, self._applied_state.of(port[:2]).get(port))
-                found[port] = None
+                read[port] = None
                 if now:
-                    counts = self._with_former(now.service_id, now.counter_ids)
-                    found[port] = now, _clamped(counts)
-        return found
+                    counts = self._with_removed(now.service_id, now.counter_ids)
+                    read[port] = now, _clamped(counts)
+        return read
 
-    def _with_former(self, service_id: int, counter_ids: Iterable[int]) -> tuple[int, ...]:
-        """Return the sum of some entries and of what former backends counted."""
+    def _with_removed(self, service_id: int, counter_ids: Iterable[int]) -> tuple[int, ...]:
+        """Return the sum of some entries and of the counts of removed backends."""
         counts = self._sums.fields(sum(map(self._sums.entry, counter_ids)))
-        return _added(counts, self._former.get(service_id, _ZEROS))
+        return _added(counts, self._removed.get(service_id, _ZEROS))
 
 
-def _added(counts: Iterable[int], former: Iterable[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(counts, former, strict=True))
+def _added(counts: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(counts, more, strict=True))
 
 
 def _clamped(counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -213,7 +214,7 @@ def _clamped(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def service_labels(applied: Applied) -> tuple[str, ...]:
-    """Return the values of :data:`SERVICE_LABELS`; a port without a name is shown by its number."""
+    """Return the values of :data:`SERVICE_LABELS`; the number stands for a missing port name."""
     namespace, name, port_name, protocol, family = applied.port
     protocol_name = PROTOCOL_NAMES.get(protocol) or str(protocol)
     return namespace, name, port_name or str(applied.number), protocol_name, f"IPv{family}"

@@ -177,7 +177,7 @@ def test_a_service_that_is_created_again_starts_at_zero(testbed: TrafficTestbed)
     testbed.serve("10.0.0.1 -")
     testbed.remove()
     assert testbed.values() == {}
-    assert not testbed.traffic._former, "deleted Services are still kept"
+    assert not testbed.traffic._removed, "deleted Services are still kept"
     testbed.serve("10.0.0.1 -")
     assert testbed.values() == {}
 

@@ -100,7 +100,7 @@ class NodeSync:
         self._attachments.report()
 
     def follow(self, network: Interfaces) -> None:
-        """Follow ``network`` with maps and attachments, and report what is missing."""
+        """Follow ``network`` with maps and attachments, and report missing attachments."""
         self._pins.check()
         self._network = network
         try:

@@ -1,10 +1,10 @@
-"""Starting without the source of objects: what is served until it answers.
+"""The start without the source of objects: what the node serves until the source answers.
 
-After a boot the maps are empty, and the snapshot is programmed. If an earlier agent left entries
-in the kernel, those are newer than any file and stay as they are; the snapshot only says which
-node this is, without which interfaces cannot be followed, and what load balancers are answered. An
-agent with another build does not even attach: its programs have no entries yet. In each case the
-health page and the log say so, until the source answers and its objects replace all of this.
+After a boot the maps are empty, and the snapshot is programmed. If an earlier agent left entries in
+the kernel, these are newer than any file and stay as they are. Then the snapshot only has the Node,
+which is needed to follow interfaces, and the answers for load balancers. An agent with another
+build does not even attach: its programs have no entries yet. In each case the health page and the
+log say so, until the source answers and its objects replace all of this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNANSWERED = "the API server has not answered since the start"
 
 
 class ColdStart:
-    """Keeps the snapshot, and uses it where there is nothing newer."""
+    """Keeps the snapshot, and uses it where the kernel has nothing newer."""
 
     def __init__(
         self, snapshot: SnapshotFile, cache: Cache, health: Health, metrics: Observer
@@ -37,7 +37,7 @@ class ColdStart:
         self._serves_snapshot = False
 
     def begin(self, held: int) -> bool:
-        """Do without the source; return True if the cache now holds what is to be programmed.
+        """Begin without the source; return True if the cache now holds Services to program.
 
         ``held``: how many Services an earlier agent left in the kernel.
         """
@@ -70,16 +70,16 @@ class ColdStart:
             self._metrics.snapshot_in_use(None)
 
     def save_if_due(self) -> None:
-        """Save a snapshot of what is known, if it is time."""
+        """Save a snapshot of the objects known, if it is time."""
         if self._snapshot.is_due:
             self._snapshot.save(self._cache.objects())
 
     def finish(self) -> None:
-        """Save what was not saved yet. The last call of all."""
+        """Save what was not saved yet. To be called last."""
         self._snapshot.finish(self._cache.objects())
 
     def _report(self, text: str) -> None:
-        """Report that what is served may be out of date."""
+        """Report that Services may be out of date."""
         _log.warning("%s", text)
         self._reported = True
         self._health.set_note("source", text)

@@ -1,4 +1,4 @@
-"""What changed, in the order of arrival, on its way from several threads to the agent's own."""
+"""Changes in the order of arrival, on their way from several threads to the agent's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bpfsvc.datapath.netlink.devices import Interfaces
 from bpfsvc.kube.source import Batch
 
 Event = Batch | Interfaces
-"""Objects or interfaces that changed."""
+"""Changed objects, or a new picture of the interfaces."""
 
 
 class Stopped(Exception):

@@ -53,7 +53,7 @@ class ObjectFeed:
         self.events.put(None)
 
     def save_snapshot_if_due(self) -> None:
-        """Save what is known, if there is a snapshot and it is time."""
+        """Save the objects known, if there is a snapshot and it is time."""
         if self.cold_start:
             self.cold_start.save_if_due()
 

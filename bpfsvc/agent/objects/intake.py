@@ -1,4 +1,4 @@
-"""Batches of objects on their way into the cache, and what is reported of them at once."""
+"""Batches of objects on their way into the cache, and the reports about them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ObjectIntake:
         self._reports = reports
 
     def apply(self, batch: Batch) -> set[ServiceKey]:
-        """Put a batch into the cache; return the Services whose entries may be different now."""
+        """Put a batch into the cache; return the Services with entries that may differ now."""
         if self._cold_start:
             self._cold_start.end(batch)
         touched = self.cache.apply(batch.puts, batch.gone, batch.listed)
@@ -68,8 +68,8 @@ class ObjectIntake:
     def _report_unreadable(self) -> None:
         """Report a file that cannot be read as a problem, and a single object as a note.
 
-        A file may have held anything. An object of the API server is the same on all nodes, which
-        must not be without load balancers because of it.
+        A file may have held anything. An object of the API server is the same on all nodes: a
+        problem would take load balancers from all of them.
         """
         files, single = self._parse_errors.texts()
         if files:
@@ -79,7 +79,7 @@ class ObjectIntake:
         self._health.set_note(_UNREADABLE, single or None)
 
     def report_applied(self, batches: list[Batch]) -> None:
-        """Report that batches, the oldest of those that wait, are in the kernel."""
+        """Report that the oldest batches that wait are in the kernel now."""
         self._metrics.applied(batches)
         self._health.updated(changes=len(batches))
 

@@ -1,7 +1,7 @@
-"""What of the source cannot be parsed at present: logged once, and remembered until it is fixed.
+"""Files and objects that cannot be parsed: logged once, and remembered until they are fixed.
 
-As long as a file is broken, it is unknown which Services it holds. A Service in an API server is
-known by its name, and of a slice at least the namespace is known.
+As long as a file is broken, it is unknown which Services it holds. Of a broken Service in an API
+server the name is known, and of a broken slice at least the namespace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger("bpfsvc")
 
 
 class ParseErrors:
-    """All that is broken now; true if anything is."""
+    """All errors that there are now."""
 
     def __init__(self) -> None:
         self._known: dict[str, ParseError] = {}
@@ -25,9 +25,9 @@ class ParseErrors:
     def __len__(self) -> int:
         return len(self._known)
 
-    def update(self, found: Iterable[ParseError]) -> list[ParseError]:
-        """Replace the errors; log those that are new, and those that are fixed. Return the new."""
-        now = {str(error): error for error in found}
+    def update(self, errors: Iterable[ParseError]) -> list[ParseError]:
+        """Replace the errors; log new errors and fixed errors; return the new errors."""
+        now = {str(error): error for error in errors}
         new = sorted(now.keys() - self._known.keys())
         for text in new:
             _log.error("%s; the last good state stays in force", text)
@@ -37,13 +37,13 @@ class ParseErrors:
         return [now[text] for text in new]
 
     def texts(self) -> tuple[str, str]:
-        """Return what files and what single objects cannot be read, a line each; "" for none."""
+        """Return a line about broken files and a line about broken objects; "" for none."""
         files = [text for text, error in self._known.items() if error.key is None]
         single = [text for text, error in self._known.items() if error.key is not None]
         return _line(files), _line(single)
 
     def may_hide(self, services: Iterable[ServiceKey]) -> set[ServiceKey]:
-        """Return those of ``services`` that may still exist in what cannot be parsed."""
+        """Return the Services that a broken file or object may hold."""
         every = set(services)
         hidden: set[ServiceKey] = set()
         for error in self._known.values():

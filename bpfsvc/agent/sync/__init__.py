@@ -1,1 +1,1 @@
-"""Services on their way into the kernel, and what is reported of them."""
+"""Services on their way into the kernel, and the reports about them."""

@@ -1,4 +1,4 @@
-"""One line per Service that a plan changes, from ``-v 2`` on: what came and what went."""
+"""One line for each Service that a plan changes, from ``-v 2`` on: what came and what went."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bpfsvc.services.plans.applied import Applied, AppliedState
 from bpfsvc.services.plans.plan import Plan
 
 LOGGER = "bpfsvc.changes"
-"""Switched on and off by itself: ten thousand Services are ten thousand lines at the start."""
+"""A logger with its own level: ten thousand Services are ten thousand lines at the start."""
 
 _log = logging.getLogger(LOGGER)
 
@@ -22,7 +22,7 @@ _SHOWN = 8
 
 
 def log_changes(plan: Plan, applied: AppliedState) -> None:
-    """Log what ``plan`` changed; ``applied`` does not hold it yet."""
+    """Log what ``plan`` changed; ``applied`` is the state before."""
     if _log.isEnabledFor(logging.INFO):
         for line in change_lines(plan.applied, applied):
             _log.info("%s", line)
@@ -31,12 +31,12 @@ def log_changes(plan: Plan, applied: AppliedState) -> None:
 def change_lines(
     changes: Mapping[ServicePort, Applied | None], applied: AppliedState
 ) -> Iterator[str]:
-    """Yield a line for each Service in ``changes``: what there is of its ports afterwards."""
+    """Yield a line for each Service in ``changes``, which has the state of ports afterwards."""
     for key, ports in groupby(sorted(changes), key=lambda port: (port.namespace, port.name)):
         before = applied.of(key)
         after = before | {port: changes[port] for port in ports}
         yield f"Service {'/'.join(key)}: " + _change_text(
-            list(before.values()), [one for one in after.values() if one is not None]
+            list(before.values()), [port for port in after.values() if port is not None]
         )
 
 
@@ -55,7 +55,7 @@ def _change_text(before: list[Applied], after: list[Applied]) -> str:
 def _difference(before: set[str], after: set[str], noun: str) -> str:
     """Return ``+1 -1 endpoints [+10.0.0.1:80 -10.0.0.2:80]``; "" if nothing differs."""
     came, went = sorted(after - before), sorted(before - after)
-    signed = [f"+{one}" for one in came] + [f"-{one}" for one in went]
+    signed = [f"+{name}" for name in came] + [f"-{name}" for name in went]
     if not signed:
         return ""
     counts = [f"+{len(came)}"] * bool(came) + [f"-{len(went)}"] * bool(went)
@@ -64,9 +64,10 @@ def _difference(before: set[str], after: set[str], noun: str) -> str:
 
 
 def _endpoints(ports: Iterable[Applied]) -> set[str]:
-    return {endpoint_text(*place) for one in ports for place in one.counters()}
+    return {endpoint_text(*address) for applied in ports for address in applied.counters()}
 
 
 def _frontends(ports: Iterable[Applied]) -> set[str]:
     """Return the frontends as text, without the guards of cluster IPs."""
-    return {frontend_text(each) for one in ports for each in one.frontends() if each.port}
+    frontends = (frontend for applied in ports for frontend in applied.frontends())
+    return {frontend_text(frontend) for frontend in frontends if frontend.port}

@@ -32,7 +32,7 @@ class ServiceWriter:
         metrics: Observer,
         reports: Reports,
     ) -> None:
-        """``followers`` repair their own maps together with those of Services."""
+        """``followers`` repair their own maps together with the maps of Services."""
         self._planner = planner
         self._maps = maps
         self._followers = followers

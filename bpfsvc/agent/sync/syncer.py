@@ -78,7 +78,7 @@ class Syncer:
             self._sync_all(now)
 
     def sync_due(self, now: float) -> None:
-        """Sync the Services whose endpoints get another share of connections by now."""
+        """Sync the Services with endpoints that get another share of connections by now."""
         due = self._planner.schedulings.growing(now)
         if due := due.union(*[follower.due(now) for follower in self._followers]):
             self._sync(due, now)
