@@ -42,7 +42,7 @@ class Running:
         self.handler = ChangeHandler(intake, self.node, settings, self.services)
 
     def handle(self, *puts: Any) -> None:
-        self.handler.handle([Batch((one,), (), True, ()) for one in puts], NOW)
+        self.handler.handle([Batch((item,), (), True, ()) for item in puts], NOW)
 
 
 def test_batches_that_came_together_are_one_sync() -> None:

@@ -47,9 +47,9 @@ class Connections:
     def open(self, service: int, backend: Place, created: float) -> TcpConnection:
         """Add a connection."""
         client = CLIENT, 1000 + len(self.all)
-        one = TcpConnection(client, VIP, client, backend, True, created)
-        self.all.append((service, one))
-        return one
+        connection = TcpConnection(client, VIP, client, backend, True, created)
+        self.all.append((service, connection))
+        return connection
 
     def to(
         self, services: Collection[int], is_wanted: Callable[[Departed], bool]
@@ -59,12 +59,20 @@ class Connections:
         if self.failures:
             self.failures -= 1
             raise KernelError("map connections: cannot read", "")
-        pairs = (((service, one.backend), one) for service, one in self.all if service in services)
-        return [(departed, one) for departed, one in pairs if is_wanted(departed)]
+        pairs = (
+            ((service, connection.backend), connection)
+            for service, connection in self.all
+            if service in services
+        )
+        return [(departed, connection) for departed, connection in pairs if is_wanted(departed)]
 
     def remove(self, connections: Collection[TcpConnection]) -> list[Reset]:
         self.removed += connections
-        self.all = [(service, one) for service, one in self.all if one not in connections]
+        self.all = [
+            (service, connection)
+            for service, connection in self.all
+            if connection not in connections
+        ]
         return []
 
 
@@ -115,13 +123,13 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 def test_a_service_that_keeps_connections_costs_nothing(node: Node) -> None:
     node.have(WEB, None, ONE, TWO)
     node.have(WEB, None, ONE)
-    assert not [one for one in threading.enumerate() if one.name == "endpoint removal"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "endpoint removal"]
 
 
 def test_connections_to_an_endpoint_that_left_end_by_one_reading(node: Node) -> None:
     over = node.connections.open(7, TWO, created=0)
-    for service, place in ((7, ONE), (8, TWO)):
-        node.connections.open(service, place, created=0)
+    for service, address in ((7, ONE), (8, TWO)):
+        node.connections.open(service, address, created=0)
     node.have(WEB, 0, ONE, TWO)
     wait(lambda: node.connections.readings == 1, "what is there is searched")
     node.have(WEB, 0, ONE)

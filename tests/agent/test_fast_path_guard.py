@@ -54,10 +54,10 @@ def test_the_first_look_is_taken_before_anything_is_served() -> None:
 
 
 def test_a_reason_that_comes_and_goes_is_followed() -> None:
-    found = ""
-    with guard(lambda: found, lambda: found) as made:
-        for found in ("a rule", "", "another rule", ""):
-            wait(lambda found=found: made.reason == found, f"the reason {found!r}")  # type: ignore[misc]
+    reason = ""
+    with guard(lambda: reason, lambda: reason) as made:
+        for reason in ("a rule", "", "another rule", ""):
+            wait(lambda reason=reason: made.reason == reason, f"the reason {reason!r}")  # type: ignore[misc]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -68,7 +68,7 @@ def test_without_anybody_who_looks_the_fast_path_is_given_up() -> None:
         raise RuntimeError
 
     with guard(lambda: "", fail) as made:
-        wait(lambda: "not looked for any more" in made.reason, "the reason")
+        wait(lambda: "has ended" in made.reason, "the reason")
 
 
 def test_what_cannot_be_checked_prevents_the_fast_path_and_does_not_end_it() -> None:

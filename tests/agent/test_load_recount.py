@@ -33,14 +33,14 @@ def test_right_numbers_are_never_corrected(seed: int) -> None:
     """Connections come and go between the reading of entries; the programs' numbers are right."""
     random = Random(seed)
     states = dict.fromkeys(range(random.randrange(30)), "active")
-    states |= {one: "inactive" for one in states if random.random() < 0.3}
+    states |= {connection: "inactive" for connection in states if random.random() < 0.3}
     before = load(states)
     counted = {"active": 0, "inactive": 0}
     chosen, unread, fresh = 0, list(states), 1000
     while unread:
-        one = unread.pop(random.randrange(len(unread)))
-        if one in states:
-            counted[states[one]] += 1
+        connection = unread.pop(random.randrange(len(unread)))
+        if connection in states:
+            counted[states[connection]] += 1
         for _ in range(random.randrange(3)):
             step = random.random()
             if step < 0.4:
@@ -54,9 +54,9 @@ def test_right_numbers_are_never_corrected(seed: int) -> None:
             elif states:
                 states.pop(random.choice(list(states)))
         if chosen > 60:
-            unread = [one for one in unread if one < 1000]
-    found = Load(counted["active"], counted["inactive"])
-    assert correction(found, before, load(states), chosen) == NONE
+            unread = [connection for connection in unread if connection < 1000]
+    total = Load(counted["active"], counted["inactive"])
+    assert correction(total, before, load(states), chosen) == NONE
 
 
 def load(states: dict[int, str]) -> Load:

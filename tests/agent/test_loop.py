@@ -22,8 +22,8 @@ def test_events_that_came_together_are_handled_together() -> None:
     events.put(BATCH)
     stop = threading.Event()
 
-    def handle(found: Sequence[Event], _now: float) -> None:
-        handled.append(list(found))
+    def handle(taken: Sequence[Event], _now: float) -> None:
+        handled.append(list(taken))
         stop.set()
 
     Loop(events, handle, {}).run(stop)

@@ -40,9 +40,9 @@ class Intake:
         self.intake.apply(Batch(tuple(puts), (), True, problems))
 
     def shown(self, field: str) -> dict[str, str]:
-        found = self.health.healthz()[1].get(field, {})
-        assert isinstance(found, dict)
-        return found
+        texts = self.health.healthz()[1].get(field, {})
+        assert isinstance(texts, dict)
+        return texts
 
 
 def test_a_file_that_cannot_be_read_is_a_problem_until_it_can() -> None:

@@ -19,8 +19,8 @@ SLICE = ParseError("slice", 0, "no port", ObjectKey("EndpointSlice", "shop", "we
 def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     errors = ParseErrors()
     with caplog.at_level(logging.INFO):
-        for found in ([FILE], [FILE, SLICE], [SLICE], []):
-            errors.update(found)
+        for broken in ([FILE], [FILE, SLICE], [SLICE], []):
+            errors.update(broken)
     assert caplog.messages == [
         "a.yaml:3: malformed YAML; the last good state stays in force",
         "slice: no port; the last good state stays in force",
@@ -31,7 +31,7 @@ def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("found", "hidden"),
+    ("broken", "hidden"),
     [
         pytest.param([], set(), id="nothing is broken"),
         pytest.param([FILE], set(SERVICES), id="a file may have held any"),
@@ -41,9 +41,9 @@ def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixt
     ],
 )
 def test_broken_objects_may_hide_services(
-    found: list[ParseError], hidden: set[tuple[str, str]]
+    broken: list[ParseError], hidden: set[tuple[str, str]]
 ) -> None:
     """The entries of such Services stay in the kernel."""
     errors = ParseErrors()
-    errors.update(found)
+    errors.update(broken)
     assert errors.may_hide(SERVICES) == hidden

@@ -102,8 +102,8 @@ def test_of_many_faults_the_first_get_events_and_all_are_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     recorder = Recorder()
-    found = [Fault(("shop", f"web-{number}"), BAD_SCHEDULER, "bad") for number in range(1000)]
-    Reports(recorder, Health()).faults(found, "")
+    faults = [Fault(("shop", f"web-{number}"), BAD_SCHEDULER, "bad") for number in range(1000)]
+    Reports(recorder, Health()).faults(faults, "")
     assert recorder.objects[0] == ("Service", "shop", "web-0", "BadScheduler", "bad")
     assert len(recorder.objects) == 10
     assert len(caplog.messages) == 1000
@@ -114,11 +114,11 @@ def test_a_quarantine_is_an_event_when_it_begins_and_ends_and_a_line_for_each_st
 ) -> None:
     caplog.set_level(logging.INFO)
     recorder = Recorder()
-    rule, place = Rule(5, 10, 30), (pack("10.244.1.5"), 8080)
+    rule, address = Rule(5, 10, 30), (pack("10.244.1.5"), 8080)
     failures = {Step.AWAY: 7, Step.AWAY_AGAIN: 1}
     steps = (Step.AWAY, Step.TRIAL, Step.AWAY_AGAIN, Step.TRIAL, Step.BACK)
     for step in steps:
-        change = Change(("shop", "web"), place, step, rule, failures.get(step, 0))
+        change = Change(("shop", "web"), address, step, rule, failures.get(step, 0))
         Reports(recorder, Health()).quarantine([change])
     away = "it gets no new connections for 30 s"
     began = f"7 attempts to connect to endpoint 10.244.1.5:8080 failed within 10 s: {away}"
@@ -136,9 +136,9 @@ def test_a_quarantine_is_an_event_when_it_begins_and_ends_and_a_line_for_each_st
 
 def test_many_endpoints_in_quarantine_at_once_are_no_storm() -> None:
     recorder = Recorder()
-    place = (pack("10.244.1.5"), 8080)
+    address = (pack("10.244.1.5"), 8080)
     changes = [
-        Change(("shop", f"web-{number}"), place, Step.AWAY, Rule(1, 1, 1), 1)
+        Change(("shop", f"web-{number}"), address, Step.AWAY, Rule(1, 1, 1), 1)
         for number in range(1000)
     ]
     Reports(recorder, Health()).quarantine(changes)

@@ -46,8 +46,8 @@ BOND = Interfaces(
 
 
 def chosen(network: Interfaces, *patterns: str) -> str:
-    found = xdp_devices.choose(network, attached(network.devices), patterns)
-    return " ".join(each.name for each in found)
+    devices = xdp_devices.choose(network, attached(network.devices), patterns)
+    return " ".join(device.name for device in devices)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_family_is_unhealthy_once_a_change_has_waited_for_the_limit(
     assert answers(health) == (False, False)
     status = health.livez()[1]["status"]
     assert isinstance(status, dict)
-    assert {name: one["healthy"] for name, one in status.items()} == {
+    assert {name: family_status["healthy"] for name, family_status in status.items()} == {
         "IPv4": family != 4,
         "IPv6": family != 6,
     }
@@ -238,10 +238,10 @@ def test_a_response_has_the_fields_of_kube_proxys(health: Health, server: Health
         assert "\r\nContent-Type: application/json\r\n" in head
         assert "\r\nX-Content-Type-Options: nosniff\r\n" in head
         assert "X-Load-Balancing-Endpoint-Weight" not in head
-        found = json.loads(body)
-        assert set(found) == {"lastUpdated", "currentTime", "healthy", "status"} | more
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", found["lastUpdated"])
-        assert set(found["status"]) == {"IPv4", "IPv6"}
+        answer = json.loads(body)
+        assert set(answer) == {"lastUpdated", "currentTime", "healthy", "status"} | more
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", answer["lastUpdated"])
+        assert set(answer["status"]) == {"IPv4", "IPv6"}
 
 
 def test_every_response_is_counted(

@@ -77,16 +77,16 @@ def test_metrics_are_compressed_if_asked(port: int, accepted: str, packed: bool)
 
 def test_health_checks_show_their_results_and_count_them(port: int) -> None:
     text(port, "/metrics/slis")
-    families = {one.name: one for one in parse(text(port, "/metrics/slis"))}
+    families = {item.name: item for item in parse(text(port, "/metrics/slis"))}
     now = {
-        (one.labels["name"], one.labels["type"]): one.value
-        for one in families["kubernetes_healthcheck"].samples
+        (item.labels["name"], item.labels["type"]): item.value
+        for item in families["kubernetes_healthcheck"].samples
     }
     assert now == {("ping", "healthz"): 1, ("proxy", "healthz"): 0, ("proxy", "livez"): 1}
     counts = {
-        (one.labels["type"], one.labels["status"]): one.value
-        for one in families["kubernetes_healthchecks"].samples
-        if one.labels["name"] == "proxy"
+        (item.labels["type"], item.labels["status"]): item.value
+        for item in families["kubernetes_healthchecks"].samples
+        if item.labels["name"] == "proxy"
     }
     assert counts == {("healthz", "error"): 2, ("livez", "success"): 2}
 
@@ -114,10 +114,10 @@ def test_flags_are_shown(port: int) -> None:
 
 
 def test_the_state_is_shown(port: int) -> None:
-    found = text(port, "/statusz")
-    assert "\nStarted: Thu Jan 01 00:00:00 UTC 1970\n" in found
-    assert f"\nBinary version: {__version__}\n" in found
-    assert " /metrics " in found
+    page = text(port, "/statusz")
+    assert "\nStarted: Thu Jan 01 00:00:00 UTC 1970\n" in page
+    assert f"\nBinary version: {__version__}\n" in page
+    assert " /metrics " in page
 
 
 def test_profiles_are_there_only_if_enabled(port: int, profiling: bool) -> None:

@@ -52,8 +52,8 @@ def serve(log: list[str]) -> Iterator[Serve]:
         return begun[-1]
 
     yield start
-    for one in begun:
-        one.stop()
+    for server in begun:
+        server.stop()
 
 
 def status(answer: bytes) -> int:
@@ -166,10 +166,10 @@ def test_an_address_in_use_is_tried_again(serve: Serve, log: list[str]) -> None:
         assert server.port == 0
     wait(lambda: server.port == port, "the address")
     assert status(ask(port, "/hello")) == 200
-    place = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     assert log == [
-        f"cannot serve pages at {place}: Address already in use; trying again every 0.01 s",
-        f"pages is served at {place} now",
+        f"cannot serve pages at {address}: Address already in use; trying again every 0.01 s",
+        f"pages is served at {address} now",
     ]
 
 

@@ -65,8 +65,8 @@ COUNTS = [
     ("endpoints", "count"), [pytest.param(*case, id=name) for name, *case in COUNTS]
 )
 def test_which_endpoints_are_counted(endpoints: list[str], count: int) -> None:
-    found = health_checks(balanced(), [endpoint_slice(*endpoints)])
-    assert found == {4: HealthCheck(31000, count)}
+    checks = health_checks(balanced(), [endpoint_slice(*endpoints)])
+    assert checks == {4: HealthCheck(31000, count)}
 
 
 def test_an_address_counts_once_whatever_it_serves() -> None:

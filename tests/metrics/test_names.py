@@ -74,10 +74,10 @@ def text_of(metrics: Metrics) -> str:
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     """Return the values of one name by the values of its labels, in the order of their names."""
     return {
-        tuple(value for _, value in sorted(one.labels.items())): one.value
+        tuple(value for _, value in sorted(sample.labels.items())): sample.value
         for family in parse(text_of(metrics))
-        for one in family.samples
-        if one.name == name
+        for sample in family.samples
+        if sample.name == name
     }
 
 
@@ -96,9 +96,9 @@ def metrics(clock: Clock) -> Metrics:
 
 
 def record_everything(metrics: Observer) -> None:
-    one = batch(service(), endpoint_slice("10.0.0.1 here"), triggers=(Trigger(4, NOW + 1),))
-    metrics.queued(one)
-    metrics.applied([one])
+    changed = batch(service(), endpoint_slice("10.0.0.1 here"), triggers=(Trigger(4, NOW + 1),))
+    metrics.queued(changed)
+    metrics.applied([changed])
     metrics.synced(0.003, full=True)
     metrics.synced(0.003, full=False)
     metrics.no_local_endpoints({("internal", 4): 1, ("external", 6): 0})
@@ -125,17 +125,17 @@ def test_kube_proxys_metrics_have_its_names_and_labels(metrics: Metrics, row: st
     text = text_of(metrics)
     assert f"\n# TYPE {name} {kind}\n" in f"\n{text}"
     sample = f"{name}_count" if kind == "histogram" else name
-    found = re.findall(rf"^{sample}(?:{{(.*?)}})? \S+$", text, re.MULTILINE)
-    assert found
-    for each in found:
-        assert sorted(re.findall(r'(\w+)="', each)) == labels
+    label_lists = re.findall(rf"^{sample}(?:{{(.*?)}})? \S+$", text, re.MULTILINE)
+    assert label_lists
+    for label_list in label_lists:
+        assert sorted(re.findall(r'(\w+)="', label_list)) == labels
 
 
 def test_connections_that_were_reset_are_counted_by_their_path(metrics: Metrics) -> None:
     metrics.removal_resets(4, 0)
     name = "bpfsvc_removal_resets_total"
-    found = dict(re.findall(rf'^{name}{{path="(\w+)"}} (\S+)$', text_of(metrics), re.MULTILINE))
-    assert found == {"packets": "7.0", "sockets": "1.0"}
+    counts = dict(re.findall(rf'^{name}{{path="(\w+)"}} (\S+)$', text_of(metrics), re.MULTILINE))
+    assert counts == {"packets": "7.0", "sockets": "1.0"}
 
 
 def test_every_name_has_a_known_prefix(metrics: Metrics) -> None:
@@ -157,15 +157,15 @@ def buckets(metrics: Metrics, name: str, family: str = "IPv4") -> list[str]:
 
 def test_buckets_of_syncs_double_from_a_millisecond(metrics: Metrics) -> None:
     """Whole bounds are written as Go does, so that buckets of both proxies add up."""
-    found = buckets(metrics, "kubeproxy_sync_proxy_rules_duration_seconds")
-    assert [float(bound) for bound in found] == [0.001 * 2**n for n in range(15)] + [float("inf")]
-    assert found[:4] == ["0.001", "0.002", "0.004", "0.008"]
-    assert found[-3:] == ["8.192", "16.384", "+Inf"]
+    bounds = buckets(metrics, "kubeproxy_sync_proxy_rules_duration_seconds")
+    assert [float(bound) for bound in bounds] == [0.001 * 2**n for n in range(15)] + [float("inf")]
+    assert bounds[:4] == ["0.001", "0.002", "0.004", "0.008"]
+    assert bounds[-3:] == ["8.192", "16.384", "+Inf"]
 
 
 def test_buckets_of_network_programming(metrics: Metrics) -> None:
-    found = buckets(metrics, "kubeproxy_network_programming_duration_seconds")
-    assert found == [
+    bounds = buckets(metrics, "kubeproxy_network_programming_duration_seconds")
+    assert bounds == [
         *("0.25", "0.5"),
         *map(str, range(1, 60)),
         *map(str, range(60, 120, 5)),

@@ -83,8 +83,10 @@ class TrafficTestbed:
 
     def counter_indices(self, of: str = "web") -> dict[str, int]:
         """Return the index of the counters of each backend, by the last byte of its address."""
-        (one,) = self.planner.applied_state.of(("default", of)).values()
-        return {f"10.0.0.{address[15]}": index for (address, _), index in one.counters().items()}
+        (applied,) = self.planner.applied_state.of(("default", of)).values()
+        return {
+            f"10.0.0.{address[15]}": index for (address, _), index in applied.counters().items()
+        }
 
     def count(self, address: str, *numbers: int, of: str = "web", cpu: int = 0) -> None:
         self.counters.count(self.counter_indices(of)[address], *numbers, cpu=cpu)
@@ -92,9 +94,9 @@ class TrafficTestbed:
     def values(self) -> dict[tuple[str, ...], float]:
         """Return all values by name, Service and direction; none of a Service may have shrunk."""
         now: dict[tuple[str, ...], float] = {
-            (one.name, one.labels["name"], one.labels.get("direction", "")): one.value
+            (sample.name, sample.labels["name"], sample.labels.get("direction", "")): sample.value
             for family in parse(b"".join(self.traffic.render()).decode())
-            for one in family.samples
+            for sample in family.samples
         }
         for key, value in self._seen.items():
             if key in now:
@@ -288,7 +290,7 @@ def test_labels_are_the_names_of_the_service() -> None:
         counters.count(index, 1)
     text = b"".join(traffic.render()).decode()
     first, _, _ = parse(text)
-    assert [one.labels for one in first.samples] == [
+    assert [sample.labels for sample in first.samples] == [
         {
             "namespace": "kube-system",
             "name": "dns",
@@ -329,13 +331,14 @@ def test_ten_thousand_services_take_200_ms_at_most() -> None:
     applied_state = AppliedState()
     everyone = Policies(*(Policy(0, 4, False, False),) * 3)
     ports = {}
-    for one in range(10_000):
-        port = ServicePort(f"namespace-{one % 50}", f"service-{one}", "http", 6, 4)
+    for number in range(10_000):
+        port = ServicePort(f"namespace-{number % 50}", f"service-{number}", "http", 6, 4)
         slots = [
-            (Backend(index.to_bytes(16), 80), index) for index in range(4 * one + 1, 4 * one + 5)
+            (Backend(index.to_bytes(16), 80), index)
+            for index in range(4 * number + 1, 4 * number + 5)
         ]
-        frontends = {Frontend(one.to_bytes(16), 80, 6): everyone}
-        ports[port] = applied(port, 80, one + 1, one + 1, slots, frontends)
+        frontends = {Frontend(number.to_bytes(16), 80, 6): everyone}
+        ports[port] = applied(port, 80, number + 1, number + 1, slots, frontends)
     counters = Counters(size=1024)
     traffic = ServiceTraffic(counters, applied_state)
     applied_state.update(ports)
