@@ -15,6 +15,12 @@ _ALONE_SECONDS = 15
 """How much longer an entry for replies is kept. It is removed with its partner; an older one has no
 partner."""
 
+_STATE = (
+    *("seen", "reply", "established", "fin_sent", "fin_received"),
+    *("reset", "held", "outside", "client_first"),
+)
+"""Fields of an entry, in their order."""
+
 
 class Expired(NamedTuple):
     """Keys of entries that seem to be over; numbers of half-open and of untranslated pairs."""
@@ -30,17 +36,7 @@ class Expiry:
     def __init__(self, layout: Layout, lifetimes: Lifetimes) -> None:
         connections, constant = layout.maps["connections"], layout.constant
         self._protocol = connections.key.pick("protocol")
-        self._state = connections.value.pick(
-            "seen",
-            "reply",
-            "established",
-            "fin_sent",
-            "fin_received",
-            "reset",
-            "held",
-            "outside",
-            "client_first",
-        )
+        self._state = connections.value.pick(*_STATE)
         self._hook = connections.key.pick("hook")
         self._untranslated = constant("OUTSIDE_UNTRANSLATED")
         self._egress = constant("HOOK_EGRESS")
@@ -62,17 +58,8 @@ class Expiry:
         keys: list[bytes] = []
         held_pairs = untranslated = 0
         # Some hundred thousand times a sweep: what most entries need is done in place.
-        for at, (
-            seen,
-            reply,
-            established,
-            sent,
-            received,
-            reset,
-            held,
-            outside,
-            client_first,
-        ) in enumerate(self._state.iter_unpack(block.values)):
+        for at, state in enumerate(self._state.iter_unpack(block.values)):
+            seen, reply, established, sent, received, reset, held, outside, client_first = state
             if held and not reply:
                 held_pairs += 1
             if outside == self._untranslated and not reply:
