@@ -2,7 +2,7 @@
 
 ::
 
-    BpfsvcError          one line about what is wrong, and a hint about what to do
+    BpfsvcError          one line about the fault, and a hint about what to do
     ├── UsageError       the command line or the configuration is wrong (exit status 2)
     ├── SystemUnfit      this machine lacks something
     ├── KernelError      the kernel refused something

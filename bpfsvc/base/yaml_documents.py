@@ -276,7 +276,7 @@ class _PythonLoader(_Rules, yaml.SafeLoader):
     """PyYAML without libyaml: the same nodes, ten times slower."""
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Compose a node, whose anchor may be one that was used before."""
+        """Compose a node; its anchor may have been used before."""
         if not self.check_event(AliasEvent):
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]
             self.anchors.pop(event.anchor, None)

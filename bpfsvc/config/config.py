@@ -1,6 +1,6 @@
 """The settings of one agent as values it works with. :mod:`.loading` makes them of the documents.
 
-No default is here: :mod:`.kubeproxy_v1alpha1` and :mod:`.bpfsvc_v1alpha1` have those of all fields.
+No default is here: :mod:`.kubeproxy_v1alpha1` and :mod:`.bpfsvc_v1alpha1` have all defaults.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Config:
 
     * ``mode``: kube-proxy's mode that was configured; shown at ``/proxyMode``.
     * ``detection``: how pods of this node are identified.
-    * ``scheduler``: how Services choose a backend that name no scheduler.
+    * ``scheduler``: how Services without a scheduler of their own choose a backend.
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
     * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
     * ``vip_echo``: echo requests to the addresses of Services that have endpoints are answered.
@@ -112,23 +112,23 @@ class Config:
     * ``cache``: directory of programs that were compiled here, for the next boot; None: nowhere.
     * ``programs``: directory of compiled programs that came with bpfsvc; None: none are used.
     * ``cgroup_root``: cgroup2 directory of the processes that the socket LB serves; None: none.
-    * ``socket_lb``: whose sockets it serves: of the node and its pods, of the node alone, none.
+    * ``socket_lb``: which sockets it serves: of the node and its pods, of the node alone, none.
     * ``mesh_ports``: a pod that listens on one of these on loopback has a mesh proxy that wants to
       see the Service's address: the socket LB leaves its sockets alone.
     * ``devices``: patterns of interfaces; empty: all that carry pod or outside traffic.
     * ``fast_path``: ``auto``: packets of pods go directly to where they leave, past netfilter,
-      while nothing on the node has to see them there. ``established``: those in the middle of a
-      connection do so, which netfilter sees begin and end. ``off``: none does.
+      while nothing on the node has to see them there. ``established``: only packets in the middle
+      of a connection, so that netfilter sees connections begin and end. ``off``: none.
     * ``xdp``: patterns of the uplinks on which XDP forwards to backends on other nodes; empty:
-      none; ``auto`` alone: those whose driver supports it.
-    * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: those of our own connections.
+      none; ``auto`` alone: the uplinks with a driver that supports XDP.
+    * ``conntrack``: netfilter's limits and lifetimes. ``lifetimes``: of our own connections.
     * ``oom_score_adj``: how unlikely the kernel is to kill the agent; None: unchanged.
 
     What it serves:
 
     * ``healthz``, ``metrics``: address and port to serve on; None: not served.
-    * ``bind_address_hard_fail``: exit when one of these is in use, rather than try again.
-    * ``sync_seconds``: a change that is not in the kernel after twice this makes it unhealthy.
+    * ``bind_address_hard_fail``: exit when such a port is in use, rather than try again.
+    * ``sync_seconds``: the agent is unhealthy if a change takes more than twice as long.
     * ``profiling``: serve pages for finding faults in the agent too.
 
     ``document`` is the effective configuration as ``/configz`` shows it.

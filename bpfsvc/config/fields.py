@@ -1,8 +1,8 @@
 """Plain values made to fit a typed document, with every field that does not fit named at once.
 
-msgspec stops at the first wrong field and ignores unknown ones. Of a configuration file all of them
-are reported, each with its path. So this module walks through the document, and msgspec converts
-one field at a time.
+msgspec stops at the first wrong field and ignores unknown fields. A user of a configuration file
+needs all wrong and unknown fields, each with its path. So this module walks through the document,
+and msgspec converts one field at a time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """KubeProxyConfiguration v1alpha1: its fields, with kube-proxy's types and defaults; its rules.
 
-The rules are those of kube-proxy's own validation, and no stricter: what kube-proxy never looks at,
+The rules are kube-proxy's own validation, and no stricter: fields that kube-proxy never looks at,
 such as the block of a mode that is not chosen, may hold anything.
 """
 
@@ -62,7 +62,7 @@ class Conntrack(Shape, frozen=True):
 
 
 class DetectLocal(Shape, frozen=True):
-    """The names that the two modes need which identify pods by interface."""
+    """The names for the two modes that identify pods by interface."""
 
     bridge_interface: str = ""
     interface_name_prefix: str = ""
@@ -168,9 +168,9 @@ def settle_mode(
     ``is_kube_proxys``: the file says that there is no mode, as those that kubeadm writes for
     kube-proxy do. Then it means iptables, as it does to kube-proxy (platformApplyDefaults).
 
-    Without any word of a mode, iptables being kube-proxy's default, values in that block were
-    meant. The behaviour here is that of nftables mode, so they are used where the nftables block
-    has its default.
+    Without a mode, values in the iptables block were meant, since iptables is kube-proxy's default.
+    bpfsvc behaves as mode nftables, so it uses these values where the nftables block has its
+    default.
     """
     if not given.mode and is_kube_proxys:
         given = replace(given, mode="iptables")
@@ -211,7 +211,7 @@ def sync_period(given: KubeProxyConfiguration) -> Duration:
 
 
 def masquerade_all(given: KubeProxyConfiguration) -> bool:
-    """Return ``masqueradeAll`` of the chosen mode; ipvs has that of iptables."""
+    """Return ``masqueradeAll`` of the chosen mode; ipvs uses the iptables block."""
     block = given.nftables if given.mode == "nftables" else given.iptables
     return block.masquerade_all
 

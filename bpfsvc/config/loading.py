@@ -26,7 +26,7 @@ from bpfsvc.config.local_detector import LocalDetector, Mode
 from bpfsvc.model import path_text
 
 _BESIDE_A_FILE = ("hostnameOverride", "logging")
-"""Fields whose flags count beside a file."""
+"""Fields with flags that count beside a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Documents:
 
 
 def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.read) -> Documents:
-    """Return what was given, complete. Raises ``UsageError`` that names every wrong field."""
+    """Return both documents, complete. Raises ``UsageError`` that names every wrong field."""
     file = read(given.file) if given.file else documents.NOTHING
     flags, void = _counting(given)
     kubeproxy, unknown, errors = _kubeproxy(file.kubeproxy, flags, given.names)
@@ -133,7 +133,7 @@ def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.
 
 
 def _counting(given: CommandLine) -> tuple[tuple[Flag, ...], list[str]]:
-    """Return kube-proxy's flags that count, and the names of those that a file makes void."""
+    """Return kube-proxy's flags that count, and the names of flags that a file makes void."""
     if given.file is None:
         return given.kubeproxy, []
     kept = tuple(flag for flag in given.kubeproxy if flag.path[0] in _BESIDE_A_FILE)
@@ -143,7 +143,7 @@ def _counting(given: CommandLine) -> tuple[tuple[Flag, ...], list[str]]:
 def _kubeproxy(
     source: documents.FileDocument, flags: tuple[Flag, ...], names: Mapping[FieldPath, str]
 ) -> tuple[KubeProxyConfiguration, list[str], list[str]]:
-    """Return the document, the places of unknown fields, and what is wrong."""
+    """Return the document, the places of unknown fields, and the errors."""
     findings = Findings()
     by_path = {flag.path: flag.name for flag in flags}
     fitted = fit(overlay(source.fields, flags), KubeProxyConfiguration, findings, by_path)
@@ -157,7 +157,7 @@ def _kubeproxy(
 def _bpfsvc(
     source: documents.FileDocument, flags: tuple[Flag, ...]
 ) -> tuple[BpfsvcConfiguration, list[str]]:
-    """Return the document and what is wrong; unknown fields are."""
+    """Return the document and the errors; unknown fields are errors here."""
     findings = Findings()
     document = fit(overlay(source.fields, flags), BpfsvcConfiguration, findings)
     unknown = (FieldError(path, "unknown field") for path in findings.unknown)
@@ -188,7 +188,7 @@ def _namer(flags: tuple[Flag, ...]) -> Callable[[FieldPath], str]:
 
 
 def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> Config:
-    """Return the settings of an agent. ``cgroup_root`` is what was found on this machine."""
+    """Return the settings of an agent; ``cgroup_root``: of this machine."""
     kubeproxy, bpfsvc = given.kubeproxy, given.bpfsvc
     manifests = Path(bpfsvc.manifests) if bpfsvc.manifests else None
     kubeconfig = kubeproxy.client_connection.kubeconfig
@@ -263,7 +263,7 @@ def _address_override(text: str) -> tuple[bytes, ...]:
 
 
 def _conntrack(given: kubeproxy_v1alpha1.Conntrack, *, sees_all: bool) -> Conntrack:
-    """Return what netfilter is set to.
+    """Return the settings of netfilter.
 
     ``sees_all``: no packet bypasses netfilter. Otherwise later packets of a connection look as if
     outside its TCP window, and rules that drop invalid packets would end long transfers.
@@ -284,7 +284,7 @@ def _seconds(given: Duration) -> int:
 
 
 def _lifetimes(conntrack: Conntrack) -> Lifetimes:
-    """Return lifetimes of our own connections: those of netfilter, or the default for zero."""
+    """Return lifetimes of our own connections: netfilter's, or the default for zero."""
     default = Lifetimes()
     return Lifetimes(
         tcp_established=conntrack.tcp_established or default.tcp_established,

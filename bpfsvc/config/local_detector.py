@@ -18,7 +18,7 @@ Mode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDetector:
-    """The chosen mode and its settings; those of the other modes are unused."""
+    """The chosen mode and its settings; the settings of other modes are unused."""
 
     mode: Mode = "ClusterCIDR"
     cluster_cidrs: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class LocalDetector:
         return {4, 6} if self.by_interface else set(self.ranges(node))
 
     def pod_interfaces(self, names: Mapping[int, str]) -> set[int]:
-        """Return the indexes of the interfaces whose packets come from pods.
+        """Return the indexes of the interfaces by which packets of pods arrive.
 
         ``names``: for each index the interface by which IP sees a packet arrive, that is, the
         bridge for a port of a bridge.

@@ -3,10 +3,10 @@
 * Fields without effect in bpfsvc, with the reason. Only values that differ from the default count,
   because kubeadm writes every field there is.
 * Fields that do less than they seem to.
-* Fields that name only the address family that this node does not have first. kube-proxy checks
-  this once it knows the node. Mostly it is worth a warning only, as a second family may be added
-  later. Where local pods could not be identified at all, on a node with one family, kube-proxy does
-  not start, and neither does bpfsvc.
+* Fields that name only another address family than the first family of this node. kube-proxy checks
+  this once it knows the node. Mostly a warning is enough, as a second family may be added later. On
+  a node with one family, where local pods could not be identified at all, kube-proxy does not
+  start, and neither does bpfsvc.
 """
 
 from __future__ import annotations

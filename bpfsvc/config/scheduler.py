@@ -1,6 +1,6 @@
-"""Which scheduler Services have that name none: the node's.
+"""The node's scheduler, for Services that name no scheduler.
 
-That of bpfsvc's own document, else kube-proxy's for ipvs where it runs in that mode, else random.
+bpfsvc's own document comes first, then kube-proxy's document in mode ipvs, then random.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def uses_ipvs(bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration) ->
 def warnings(
     bpfsvc: BpfsvcConfiguration, kubeproxy: KubeProxyConfiguration, name: str
 ) -> Iterator[str]:
-    """Yield a warning if kube-proxy's scheduler counts and is not there; ``name`` is its field."""
+    """Yield a warning if kube-proxy's scheduler counts and is unknown; ``name``: its field."""
     if uses_ipvs(bpfsvc, kubeproxy):
         try:
             parse_scheduler(kubeproxy.ipvs.scheduler)

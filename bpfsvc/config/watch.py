@@ -2,9 +2,8 @@
 
 The file is read every few seconds rather than watched. A mounted ConfigMap changes by a symbolic
 link to a directory beside it, an editor renames, a script writes in place: these are events of
-three directories, of which some do not exist yet, while one read of the content covers all. The
-file has a few kilobytes, and a delay does not matter: a kubelet takes a minute to mount a new
-ConfigMap.
+three directories, and some may not exist yet. One read of the content covers all. The file has a
+few kilobytes, and a delay does not matter: a kubelet takes a minute to mount a new ConfigMap.
 
 A change takes effect when it has been read twice, so that a half written file is never used.
 """
@@ -33,7 +32,7 @@ class ConfigChanged(BpfsvcError):
 class ConfigWatch:
     """Reads a file in a thread of its own; ``on_change`` gets each new content once.
 
-    ``digest`` is that of the content known so far (:func:`bpfsvc.config.documents.digest`).
+    ``digest``: of the content known so far (:func:`bpfsvc.config.documents.digest`).
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """The limits and lifetimes of netfilter's connection tracking, as kube-proxy sets them.
 
 bpfsvc has its own map of connections and does not use netfilter's. Others on the node do: a CNI
-that masquerades what leaves the pod network, and connections that kube-proxy translated before it
-was replaced, which stay there to their end. So the agent keeps the same sysctls at the same values
-as kube-proxy does, where netfilter tracks connections at all.
+that masquerades packets which leave the pod network, and connections that kube-proxy translated
+before it was replaced. So the agent keeps the same sysctls at the same values as kube-proxy does,
+where netfilter tracks connections at all.
 
-kube-proxy does not start if it cannot write one of them. The agent only reports that: Services work
-whatever these values are, and a node without any proxy is the worse fault. It is meant to run in a
-container whose ``/proc/sys`` is read-only.
+kube-proxy does not start if it cannot write one of these sysctls. The agent only reports that:
+Services work whatever the values are, and a node without any proxy is the worse fault. The agent is
+meant to run in a container with a read-only ``/proc/sys``.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def apply(values: Mapping[str, int], root: Path = Path("/")) -> ConntrackResult 
 
 
 def _settable(path: Path) -> bool:
-    """True if this namespace may set it: in others than the initial one the file is read-only."""
+    """True if this namespace may set a sysctl: only the initial namespace's file is writable."""
     return bool(path.stat().st_mode & 0o200)
 
 
 def processors(root: Path = Path("/")) -> int:
-    """Return the number of the machine's processors, also of those this process may not use."""
+    """Return the number of the machine's processors, also those this process may not use."""
     count = sum(1 for _ in (root / _PROCESSORS).glob("cpu[0-9]*/topology"))
     return count or os.cpu_count() or 1
 

@@ -1,8 +1,8 @@
 """BPF programs of a few instructions, put together where they are loaded.
 
-The compiler process makes the programs that handle packets and nothing else. Small ones, which
-belong to a running process and have maps of their own, are written out. Numbers of operations are
-those of the kernel's ``linux/bpf_common.h`` and ``linux/bpf.h``.
+The compiler process makes the programs that handle packets and nothing else. Small programs, which
+belong to a running process and have their own maps, are written out here. The numbers of operations
+stand in the kernel's ``linux/bpf_common.h`` and ``linux/bpf.h``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Names of programs and maps in the kernel, as ``bpftool prog show`` and ``map show`` list them.
 
-All begin with ``bpfsvc_``, so that everybody sees whose they are. The kernel keeps 15 characters of
-a name, which leaves 8: longer names have a short form here. Names of pins and of ``bpfsvc maps
-dump`` are the long ones.
+All names begin with ``bpfsvc_``, so that everybody sees that bpfsvc made the object. The kernel
+keeps 15 characters of a name, which leaves 8: longer names have a short form here. Pins and
+``bpfsvc maps dump`` have the long names.
 
-Earlier builds had no prefix. A map that a newer build shares with an older one keeps the name that
-it was made with.
+Earlier builds had no prefix. A map that a newer build shares with an older build keeps the name
+that the older build gave it.
 """
 
 from __future__ import annotations
@@ -94,5 +94,5 @@ def kernel_name(name: str) -> str:
 
 
 def kernel_names(name: str) -> frozenset[str]:
-    """Return the names under which the kernel may know it: that of earlier builds is the other."""
+    """Return the names under which the kernel may know it: of this build and of earlier ones."""
     return frozenset({kernel_name(name), name[:LENGTH]})

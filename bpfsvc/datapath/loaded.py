@@ -1,7 +1,7 @@
 """The BPF programs and maps in the kernel, of all programs on the machine, and their names.
 
-The kernel cuts names to 15 characters and numbers the objects of the whole machine: what is loaded
-says nothing about this network namespace, what is attached does. To open an object by its id takes
+The kernel cuts names to 15 characters and numbers the objects of the whole machine: loaded programs
+say nothing about this network namespace, attached programs do. To open an object by its id takes
 CAP_SYS_ADMIN; without it names are empty, and sets of names unknown (None).
 """
 
@@ -22,7 +22,7 @@ _MAP_NAME, _PROG_MAPS, _PROG_NAME = 24, 52, 64
 """Offsets in ``struct bpf_map_info`` and ``struct bpf_prog_info``: name; nr_map_ids; name."""
 _NAME_SIZE = 16
 _MAX_IDS = 64
-"""Of a program's maps that are read."""
+"""How many maps of a program are read."""
 
 _FORBIDDEN = {errno.EPERM, errno.EACCES}
 _GONE = {errno.ENOENT}

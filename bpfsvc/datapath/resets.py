@@ -1,7 +1,7 @@
 """TCP resets in the name of others, to end connections that pass through this node.
 
-They are sent as raw packets, so they are routed and pass the programs as any other packet of the
-connection. That needs CAP_NET_RAW.
+Resets are sent as raw packets, so the kernel routes them and they pass the programs as any other
+packet of the connection. Raw packets need CAP_NET_RAW.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def packet_of(reset: Reset) -> bytes:
 
 
 def send(resets: Iterable[Reset]) -> int:
-    """Send resets; return how many. One that cannot be sent, for want of a route, is left out.
+    """Send resets; return how many. A reset that cannot be sent, without a route, is left out.
 
     Raises ``PermissionError`` without CAP_NET_RAW.
     """

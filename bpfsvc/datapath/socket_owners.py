@@ -1,9 +1,9 @@
 """Connect sockets of other processes anew, in place: for their owners nothing changes.
 
-A connected UDP socket is never asked again where to send to, so its backend cannot be changed by
-the programs. But a process with a descriptor of the socket can call connect() for it, and the
-programs then choose a backend as they do for its owner. A copy of the owner's descriptor is needed
-for that: so the agent has to see the processes of the node, and to be allowed what a debugger is
+The kernel never asks again where a connected UDP socket sends to, so the programs cannot change its
+backend. But a process with a descriptor of the socket can call connect() for it, and the programs
+then choose a backend as they do for the owner. The agent needs a copy of the owner's descriptor: so
+the agent has to see the processes of the node, and needs the rights of a debugger
 (CAP_SYS_PTRACE).
 """
 
@@ -29,7 +29,7 @@ _INODE = re.compile(r"^ino:\s*(\d+)$", re.MULTILINE)
 
 
 def connect_anew(sockets: Mapping[UdpSocket, Place]) -> set[UdpSocket]:
-    """Connect each to its place; return those for which that succeeded."""
+    """Connect each socket to its backend; return the sockets for which that succeeded."""
     by_inode = {socket_.inode: socket_ for socket_ in sockets}
     moved: set[UdpSocket] = set()
     for inode, process, number in _descriptors(by_inode):
@@ -45,12 +45,12 @@ def connect_anew(sockets: Mapping[UdpSocket, Place]) -> set[UdpSocket]:
 
 
 def _descriptors(inodes: Collection[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield each inode with a process and its descriptor; of shared ones, every process."""
+    """Yield each inode with a process and its descriptor; a shared inode with every process."""
     wanted = frozenset(inodes)
     for process in _PROCESSES.iterdir():
         if not process.name.isdigit():
             continue
-        # It may have ended, or be none of ours to look at.
+        # The process may have ended, or the agent may not look at it.
         with suppress(OSError):
             for number, inode in _files(process):
                 if inode in wanted:
@@ -58,7 +58,7 @@ def _descriptors(inodes: Collection[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _files(process: Path) -> Iterator[tuple[int, int]]:
-    """Yield the descriptors of a process with their inodes: those of sockets, or all of them.
+    """Yield the descriptors of a process with their inodes: of sockets only, or of all files.
 
     The folder ``fd`` is quick to read, but belongs to the user of the process; ``fdinfo`` asks for
     the right to debug alone.
@@ -87,7 +87,7 @@ def _any_inode(info: Path) -> int | None:
 
 
 def _connect(process: int, number: int, wanted: UdpSocket, to: Place) -> None:
-    """Connect the socket that a process has open; ``OSError`` if it is something else by now."""
+    """Connect a socket of a process; ``OSError`` if the descriptor is another file by now."""
     with _copy(process, number) as copy:
         cookie = copy.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
         if int.from_bytes(cookie, sys.byteorder) != wanted.cookie:
@@ -99,7 +99,7 @@ def _connect(process: int, number: int, wanted: UdpSocket, to: Place) -> None:
 
 @contextmanager
 def _copy(process: int, number: int) -> Iterator[socket.socket]:
-    """Return a copy of what a process has open, if that is a socket."""
+    """Return a copy of a descriptor of a process, if the descriptor is a socket."""
     pidfd = os.pidfd_open(process)
     try:
         descriptor = pidfd_getfd(pidfd, number)

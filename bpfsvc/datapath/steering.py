@@ -1,13 +1,13 @@
 """Ports that this process answers at without being bound to them (``BPF_PROG_TYPE_SK_LOOKUP``).
 
-kube-proxy and the agent answer at the same ports: that of ``/healthz`` and each
-``healthCheckNodePort``. While one of them is bound to a port the other cannot be, and kube-proxy
-tries again only when it synchronises, every 30 seconds: so a change from one to the other would be
-an outage for load balancers. Here the kernel is told, for each new TCP connection that this network
-namespace receives, to give those to certain ports to a listener of this process. Whoever else is
-bound to the port gets them when this process has gone, at once.
+kube-proxy and the agent answer at the same ports: the port of ``/healthz`` and each
+``healthCheckNodePort``. While one of them is bound to a port, the other cannot bind it, and
+kube-proxy tries again only when it synchronises, every 30 seconds: so a change from one to the
+other would be an outage for load balancers. This program sees each new TCP connection that the
+network namespace receives, and gives connections to certain ports to a listener of this process.
+When this process has gone, another program that is bound to the port gets them at once.
 
-The program and its maps are not pinned; they end with the process, whatever ends it.
+The program and its maps are not pinned; they end with the process, whatever ends the process.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class SteeredListeners:
             sockets.update(struct.pack("=I", of_family), struct.pack("=I", listener.fileno()))
 
     def add(self, address: bytes, port: int) -> None:
-        """Receive connections to a port at an address; a wildcard is every one of its family."""
+        """Receive connections to a port at an address; a wildcard means all of its family."""
         key = _KEY.pack(address, port)
         self._ports.update(key, self._slot)
         self._keys.add(key)
 
     def remove(self, address: bytes, port: int) -> None:
-        """Receive no new connections to it."""
+        """Receive no new connections to a port at an address."""
         key = _KEY.pack(address, port)
         self._keys.discard(key)
         self._ports.delete(key)
@@ -123,8 +123,8 @@ def _loopback_listeners() -> Iterator[socket.socket]:
             opened = socket.socket(family, socket.SOCK_STREAM)
         except OSError:
             continue  # the kernel has no IPv6
-        # Accepted connections inherit it. Without it they would keep other programs from binding
-        # the port that their clients connected to.
+        # Accepted connections inherit the option. Without it, accepted connections would keep
+        # other programs from binding the port that the clients connected to.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind((host, 0))

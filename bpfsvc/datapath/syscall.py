@@ -2,7 +2,7 @@
 
 bcc is a compiler and runs in a process of its own for a short time; its Python map calls are slow,
 and its batch calls corrupt memory. This wrapper needs only the C library, and its batches read ten
-thousand entries at the cost of ten calls. Layouts and numbers are those of ``linux/bpf.h``.
+thousand entries at the cost of ten calls. Layouts and numbers stand in ``linux/bpf.h``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def pin(fd: int, path: Path) -> None:
 
 
 def keep_link(link: int, path: Path) -> None:
-    """Pin a link at a path, in place of what is pinned there, and close its descriptor."""
+    """Pin a link at a path, in place of another pin, and close the link's descriptor."""
     try:
         path.unlink(missing_ok=True)
         pin(link, path)

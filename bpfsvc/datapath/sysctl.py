@@ -196,7 +196,7 @@ def reserve_ports(wanted: PortRange, ours: Ports = ()) -> Ports:
 
 
 def release_ports(ours: Ports) -> None:
-    """Release what :func:`reserve_ports` returned; what others have reserved stays."""
+    """Release the ports that :func:`reserve_ports` returned; ports of others stay reserved."""
     reserved = parse_ports(read(RESERVED_PORTS))
     remaining = subtract(reserved, ours)
     if remaining != reserved:
@@ -217,7 +217,7 @@ def _common(left: PortRange, right: PortRange) -> Ports:
 
 
 def _outside(ports: PortRange, without: PortRange) -> Ports:
-    """Return what is left of a range, or the kernel's default if nothing is left."""
+    """Return a range without another range, or the kernel's default if nothing is left."""
     return subtract((ports,), (without,)) or (DEFAULT_LOCAL_PORTS,)
 
 

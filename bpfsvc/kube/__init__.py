@@ -4,18 +4,18 @@ May import model and base. From the inside out::
 
     errors               what can go wrong
     decoding             watch events, heads of lists, refusals
-    stream               bytes as they arrive: lines of a watch, items of a list
-    connection           HTTP, by the kubernetes package; the only module that imports it
-    resources            what is read: paths and selectors
+    resources            the paths and selectors of the resources that the agent reads
     source               the interface of every source: batches of changes
+    pacing               how long to wait
+    stream               bytes as they arrive: lines of a watch, items of a list
     deltas               updates of one resource, and how they become a batch
-    object_tracker       one resource's objects, from text to values
-    backoff, pacing      how long to wait
+    object_tracker       the objects of one resource, from text to values
+    client               HTTP with the API server, logins
+    manifests            a directory of manifests as a source
+    requests             the requests of one resource
     connection_status    is there a connection, since when; the log lines about it
-    requests             one resource's requests
     reflector            one resource: list, watch, and every way in which they end
-    apiserver            all resources: the source of the agent
     event_recorder       Events about this node and its Services
     snapshot             the objects in a file, for a boot without the API server
-    manifests            a directory of manifests as a source
+    apiserver            all resources: the source of the agent
 """

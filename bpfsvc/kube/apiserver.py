@@ -1,8 +1,8 @@
 """The API server as a source of objects.
 
-A thread for each resource waits for the server. What they read is kept until everything is there
-that Services need, and is then put into the agent's queue as one batch; from then on each thread
-puts what it reads into that queue itself.
+A thread for each resource waits for the server. The source keeps what the threads read until all
+objects are there that Services need, and puts these objects into the agent's queue as one batch.
+From then on each thread puts its own batches into the queue.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ApiServerSource:
         return self._status.states()
 
     def outage(self) -> str | None:
-        """Return what is not followed for longer than a restart of the server's proxy takes."""
+        """Return which resources are not followed, for longer than a proxy takes to restart."""
         now = time.monotonic()
         lost = [
             state

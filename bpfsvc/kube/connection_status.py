@@ -1,11 +1,12 @@
 """The state of the connections to the API server, for logs, health and metrics.
 
-When an API server goes away, every resource loses it within moments, and each gets it back at
-another time. A person wants one line at the loss and one when all resources are connected again,
-however many attempts are in between; so all resources report here, and only this module logs.
+When an API server goes away, every resource loses its connection within moments, and each resource
+gets a new one at another time. A person wants one line at the loss and one line when all resources
+are connected again, however many attempts are between. So all resources report here, and only this
+module logs.
 
-What goes wrong with one resource while the others are well is logged too, because it is counted: a
-watch that broke, when the next one is open; an optional resource that fails, after some seconds.
+A fault of one resource, while the others are well, is logged too, because metrics count it: a watch
+that broke, when the next watch is open; an optional resource that fails, after some seconds.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _PAUSE_SECONDS = 600.0
 class ConnectionState(NamedTuple):
     """The connection of one resource.
 
-    * ``connected``: its objects are current: a watch is open, or is being opened again.
-    * ``since``: when that began, by ``time.monotonic``.
-    * ``last_data``: when the server last sent anything, likewise; 0 if never.
+    * ``connected``: the objects are current: a watch is open, or is being opened again.
+    * ``since``: when ``connected`` last changed, by ``time.monotonic``.
+    * ``last_data``: when the server last sent anything, by the same clock; 0 if never.
     * ``error``: why the last attempt failed; empty when ``connected``.
     * ``optional``: nothing depends on it; a server may lack it.
     * ``lists``, ``watches``, ``errors``: how many there were.
@@ -180,7 +181,7 @@ class ConnectionStatus:
             _log.info("continuing without %s: %s", name, reason)
 
     def _remember(self, name: str, reason: str) -> _Trouble:
-        """Note what went wrong, unless the line about an outage tells of it. With the lock."""
+        """Note a fault, unless the line about an outage tells of it. With the lock."""
         trouble = self._troubles[name]
         trouble.covered |= self._lost_at is not None
         trouble.reason = reason
@@ -188,7 +189,7 @@ class ConnectionStatus:
         return trouble
 
     def _log_trouble(self, name: str, now: float) -> None:
-        """Log what went wrong with one resource since the last line about it. With the lock."""
+        """Log the faults of one resource since the last line about it. With the lock."""
         trouble = self._troubles[name]
         if trouble.covered or not trouble.count:
             if self._states[name].connected:
@@ -199,10 +200,12 @@ class ConnectionStatus:
         times = "" if trouble.count == 1 else f" {trouble.count} times, at last"
         if trouble.failed:
             _log.warning(
-                "no data of %s: %s (failed attempts: %d); the agent works without and tries again",
+                "no data of %s: %s (failed attempts: %d); the agent works without %s and tries"
+                " again",
                 name,
                 trouble.reason,
                 trouble.count,
+                name,
             )
         else:
             _log.info(

@@ -1,7 +1,7 @@
 """The texts of the API server that are not objects: watch events, the heads of lists, refusals.
 
-msgspec leaves the object inside an event as it is, so that the model decodes it once, straight into
-its own shape. Of an object's metadata only what a watch needs is decoded here.
+msgspec leaves the object inside an event as text, so that the model decodes the object once, into
+the model's own values. Only the metadata that a watch needs is decoded here.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Head(NamedTuple):
 def event(line: bytes) -> Event:
     """Read a line of a watch.
 
-    Raises :class:`Refused` for an ``ERROR``, :class:`InvalidResponse` for what is no event.
+    Raises :class:`Refused` for an ``ERROR``, :class:`InvalidResponse` for other text.
     """
     try:
         decoded = _decode_event(line)
@@ -161,7 +161,7 @@ def whole_list(text: bytes) -> tuple[Head, list[msgspec.Raw]]:
 
 
 def refusal(text: bytes, code: int = 0, retry_after: str = "") -> Refused:
-    """Read a ``Status``, as far as it is one; ``code`` and ``retry_after`` are those of HTTP."""
+    """Read a ``Status``, as far as it is one; ``code`` and ``retry_after`` come from HTTP."""
     try:
         status = _decode_status(text)
     except (msgspec.DecodeError, UnicodeDecodeError):

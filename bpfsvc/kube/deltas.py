@@ -1,8 +1,8 @@
 """Updates of one resource, and how they become the batches that the agent gets.
 
-Updates before the first batch become that batch, in which the last value of each object counts.
-Nothing of them is kept afterwards: the agent has the objects, and ten thousand need not be held
-twice.
+Updates before the first batch become that batch, and the last value of each object counts. The
+updates are not kept afterwards: the agent has the objects, and ten thousand objects need not be
+held twice.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Identity = tuple[str, str]
 class Update(NamedTuple):
     """What changed of one resource.
 
-    ``listed``: kinds of which the named objects are all there are. ``problems``: all objects that
-    cannot be read now; ``None`` if they are the same as before.
+    ``listed``: by kind, the names of all objects that exist. ``problems``: all objects that cannot
+    be read now; ``None`` if they are the same as before.
     """
 
     resource: str

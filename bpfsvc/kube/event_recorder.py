@@ -1,12 +1,12 @@
 """Events about this node and its Services, as ``kubectl describe`` and alerts show them.
 
-Where the meaning is kube-proxy's, so are reason and action, the action ``StartKubeProxy`` too: a
-client that selects Events by those words still finds them, and ``reportingController`` names
-bpfsvc. Objects are referred to as kube-proxy does it, with a name in the place of the uid.
+An Event that kube-proxy has, too, has kube-proxy's reason and action, even ``StartKubeProxy``: a
+client that selects Events by those words still finds them. ``reportingController`` names bpfsvc.
+Events refer to objects as kube-proxy does it, with a name in the place of the uid.
 
-Nothing waits for an Event: there is a queue of bounded length and a thread that posts, and what
-cannot be delivered in a while is dropped. The same Event again within six minutes is no new one,
-but counts in the series of the first.
+Nothing waits for an Event. A queue of bounded length holds Events, a thread posts them, and an
+Event that cannot be delivered in a while is dropped. The same Event again within six minutes is no
+new Event; it counts in the series of the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bpfsvc.kube.errors import CONFLICT, FORBIDDEN, NOT_FOUND, TOO_MANY_REQUESTS, ApiError, Refused
 from bpfsvc.kube.pacing import Backoff
@@ -83,8 +83,8 @@ def service(namespace: str, name: str) -> Reference:
     return Reference("Service", namespace, name, f"{namespace}/{name}")
 
 
-class EventRecorder(Protocol):
-    """What the agent reports to the cluster. No method waits, and none raises."""
+class EventRecorder:
+    """What the agent reports to the cluster. No method waits or raises. These do nothing."""
 
     def started(self) -> None:
         """Report that the agent has been started."""
@@ -108,35 +108,14 @@ class EventRecorder(Protocol):
         """Report no more."""
 
 
-class NullEventRecorder:
+class NullEventRecorder(EventRecorder):
     """A recorder that posts nowhere, for an agent without an API server."""
-
-    def started(self) -> None:
-        """Do nothing."""
-
-    def server_failed(self, name: str, reason: str) -> None:
-        """Do nothing."""
-
-    def check_failed(self, namespace: str, name: str, reason: str) -> None:
-        """Do nothing."""
-
-    def object_failed(self, kind: str, namespace: str, name: str, reason: str, note: str) -> None:
-        """Do nothing."""
-
-    def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
-        """Do nothing."""
-
-    def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 class _EventKey(NamedTuple):
     """What makes two events the same. The note is no part of it; the first note counts.
 
-    ``subject`` tells apart what is the same otherwise.
+    ``subject`` tells apart events that are equal in all other fields.
     """
 
     reason: str
@@ -164,7 +143,7 @@ class _Series:
     until: float = 0.0
 
 
-class ApiEventRecorder:
+class ApiEventRecorder(EventRecorder):
     """Posts Events to the API server in a thread, from :meth:`start` to :meth:`stop`."""
 
     def __init__(
@@ -212,12 +191,12 @@ class ApiEventRecorder:
         self.post(reason, SERVE, note, regarding=about, kind="Warning", name=own)
 
     def service_noted(self, namespace: str, name: str, reason: str, note: str, kind: Type) -> None:
-        """Post about the Service; what is noted in the same words soon after is in its series."""
+        """Post about the Service; the same note soon after counts in the series of the first."""
         about = service(namespace, name)
         self.post(reason, SERVE, note, regarding=about, kind=kind, subject=note)
 
     def node_failed(self, reason: str, note: str, *, one_series: bool = False) -> None:
-        """Post about the Node; what is noted in the same words soon after counts in its series."""
+        """Post about the Node; the same note soon after counts in the series of the first."""
         subject = "" if one_series else note
         self.post(reason, SERVE, note, regarding=self._node, kind="Warning", subject=subject)
 
@@ -226,7 +205,7 @@ class ApiEventRecorder:
         self._thread.start()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Deliver no more after ``timeout`` seconds; what waits is sent once, without retries."""
+        """Deliver no more after ``timeout`` seconds; waiting Events are sent once, not retried."""
         try:
             self._queue.put_nowait(None)
         except queue.Full:
@@ -248,8 +227,8 @@ class ApiEventRecorder:
     ) -> None:
         """Queue an event and return at once; it is dropped if the queue is full.
 
-        ``name`` is that of the Event; without it, each gets one of its own. Events with another
-        ``subject`` are others.
+        ``name``: the name of the Event; without it, each Event gets a name of its own. Events that
+        differ in ``subject`` are different Events.
         """
         short = note.encode()[:_LONGEST_NOTE].decode(errors="ignore")
         key = _EventKey(reason, action, kind, regarding, name, subject)

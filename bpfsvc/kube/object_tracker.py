@@ -1,8 +1,8 @@
 """The objects of one resource on their way from text to values.
 
-Only what the next change of an object needs is kept of it: how many parts a classic Endpoints
-object has, so that parts it loses are reported as gone, and which objects cannot be read, so that
-they are reported until they are fixed. An object that cannot be read keeps its last value.
+The tracker keeps no object, only what the next change needs: how many parts a classic Endpoints
+object has, so that lost parts are reported as gone, and which objects cannot be read, so that they
+are reported until they are fixed. An object that cannot be read keeps its last value.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ObjectTracker:
     def replace(
         self, listed: Iterable[tuple[Identity, bytes | None]], others: Iterable[str]
     ) -> Update:
-        """Read all objects there are; those of the kinds ``others`` are gone.
+        """Read all objects that exist; objects of the kinds ``others`` are gone.
 
         Of an identity that comes twice the last text counts. If ``found`` raises, everything stays
         as it was.

@@ -2,7 +2,7 @@
 
 Thousands of nodes lose a restarted API server in the same instant and must not come back in the
 same instant. So each waits for a random time between zero and a bound, and the bound doubles with
-every failure. The shortest and the longest bound are those of client-go.
+every failure. client-go has the same shortest and longest bound.
 """
 
 from __future__ import annotations

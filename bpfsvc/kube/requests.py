@@ -1,4 +1,4 @@
-"""The requests of one resource, each of which another thread can interrupt."""
+"""The requests of one resource; another thread can interrupt each request."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Requests:
         with self.response(path, (), self._list_idle_seconds) as response:
             text = b"".join(self._pieces(response))
         if kind not in text:
-            raise Refused(404, f"the answer to {path} is not that of an API server")
+            raise Refused(404, f"no API server answers {path} in this way")
         return text
 
     def _pieces(self, response: Response) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ def find_pods(connection: ApiConnection, namespace: str, name: str) -> list[PodP
 
 
 class ListPages:
-    """A list of any number of pages. Once iterated over, ``version`` is that of the list."""
+    """A list of any number of pages. After the last page, ``version`` is the list's version."""
 
     def __init__(self, requests: Requests, variant: Variant, version: Query, sized: Query) -> None:
         self._requests = requests

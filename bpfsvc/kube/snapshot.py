@@ -2,8 +2,8 @@
 
 A node that boots while the control plane is down has empty maps, and the API server itself may be
 reachable only through a Service. The file is written under another name and renamed, so that it is
-complete or absent; a checksum shows damage. It is written after changes, but at most once a minute:
-it need not be the newest, for it is used only when there is nothing else.
+complete or absent; a checksum shows damage. The file is written after changes, at most once a
+minute: an older file is good enough, since it is used only when there is nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SnapshotFile:
     # -- writing --
 
     def changed(self) -> None:
-        """Note that the objects are no longer those of the file."""
+        """Note that the objects differ from the file."""
         if self._due is None:
             self._due = max(time.monotonic() + self._settle, self._earliest)
 
@@ -141,11 +141,11 @@ class SnapshotFile:
         end = data.index(b"\n") + 1
         head = json.loads(data[:end])
         if (head["format"], head["shape"]) != (_FORMAT, SHAPE):
-            raise ValueError("another version of bpfsvc wrote it")
+            raise ValueError("another version of bpfsvc wrote the file")
         if head["node"] != self._node_name:
-            raise ValueError(f"it is of node {head['node']}")
+            raise ValueError(f"the file is of node {head['node']}")
         if hashlib.sha256(data[:-36]).digest() != data[-32:] or data[-36:-32] != bytes(4):
-            raise ValueError("it is damaged")
+            raise ValueError("the file is damaged")
         objects: list[ModelObject] = []
         while size := int.from_bytes(data[end : end + 4], "big"):
             end += 4

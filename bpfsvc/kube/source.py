@@ -62,7 +62,7 @@ class Batch(NamedTuple):
     * ``complete``: with this batch, everything the source holds has been sent.
     * ``problems``: all that is broken now, not only what broke; empty when all is well. Objects of
       a broken file keep their last good value and are not in ``gone``.
-    * ``listed``: kinds of which the named objects are all there are; any other is gone.
+    * ``listed``: by kind, the names of all objects that exist; any other object is gone.
     * ``triggers``: what led to the changes of endpoints in ``puts``, as far as the objects say.
     """
 

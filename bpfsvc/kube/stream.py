@@ -3,7 +3,7 @@
 A list of ten thousand objects may come as one answer of thirty megabytes. It is cut while it
 arrives, so that no more than one piece and one object of it are ever held as text. API servers
 write compact JSON and begin every object with its metadata, so ``},{"metadata":{`` separates two
-items. Inside a string its quotes would be escaped, and no kind that is read here has objects
+items. Inside a string the quotes would be escaped, and no kind that is read here has objects
 inside. A list in another format is kept to its end and then parsed as a whole.
 """
 

@@ -222,7 +222,7 @@ def test_a_node_without_usable_interfaces_is_not_healthy_until_it_has_one(small:
         return cluster.command(node, "status", before=inside).stdout.splitlines()[0]
 
     try:
-        fault = "no interface has programs attached: none of those that there are"
+        fault = "no interface has programs attached: no interface of this node carries"
         wait(lambda: status().startswith(f"UNHEALTHY: {fault}"), "the problem", timeout=30)
         node.run([*inside, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"])
         node.run([*inside, "ip", "link", "set", "eth0", "up"])

@@ -8,8 +8,8 @@ slaves, a VRF), exactly one level of the stack is attached:
   such as replies between pods of one node, do not pass the bridge itself;
 * the bond and not its slaves, because a slave passes what it receives to the bond.
 
-A macvlan is attached beside the interface below it: other macvlans reach it without that one. What
-passes both is recognised by a mark (``bpf/path/marks.h``).
+A macvlan is attached, and so is the interface below it: other macvlans reach a macvlan without that
+interface. A packet that passes both is recognised by a mark (``bpf/path/marks.h``).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ARPHRD_IP_ONLY = frozenset({512, 519, 768, 769, 776, 778, 823, 0xFFFE})
 """PPP, RAWIP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, NONE: packets begin with their IP header."""
 
 _STACKED = frozenset({"bridge", "vrf", "openvswitch"})
-"""Masters whose ports are attached in their place."""
+"""Masters that are not attached; their ports are."""
 
 _BONDS = frozenset({"bond", "team"})
 """Masters that are attached in place of their ports."""
 
 _WITHOUT_TRAFFIC = frozenset({LOOPBACK, "dummy", "ifb", "nlmon"})
-"""They carry no traffic of pods or of external clients, or only copies of it."""
+"""Interfaces without traffic of pods or external clients, or with copies of it."""
 
 _TUNNELS = frozenset(
     {"vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "tun", "wireguard"}
@@ -49,7 +49,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 _IPVS_DEVICE = "kube-ipvs0"
-"""It has every cluster IP in kube-proxy's ipvs mode: addresses of Services, not of the node."""
+"""In kube-proxy's ipvs mode this interface has every cluster IP. These are no node addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Device:
     * ``kind``: the kernel's name of the driver's kind, or "" (hardware).
     * ``master``: the index of the bridge, bond or VRF it belongs to, or 0.
     * ``hardware``: the ARPHRD number.
-    * ``addresses``: in the kernel's order, which is that of preference.
+    * ``addresses``: in the kernel's order, the preferred address first.
     * ``mac``: the hardware address; empty if there is none.
     * ``peer_elsewhere``: its peer, or the interface it is on, is in another network namespace.
     * ``queue``: the kind of its queueing discipline.
@@ -117,10 +117,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Interfaces:
-    """All interfaces of a network namespace, by index, and those of the default routes (or 0).
+    """All interfaces of a network namespace, in the order of their indices.
 
-    ``order_v4``, ``order_v6``: indices of those with addresses of the family, in the order in which
-    the kernel goes through them; it is that of their registration in the namespace.
+    ``default_v4``, ``default_v6``: the index of the default route's interface, or 0. ``order_v4``,
+    ``order_v6``: the interfaces with addresses of the family, in the order in which the kernel goes
+    through them: the order of registration in the namespace.
     """
 
     devices: tuple[Device, ...]
@@ -185,17 +186,17 @@ def select_by_name(
 def choice_fault(
     devices: Sequence[Device], patterns: Sequence[str], chosen: Sequence[Device]
 ) -> str:
-    """Return what is wrong if no device at all is chosen, by patterns or by the rule; else ""."""
+    """Return the fault if no device at all is chosen, by patterns or by the rule; else ""."""
     if chosen:
         return ""
     names = ", ".join(sorted(device.name for device in devices)) or "none"
     if patterns:
         return (
-            f"no interface has programs attached: --devices {','.join(patterns)} chooses none of"
-            f" those that there are ({names})"
+            f"no interface has programs attached: --devices {','.join(patterns)} matches none of"
+            f" the interfaces of this node ({names})"
         )
     return (
-        "no interface has programs attached: none of those that there are carries packets of pods"
+        "no interface has programs attached: no interface of this node carries packets of pods"
         f" or other machines ({names})"
     )
 
@@ -217,10 +218,10 @@ def bridges_of(ports: Iterable[Device], network: Interfaces) -> tuple[Device, ..
 def with_bridges_of(
     shared: Mapping[int, bool], ports: Iterable[Device], network: Interfaces
 ) -> dict[int, bool]:
-    """Return ``shared``, by index, with the bridges of those of ``ports`` that are.
+    """Return ``shared``, by index, with the bridges of the shared ones among ``ports``.
 
     A packet is redirected to a bridge, whichever port it leaves by; the answer comes by the port.
-    Where that takes the stack, conntrack would see the answers alone.
+    Where the answer takes the stack, conntrack would see the answers alone.
     """
     bridges = bridges_of((port for port in ports if shared.get(port.index)), network)
     return {**shared, **{bridge.index: True for bridge in bridges}}

@@ -8,12 +8,12 @@ from enum import Enum
 from bpfsvc.base.errors import BpfsvcError
 
 NAME_PREFIX = "bpfsvc"
-"""Of the name of every filter of ours, and of no other program's."""
+"""The name of every filter of ours begins so, and no other program's."""
 
 HANDLE = 0xB5
 
 ALL_PROTOCOLS = 0x0003
-"""ETH_P_ALL: a filter of it sees every packet."""
+"""ETH_P_ALL: a filter for this protocol sees every packet."""
 
 
 class Hook(Enum):

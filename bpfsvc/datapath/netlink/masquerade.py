@@ -1,16 +1,16 @@
-"""Which address of the node a packet is masqueraded to: that of netfilter's MASQUERADE.
+"""Which address of the node a packet is masqueraded to: the same as by netfilter's MASQUERADE.
 
 So a node looks the same from outside under kube-proxy and under bpfsvc, and its answers come back
 by the same way. The kernel's rules (``nf_nat_masquerade_ipv4`` and ``_ipv6``) differ by family:
 
 * IPv4 (``inet_select_addr``): of the primary global addresses of the interface by which the packet
-  leaves, the first whose subnet holds the *next hop*, else the first. If it has none, the first of
-  its VRF, else of the interface that was registered first, which is ``lo``.
+  leaves, the first with a subnet that holds the *next hop*, else the first. If the interface has
+  no address, the first of its VRF, else of the interface that was registered first (``lo``).
 * IPv6 (``ipv6_dev_get_saddr``): the rules of RFC 6724, over all addresses of the node, for the
   packet's *destination*.
 
-Routes are the kernel's business. So what is chosen here is a table for each interface: an address,
-and exceptions by prefix of the next hop or destination. Most interfaces have no exceptions.
+Routes are the kernel's business. So this module makes a table for each interface: an address, and
+exceptions by prefix of the next hop or destination. Most interfaces have no exceptions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bpfsvc.base.networks import ALL_BITS, Network, contains
 from bpfsvc.datapath.netlink.devices import Device, DeviceAddress, Interfaces
 
 _V4_BITS = 96
-"""Bits of a v4-mapped address before those of IPv4."""
+"""Bits of a v4-mapped address before the IPv4 address."""
 
 
 class MasqueradeChoice(NamedTuple):
@@ -35,8 +35,8 @@ class MasqueradeChoice(NamedTuple):
     * ``default``: the address, packed; None if there is none.
     * ``exceptions``: other addresses, by network of the next hop (IPv4) or destination (IPv6); the
       longest network that holds it counts.
-    * ``of``: of exceptions, the index of the interface that they were chosen for; all that share
-      them have the same.
+    * ``of``: the index of the interface for which the exceptions were chosen; all interfaces that
+      share the exceptions have the same.
     """
 
     default: bytes | None
@@ -50,9 +50,9 @@ class MasqueradeChoice(NamedTuple):
 
 
 class Masquerades:
-    """The choices for one state of the node's interfaces; they are computed when first asked for.
+    """The choices for one state of the node's interfaces, computed at the first request.
 
-    Interfaces without addresses of their own, as those of pods, share one.
+    Interfaces without own addresses, such as the interfaces of pods, share one choice.
     """
 
     def __init__(self, network: Interfaces) -> None:

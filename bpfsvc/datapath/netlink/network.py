@@ -37,7 +37,7 @@ _PREFERS_TEMPORARY = 2
 """The least value of the sysctl use_tempaddr that means so."""
 
 _FAR_V4, _FAR_V6 = "192.0.2.1", "2001:db8::1"
-"""Documentation addresses: no network has a route of their own, so theirs is the default route."""
+"""Documentation addresses: no network has a route to them other than the default route."""
 
 _NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL}
 """None at all, and the three kinds of route that refuse: unreachable, prohibit, blackhole."""
@@ -63,7 +63,7 @@ class NetworkReader:
     def read(self) -> Interfaces:
         """Return everything, each list consistent in itself.
 
-        Raises ``DumpInterrupted`` on a node whose interfaces keep changing.
+        Raises ``DumpInterrupted`` if the interfaces keep changing.
         """
         addresses: dict[int, list[Any]] = {}
         for message in self._netlink.list(ifaddrmsg(), rtnl.RTM_GETADDR):

@@ -1,10 +1,10 @@
 """The order in which interfaces were registered in this network namespace.
 
-Where the kernel has to choose an address of any interface, it goes through them in this order.
-Netlink lists them by index, which is another order where an interface came from another namespace,
-as the uplink of a node that is a container. What follows the kernel's own list are the ioctl
-SIOCGIFCONF, for interfaces with IPv4 addresses, and the list of IPv6 multicast groups, of which
-every interface with an IPv6 address has one.
+Where the kernel has to choose an address of any interface, it goes through the interfaces in this
+order. Netlink lists interfaces by index. This is another order if an interface came from another
+namespace, as the uplink of a node that is a container. Two lists follow the kernel's own order: the
+ioctl SIOCGIFCONF, for interfaces with IPv4 addresses, and the IPv6 multicast groups: every
+interface with an IPv6 address has one.
 """
 
 from __future__ import annotations

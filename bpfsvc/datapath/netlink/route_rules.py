@@ -31,9 +31,10 @@ _FAMILIES = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 
 
 class Rule(nlmsg):  # type: ignore[misc]
-    """``struct fib_rule_hdr`` with what is looked at; pyroute2's own knows no flow labels.
+    """``struct fib_rule_hdr`` with the attributes that are read here.
 
-    They came with Linux 6.13. Not a subclass of that class: see ``tc._Message``.
+    pyroute2's own class knows no flow labels, which came with Linux 6.13. Not a subclass of that
+    class: see ``tc._Message``.
     """
 
     __slots__ = ()
@@ -65,9 +66,10 @@ def unfollowed_rules() -> tuple[str, ...]:
 
 
 def unfollowed(rules: list[Any]) -> Iterator[str]:
-    """Yield those of the kernel's messages, as ``ip rule`` begins to write them.
+    """Yield the rules that the fast path does not follow, as ``ip rule`` begins to write them.
 
-    The rest has no mark. So "not fwmark" alone, which wg-quick writes, is followed.
+    Packets of the fast path have no mark. So "not fwmark" alone, as wg-quick writes it, is
+    followed.
     """
     for rule in rules:
         named = {attribute: name for attribute, name in _OTHERS.items() if _asks(rule, attribute)}

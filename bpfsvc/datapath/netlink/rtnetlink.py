@@ -134,7 +134,7 @@ def link_request(index: int = 0) -> ifinfmsg:
 
 
 def _raise_error(answer: Any) -> None:
-    """Raise the error of an answer; pyroute2 does not read that of a list without explanation."""
+    """Raise the error of an answer; pyroute2 misses a list's error without an explanation."""
     header = answer["header"]
     if header["error"] is not None:
         raise header["error"]

@@ -1,11 +1,10 @@
 """List the sockets of a network namespace, and close some (sock_diag(7), SOCK_DESTROY).
 
-After a UDP socket is target here, the next call of its owner fails (ECONNABORTED, or EDESTADDRREQ
-for a send), and resolvers then connect again. A TCP socket fails in the same way, a call that waits
-does so at once, and its peer gets a reset.
+After a UDP socket is closed here, the next call of the socket's owner fails (ECONNABORTED, or
+EDESTADDRREQ for a send), and resolvers then connect again. A TCP socket fails in the same way: a
+call that waits fails at once, and the peer gets a reset.
 
-The requests are written here: pyroute2 0.9.7 cannot destroy sockets, and to list 2,000 takes it
-106 ms, where this takes 4 ms.
+pyroute2 0.9.7 cannot destroy sockets. To list 2,000 sockets pyroute2 takes 106 ms, this module 4.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ _ID_BYTES = 48
 """``struct inet_diag_sockid``: ports, addresses, interface, cookie."""
 
 _PORT_AT, _ADDRESS_AT = 2, 20
-"""Offsets in it of the peer's port and address."""
+"""Offsets of the peer's port and address in ``struct inet_diag_sockid``."""
 
 _COOKIE_AT = 40
 
 _ID_AT, _INODE_AT, _MESSAGE_BYTES = 4, 68, 72
-"""Offsets in ``struct inet_diag_msg``, of it and of the inode; and the size, before attributes."""
+"""Offsets of the id and the inode in ``struct inet_diag_msg``; the size without attributes."""
 
 _REQ_STORAGES, _REQ_MAP = 2, 1
 """``INET_DIAG_REQ_SK_BPF_STORAGES``, in it ``SK_DIAG_BPF_STORAGE_REQ_MAP_FD``."""
@@ -56,8 +55,9 @@ _CONNECTED_STATES = _ALL_STATES & ~sum(1 << state for state in (6, 7, 10, 12))
 
 
 class UdpSocket(NamedTuple):
-    """A UDP socket that has a port. ``sockid`` is the kernel's name of it; ``inode`` that of its
-    descriptors.
+    """A UDP socket that has a port.
+
+    ``sockid``: the kernel's name of the socket; ``inode``: the inode of the socket's descriptors.
     """
 
     family: int
@@ -76,7 +76,7 @@ class UdpSocket(NamedTuple):
 
 
 class TcpSocket(NamedTuple):
-    """A TCP socket with a peer, and the value that it has in a map of socket storage."""
+    """A TCP socket with a peer; ``value``: the socket's value in a map of socket storage."""
 
     family: int
     sockid: bytes

@@ -1,12 +1,12 @@
 """Attach, list and detach programs at the tc hooks of an interface.
 
 Other programs use the same hooks: CNIs, observers and policy agents put filters beside ours. Four
-rules keep them apart. Ours are known by name, and no other filter is ever replaced or removed. Ours
-have a priority and a handle that other programs do not use by habit. Filters that run before ours,
-and might keep packets from it, are reported. And the clsact qdisc that carries the hooks is removed
-only if we made it and no filter is left in it.
+rules keep them apart. Our filters are known by name, and no other filter is ever replaced or
+removed. Our filters have a priority and a handle that other programs do not use by habit. Filters
+that run before ours, and might keep packets from ours, are reported. And the clsact qdisc that
+carries the hooks is removed only if bpfsvc made the qdisc and no filter is left in it.
 
-A later process, perhaps after a crash, has to know who made the qdisc, and its interface's index
+A later process, perhaps after a crash, has to know who made the qdisc, and the interface's index
 may then belong to another interface. So the mark is in the qdisc itself and goes with it: an empty
 filter chain with a number of ours, which no packet ever enters.
 
@@ -101,7 +101,7 @@ _POLICY = dict.fromkeys((rtnl.RTM_NEWQDISC, rtnl.RTM_NEWTFILTER, _RTM_NEWCHAIN),
 def attach(
     ifindex: int, hook: Hook, program_fd: int, name: str, priority: int = PRIORITY
 ) -> Attachment:
-    """Put a direct-action program on a hook, or in the place of our former one, atomically.
+    """Put a direct-action program on a hook, or replace our former filter, atomically.
 
     Makes the clsact qdisc if there is none. Filters of ours at other priorities (from a run with
     another ``--tc-priority``) are removed after that. ``name`` begins with ``bpfsvc``.
@@ -221,7 +221,7 @@ def _make_qdisc(netlink: Rtnetlink, ifindex: int) -> bool:
 
 def _refuse_foreign_qdisc(netlink: Rtnetlink, ifindex: int) -> None:
     """Refuse an ``ingress`` qdisc: it takes egress filters and runs them at ingress."""
-    # Of all interfaces: the kernel cannot list those of one.
+    # Of all interfaces: the kernel cannot list the qdiscs of one interface.
     qdiscs = netlink.list(_message(0, 0), rtnl.RTM_GETQDISC)
     kinds = {
         qdisc.get_attr("TCA_KIND")

@@ -1,6 +1,6 @@
 """Count the IPsec policies that encrypt what this node sends or forwards.
 
-pyroute2 0.9.7 has no xfrm messages. Numbers are those of ``linux/xfrm.h``; they are ABI.
+pyroute2 0.9.7 has no xfrm messages. The numbers stand in ``linux/xfrm.h``; they are ABI.
 """
 
 from __future__ import annotations

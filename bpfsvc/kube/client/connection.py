@@ -1,7 +1,7 @@
 """Requests to the API server, and their responses.
 
-Nothing is retried here; the callers know how long to wait. The one exception are credentials that
-have expired: they are read again and the request is sent a second time.
+Nothing is retried here: the callers know how long to wait. There is one exception: if the server
+refuses the credentials, they are loaded again and the request is sent a second time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _with_server(load: Callable[[], Login], server: str) -> Login:
 
 
 class Response:
-    """A response whose body arrives while it is read. One thread reads; any may interrupt."""
+    """A response; the body arrives while a thread reads it. Any thread may interrupt the read."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response

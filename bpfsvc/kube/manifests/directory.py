@@ -63,7 +63,7 @@ class ManifestSource:
         return self._batches(stop)
 
     def outage(self) -> str | None:
-        """Return ``None``: what is wrong with files is reported as problems."""
+        """Return ``None``: faults of files are reported as problems."""
         return None
 
     def find_pod(self, namespace: str, name: str) -> PodPlace | None:

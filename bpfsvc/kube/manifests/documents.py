@@ -1,4 +1,4 @@
-"""The text of a manifest file as objects, and the lines of what is wrong in it.
+"""The text of a manifest file as objects, and the lines of errors.
 
 A file holds YAML documents, or JSON values one after another; a document may be a List. JSON is
 read by msgspec: 10,000 Services and 10,000 EndpointSlices in one List take 0.5 s. YAML takes 20
@@ -68,7 +68,7 @@ class _Malformed(Exception):
 def read(name: str, data: bytes, stop: threading.Event | None = None) -> Objects:
     """Return the objects in the text of file ``name``, in order; kinds of no use are left out.
 
-    Raises :class:`Unusable` with what is wrong: each document with a wrong field, up to the first
+    Raises :class:`Unusable` with the errors: each document with a wrong field, up to the first
     error of syntax. Raises :class:`Stopped` soon after ``stop`` is set.
     """
     objects: list[ModelObject] = []

@@ -1,9 +1,9 @@
-"""The files of a directory of manifests, and the directories whose events report changes of them.
+"""The files of a directory of manifests, and the directories to watch for changes of the files.
 
 Names that begin with a dot, a tilde or a hash belong to editors, to version control and to the
 kubelet, which keeps the files of a mounted ConfigMap in ``..data`` and shows them as links. Links
-are followed, to files and to directories, and every file and directory counts once however many
-names it has. The directory a linked file is in is watched too, or a change there would be missed.
+are followed, to files and to directories, and every file and directory counts once, however many
+names it has. The directory that holds a linked file is watched, too: changes happen there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ManifestTree(NamedTuple):
         return bool(self.directories or self.problems)
 
     def without_files(self) -> ManifestTree:
-        """Return what is still needed once the files have been compared; they may be many."""
+        """Return the tree without its files, which may be many, once they have been compared."""
         return self._replace(files={})
 
 

@@ -1,12 +1,12 @@
 """Entries of netfilter's connection table, each asked for by a flow of either direction.
 
-Conntrack follows the sequence numbers of TCP, and takes a packet for invalid that does not fit to
-those before. Where it does not see all packets of a connection, it has to be told not to expect
-that: it is *liberal* then. nf_tables does the same for what it puts into a flowtable. Two things
-that it remembers would be of an earlier time and are forgotten with that: up to where data was
-acknowledged, which a reset is judged by, and that data was not acknowledged, by which it would keep
-a silent connection for minutes only. (``net/netfilter/nf_conntrack_proto_tcp.c``,
-``nft_flow_offload.c``)
+Conntrack follows the sequence numbers of TCP: a packet that does not fit the packets before is
+invalid. Where conntrack does not see all packets of a connection, the entry must be made *liberal*:
+then conntrack takes every packet. nf_tables does the same for connections in a flowtable. Two
+memories of the entry grow old at that moment and are erased: up to which number data was
+acknowledged (conntrack judges resets by it), and that some data was not acknowledged (conntrack
+would keep a silent connection for minutes only). See ``net/netfilter/nf_conntrack_proto_tcp.c`` and
+``nft_flow_offload.c``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TCP, _TCP_STATE, _FLAGS_ORIGINAL, _FLAGS_REPLY = 1, 1, 4, 5
 _TCP_ESTABLISHED = 3
 _SEEN_REPLY, _ASSURED = 1 << 1, 1 << 2
 _NOT_AS_IT_IS = sum(1 << bit for bit in (4, 5, 6, 9, 12, 14, 15))
-"""Source or destination or sequence numbers are translated, it is dying, it clashed with another
-one, or it is in a flowtable (``enum ip_conntrack_status``)."""
+"""Source, destination or sequence numbers are translated, or the entry is dying, clashed with
+another entry, or is in a flowtable (``enum ip_conntrack_status``)."""
 
 _LIBERAL, _UNACKNOWLEDGED, _ACKNOWLEDGED = 1 << 3, 1 << 4, 1 << 5
 _MASK = _LIBERAL | _UNACKNOWLEDGED | _ACKNOWLEDGED
@@ -44,11 +44,11 @@ _MASK = _LIBERAL | _UNACKNOWLEDGED | _ACKNOWLEDGED
 class Entry(NamedTuple):
     """One connection, as netfilter has it.
 
-    * ``original``, ``reply``: its flows; None if it has no ports.
+    * ``original``, ``reply``: the flows; None if the connection has no ports.
     * ``status``: bits of ``enum ip_conntrack_status``. ``tcp_state``: 0 of other protocols.
-    * ``tcp_flags``: of both directions. ``helper``: True if something reads what it carries.
-    * ``zone``: True if it is another program's, such as a virtual switch's.
-    * ``seconds``: so long it is kept without a packet.
+    * ``tcp_flags``: of both directions. ``helper``: True if a conntrack helper reads the data.
+    * ``zone``: True if the entry is another program's, such as a virtual switch's.
+    * ``seconds``: how long the entry is kept without a packet.
     """
 
     original: TranslatedFlow | None
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
     @property
     def is_established(self) -> bool:
-        """True if it is established, and its packets pass netfilter as they are."""
+        """True if the connection is established, and packets pass netfilter unchanged."""
         if not self.original or not self.reply or self.original.reverse() != self.reply:
             return False
         if self.helper or self.zone or self.status & _NOT_AS_IT_IS:
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
     @property
     def is_liberal(self) -> bool:
-        """True if it is as :func:`make_liberal` leaves it."""
+        """True if the entry is as :func:`make_liberal` leaves it."""
         return all(flags & _MASK == _LIBERAL for flags in self.tcp_flags)
 
 
@@ -89,10 +89,10 @@ def look_up(flows: Iterable[TranslatedFlow]) -> Iterator[tuple[TranslatedFlow, E
 def make_liberal(
     flows: Iterable[TranslatedFlow], seconds: int | None = None
 ) -> Iterator[TranslatedFlow]:
-    """Have conntrack miss packets of TCP flows; yield those of which it does.
+    """Let conntrack miss packets of TCP flows; yield the flows for which this was done.
 
-    ``seconds``: how long the entries are kept without a packet; None: that stays as it is.
-    ``OSError`` if netfilter cannot be asked.
+    ``seconds``: how long to keep the entries without a packet; None: unchanged. Raises ``OSError``
+    if netfilter cannot be asked.
     """
     flags = struct.pack("=BB", _LIBERAL, _MASK)
     of_tcp = [attribute(kind, flags) for kind in (_FLAGS_ORIGINAL, _FLAGS_REPLY)]

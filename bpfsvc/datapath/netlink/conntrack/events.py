@@ -97,9 +97,9 @@ def _is_off(switch: Path) -> bool:
 
 
 def _read_flows(data: bytes) -> Iterator[NewFlow]:
-    """Yield the flows of the messages of one datagram; those without ports are left out.
+    """Yield the new flows that a datagram announces; flows without ports are left out.
 
-    Those of a conntrack zone are another program's, such as a virtual switch's.
+    Flows of a conntrack zone are left out: they are another program's, as a virtual switch's.
     """
     for message in read_messages(data):
         if message.kind != messages.NEW:

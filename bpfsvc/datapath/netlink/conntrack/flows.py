@@ -1,8 +1,8 @@
 """Flows that netfilter translates.
 
-Those whose destination it has translated are kube-proxy's connections, and hostPorts; those of
-which it has changed the source alone are what a CNI masquerades. The kernel is asked for the ones
-or the others (since Linux 5.16; older kernels send all, and the rest is skipped here).
+Flows with a translated destination are kube-proxy's connections and hostPorts. Flows with only a
+translated source are masqueraded by a CNI. The kernel is asked for one of the two kinds (since
+Linux 5.16; older kernels send all entries, and the other kind is skipped here).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 
 def can_track() -> bool:
-    """True if this kernel has netfilter's connections, be there any or none."""
+    """True if this kernel can track connections, even if there are none."""
     return _COUNT.exists()
 
 
@@ -46,7 +46,7 @@ def tracks() -> bool:
 
 
 def open_connections() -> Iterator[TranslatedFlow]:
-    """Yield those of TCP that are not over; ``OSError`` as below."""
+    """Yield kube-proxy's TCP connections that are not over; raise as `translated_flows`."""
     for fields in _entries(_DESTINATION_TRANSLATED):
         flow = _read(fields)
         if flow and flow.protocol == socket.IPPROTO_TCP and _tcp_state(fields) not in _TCP_OVER:
@@ -54,12 +54,12 @@ def open_connections() -> Iterator[TranslatedFlow]:
 
 
 def translated_flows() -> Iterator[TranslatedFlow]:
-    """Yield the flows of this network namespace; ``OSError`` if the kernel cannot list them."""
+    """Yield flows with a translated destination; ``OSError`` if the kernel cannot list them."""
     return filter(None, map(_read, _entries(_DESTINATION_TRANSLATED)))
 
 
 def masqueraded_flows() -> Iterator[TranslatedFlow]:
-    """Yield those of which the source alone is translated; ``OSError`` as above."""
+    """Yield flows with only a translated source; raise as `translated_flows`."""
     for fields in _entries(_SOURCE_TRANSLATED):
         flow = _read(fields, _SOURCE_TRANSLATED)
         if flow and not _status(fields) & _DESTINATION_TRANSLATED:
@@ -67,7 +67,7 @@ def masqueraded_flows() -> Iterator[TranslatedFlow]:
 
 
 def forgotten(flows: Sequence[TranslatedFlow]) -> Iterator[TranslatedFlow]:
-    """Yield the flows of which netfilter has no entry; ``OSError`` if it cannot be asked."""
+    """Yield the flows without an entry in netfilter; ``OSError`` if netfilter cannot be asked."""
     if not tracks():
         yield from flows
         return
@@ -80,9 +80,9 @@ def forgotten(flows: Sequence[TranslatedFlow]) -> Iterator[TranslatedFlow]:
 
 
 def _entries(status: int) -> Iterator[Fields]:
-    """Yield the attributes of each entry that has these bits, on older kernels of all.
+    """Yield the attributes of each entry with these bits of status; on older kernels, of all.
 
-    Where netfilter tracks nothing it is not asked: that would load its modules.
+    Where netfilter tracks nothing, netfilter is not asked: a request would load its modules.
     """
     if not tracks():
         return

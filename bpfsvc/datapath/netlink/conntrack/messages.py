@@ -1,6 +1,6 @@
 """Messages of ctnetlink: entries of netfilter's connection table, by their 5-tuples.
 
-Numbers are those of ``linux/netfilter/nfnetlink_conntrack.h``.
+The numbers stand in ``linux/netfilter/nfnetlink_conntrack.h``.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _ADDRESSES = {4: (1, 2), 6: (3, 4)}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 
 _AT_ONCE = 32
-"""Requests whose answers, of some 4 kB of memory each, fit the receive buffer of a socket."""
+"""Requests at a time: an answer takes 4 kB of memory, and all must fit the receive buffer."""
 
 
 class TranslatedFlow(NamedTuple):
     """A flow after netfilter's translation, client or node to backend.
 
-    Ports are in network order. The fields are those of ``struct flow``, in its order.
+    Ports are in network order. ``struct flow`` has the same fields in the same order.
     """
 
     source: bytes
@@ -68,7 +68,7 @@ def connect() -> socket.socket:
 def message(
     kind: int, flags: int, body: bytes, of_family: int = socket.AF_UNSPEC, number: int = 1
 ) -> bytes:
-    """Return a request; ``body`` are attributes, and what answers it has the same ``number``."""
+    """Return a request; ``body``: attributes. The answer has the same ``number``."""
     body = struct.pack("=BBH", of_family, 0, 0) + body
     return pack_request(kind, flags, body, number)
 

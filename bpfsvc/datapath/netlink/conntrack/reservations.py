@@ -24,7 +24,7 @@ _CONFIRMED = 0xE
 
 
 def reserve(flows: Iterable[TranslatedFlow], seconds: int) -> list[TranslatedFlow]:
-    """Make an entry for each flow, for so long; return the flows whose entries were made.
+    """Make an entry for each flow, for some seconds; return the flows that got an entry.
 
     An entry that is there already stays as it is. Raises ``OSError`` if netfilter refuses.
     """
@@ -54,7 +54,7 @@ def release(flows: Iterable[TranslatedFlow]) -> None:
 def _send(
     kind: int, flags: int, requests: Iterable[tuple[TranslatedFlow, bytes]], *, ignored: int
 ) -> list[TranslatedFlow]:
-    """Send requests; return the flows of which they were done, without the error ``ignored``."""
+    """Send requests; return the flows that succeeded; leave out those that got ``ignored``."""
     done = []
     for flow, error, _ in messages.ask(kind, REQUEST | ACK | flags, requests):
         if error not in (0, ignored):
