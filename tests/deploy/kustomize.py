@@ -43,7 +43,7 @@ def build(directory: Path) -> list[Object]:
 
 def documents(file: Path) -> list[Object]:
     """Return the objects of a file."""
-    return [each for each in yaml.safe_load_all(file.read_text()) if each is not None]
+    return [document for document in yaml.safe_load_all(file.read_text()) if document is not None]
 
 
 def _build(directory: Path, objects: list[Object]) -> list[Object]:
@@ -58,8 +58,8 @@ def _build(directory: Path, objects: list[Object]) -> list[Object]:
     for patch in kustomization.get("patches", ()):
         for change in documents(directory / patch["path"]):
             objects = list(_patched(objects, change))
-    for each in kustomization.get("configMapGenerator", ()):
-        objects = _with_config_map(objects, each, directory)
+    for document in kustomization.get("configMapGenerator", ()):
+        objects = _with_config_map(objects, document, directory)
     if namespace := kustomization.get("namespace"):
         for made in objects:
             if made["kind"] not in _OF_NO_NAMESPACE:
@@ -72,8 +72,8 @@ def _with_config_map(objects: list[Object], of: Object, directory: Path) -> list
     data = {name: (directory / name).read_text() for name in of["files"]}
     name = f"{of['name']}-{sha256(json.dumps(data).encode()).hexdigest()[:10]}"
     metadata = {"name": name, "namespace": of["namespace"], **of.get("options", {})}
-    for each in objects:
-        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+    for document in objects:
+        pod = document.get("spec", {}).get("template", {}).get("spec", {})
         for volume in pod.get("volumes", ()):
             if volume.get("configMap", {}).get("name") == of["name"]:
                 volume["configMap"]["name"] = name
@@ -82,19 +82,19 @@ def _with_config_map(objects: list[Object], of: Object, directory: Path) -> list
 
 
 def _patched(objects: Iterable[Object], change: Object) -> Iterator[Object]:
-    found = False
+    is_merged = False
     for made in objects:
         if _identity(made) == _identity(change):
-            found = True
+            is_merged = True
             yield merged(made, change)
         else:
             yield made
-    if not found:
+    if not is_merged:
         raise ValueError(f"there is no {change['kind']} {change['metadata']['name']} to patch")
 
 
-def _identity(each: Object) -> tuple[str, str]:
-    return each["kind"], each["metadata"]["name"]
+def _identity(manifest: Object) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def merged(base: Object, change: Object) -> Object:
@@ -113,8 +113,8 @@ def merged(base: Object, change: Object) -> Object:
 
 
 def _merged_list(base: list[Object], change: list[Object], key: str) -> list[Object]:
-    before = {each[key]: each for each in base}
+    before = {document[key]: document for document in base}
     return [
-        *(merged(before.pop(each[key], {}), each) for each in change),
+        *(merged(before.pop(document[key], {}), document) for document in change),
         *before.values(),
     ]

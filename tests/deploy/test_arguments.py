@@ -57,7 +57,7 @@ def test_the_shadow_changes_nothing_and_answers_at_a_port_of_its_own() -> None:
     assert (given["shadow"], given["hostname_override"]) == (True, "node-1")
     assert "initContainers" not in spec
     assert "ports" not in container
-    probes = [each["httpGet"] for name, each in container.items() if name.endswith("Probe")]
+    probes = [probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")]
     assert {(probe["host"], probe["port"]) for probe in probes} == {given["shadow_address"]}
     assert all("hostPath" not in volume for volume in spec["volumes"] if volume["name"] == "state")
 
@@ -73,8 +73,8 @@ def test_the_removal_runs_a_command_that_exists() -> None:
 def mount_of(container: Object, path: Path | str) -> Object:
     """Return the mount that a path is in."""
     mounts: list[Object] = container["volumeMounts"]
-    (found,) = (mount for mount in mounts if Path(path).is_relative_to(mount["mountPath"]))
-    return found
+    (mount,) = (mount for mount in mounts if Path(path).is_relative_to(mount["mountPath"]))
+    return mount
 
 
 def test_paths_in_arguments_and_defaults_are_mounted(agent: Object) -> None:
@@ -101,9 +101,9 @@ def test_ports_are_those_of_the_defaults(agent: Object) -> None:
     healthz = int(DEFAULT_HEALTHZ.rpartition(":")[2])
     assert healthz == HEALTHZ_PORT
     assert ports == {"healthz": healthz, "metrics": METRICS_PORT}
-    probes = {name: each["httpGet"] for name, each in container.items() if name.endswith("Probe")}
+    probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
     assert {probe["port"] for probe in probes.values()} == {"healthz"}
-    assert {name: each["path"] for name, each in probes.items()} == {
+    assert {name: probe["path"] for name, probe in probes.items()} == {
         "startupProbe": f"{OWN_PATHS}/livez",
         "readinessProbe": f"{OWN_PATHS}/healthz",
         "livenessProbe": f"{OWN_PATHS}/livez",
@@ -132,7 +132,7 @@ def test_the_configuration_that_kubeadm_wrote_is_understood(tmp_path: Path) -> N
     spec = pod(overlay("kubeadm"))
     (container,) = spec["containers"]
     mount = mount_of(container, settings.kubeproxy.client_connection.kubeconfig)
-    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    (volume,) = (entry for entry in spec["volumes"] if entry["name"] == mount["name"])
     assert volume["configMap"]["name"] == config_map["metadata"]["name"]
     assert "kubeconfig.conf" in config_map["data"]
 

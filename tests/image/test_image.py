@@ -101,19 +101,19 @@ class Machine(NamedTuple):
 def machine(certificates: Certificates) -> Iterator[Machine]:
     """A lab of two nodes; the first has all that a kubelet provides."""
     become_machine()
-    place = Path(tempfile.mkdtemp(prefix="image-", dir=sandbox.ROOT))
+    path = Path(tempfile.mkdtemp(prefix="image-", dir=sandbox.ROOT))
     for name in ("config", "token", "state"):
-        (place / name).mkdir()
+        (path / name).mkdir()
     manifests = overlay("k3s")
     for name, text in only(manifests, "ConfigMap")["data"].items():
-        (place / "config" / name).write_text(text)
-    (place / "token" / "token").write_text(TOKEN)
-    shutil.copy(certificates.ca, place / "token" / "ca.crt")
+        (path / "config" / name).write_text(text)
+    (path / "token" / "token").write_text(TOKEN)
+    shutil.copy(certificates.ca, path / "token" / "ca.crt")
     volumes = {
-        "bpfsvc": place / "config",
-        "token": place / "token",
-        "/var/lib/bpfsvc": place / "state",
-        "/run/xtables.lock": place / "xtables.lock",
+        "bpfsvc": path / "config",
+        "token": path / "token",
+        "/var/lib/bpfsvc": path / "state",
+        "/run/xtables.lock": path / "xtables.lock",
     }
     volumes["/run/xtables.lock"].touch()
     with (
@@ -134,10 +134,10 @@ def machine(certificates: Certificates) -> Iterator[Machine]:
             *objects(WEB, lab.pods),
         ):
             api.put(manifest)
-        yield Machine(lab, Pod(only(manifests, "DaemonSet"), node, volumes), api, place / "log")
-        for log in (place / "log", *sorted(place.glob("agent-*"))):
+        yield Machine(lab, Pod(only(manifests, "DaemonSet"), node, volumes), api, path / "log")
+        for log in (path / "log", *sorted(path.glob("agent-*"))):
             print(f"\n--- {log.name} ---\n{log.read_text()}")
-        shutil.rmtree(place)
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope="module")

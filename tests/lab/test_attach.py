@@ -105,10 +105,17 @@ def test_attach_and_list(near: int, hook: Hook) -> None:
     """A filter is listed with its priority, its name and the id of its program."""
     with program(TC_ACT_UNSPEC) as fd:
         done = attach(near, hook, fd, "bpfsvc/test")
-        (found,) = attached(near, hook)
-        assert found.ours
-        assert (found.priority, found.handle, found.protocol) == (PRIORITY, HANDLE, 3)
-        assert (found.name, found.program) == ("bpfsvc/test", program_id(fd))
+        (attached_program,) = attached(near, hook)
+        assert attached_program.ours
+        assert (attached_program.priority, attached_program.handle, attached_program.protocol) == (
+            PRIORITY,
+            HANDLE,
+            3,
+        )
+        assert (attached_program.name, attached_program.program) == (
+            "bpfsvc/test",
+            program_id(fd),
+        )
         assert (done.made_qdisc, done.replaced, done.ahead) == (True, False, ())
         (other,) = set(Hook) - {hook}
         assert attached(near, other) == ()
@@ -126,8 +133,11 @@ def test_second_attach_replaces(near: int) -> None:
     with program(TC_ACT_UNSPEC) as old, program(TC_ACT_UNSPEC) as new:
         attach(near, Hook.INGRESS, old, "bpfsvc/old")
         done = attach(near, Hook.INGRESS, new, "bpfsvc/new")
-        (found,) = attached(near, Hook.INGRESS)
-        assert (found.name, found.program) == ("bpfsvc/new", program_id(new))
+        (attached_program,) = attached(near, Hook.INGRESS)
+        assert (attached_program.name, attached_program.program) == (
+            "bpfsvc/new",
+            program_id(new),
+        )
         assert (done.made_qdisc, done.replaced) == (False, True)
 
 
@@ -136,7 +146,7 @@ def test_another_priority_moves(near: int) -> None:
     with program(TC_ACT_UNSPEC) as fd:
         attach(near, Hook.INGRESS, fd, "bpfsvc/test", 7)
         attach(near, Hook.INGRESS, fd, "bpfsvc/test", 9)
-    assert [each.priority for each in attached(near, Hook.INGRESS)] == [9]
+    assert [attached_program.priority for attached_program in attached(near, Hook.INGRESS)] == [9]
 
 
 def test_detach_leaves_no_trace(near: int) -> None:
@@ -223,7 +233,7 @@ def test_filters_that_run_before_ours(near: int) -> None:
         foreign(near, Hook.INGRESS, fd, PRIORITY, 1)
         foreign(near, Hook.INGRESS, fd, 500, 1)
         done = attach(near, Hook.INGRESS, fd, "bpfsvc/test")
-    assert [each.priority for each in done.ahead] == [1, PRIORITY]
+    assert [attached_program.priority for attached_program in done.ahead] == [1, PRIORITY]
 
 
 def test_ingress_qdisc_is_refused(near: int) -> None:

@@ -159,10 +159,10 @@ def test_missing_bcc_does_not_matter_for_a_loaded_build(
 
 def test_a_missing_bpf_file_system_is_named(served: Testbed) -> None:
     """The pin root is in another file system; the hint is a mount command."""
-    place = sandbox.ROOT / "elsewhere"
+    path = sandbox.ROOT / "elsewhere"
     words = ["run", *served.cluster.flags(served.node), "--allow-beside"]
-    done = served.cluster.command(served.node, *words, pin_root=place)
-    assert f"{place} is not in a bpf file system" in complaint(done, 1)
+    done = served.cluster.command(served.node, *words, pin_root=path)
+    assert f"{path} is not in a bpf file system" in complaint(done, 1)
     assert "mount -t bpf" in done.stderr
 
 

@@ -87,8 +87,8 @@ def test_a_client_outside_is_served_by_a_pod_of_a_bridge_that_came_meanwhile() -
         pod.serve()
         agent = cluster.launch(node, options=("--last-good-after", "10m"))
         for family in FAMILIES:
-            place = node.address(family), ONE[0].node_port
-            asked = partial(tally, testbed.client, *place, timeout=0.3)
+            target = node.address(family), ONE[0].node_port
+            asked = partial(tally, testbed.client, *target, timeout=0.3)
             wait(lambda asked=asked: asked(count=1) == {"late": 1}, "the pod serves clients")  # type: ignore[misc]
             counts = Counts(node, family)
             assert asked(count=20) == {"late": 20}
@@ -120,20 +120,20 @@ def test_a_pod_of_a_bridge_that_came_meanwhile_serves_what_other_nodes_send_it(
         if invalid == "is dropped":
             forbid_invalid(node)
         for family in FAMILIES:
-            place = entry.address(family), ONE[0].node_port
-            assert tally(testbed.client, *place, count=3, timeout=10) == {"late": 3}
+            target = entry.address(family), ONE[0].node_port
+            assert tally(testbed.client, *target, count=3, timeout=10) == {"late": 3}
             direct = pod.address(family), 8080
             assert tally(testbed.pod, *direct, count=3, timeout=10) == {"late": 3}
 
 
-def lost(place: Namespace) -> int:
+def lost(namespace: Namespace) -> int:
     """Return how many segments TCP sent again there, but for those that had arrived after all.
 
     (Of these its peer says so: RFC 2883. A busy machine makes TCP impatient.)
     """
     counts: dict[str, int] = {}
     for file, prefix in (("snmp", "Tcp:"), ("netstat", "TcpExt:")):
-        lines = place.run(["cat", f"/proc/net/{file}"]).stdout.splitlines()
+        lines = namespace.run(["cat", f"/proc/net/{file}"]).stdout.splitlines()
         names, values = (line.split()[1:] for line in lines if line.startswith(prefix))
         counts |= zip(names, map(int, values), strict=True)
     return counts["RetransSegs"] - counts["TCPDSACKRecv"]

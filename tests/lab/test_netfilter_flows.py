@@ -49,11 +49,11 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
 def flows_to(
     host: str, port: int, flows: Iterable[TranslatedFlow] | None = None
 ) -> list[TranslatedFlow]:
-    place = pack(host), socket.htons(port)
+    target = pack(host), socket.htons(port)
     return [
         flow
         for flow in flows or translated_flows()
-        if (flow.destination, flow.destination_port) == place
+        if (flow.destination, flow.destination_port) == target
     ]
 
 
@@ -158,11 +158,11 @@ def announced(flows: NewFlows, address: str, port: int) -> NewFlow:
     """Wait for the announcement of a flow to an address and port."""
     while found := flows.read(5):
         for entry in found:
-            place = (
+            target = (
                 unpack(entry.original.destination),
                 socket.ntohs(entry.original.destination_port),
             )
-            if place == (address, port):
+            if target == (address, port):
                 return entry
     raise AssertionError(f"no connection to {address}:{port} is announced")
 

@@ -95,9 +95,9 @@ class Rules:
 @pytest.fixture
 def rules(lab: Lab, family: int) -> Iterator[Rules]:
     with ExitStack() as stack:
-        found = Rules(lab, family, stack)
-        found.forget()
-        yield found
+        rules = Rules(lab, family, stack)
+        rules.forget()
+        yield rules
 
 
 def port_of(peer: str) -> int:
@@ -147,10 +147,12 @@ def test_both_have_connections_from_one_range_and_each_is_answered(
         "in turn": [ours, theirs, ours, theirs],
     }
     with ExitStack() as stack:
-        held: list[OpenConnection] = [stack.enter_context(connect(*each)) for each in turns[order]]
-        assert {port_of(each.who().peer) for each in held} == set(PORTS)
+        held: list[OpenConnection] = [
+            stack.enter_context(connect(*opened)) for opened in turns[order]
+        ]
+        assert {port_of(opened.who().peer) for opened in held} == set(PORTS)
         for _ in range(2):
-            assert all(each.echo(bytes(10_000)) for each in held)
+            assert all(opened.echo(bytes(10_000)) for opened in held)
 
 
 def test_a_pods_connection_through_a_service_leaves_from_the_port_that_egress_gave_it(
@@ -175,4 +177,4 @@ def test_a_pods_connection_through_a_service_leaves_from_the_port_that_egress_ga
         theirs = stack.enter_context(connect(lab.pods[0], API.vip(family), 80))
         assert theirs.who().peer != taken
         for _ in range(2):
-            assert all(each.echo(bytes(10_000)) for each in (ours, theirs))
+            assert all(opened.echo(bytes(10_000)) for opened in (ours, theirs))

@@ -78,9 +78,9 @@ def test_held_connections_are_spread_evenly(running: Testbed, where: str, family
         assert names(open_now) == {pod.name: 3 for pod in pods}
         assert active(running) == [3] * len(pods)
         open_now[0].close()
-        with held(running, where, family, 1) as one:
+        with held(running, where, family, 1) as opened:
             assert active(running) == [3] * len(pods)
-            assert sum(names(one).values()) == 1
+            assert sum(names(opened).values()) == 1
     wait(lambda: not active(running), "all are taken back")
 
 

@@ -93,8 +93,8 @@ def test_an_address_has_one_backend_by_its_hash(running: Testbed, family: int) -
         apply(running, scheduler)
         (name,) = asked(running, "pod", family, 12)
         pod = next(pod for pod in backends(running) if pod.name == name)
-        place = at(pod.address(family), 8080)
-        assert f"that is {place} for this client" in explained(running, family)
+        endpoint = at(pod.address(family), 8080)
+        assert f"that is {endpoint} for this client" in explained(running, family)
     apply(running, "mh,mh-port")
     assert len(asked(running, "pod", family, 60)) > 1
 

@@ -118,11 +118,11 @@ def test_programs_that_the_kernel_refuses_are_compiled_and_the_log_says_so(
         replace(program, code=bytes(8) + program.code[8:]) if program.name == name else program
         for program in build.programs
     )
-    place = fresh.programs / shipped.name
-    place.write_bytes(replace(build, programs=programs).encode())
+    path = fresh.programs / shipped.name
+    path.write_bytes(replace(build, programs=programs).encode())
     log = fresh.start(bcc=True)
     assert fresh.balances()
     (line,) = (line for line in log.splitlines() if "compil" in line)
-    assert f"compiling anew: {place} does not load: this kernel" in line
+    assert f"compiling anew: {path} does not load: this kernel" in line
     assert f"the program {name}" in line
     assert [file.name for file in fresh.cache.iterdir()] == [shipped.name]

@@ -31,7 +31,7 @@ def zoned() -> Iterator[Testbed]:
         yield testbed
 
 
-def hinted(testbed: Testbed, one: Object) -> Object:
+def hinted(testbed: Testbed, manifest: Object) -> Object:
     """Return a slice with a hint for each endpoint: the zone of its node."""
     zones = {
         str(address): node.name
@@ -45,9 +45,9 @@ def hinted(testbed: Testbed, one: Object) -> Object:
             "zone": zones[endpoint["addresses"][0]],
             "hints": {"forZones": [{"name": zones[endpoint["addresses"][0]]}]},
         }
-        for endpoint in one["endpoints"]
+        for endpoint in manifest["endpoints"]
     ]
-    return {**one, "endpoints": endpoints}
+    return {**manifest, "endpoints": endpoints}
 
 
 def test_sockets_of_pods_and_of_the_node_spill_over_by_the_same_numbers_over_a_restart(

@@ -53,9 +53,9 @@ def connections(testbed: Testbed, transport: Protocol) -> Iterator[Connections]:
         yield opened
 
 
-def both_flow(one: OpenConnection, two: OpenConnection) -> bool:
+def both_flow(opened: OpenConnection, two: OpenConnection) -> bool:
     """True if data comes back on both, in turns."""
-    return all(each.echo(DATA) for each in (one, two) * 3)
+    return all(side.echo(DATA) for side in (opened, two) * 3)
 
 
 @BACKENDS
@@ -68,11 +68,11 @@ def test_one_port_serves_a_frontend_and_its_backend(
     targets = [(ONE[backend].vip(family), 80), (pod.address(family), 8080)]
     if first == "direct first":
         targets.reverse()
-    one = connections.open(*targets[0])
-    before = one.who()
+    older = connections.open(*targets[0])
+    before = older.who()
     two = connections.open(*targets[1])
     after = two.who()
-    assert both_flow(one, two)
+    assert both_flow(older, two)
     assert (before.pod, after.pod) == (pod.name, pod.name)
     assert (before.remote, after.remote) == (at(*targets[0]), at(*targets[1]))
     assert before.own == after.own == before.peer
@@ -88,11 +88,11 @@ def test_one_port_serves_two_frontends_with_the_same_backend(
     numbers = (80, ONE[backend].node_port)
     if backend == 2:
         vips, numbers = (ONE[2].vip(family), TWIN.vip(family)), (80, 80)
-    one = connections.open(vips[0], numbers[0])
-    before = one.who()
+    older = connections.open(vips[0], numbers[0])
+    before = older.who()
     two = connections.open(vips[1], numbers[1])
     after = two.who()
-    assert both_flow(one, two)
+    assert both_flow(older, two)
     assert before.pod == after.pod == testbed.lab.pods[backend].name
     assert before.peer != after.peer
     assert (before.remote, after.remote) == (at(vips[0], numbers[0]), at(vips[1], numbers[1]))
@@ -145,7 +145,7 @@ def test_clients_with_one_port_share_a_masqueraded_backend(
             connections.source = source
             opened.append(connections.open(address, number))
             answers.append(opened[-1].who())
-        assert all(each.echo(DATA) for each in opened * 3)
+        assert all(side.echo(DATA) for side in opened * 3)
         assert len({answer.peer for answer in answers}) == len(answers)
 
 

@@ -35,8 +35,8 @@ def known_testbed() -> Iterator[Testbed]:
     with built_testbed(layout="routed", holds_pods=True) as testbed:
         pods = testbed.lab.pods
         every = [
-            *(objects(one, [pod]) for one, pod in zip(ONE, pods, strict=True)),
-            *(objects(one, pods[2:3]) for one in SHARED),
+            *(objects(named, [pod]) for named, pod in zip(ONE, pods, strict=True)),
+            *(objects(named, pods[2:3]) for named in SHARED),
             *(objects(pair, pods[2:4]) for pair in PAIRS + MANY),
         ]
         testbed.cluster.put("services", *itertools.chain.from_iterable(every))
@@ -58,7 +58,7 @@ def answer(made: socket.socket) -> tuple[str, str]:
     return data.split(b'"')[3].decode(), at(sender[0], sender[1])
 
 
-def who(made: socket.socket, to: tuple[str, int]) -> tuple[str, str]:
+def asked(made: socket.socket, to: tuple[str, int]) -> tuple[str, str]:
     made.sendto(b"who\n", to)
     return answer(made)
 
@@ -70,17 +70,17 @@ def who(made: socket.socket, to: tuple[str, int]) -> tuple[str, str]:
 def test_answers_of_a_backend_of_two_services_come_from_the_one_that_was_asked(
     known_testbed: Testbed, where: str, family: int
 ) -> None:
-    one, two = (each.vip(family) for each in SHARED)
+    first_vip, two = (named.vip(family) for named in SHARED)
     with datagrams(getattr(known_testbed, where), family) as made:
-        for vip in (one, two, one, one, two):
-            assert who(made, (vip, 80))[1] == at(vip, 80)
+        for vip in (first_vip, two, first_vip, first_vip, two):
+            assert asked(made, (vip, 80))[1] == at(vip, 80)
 
 
 def test_a_pods_questions_to_two_services_at_once_are_answered_by_each(
     known_testbed: Testbed, family: int
 ) -> None:
     """tc changes the source port of one."""
-    vips = [each.vip(family) for each in SHARED]
+    vips = [named.vip(family) for named in SHARED]
     with datagrams(known_testbed.pod, family) as made:
         for vip in vips:
             made.sendto(b"who\n", (vip, 80))
@@ -94,16 +94,16 @@ def test_answers_of_a_backend_that_is_asked_directly_come_from_itself(
     backend, vip = (known_testbed.lab.pods[2].address(family), 8080), (SHARED[0].vip(family), 80)
     with datagrams(getattr(known_testbed, where), family) as made:
         for to in (vip, backend, vip, backend, backend, vip):
-            assert who(made, to)[1] == at(*to)
+            assert asked(made, to)[1] == at(*to)
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_a_socket_that_sends_to_many_services_keeps_a_backend_of_each(
     known_testbed: Testbed, where: str, family: int
 ) -> None:
-    vips = [each.vip(family) for each in MANY]
+    vips = [named.vip(family) for named in MANY]
     with datagrams(getattr(known_testbed, where), family) as made:
-        rounds = [[who(made, (vip, 80)) for vip in vips] for _ in range(4)]
+        rounds = [[asked(made, (vip, 80)) for vip in vips] for _ in range(4)]
     assert [[sender for _, sender in round] for round in rounds] == [[at(v, 80) for v in vips]] * 4
     assert rounds[1:] == rounds[:1] * 3
 
@@ -131,7 +131,7 @@ def test_a_socket_that_connects_elsewhere_is_not_closed_with_its_old_service(
         roll(known_testbed, pods[3])
         assert set(tally(known_testbed.node, ROLLED.vip(4), 80, "udp", count=4)) == {pods[3].name}
         assert tell(moved) == pods[1].name
-        assert who(disconnected, (pods[1].address(4), 8080))[0] == pods[1].name
+        assert asked(disconnected, (pods[1].address(4), 8080))[0] == pods[1].name
 
 
 def roll(testbed: Testbed, *pods: LabPod) -> None:

@@ -68,9 +68,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Testbed]:
 def probe(namespace: Namespace, address: str, family: int) -> str:
     """Return the source address for pings, found as iputils' ping finds it."""
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    with namespace.socket(kind, socket.SOCK_DGRAM) as found:
-        found.connect((address, PROBE_PORT))
-        own: str = found.getsockname()[0]
+    with namespace.socket(kind, socket.SOCK_DGRAM) as made:
+        made.connect((address, PROBE_PORT))
+        own: str = made.getsockname()[0]
     return own
 
 

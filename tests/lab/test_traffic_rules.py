@@ -149,14 +149,14 @@ def test_a_fragmented_datagram_is_translated_both_ways(
 def pieces(source: str, address: str, data: bytes, number: int) -> list[bytes]:
     """Cut a datagram to port 80 into fragments."""
     datagram = UDP(sport=45679, dport=80) / Raw(data)
-    found: list[Packet]
+    pieces: list[Packet]
     if ":" in address:
         whole6 = IPv6(src=source, dst=address) / IPv6ExtHdrFragment(id=number) / datagram
-        found = fragment6(whole6, 1280)  # type: ignore[no-untyped-call]
+        pieces = fragment6(whole6, 1280)  # type: ignore[no-untyped-call]
     else:
         whole = IP(bytes(IP(src=source, dst=address, id=number) / datagram))
-        found = whole.fragment(1200)  # type: ignore[no-untyped-call]
-    return [bytes(piece) for piece in found]
+        pieces = whole.fragment(1200)  # type: ignore[no-untyped-call]
+    return [bytes(piece) for piece in pieces]
 
 
 @pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])

@@ -361,8 +361,8 @@ def test_one_port_of_a_client_reaches_one_backend_by_two_services(
     roll(known_testbed, old(known_testbed))
     source = (known_testbed.pod.address(4), 41234)
     namespace = getattr(known_testbed, where)
-    with connect(namespace, ROLLED.vip(4), 80, source=source) as one:
-        assert one.who().pod == old(known_testbed).name
+    with connect(namespace, ROLLED.vip(4), 80, source=source) as opened:
+        assert opened.who().pod == old(known_testbed).name
         with connect(namespace, TWIN.vip(4), 80, source=source) as two:
             seen = two.who()
             assert seen.pod == old(known_testbed).name

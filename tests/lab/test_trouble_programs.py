@@ -125,8 +125,8 @@ def test_refusals_of_all_interfaces_are_no_health(plain: Testbed) -> None:
     program = str(second.pin_root / "current" / "programs" / "ingress")
     for device in devices:
         first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
-        place = ("dev", device, "ingress")
-        first.run(["tc", "filter", "replace", *place, *taken, "object-pinned", program])
+        target = ("dev", device, "ingress")
+        first.run(["tc", "filter", "replace", *target, *taken, "object-pinned", program])
     plain.cluster.launch(first)
     agent = plain.cluster.agents[first.name]
     agent.expect("eth0 is not attached")

@@ -45,13 +45,13 @@ ANOTHER_USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "
 @pytest.fixture
 def servers() -> Iterator[tuple[socket.socket, socket.socket]]:
     with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
     ):
-        for each in (one, two):
-            each.settimeout(stretched(5))
-            each.bind(("127.0.0.1", 0))
-        yield one, two
+        for server_ in (made, two):
+            server_.settimeout(stretched(5))
+            server_.bind(("127.0.0.1", 0))
+        yield made, two
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def its_socket(owner: subprocess.Popen[str], server: socket.socket) -> tuple[Udp
     """Return the owner's socket, and its port."""
     assert owner.stdout
     port = int(owner.stdout.readline())
-    peer = place(server)
+    peer = place_of(server)
     return next(socket_ for socket_ in udp_sockets() if socket_.peer == peer), port
 
 
@@ -91,16 +91,16 @@ def sends(owner: subprocess.Popen[str]) -> str:
     return owner.stdout.readline().strip()
 
 
-def place(server: socket.socket) -> Place:
+def place_of(server: socket.socket) -> Place:
     return pack("127.0.0.1"), server.getsockname()[1]
 
 
 def test_a_socket_of_another_process_is_connected_anew(
     owner: subprocess.Popen[str], servers: tuple[socket.socket, socket.socket]
 ) -> None:
-    one, two = servers
-    found, port = its_socket(owner, one)
-    assert connect_anew({found: place(two)}) == {found}
+    first, two = servers
+    moved, port = its_socket(owner, first)
+    assert connect_anew({moved: place_of(two)}) == {moved}
     assert sends(owner) == str(two.getsockname()[1])
     assert two.recvfrom(100) == (b"question", ("127.0.0.1", port))
 
@@ -110,11 +110,11 @@ def test_the_right_to_debug_is_enough(
     owner: subprocess.Popen[str], servers: tuple[socket.socket, socket.socket]
 ) -> None:
     """Without the rights to pass over the permissions of files, which list a process' files."""
-    one, two = servers
-    _, port = its_socket(owner, one)
-    peer, number = place(one)
+    first, two = servers
+    _, port = its_socket(owner, first)
+    peer, number = place_of(first)
     done = subprocess.run(
-        [*ALLOWED, sys.executable, "-c", MOVER, peer.hex(), str(number), str(place(two)[1])],
+        [*ALLOWED, sys.executable, "-c", MOVER, peer.hex(), str(number), str(place_of(two)[1])],
         capture_output=True,
         text=True,
         check=False,
@@ -127,16 +127,16 @@ def test_the_right_to_debug_is_enough(
 def test_a_socket_whose_number_is_anothers_by_now_stays(
     owner: subprocess.Popen[str], servers: tuple[socket.socket, socket.socket]
 ) -> None:
-    one, two = servers
-    found, _ = its_socket(owner, one)
-    former = found._replace(sockid=found.sockid[:-8] + bytes(8))
-    assert connect_anew({former: place(two)}) == set()
-    assert sends(owner) == str(one.getsockname()[1])
+    first, two = servers
+    moved, _ = its_socket(owner, first)
+    former = moved._replace(sockid=moved.sockid[:-8] + bytes(8))
+    assert connect_anew({former: place_of(two)}) == set()
+    assert sends(owner) == str(first.getsockname()[1])
 
 
 def test_a_socket_is_closed(
     owner: subprocess.Popen[str], servers: tuple[socket.socket, socket.socket]
 ) -> None:
-    found, _ = its_socket(owner, servers[0])
-    assert destroy_udp([found]) == 1
+    moved, _ = its_socket(owner, servers[0])
+    assert destroy_udp([moved]) == 1
     assert sends(owner) == "Destination address required"

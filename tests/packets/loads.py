@@ -53,11 +53,13 @@ class Loaded:
         ``first``: slots that it may not use. ``pods``: False if these have none of the backends.
         """
         numbers = range(FIRST_PORT, FIRST_PORT + len(weights))
-        self.backends = [self.peers.with_port(self.peers.backend, one) for one in numbers]
-        others = [self.peers.with_port(self.peers.backend, 7000 + one) for one in range(first)]
+        self.backends = [self.peers.with_port(self.peers.backend, number) for number in numbers]
+        others = [
+            self.peers.with_port(self.peers.backend, 7000 + number) for number in range(first)
+        ]
         used = [backend for backend, weight in zip(self.backends, weights, strict=True) if weight]
-        quiesced = [one for one in self.backends if one not in used]
-        entries = tuple(Backend(*address_port(one)) for one in (*others, *used, *quiesced))
+        quiesced = [backend for backend in self.backends if backend not in used]
+        entries = tuple(Backend(*address_port(backend)) for backend in (*others, *used, *quiesced))
         policy = Policy(first, len(used), False, reject, len(table))
         of_pods = policy if pods else Policy(0, 0, False, False)
         policies = Policies(of_pods, policy, policy, schedule=schedule)
@@ -84,8 +86,8 @@ class Loaded:
         if verdict != UNSPEC:
             assert verdict in (SHOT, REDIRECT), verdict
             return None
-        (found,) = struct.unpack_from("!H", after, self._ports + 2)
-        return int(found) - FIRST_PORT
+        (port,) = struct.unpack_from("!H", after, self._ports + 2)
+        return int(port) - FIRST_PORT
 
     def send(self, port: int, flags: str, vip: str = "") -> None:
         """Send a packet of the client to the frontend."""
@@ -128,8 +130,8 @@ class Loaded:
 
     def counters(self) -> list[int]:
         """Return the id of the counters of each backend."""
-        (one,) = self.node.applied_state.of(("default", "web")).values()
-        known = one.counters()
+        (state,) = self.node.applied_state.of(("default", "web")).values()
+        known = state.counters()
         return [known[address_port(backend)] for backend in self.backends]
 
     def numbers(self) -> list[tuple[int, int]]:
@@ -154,4 +156,4 @@ def program(service: Loaded, schedule: Schedule, weights: Sequence[int]) -> list
     shown = [1] * len(weights) if schedule is Schedule.LC else weights
     service.program(schedule, shown, reject=True)
     places = map(address_port, service.backends)
-    return [Destination(*place, weight) for place, weight in zip(places, weights, strict=True)]
+    return [Destination(*target, weight) for target, weight in zip(places, weights, strict=True)]

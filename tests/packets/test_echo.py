@@ -207,8 +207,8 @@ def test_fragments_become_the_fragments_of_the_reply(answering: Node, peers: Pee
     pairs = list(zip(cut(request), cut(reply), strict=True))
     assert len(pairs) > 2
     for number, order in enumerate(itertools.permutations(pairs[1:])):
-        for one, two in (pairs[0], *order):
-            assert answered(answering, one, two), number
+        for sent, two in (pairs[0], *order):
+            assert answered(answering, sent, two), number
 
 
 def test_a_fragment_that_overtook_the_first_waits_for_it(answering: Node, peers: Peers) -> None:
@@ -216,8 +216,8 @@ def test_a_fragment_that_overtook_the_first_waits_for_it(answering: Node, peers:
     reply = _message(peers.vip, peers.external, PAYLOAD, reply=True)
     (first, *later), wanted = cut(request), cut(reply)
     assert waits(answering, later[0])
-    for one, two in zip((first, *later), wanted, strict=True):
-        assert answered(answering, one, two)
+    for sent, two in zip((first, *later), wanted, strict=True):
+        assert answered(answering, sent, two)
 
 
 def test_the_rest_of_a_datagram_is_dropped_when_its_endpoints_have_gone(
@@ -226,8 +226,8 @@ def test_the_rest_of_a_datagram_is_dropped_when_its_endpoints_have_gone(
     first, *later = cut(_message(peers.external, peers.vip, PAYLOAD, reply=False))
     assert answering.run("ingress", first)[0] == REDIRECT
     peers.service(answering, [], frontends=[peers.vip], guarded=True)
-    for one in later:
-        assert answering.run("ingress", one)[0] == SHOT
+    for sent in later:
+        assert answering.run("ingress", sent)[0] == SHOT
 
 
 def test_what_the_node_itself_sends_is_answered_where_it_leaves(
@@ -237,8 +237,8 @@ def test_what_the_node_itself_sends_is_answered_where_it_leaves(
     assert answered(answering, request, pong(request), "egress")
     large = _message(peers.node_address, peers.vip, PAYLOAD, reply=False)
     reply = _message(peers.vip, peers.node_address, PAYLOAD, reply=True)
-    for one, two in zip(cut(large), cut(reply), strict=True):
-        assert answered(answering, one, two, "egress")
+    for sent, two in zip(cut(large), cut(reply), strict=True):
+        assert answered(answering, sent, two, "egress")
 
 
 def test_what_is_forwarded_or_has_no_endpoint_leaves_as_it_came(

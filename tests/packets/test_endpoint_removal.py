@@ -23,13 +23,13 @@ CLOCK_TICK = 0.01
 """Seconds by which the kernel's coarse clock may be late (HZ is 100 at least)."""
 
 
-def departed(conversation: Conversation, place: str = "") -> Departed:
+def departed(conversation: Conversation, endpoint: str = "") -> Departed:
     """Return the backend as one that left the Service of the conversation."""
-    (service,) = {one.service_id for one in conversation.node.applied_state}
-    return service, address_port(place or conversation.peers.backend)
+    (service,) = {connection.service_id for connection in conversation.node.applied_state}
+    return service, address_port(endpoint or conversation.peers.backend)
 
 
-def found(conversation: Conversation) -> list[TcpConnection]:
+def matching(conversation: Conversation) -> list[TcpConnection]:
     return found_to(conversation, {departed(conversation)})
 
 
@@ -37,13 +37,13 @@ def found_to(conversation: Conversation, wanted: set[Departed]) -> list[TcpConne
     """Return the connections to some backends, looked for as those of their Services."""
     services = {service for service, _ in wanted}
     connections = TcpConnections(conversation.node.pinned)
-    return [one for _, one in connections.to(services, wanted.__contains__)]
+    return [connection for _, connection in connections.to(services, wanted.__contains__)]
 
 
 def resets(conversation: Conversation) -> dict[Place, Reset]:
     """Remove the connection; return the resets by their destinations."""
-    made = TcpConnections(conversation.node.pinned).remove(found(conversation))
-    by_destination = {one.destination: one for one in made}
+    made = TcpConnections(conversation.node.pinned).remove(matching(conversation))
+    by_destination = {connection.destination: connection for connection in made}
     assert len(by_destination) == len(made)
     return by_destination
 
@@ -114,7 +114,7 @@ def test_a_client_that_has_opened_another_connection_from_its_port_keeps_that(
     conversation: Conversation,
 ) -> None:
     """It has come since the connections were read."""
-    before = found(conversation)
+    before = matching(conversation)
     conversation.node.forward(conversation.reset("client", 0))
     other = replace(conversation.peers, backend=conversation.peers.other_backend)
     Conversation(conversation.node, other, conversation.masquerade).open()
@@ -128,19 +128,19 @@ def test_connections_to_other_backends_and_of_other_services_are_not_found(
     conversation: Conversation,
 ) -> None:
     connections = TcpConnections(conversation.node.pinned)
-    service, place = departed(conversation)
+    service, endpoint = departed(conversation)
     other = departed(conversation, conversation.peers.other_backend)
-    assert found_to(conversation, {other, (service + 1, place)}) == []
+    assert found_to(conversation, {other, (service + 1, endpoint)}) == []
     ((of, _),) = connections.to({service, service + 1}, lambda _: True)
-    assert of == (service, place)
+    assert of == (service, endpoint)
     assert connections.to({service + 1}, lambda _: True) == []
 
 
 def test_a_connection_is_as_old_as_its_first_packet(node: Node, tcp_peers: Peers) -> None:
     before = time.monotonic()
     conversation = Conversation(node, tcp_peers, False).open()
-    (one,) = found(conversation)
-    assert before - CLOCK_TICK <= one.created <= time.monotonic()
+    (connection,) = matching(conversation)
+    assert before - CLOCK_TICK <= connection.created <= time.monotonic()
 
 
 def test_a_pause_is_made_while_the_tables_are_read(node: Node, tcp_peers: Peers) -> None:
@@ -154,7 +154,7 @@ def test_a_pause_is_made_while_the_tables_are_read(node: Node, tcp_peers: Peers)
 @KINDS
 def test_a_connection_that_is_over_is_left_to_the_collector(conversation: Conversation) -> None:
     conversation.node.forward(conversation.reset("client", 0))
-    assert found(conversation) == []
+    assert matching(conversation) == []
 
 
 def test_a_half_open_connection_is_forgotten_without_resets(node: Node, tcp_peers: Peers) -> None:

@@ -46,8 +46,8 @@ def untouched(node: Node, *packets: Packet) -> bool:
 @pytest.fixture(params=SCENES_OF_SUMS, ids=str)
 def peers(request: pytest.FixtureRequest) -> Peers:
     """TCP and UDP. The ports of an SCTP fragment cannot be changed."""
-    found: Peers = request.param
-    return found
+    chosen: Peers = request.param
+    return chosen
 
 
 @pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
@@ -68,7 +68,7 @@ def test_fragments_in_order_become_the_fragments_of_the_translated_packet(
 
 def test_a_fragmented_datagram_opens_a_connection(node: Node, udp_peers: Peers) -> None:
     client, vip, backend = udp_peers.served(node, outside=True, masquerade=True)
-    out = [node.forward(one) for one in cut(udp(client, vip, PAYLOAD))]
+    out = [node.forward(piece) for piece in cut(udp(client, vip, PAYLOAD))]
     header = bytes(out[0].payload)[-SIZE:]
     seen = udp_peers.on_node(int.from_bytes(header[:2], "big"))
     wanted = cut(udp(seen, backend, PAYLOAD))
@@ -89,7 +89,7 @@ def test_fragments_after_the_first_pass_in_any_order(node: Node, peers: Peers) -
     )
     for later in itertools.permutations(pairs[1:]):
         order = [pairs[0], *later]
-        assert translated(node, [one for one, _ in order], [two for _, two in order])
+        assert translated(node, [piece for piece, _ in order], [two for _, two in order])
 
 
 def fragments_of(node: Node) -> list[tuple[bytes, bytes]]:
@@ -103,11 +103,11 @@ def test_a_fragment_that_overtook_the_first_waits_until_that_has_passed(
     peers.service(node, [peers.backend])
     peers.connect(node, peers.client, peers.vip, peers.backend)
     first, *later = cut(peers.data(peers.client, peers.vip, PAYLOAD))
-    for byte, one in itertools.product((0, 1), later):
+    for byte, piece in itertools.product((0, 1), later):
         # On a slow machine the time limit of one may be over when the next is sent.
         node.pinned.map("fragments").delete_many([key for key, _ in fragments_of(node)])
         node.fill_filter(byte)
-        assert waits(node, one)
+        assert waits(node, piece)
     out = cut(peers.data(peers.client, peers.backend, PAYLOAD))
     assert translated(node, [first, *later], out)
 
@@ -167,8 +167,8 @@ def test_datagrams_of_different_clients_may_have_one_identification(
         peers.connect(node, client, vip, backend)
         there.append(cut(peers.data(client, vip, PAYLOAD)))
         wanted.append(cut(peers.data(client, backend, PAYLOAD)))
-    mixed = [one for row in zip(*there, strict=True) for one in row]
-    assert translated(node, mixed, [one for row in zip(*wanted, strict=True) for one in row])
+    mixed = [piece for row in zip(*there, strict=True) for piece in row]
+    assert translated(node, mixed, [piece for row in zip(*wanted, strict=True) for piece in row])
 
 
 def test_datagrams_of_one_client_are_kept_apart_by_identification(node: Node, peers: Peers) -> None:
@@ -180,8 +180,8 @@ def test_datagrams_of_one_client_are_kept_apart_by_identification(node: Node, pe
         peers.connect(node, peers.client, vip, backend)
         there.append(cut(peers.data(peers.client, vip, PAYLOAD), number))
         wanted.append(cut(peers.data(peers.client, backend, PAYLOAD), number))
-    mixed = [one for row in zip(*there, strict=True) for one in row]
-    assert translated(node, mixed, [one for row in zip(*wanted, strict=True) for one in row])
+    mixed = [piece for row in zip(*there, strict=True) for piece in row]
+    assert translated(node, mixed, [piece for row in zip(*wanted, strict=True) for piece in row])
 
 
 def test_the_latest_first_fragment_of_an_identification_counts(node: Node, peers: Peers) -> None:
@@ -216,9 +216,9 @@ def test_ipv4_datagrams_of_different_protocols_may_have_one_identification(node:
     node.forward(tcp(client, vip))
 
     def cuts(tcp_server: str, udp_server: str) -> list[Packet]:
-        one = cut(tcp(client, tcp_server, "A", PAYLOAD))
+        of_tcp = cut(tcp(client, tcp_server, "A", PAYLOAD))
         two = cut(udp(client, udp_server, PAYLOAD))
-        return [each for pair in zip(one, two, strict=True) for each in pair]
+        return [piece for pair in zip(of_tcp, two, strict=True) for piece in pair]
 
     assert translated(node, cuts(vip, vip), cuts(backends["TCP"], backends["UDP"]))
 
@@ -233,7 +233,7 @@ def test_ipv4_options_are_in_every_fragment(node: Node, ipv4_peers: Peers) -> No
     ipv4_peers.connect(node, ipv4_peers.client, ipv4_peers.vip, backend)
     there = cut(longer(ipv4_peers.data(ipv4_peers.client, ipv4_peers.vip, PAYLOAD)))
     wanted = cut(longer(ipv4_peers.data(ipv4_peers.client, backend, PAYLOAD)))
-    assert all(one.ihl == 14 for one in there)
+    assert all(piece.ihl == 14 for piece in there)
     assert translated(node, there, wanted)
 
 

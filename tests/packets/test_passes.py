@@ -40,8 +40,8 @@ class Stacked:
     def __init__(self, node: Node, stack: ExitStack) -> None:
         self.node = node
         made = [Namespace(f"stacked{name}") for name in ("", "-far", "-pod")]
-        for each in made:
-            stack.callback(each.close)
+        for namespace in made:
+            stack.callback(namespace.close)
         here, self._outside, self._pod = made
         for key in SYSCTLS:
             here.sysctl(key, 1)
@@ -81,7 +81,7 @@ class Stacked:
     def _received(
         self, frames: Sequence[Packet], like: Packet, where: Namespace, interface: str
     ) -> list[Packet]:
-        found: list[Packet] = []
+        copies: list[Packet] = []
         with (
             Capture(where, interface) as seen,
             self._outside.socket(socket.AF_PACKET, socket.SOCK_RAW) as made,
@@ -91,12 +91,12 @@ class Stacked:
                 made.send(bytes(frame))
 
             def all_came() -> bool:
-                nonlocal found
-                found = packets([frame.data for frame in seen.frames()], like)
-                return len(found) >= len(frames)
+                nonlocal copies
+                copies = packets([frame.data for frame in seen.frames()], like)
+                return len(copies) >= len(frames)
 
             wait(all_came, "all packets arrive")
-        return found
+        return copies
 
     def frame(self, to: End, packet: Packet) -> Packet:
         """Make a frame to one of the node's interfaces."""
@@ -106,8 +106,8 @@ class Stacked:
 def packets(frames: Sequence[bytes], like: Packet) -> list[Packet]:
     """Return the packets of frames that are to the same address."""
     family = IP if isinstance(like, IP) else IPv6
-    found = (Ether(data).payload for data in frames)
-    return [entry for entry in found if isinstance(entry, family) and entry.dst == like.dst]
+    copies = (Ether(data).payload for data in frames)
+    return [entry for entry in copies if isinstance(entry, family) and entry.dst == like.dst]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_a_masqueraded_packet_that_leaves_by_two_interfaces_is_translated_once(
     seen = {peers.with_port(entry.src, entry.payload.sport) for entry in results}
     assert len(seen) == 1
     wanted = peers.opening(seen.pop(), peers.other_backend)
-    assert [forwarded(each, wanted) for each in results] == [True] * 3
+    assert [forwarded(result, wanted) for result in results] == [True] * 3
     assert stacked.node.counter("source_ports_changed") == 0
     assert stacked.node.states() == (4, 0)
 
@@ -186,5 +186,5 @@ def test_a_frame_with_a_priority_tag_is_translated(stacked: Stacked, peers: Peer
     packet = peers.opening(peers.external, peers.vip)
     link = Ether(src=stacked.frame(stacked.eth0, packet).src, dst=stacked.eth0.mac)
     wanted = peers.opening(peers.external, peers.backend)
-    (found,) = stacked.arrive([link / Dot1Q(prio=5, vlan=0) / packet], wanted)
-    assert forwarded(found, wanted)
+    (copy,) = stacked.arrive([link / Dot1Q(prio=5, vlan=0) / packet], wanted)
+    assert forwarded(copy, wanted)

@@ -27,17 +27,17 @@ LO = 1
 def own(tmp_path: Path) -> Iterator[Node]:
     """A node whose pins are in a file system of its own, with a program attached by a link."""
     sandbox.require()
-    place = tmp_path / "bpf"
-    place.mkdir()
-    mount("bpf", str(place), "bpf")
-    node = Node(place / "bpfsvc")
+    path = tmp_path / "bpf"
+    path.mkdir()
+    mount("bpf", str(path), "bpf")
+    node = Node(path / "bpfsvc")
     node.installation.complete()
     tcx.attach(node.root, LO, Hook.INGRESS, node.pinned.program("ingress"))
     yield node
     tcx.detach(node.root, LO)
     node.pinned.close()
-    while is_bpffs(place):
-        unmount(str(place))
+    while is_bpffs(path):
+        unmount(str(path))
 
 
 @pytest.fixture
@@ -134,12 +134,12 @@ def test_no_other_agent_can_start_with_the_pins_that_came_back(
 def test_where_nothing_can_be_pinned_the_error_says_what_to_do(
     own: Node, keeper: PinKeeper
 ) -> None:
-    place = own.root.path.parent
-    unmount(str(place))
-    place.rmdir()
+    path = own.root.path.parent
+    unmount(str(path))
+    path.rmdir()
     with pytest.raises(BpfsvcError, match="nothing can be pinned"):
         keeper.restore()
     assert attached(own)
-    place.mkdir()
+    path.mkdir()
     keeper.restore()
     assert keeper.missing() == 0

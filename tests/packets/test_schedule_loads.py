@@ -80,7 +80,7 @@ def compare(service: Loaded, model: Model, opened: int, alive: int, seed: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", RULES, ids=lambda one: one.name.lower())
+@pytest.mark.parametrize("schedule", RULES, ids=lambda rule: rule.name.lower())
 def test_ten_thousand_connections_go_where_ip_vs_sends_them(
     counted: Loaded, schedule: Schedule
 ) -> None:
@@ -89,7 +89,7 @@ def test_ten_thousand_connections_go_where_ip_vs_sends_them(
     assert counted.numbers() == [(0, 0)] * len(WEIGHTS)
 
 
-@pytest.mark.parametrize("schedule", RULES, ids=lambda one: one.name.lower())
+@pytest.mark.parametrize("schedule", RULES, ids=lambda rule: rule.name.lower())
 @pytest.mark.parametrize("weights", [(1,), (1, 1, 1), (2, 7, 1, 7), (65535, 1)], ids=str)
 def test_a_few_connections_go_where_ip_vs_sends_them(
     counted_ipv4: Loaded, schedule: Schedule, weights: tuple[int, ...]
@@ -99,7 +99,7 @@ def test_a_few_connections_go_where_ip_vs_sends_them(
     assert counted_ipv4.numbers() == [(0, 0)] * len(weights)
 
 
-@pytest.mark.parametrize("schedule", RULES, ids=lambda one: one.name.lower())
+@pytest.mark.parametrize("schedule", RULES, ids=lambda rule: rule.name.lower())
 def test_any_numbers_are_compared_as_ip_vs_compares_them(
     counted_ipv4: Loaded, schedule: Schedule
 ) -> None:
@@ -136,18 +136,18 @@ def test_two_draws_are_as_ip_vs_draws_them(counted_ipv4: Loaded) -> None:
     counted_ipv4.program(Schedule.TWOS, layout.weights, table=table, first=2)
     numbers = [(30, 0), (9, 0), (5, 5)]
     there = [Destination(b"", number, weight) for number, weight in enumerate(weights)]
-    conns = [Conns(*one) for one in numbers]
+    conns = [Conns(*number) for number in numbers]
     draws = range(sum(weights) + 1)
     chances = Counter(ipvs_loads.twos(there, conns, (draw, two)) for draw in draws for two in draws)
     times = 4900
-    found = Counter[int | None]()
+    counts = Counter[int | None]()
     for number in range(times):
         counted_ipv4.put(numbers)
-        found[counted_ipv4.open(1024 + number)] += 1
+        counts[counted_ipv4.open(1024 + number)] += 1
         counted_ipv4.remove(1024 + number)
-    assert set(found) == set(chances)
-    for one, share in chances.items():
-        assert abs(found[one] - times * share / len(draws) ** 2) < 180, (found, chances)
+    assert set(counts) == set(chances)
+    for backend, share in chances.items():
+        assert abs(counts[backend] - times * share / len(draws) ** 2) < 180, (counts, chances)
 
 
 def test_of_more_backends_than_are_compared_the_better_one_of_two_is_chosen(

@@ -122,8 +122,8 @@ def test_a_client_has_the_place_that_ip_vs_sh_gives_it(
     table = [(7 * number + number // 5) % 5 for number in range(256)]
     scheduled.program(Schedule.SOURCE_PORT if by_port else Schedule.SOURCE, table)
     for client, port in clients:
-        place = ipvs.sh_hash(pack(client), port if by_port else 0)
-        assert scheduled.connect(client, port) == table[place]
+        slot = ipvs.sh_hash(pack(client), port if by_port else 0)
+        assert scheduled.connect(client, port) == table[slot]
 
 
 @pytest.mark.parametrize("by_port", [False, True], ids=["by address", "by address and port"])
@@ -136,8 +136,8 @@ def test_a_client_has_the_place_that_ip_vs_mh_gives_it(
     table = [(7 * number + number // 5) % 5 for number in range(places)]
     scheduled.program(Schedule.MAGLEV_PORT if by_port else Schedule.MAGLEV, table)
     for client, port in clients:
-        place = ipvs.mh_hash(pack(client), port if by_port else 0) % places
-        assert scheduled.connect(client, port) == table[place]
+        slot = ipvs.mh_hash(pack(client), port if by_port else 0) % places
+        assert scheduled.connect(client, port) == table[slot]
 
 
 def test_all_clients_of_an_address_have_the_place_that_ip_vs_dh_gives_it(
@@ -145,8 +145,8 @@ def test_all_clients_of_an_address_have_the_place_that_ip_vs_dh_gives_it(
 ) -> None:
     table = [number % 5 for number in range(256)]
     scheduled.program(Schedule.DESTINATION, table)
-    place = ipvs.dh_hash(pack(address_of(peers.vip)))
-    assert {scheduled.connect(*client) for client in clients} == {table[place]}
+    slot = ipvs.dh_hash(pack(address_of(peers.vip)))
+    assert {scheduled.connect(*client) for client in clients} == {table[slot]}
 
 
 def test_without_a_table_a_hash_is_shared_out_among_the_slots(

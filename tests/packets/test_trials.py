@@ -53,14 +53,14 @@ class Tried:
         port = ServicePort("default", "web", "", number, self.peers.family)
         frontend = Frontend(*address_port(self.peers.vip), number)
         extra = extra_entries((), weights)
-        entries = tuple(Backend(*one) for one in places)
+        entries = tuple(Backend(*number) for number in places)
         self.node.program({port: PortEntries(80, entries, {frontend: policies}, extra)})
 
     def on_trial(self, number: int = 1, schedule: Schedule = Schedule.RANDOM) -> None:
         """Have some backends be on trial."""
         sick = self.sick[:number]
         self.program([self.well], *sick, trials=number, schedule=schedule)
-        self.shown.set({self.counters(one): None for one in sick})
+        self.shown.set({self.counters(port): None for port in sick})
 
     def away(self, *used: str) -> None:
         """Have the first of them be in quarantine; ``used``: those that are chosen meanwhile."""
@@ -68,8 +68,8 @@ class Tried:
         self.shown.set({self.counters(): time.monotonic() + 30})
 
     def counters(self, backend: str = "") -> int:
-        (one,) = self.node.applied_state.of(("default", "web")).values()
-        return one.counters()[address_port(backend or self.sick[0])]
+        (entries,) = self.node.applied_state.of(("default", "web")).values()
+        return entries.counters()[address_port(backend or self.sick[0])]
 
     def client(self, number: int) -> str:
         """Return a client outside; each has an address of its own."""
@@ -93,12 +93,12 @@ class Tried:
 
     def later(self, seconds: float, name: str = "connections", field: str = "created") -> None:
         """Make the entries of a map older."""
-        record, found = self.node.pinned.layout.maps[name].value, self.node.pinned.map(name)
-        for key, value in list(found.items()):
+        record, table = self.node.pinned.layout.maps[name].value, self.node.pinned.map(name)
+        for key, value in list(table.items()):
             entry = record.unpack(value)
             if before := int(entry[field]):
                 entry[field] = before - int(seconds * SECOND)
-                found.update(key, record.pack(entry))
+                table.update(key, record.pack(entry))
 
     def taken(self) -> dict[int, Outcome]:
         """Return what has been noted since the last call."""
@@ -117,7 +117,7 @@ def tried(request: pytest.FixtureRequest, node: Node, tcp_peers: Peers) -> Tried
 
 
 @pytest.fixture
-def one(node: Node, tcp_peers: Peers) -> Tried:
+def plain(node: Node, tcp_peers: Peers) -> Tried:
     """For what does not depend on a masquerade."""
     return Tried(node, tcp_peers)
 
@@ -130,29 +130,29 @@ def test_the_next_connection_is_the_trial_and_exactly_one_of_many(tried: Tried) 
 
 @pytest.mark.parametrize("schedule", [*Schedule])
 def test_by_every_scheduler_exactly_one_tries(node: Node, schedule: Schedule) -> None:
-    one = Tried(node, TCP_PEERS[0])
-    one.on_trial(schedule=schedule)
-    assert one.tries(range(10)) == 1
-    assert one.taken() == {}
+    plain = Tried(node, TCP_PEERS[0])
+    plain.on_trial(schedule=schedule)
+    assert plain.tries(range(10)) == 1
+    assert plain.taken() == {}
 
 
-def test_on_two_cpus_at_once_exactly_one_tries(one: Tried) -> None:
-    frames = [bytes(LINK / tcp(one.client(number), one.peers.vip)) for number in range(40)]
-    at = 30 if one.peers.family == 4 else 38
-    length = 4 if one.peers.family == 4 else 16
+def test_on_two_cpus_at_once_exactly_one_tries(plain: Tried) -> None:
+    frames = [bytes(LINK / tcp(plain.client(number), plain.peers.vip)) for number in range(40)]
+    at = 30 if plain.peers.family == 4 else 38
+    length = 4 if plain.peers.family == 4 else 16
 
     def open_(frame: bytes) -> bytes:
-        return one.node.run_frame("ingress", frame)[1][at : at + length]
+        return plain.node.run_frame("ingress", frame)[1][at : at + length]
 
     for _ in range(10):
-        one.on_trial()
-        one.shown.set({})
-        one.shown.set({one.counters(): None})
+        plain.on_trial()
+        plain.shown.set({})
+        plain.shown.set({plain.counters(): None})
         with ThreadPoolExecutor(4) as pool:
             counts = Counter(pool.map(open_, frames))
-        sick = counts[address_port(one.sick[0])[0][-length:]]
+        sick = counts[address_port(plain.sick[0])[0][-length:]]
         assert sick == 1, counts
-        empty(one.node)
+        empty(plain.node)
 
 
 def empty(node: Node) -> None:
@@ -187,15 +187,15 @@ def test_a_trial_that_succeeds_says_so_and_lets_the_next_one_try(tried: Tried) -
     assert tried.tries(range(1, 20)) == 1
 
 
-def test_an_answer_that_is_not_acknowledged_lets_the_next_one_try(one: Tried) -> None:
+def test_an_answer_that_is_not_acknowledged_lets_the_next_one_try(plain: Tried) -> None:
     """So a flood of SYNs cannot keep a backend out."""
-    one.on_trial()
+    plain.on_trial()
     for client in range(5):
-        assert one.open(client) == one.sick[0]
-        one.answer("SA")
-        one.answer("SA")
-    assert one.tries(range(5, 20)) == 1
-    assert one.taken() == {}
+        assert plain.open(client) == plain.sick[0]
+        plain.answer("SA")
+        plain.answer("SA")
+    assert plain.tries(range(5, 20)) == 1
+    assert plain.taken() == {}
 
 
 def test_a_client_that_gives_up_lets_the_next_one_try(tried: Tried) -> None:
@@ -207,70 +207,70 @@ def test_a_client_that_gives_up_lets_the_next_one_try(tried: Tried) -> None:
     assert tried.taken() == {}
 
 
-def test_of_a_client_that_is_gone_the_trial_ends_after_its_time(one: Tried) -> None:
-    one.on_trial()
+def test_of_a_client_that_is_gone_the_trial_ends_after_its_time(plain: Tried) -> None:
+    plain.on_trial()
     for client in range(3):
-        assert one.open(client) == one.sick[0]
-        one.later(4.5, "quarantined", "tried")
-        assert one.tries(range(10 * client + 10, 10 * client + 19)) == 0
-        one.later(0.6, "quarantined", "tried")
-        one.later(5.1)
+        assert plain.open(client) == plain.sick[0]
+        plain.later(4.5, "quarantined", "tried")
+        assert plain.tries(range(10 * client + 10, 10 * client + 19)) == 0
+        plain.later(0.6, "quarantined", "tried")
+        plain.later(5.1)
 
 
-def test_who_has_taken_too_long_does_not_end_the_trial_of_the_next(one: Tried) -> None:
-    one.on_trial()
-    assert one.open(0) == one.sick[0]
-    one.later(5.1, "quarantined", "tried")
-    one.later(5.1)
-    assert one.open(1) == one.sick[0]
-    one.send("R", 0)
-    assert one.tries(range(2, 20)) == 0
-    one.send("R", 1)
-    assert one.tries(range(20, 40)) == 1
+def test_who_has_taken_too_long_does_not_end_the_trial_of_the_next(plain: Tried) -> None:
+    plain.on_trial()
+    assert plain.open(0) == plain.sick[0]
+    plain.later(5.1, "quarantined", "tried")
+    plain.later(5.1)
+    assert plain.open(1) == plain.sick[0]
+    plain.send("R", 0)
+    assert plain.tries(range(2, 20)) == 0
+    plain.send("R", 1)
+    assert plain.tries(range(20, 40)) == 1
 
 
-def test_what_the_agent_writes_of_others_leaves_a_trial_as_it_is(one: Tried) -> None:
-    one.on_trial()
-    assert one.open(0) == one.sick[0]
-    one.shown.set({one.counters(): None, 999: 17.0})
-    one.shown.set({one.counters(): None})
-    assert one.tries(range(1, 20)) == 0
+def test_what_the_agent_writes_of_others_leaves_a_trial_as_it_is(plain: Tried) -> None:
+    plain.on_trial()
+    assert plain.open(0) == plain.sick[0]
+    plain.shown.set({plain.counters(): None, 999: 17.0})
+    plain.shown.set({plain.counters(): None})
+    assert plain.tries(range(1, 20)) == 0
 
 
-def test_of_two_on_trial_each_gets_one(one: Tried) -> None:
-    one.on_trial(2)
-    counts = Counter(one.open(number) for number in range(60))
-    assert counts == {one.well: 58, one.sick[0]: 1, one.sick[1]: 1}
+def test_of_two_on_trial_each_gets_one(plain: Tried) -> None:
+    plain.on_trial(2)
+    counts = Counter(plain.open(number) for number in range(60))
+    assert counts == {plain.well: 58, plain.sick[0]: 1, plain.sick[1]: 1}
 
 
-def test_a_backend_that_is_only_out_is_not_tried(one: Tried) -> None:
-    one.program([one.well], one.sick[0], trials=1)
-    assert one.tries(range(10)) == 0, "the entry of people is written before"
-    one.shown.set({one.counters(): time.monotonic() + 30})
-    assert one.tries(range(10, 20)) == 0
+def test_a_backend_that_is_only_out_is_not_tried(plain: Tried) -> None:
+    plain.program([plain.well], plain.sick[0], trials=1)
+    assert plain.tries(range(10)) == 0, "the entry of people is written before"
+    plain.shown.set({plain.counters(): time.monotonic() + 30})
+    assert plain.tries(range(10, 20)) == 0
 
 
-def test_a_client_with_affinity_to_another_backend_stays_there(one: Tried) -> None:
-    one.program([one.well], one.sick[0], affinity=60)
-    assert one.open(0) == one.well
-    one.program([one.well], one.sick[0], trials=1, affinity=60)
-    one.shown.set({one.counters(): None})
-    one.send("R", 0)
-    assert one.open(0) == one.well
-    assert one.open(1) == one.sick[0]
+def test_a_client_with_affinity_to_another_backend_stays_there(plain: Tried) -> None:
+    plain.program([plain.well], plain.sick[0], affinity=60)
+    assert plain.open(0) == plain.well
+    plain.program([plain.well], plain.sick[0], trials=1, affinity=60)
+    plain.shown.set({plain.counters(): None})
+    plain.send("R", 0)
+    assert plain.open(0) == plain.well
+    assert plain.open(1) == plain.sick[0]
 
 
 def test_a_client_with_affinity_to_the_backend_on_trial_gets_another_one_but_once(
-    one: Tried,
+    plain: Tried,
 ) -> None:
-    one.program(one.sick[:1], one.well, affinity=60)
-    assert one.open(0) == one.sick[0]
-    one.program([one.well], one.sick[0], trials=1, affinity=60)
-    one.shown.set({one.counters(): None})
-    one.send("R", 0)
-    assert one.open(0) == one.sick[0]
-    one.answer("RA")
-    assert one.open(0) == one.well
+    plain.program(plain.sick[:1], plain.well, affinity=60)
+    assert plain.open(0) == plain.sick[0]
+    plain.program([plain.well], plain.sick[0], trials=1, affinity=60)
+    plain.shown.set({plain.counters(): None})
+    plain.send("R", 0)
+    assert plain.open(0) == plain.sick[0]
+    plain.answer("RA")
+    assert plain.open(0) == plain.well
 
 
 def test_at_a_node_port_too(node: Node, tcp_peers: Peers) -> None:
@@ -288,9 +288,9 @@ def test_at_a_node_port_too(node: Node, tcp_peers: Peers) -> None:
     assert seen == [sick, *[well] * 9]
 
 
-def test_the_trial_is_in_the_load_and_the_counts_of_its_backend(one: Tried) -> None:
-    one.on_trial(schedule=Schedule.LC)
-    assert one.open(0) == one.sick[0]
-    loads = one.node.pinned.map("backend_loads")
-    raw = loads.lookup(struct.pack("=I", one.counters())) or b""
+def test_the_trial_is_in_the_load_and_the_counts_of_its_backend(plain: Tried) -> None:
+    plain.on_trial(schedule=Schedule.LC)
+    assert plain.open(0) == plain.sick[0]
+    loads = plain.node.pinned.map("backend_loads")
+    raw = loads.lookup(struct.pack("=I", plain.counters())) or b""
     assert struct.unpack_from("=Q", raw) == (1,)

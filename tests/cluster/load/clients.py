@@ -161,12 +161,12 @@ class Clients:
                 stderr=output,
                 start_new_session=True,
             )
-        inside = jobs(*(cluster_target(self.cluster, each) for each in names))
+        inside = jobs(*(cluster_target(self.cluster, name) for name in names))
         words = command("/load", _LONGEST, inside)
         pods = zip((POD, HOST), self.nodes, strict=True)
         apply(
             self.cluster,
-            *(objects.client(f"client-{each}", node, each == HOST, words) for each, node in pods),
+            *(objects.client(f"client-{host}", node, host == HOST, words) for host, node in pods),
         )
 
     @property
@@ -191,7 +191,7 @@ class Clients:
             reports = self.reports(_LATEST)
         except (NoReport, ClusterError):
             return False
-        return all(each.open == int(each.job.rpartition(",")[2]) for each in _held(reports))
+        return all(report.open == int(report.job.rpartition(",")[2]) for report in _held(reports))
 
     def let_go(self) -> None:
         """End the held connections, and wait until they have ended; the new ones go on."""
@@ -200,7 +200,7 @@ class Clients:
                 self.cluster.enter(node, ["kill", "-s", "USR1", number])
         self._outside.send_signal(signal.SIGUSR1)
         self.until(
-            lambda reports: not any(each.open for each in _held(reports)),
+            lambda reports: not any(report.open for report in _held(reports)),
             "the held connections have ended",
             _OPENED_SECONDS,
         )
@@ -252,10 +252,10 @@ def figures(reports: dict[str, Report]) -> dict[str, object]:
     sums: dict[str, object] = {
         name: sum(count.ok for count in counts if count.job.startswith(prefix))
         for name, prefix in _TITLES.items()
-        if any(each.job.startswith(prefix) for each in counts)
+        if any(report.job.startswith(prefix) for report in counts)
     }
     for name in ("failed", "cut", "slow"):
-        sums[name] = sum(getattr(each, name) for each in counts)
+        sums[name] = sum(getattr(report, name) for report in counts)
     return sums
 
 
@@ -283,7 +283,7 @@ def _total(counts: Sequence[Counts]) -> str:
 def judge(reports: dict[str, Report]) -> None:
     """Raise ``LoadFailed``, with the first failures of each client, if any failed or was cut."""
     counts = [job for report in reports.values() for job in report.jobs]
-    failed, cut = sum(count.failed for count in counts), sum(each.cut for each in counts)
+    failed, cut = sum(count.failed for count in counts), sum(report.cut for report in counts)
     if failed or cut:
         lines = [f"{failed} failed, {cut} cut"]
         for name, report in reports.items():

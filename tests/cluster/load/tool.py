@@ -126,8 +126,8 @@ def read_report(lines: Iterable[str]) -> Report:
 
 def _event(said: dict[str, Any]) -> str:
     """Return one failure as text, for example ``12:04:38.1 (12.1 s) cut: request ECONNRESET``."""
-    who = f"{said.get('client', 'no socket')} to {said.get('backend', 'no backend yet')}"
+    ends = f"{said.get('client', 'no socket')} to {said.get('backend', 'no backend yet')}"
     return (
         f"{said['time']} ({said['seconds']} s) {said['event']}: {said['reason']} "
-        f"after {said['after']} s, {who}, {said['job']}"
+        f"after {said['after']} s, {ends}, {said['job']}"
     )
