@@ -57,6 +57,9 @@ C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*
 # Lines of code that a function of either language may have; comments and docstrings do not count.
 LONGEST_FUNCTION := 50
 
+# The rooms where every variable is named for what it holds.
+WORDS := bpf/lib $(addprefix bpfsvc/,agent base cli config devtools doctor http kube metrics migration)
+
 .PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared emulator containers nodes
 
@@ -134,6 +137,7 @@ lint: $(VENV)/installed-test
 	$(PYTHON) -m lizard -w -L $(LONGEST_FUNCTION) -C 1000 -a 100 -x './bpfsvc/bpf/*' bpfsvc bpf tests
 	$(VENV)/bin/lint-imports
 	$(PYTHON) -m tests.lint.c_layers
+	$(PYTHON) -m tests.lint.words $(WORDS)
 	@# These two take longest, each one processor.
 	$(PYTHON) -m mypy & types=$$!; headers=0; $(PYTHON) -m tests.lint.headers || headers=$$?; \
 		wait $$types; exit $$headers
