@@ -48,7 +48,7 @@ def enforce_policy(node: LabNode, client: LabPod) -> None:
 
 @contextmanager
 def established(options: tuple[str, ...] = ESTABLISHED, **network: Any) -> Iterator[Testbed]:
-    """Build a lab with such a policy, whose agents translate all packets themselves."""
+    """Build a lab with such a policy; its agents translate all packets themselves."""
     with built_testbed(**network) as testbed:
         for node in testbed.lab.nodes:
             enforce_policy(node, testbed.pod)

@@ -51,7 +51,7 @@ def forbid_invalid(node: LabNode) -> None:
 
 @contextmanager
 def fast(**network: Any) -> Iterator[Testbed]:
-    """Build a lab whose agents use the fast path, with such rules on the nodes."""
+    """Build a lab with agents that use the fast path, and with such rules on the nodes."""
     with built_testbed(**network) as testbed:
         for node in testbed.lab.nodes:
             forbid_invalid(node)

@@ -20,7 +20,7 @@ Done = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Testbed]:
-    """One node whose agent has run and ended: its programs must keep working."""
+    """One node; its agent has run and ended, and its programs must keep working."""
     with built_testbed(layout="routed", nodes=1) as testbed:
         testbed.cluster.put("services", *objects(WEB, testbed.lab.pods))
         testbed.cluster.start()

@@ -97,7 +97,7 @@ class Clients:
 
 
 def is_over(opened: OpenConnection) -> bool:
-    """True if a reset has arrived at a connection whose client only waits."""
+    """True if a reset has arrived at a connection; its client only waits."""
     opened.socket.setblocking(False)
     try:
         opened.socket.recv(1)

@@ -169,7 +169,7 @@ def test_a_rule_that_drops_a_nodeport_drops_nothing_and_is_named(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_before_the_migration_services_are_those_of_kube_proxys_rules(layout: Layout) -> None:
-    """Nothing of bpfsvc is there yet; the rules are those of a real kube-proxy."""
+    """Nothing of bpfsvc is there yet; a real kube-proxy wrote the rules."""
     with built_testbed(layout="routed", nodes=1) as testbed, kube_proxys_rules(testbed, layout):
         rule = ["PREROUTING", "-p", "tcp", "--dport", "30011", "-j", "DROP"]
         testbed.node.run(["iptables-nft", "-w", "-t", "raw", "-A", *rule])

@@ -34,7 +34,7 @@ HOSTS = {socket.AF_INET: ("ip", "127.0.0.1", "127.9.9.9"), socket.AF_INET6: ("ip
 
 @pytest.fixture(params=HOSTS, ids=["IPv4", "IPv6"])
 def hosts(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Rules as kube-proxy's; the address of the backend, and that of the Service."""
+    """Rules as kube-proxy's; the address of the backend, and the address of the Service."""
     family, host, vip = HOSTS[request.param]
     to = f"[{host}]:8080" if ":" in host else f"{host}:8080"
     rules = RULES.format(

@@ -26,7 +26,7 @@ from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects
 SICK = Named("sick", 73)
 WHERE = ("pod", "bound pod", "node", "client")
 RULE = "2 failures/60s for 8s"
-"""Long enough to look at what is left out, on a busy machine too."""
+"""Long enough to look at an endpoint in quarantine, on a busy machine too."""
 PORTS = itertools.count(20_000)
 GIVES_UP = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1500)
 

@@ -99,7 +99,7 @@ def test_connections_of_all_kinds_are_compared(running: Testbed, family: int) ->
 
 
 def test_the_services_command_shows_connections_of_all_kinds(running: Testbed, family: int) -> None:
-    """With such a scheduler all are known, those of sockets among them."""
+    """With such a scheduler all connections are known, connections of sockets too."""
     apply(running, "lc")
     each = len(backends(running))
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ OVERLOAD = 1.5
 
 @pytest.fixture(scope="module")
 def zoned() -> Iterator[Testbed]:
-    """A lab whose nodes are zones, and a Service whose endpoints have hints for their own."""
+    """A lab with a zone for each node, and a Service; endpoints have hints for their own zone."""
     with spread_testbed() as testbed:
         nodes = testbed.lab.nodes
         described = (kube.node(node.name, node.addresses.values(), node.name) for node in nodes)

@@ -79,7 +79,7 @@ def test_process_of_the_node_reaches_a_cluster_ip(
 def test_process_of_the_node_reaches_a_node_port(
     testbed: Testbed, family: int, transport: Protocol
 ) -> None:
-    """Case 3: on the node's own address and on that of the other node."""
+    """Case 3: on the node's own address and on the other node's."""
     for node in testbed.lab.nodes:
         answer = ask(testbed.node, node.address(family), ONE[2].node_port, transport)
         assert answer.pod == testbed.lab.pods[2].name

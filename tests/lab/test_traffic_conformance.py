@@ -84,7 +84,7 @@ def testbeds() -> Iterator[CaseTestbeds]:
 def test_connections_reach_the_endpoints_of_kube_proxy(
     testbeds: CaseTestbeds, case: Raw, flow: Raw
 ) -> None:
-    """The endpoints, and the client address that they see, equal those of kube-proxy."""
+    """The endpoints, and the client address that they see, are the same as with kube-proxy."""
     case_flow = CaseFlow(testbeds.set_up(case), case, flow)
     check(case_flow, expected(flow))
 

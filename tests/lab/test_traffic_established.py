@@ -61,7 +61,7 @@ def nodes_of(testbed: Testbed, backend: int) -> list[LabNode]:
 
 @pytest.fixture
 def opened(testbed: Testbed, family: int, way: str, backend: int) -> Iterator[OpenConnection]:
-    """A connection whose middle is fast on all its nodes."""
+    """A connection with a middle that is fast on all its nodes."""
     with connect(testbed.pod, *target(testbed, way, backend, family), timeout=10) as made:
         made.who()
         become_fast(made, *nodes_of(testbed, backend))

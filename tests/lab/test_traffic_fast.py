@@ -367,7 +367,7 @@ def test_errors_of_remote_routers_reach_a_backend(narrow: Testbed, family: int) 
 def test_answers_in_fragments_reach_a_client_outside(
     routed: Testbed, family: int, which: str
 ) -> None:
-    """They take the stack, where the CNI masquerades what is an answer to nothing."""
+    """They take the stack, where the CNI masquerades an answer to nothing."""
     to = routed.node.address(family), OUTSIDE[which].node_port
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
     with routed.client.socket(kind, socket.SOCK_DGRAM) as made:

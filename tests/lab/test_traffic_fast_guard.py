@@ -112,7 +112,7 @@ def test_the_doctor_reports_that_the_fast_path_bypasses_nothing(routed: Testbed)
 
 
 PROMPT = 15
-"""Seconds within which what is told by the kernel, or looked for often, is seen."""
+"""Seconds until the agent has seen what the kernel tells, or what it looks for often."""
 
 PROMISED = {
     "iptables": (

@@ -1,4 +1,4 @@
-"""A node whose programs come from a file: builds are stored in a directory, as on a real node."""
+"""A node that loads its programs from a file: builds are in a directory, as on a real node."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["compiled"]
 
 
 def mostly_fast(all_peers: Sequence[Peers]) -> list[ParameterSet]:
-    """Return parameters of which ``make test`` takes each protocol over one family.
+    """Return parameters; ``make test`` takes each protocol over one family.
 
     The programs read a family in one place and a protocol in another: both kinds of code run, and
     the other pairs are slow tests. What a pair has for itself is tested by name.

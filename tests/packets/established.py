@@ -1,4 +1,4 @@
-"""Connections of which only the middle is fast, and what netfilter is to have let pass of them."""
+"""Connections with a fast middle only, and the packets that netfilter must have let pass."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ WEB_PORT = 30080
 
 
 class FastPathTestbed:
-    """The node's interfaces and its neighbours, all of which are resolved."""
+    """The node's interfaces and its neighbours; all neighbours are resolved."""
 
     def __init__(self, node: Node, here: Namespace, there: Namespace) -> None:
         self.node = node
@@ -197,7 +197,7 @@ def fast_path(node: Node) -> Iterator[FastPathTestbed]:
 def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
     """Route the peers as the picture shows, and turn the fast path on.
 
-    Destinations are known, as on a node whose agent has written all: not all are looked up.
+    Destinations are known, as after the agent has written all: not every packet is looked up.
     """
     router = "192.168.50.12" if peers.family == 4 else "fd50::12"
     for name in ("pod0", "pod1", "eth0"):

@@ -1,7 +1,7 @@
-"""A Service whose schedule compares loads, and connections that are opened and closed quickly.
+"""A Service with a schedule that compares loads, and connections that open and close quickly.
 
 A packet is the bytes of one that scapy has made, with other ports: ten thousand connections are
-opened in seconds. Checksums are those of the first; the programs only bring them up to date.
+opened in seconds. All have the checksum of the first; the programs only bring it up to date.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Loaded:
         first: int = 0,
         pods: bool = True,
     ) -> None:
-        """Write the Service: a backend for each weight, those of weight 0 behind all others.
+        """Write the Service: a backend for each weight; backends of weight 0 are last.
 
         ``first``: slots that it may not use. ``pods``: False if these have none of the backends.
         """

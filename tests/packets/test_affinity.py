@@ -210,7 +210,7 @@ LOCAL = range(4, 7)
 
 @pytest.fixture
 def local(node: Node, peers: Peers) -> Clients:
-    """Clients of a Service whose frontend ``other_vip`` has local backends only."""
+    """Clients of a Service; its frontend ``other_vip`` has local backends only."""
     number = PROTOCOLS[peers.protocol]
     chosen = [*range(16), *LOCAL]
     backends = tuple(Backend(pack(address_of(peers.backend)), 9000 + number) for number in chosen)

@@ -1,4 +1,4 @@
-"""The directory of compiled programs: what is stored there, and which files are not trusted."""
+"""The directory of compiled programs: its files, and which of them are not trusted."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def of_another_build(setup: Setup) -> None:
 
 
 def refused(setup: Setup) -> None:
-    """Write a build of which the kernel refuses one program."""
+    """Write a build with one program that the kernel refuses."""
     put(setup.file.parent, SOURCE, spoilt(setup.build))
 
 
@@ -140,7 +140,7 @@ def a_link(setup: Setup) -> None:
 
 
 def spoilt(build: Bytecode, name: str = "gc") -> bytes:
-    """Return a build of which one program begins with an instruction that no verifier accepts."""
+    """Return a build with one program that begins with an instruction that no verifier accepts."""
     programs = (
         replace(program, code=bytes(8) + program.code[8:]) if program.name == name else program
         for program in build.programs

@@ -28,7 +28,7 @@ def to_backend(peers: Peers, *, dscp: int = 0, label: int = 0, payload: bytes = 
 
 
 def asked_for(testbed: FastPathTestbed, packets: Iterable[Packet]) -> int:
-    """Send packets, all of which are fast; return how often a route was asked for."""
+    """Send packets, all by the fast path; return how often a route was asked for."""
     before = testbed.routes_asked()
     for packet in packets:
         assert forwarded(testbed.to_neighbour("pod0", packet), packet)

@@ -29,7 +29,7 @@ def sweep(node: Node) -> Callable[[], int]:
 def test_a_live_connection_is_not_even_proposed(
     node: Node, peers: Peers, sweep: Callable[[], int]
 ) -> None:
-    """Neither by the kernel's clock nor by that of the sweep."""
+    """Neither by the kernel's clock nor by the clock of the sweep."""
     established(node, peers)
     node.settings(**dict.fromkeys(LIFETIMES, 0))
     assert sweep() == 0

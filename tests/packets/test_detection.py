@@ -22,7 +22,7 @@ def clients(peers: Peers) -> dict[str, str]:
 
 @pytest.fixture
 def web(node: Node, peers: Peers) -> Node:
-    """A node with a Service whose backend shows the class of the client: see :func:`class_of`."""
+    """A node with a Service; its backend shows the class of the client: see :func:`class_of`."""
     backends = [peers.with_port(peers.backend, 9000 + number) for number in range(3)]
     pod, own, other = (Policy(number, 1, False, False) for number in range(3))
     peers.service(node, backends, frontends=[peers.vip], policies=Policies(pod, own, other))

@@ -149,7 +149,7 @@ def test_a_connection_of_netfilter_shows_the_port_that_it_got(node: Node) -> Non
 def test_services_are_shown_with_names_and_traffic(node: Node) -> None:
     web(node)
     node.service("gone", [], frontends=["[fd96::1]:80"], family=6)
-    # Counts belong to ids, so those of earlier tests remain.
+    # Counts belong to ids, so counts of earlier tests remain.
     before = dumped(node, "backends")["backends"][0]
     node.forward(tcp(CLIENT, VIP))
     node.forward(tcp(BACKEND, CLIENT, flags="SA"))

@@ -40,7 +40,7 @@ def peers(udp_peers: Peers) -> Peers:
 
 @pytest.fixture
 def answering(node: Node, peers: Peers) -> Node:
-    """A node with a Service whose cluster IP answers."""
+    """A node with a Service; its cluster IP answers."""
     peers.service(node, [peers.backend], frontends=[peers.vip], policies=ECHO, guarded=True)
     return node
 

@@ -1,4 +1,4 @@
-"""Resets of connections whose endpoint left: who gets one, from whom, and with what number."""
+"""Resets of connections to an endpoint that left: who gets one, from where, with what number."""
 
 from __future__ import annotations
 

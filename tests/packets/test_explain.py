@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ OBJECTS = Path(__file__).parent / "explained"
 NODE = ("--manifests", str(OBJECTS), "--hostname-override", "node-1")
 PODS = ("--cluster-cidr", "10.244.0.0/16")
 
-Explain = Callable[..., subprocess.CompletedProcess[str]]
 Answers = dict[str, dict[str, Any]]
 
 

@@ -41,7 +41,7 @@ HEADERS: dict[str, list[Packet]] = {
 
 
 def translated(node: Node, peers: Peers, change: list[Packet]) -> bool:
-    """Open and use a masqueraded connection whose packets all have such headers."""
+    """Open and use a masqueraded connection; all its packets have such headers."""
     client, vip, backend = peers.served(node, outside=True, masquerade=True)
 
     def longer(packet: Packet) -> Packet:

@@ -58,7 +58,7 @@ def test_packets_between_pods_of_one_node_go_directly_both_ways(
 def test_of_a_masqueraded_connection_only_the_first_packets_are_translated_where_they_leave(
     testbed: FastPathTestbed, fast_peers: Peers
 ) -> None:
-    """A NodePort that a pod asks, and whose backend is elsewhere."""
+    """A NodePort that a pod asks, with a backend on another node."""
     client, entry = fast_peers.client, fast_peers.on_node(WEB_PORT)
     seen = open_masqueraded(testbed, fast_peers, fast_peers.backend, "eth0")
     sent = testbed.to_neighbour("pod0", fast_peers.data(client, entry))

@@ -1,4 +1,4 @@
-"""Connections from outside to a pod on a bridge, whose answers come by its port or by the bridge.
+"""Connections from outside to a pod on a bridge: answers come by its port or by the bridge.
 
 By the bridge itself if there are no programs at the port: the pod came while no agent runs. Then
 the stack serves them, and netfilter must not meet an answer first.

@@ -54,7 +54,7 @@ def test_a_connection_is_a_candidate_when_enough_packets_of_both_sides_have_pass
     """Until an agent has asked conntrack, all of them take the stack."""
     for count in range(ENOUGH):
         connection.by_the_stack(count % 2 == 0)
-        if count < ENOUGH - 3:  # those of its beginning may count
+        if count < ENOUGH - 3:  # packets of its beginning may count
             assert connection.states() == []
     assert connection.states() == ["CANDIDATE"]
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Programs and maps as ``bpftool`` lists them, beside those of other software."""
+"""Programs and maps as ``bpftool`` lists them, beside programs of other software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients whose packets leave with the node's own address."""
+"""Clients that reach backends with the node's own address."""
 
 from __future__ import annotations
 

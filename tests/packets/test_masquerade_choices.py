@@ -17,7 +17,7 @@ OTHER = {4: "172.16.5.10", 6: "fd05::10"}
 """The second address of the interface by which packets leave."""
 
 NUMBER = 7
-"""The number of the choices of IPv6; those of IPv4 have that of their interface."""
+"""The number of the choices of IPv6; choices of IPv4 have the number of their interface."""
 
 
 def choose(node: Node, number: int, network: str, own: str) -> None:
@@ -30,7 +30,7 @@ def choose(node: Node, number: int, network: str, own: str) -> None:
 
 
 def several_addresses(node: Node, interface: int, number_v4: int = 0, number_v6: int = 0) -> None:
-    """Write the entry of an interface whose addresses depend on where packets go."""
+    """Write the entry of an interface with addresses that depend on where packets go."""
     entry: dict[str, int | bytes] = {
         "v4": pack("192.168.50.11"),
         "v6": pack("fd50::11"),

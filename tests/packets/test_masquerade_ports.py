@@ -128,7 +128,7 @@ def test_ports_are_used_in_turn(node: Node, peers: Peers) -> None:
 
 
 def test_each_backend_has_a_turn_of_its_own(node: Node, peers: Peers) -> None:
-    """Who sees the ports that one backend's connections get does not know those of others."""
+    """Who sees the ports towards one backend does not know the ports towards others."""
     node.settings(port_secret=12345)
     firsts = set()
     for number in range(8):

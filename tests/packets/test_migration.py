@@ -157,7 +157,7 @@ def test_connections_that_the_old_programs_stored_last_are_copied_too(
 def test_later_copies_take_only_connections_with_packets_since_the_one_before(
     start: Start, tmp_path: Path
 ) -> None:
-    """While the last one runs, connections wait whose packets meet both builds."""
+    """While the last copy runs, connections wait if their packets meet both builds."""
     node = start(build(tmp_path / "bpf", FIELD))
     seen = connect_all(node)
     node.age(60)

@@ -356,7 +356,7 @@ def test_beyond_a_share_of_the_map_half_open_connections_may_be_evicted(
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Node]:
-    """A node with room for 32 connections, two of which may be half-open."""
+    """A node with room for 32 connections; two may be half-open."""
     sandbox.require()
     node = Node(sandbox.BPF_ROOT / "narrow", load(replace(SIZES, max_connections=64)))
     yield node

@@ -25,7 +25,7 @@ LO = 1
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Node]:
-    """A node whose pins are in a file system of its own, with a program attached by a link."""
+    """A node with pins in a file system of its own, and a program attached by a link."""
     sandbox.require()
     path = tmp_path / "bpf"
     path.mkdir()

@@ -20,7 +20,7 @@ FAILED, WORKED = Outcome(1, 0), Outcome(0, 1)
 
 
 class Watched:
-    """A Service of one backend whose attempts are noted."""
+    """A Service of one backend; attempts to reach it are noted."""
 
     def __init__(self, node: Node, peers: Peers, *, masquerade: bool, watched: bool = True) -> None:
         self.node, self.peers = node, peers

@@ -74,7 +74,7 @@ class Conversation:
         return self
 
     def talk(self, question: int, answer: int) -> None:
-        """Send data both ways, all of which are acknowledged."""
+        """Send data both ways, and acknowledge all."""
         self.node.forward(self.from_client("PA", question))
         self.sent += question
         self.node.forward(self.from_backend("PA", answer))
@@ -82,7 +82,7 @@ class Conversation:
         self.node.forward(self.from_client("A"))
 
     def reset(self, sender: str, ahead: int) -> Packet:
-        """Make a reset whose sequence number is so much ahead of what its receiver expects."""
+        """Make a reset with a sequence number so much ahead of what its receiver expects."""
         if sender == "client":
             return self.from_client("R", seq=self.sent + ahead)
         return self.from_backend("R", seq=self.received + ahead)

@@ -79,7 +79,7 @@ def with_checksum(packet: Packet, checksum: int) -> Packet:
 
 
 def test_a_checksum_that_is_not_computed_yet_stays_zero(node: Node, sctp_peers: Peers) -> None:
-    """A sender whose interface computes the checksum leaves zero there."""
+    """A sender leaves zero there if its interface computes the checksum."""
     client, vip, backend, seen = sctp_peers.connected(node, outside=True, masquerade=True)
     out = node.forward(with_checksum(sctp(client, vip), 0))
     assert same(out, with_checksum(sctp(seen, backend), 0))
@@ -166,7 +166,7 @@ def advanced(crc: int, size: int) -> int:
 
 @pytest.mark.parametrize("size", [4, 5, 12, 1500, 9000, 65535])
 def test_the_tables_reach_as_far_as_the_longest_packet(size: int) -> None:
-    """The CRC difference of two packets is that of the changed bytes and the zeros after them."""
+    """The CRC difference of two packets is the CRC of changed bytes and the zeros after them."""
     difference = bytes.fromhex("8badf00d")
     zeros = bytes(size)
     there: int = crc32c(zeros) ^ crc32c(difference + zeros[4:])  # type: ignore[no-untyped-call]

@@ -34,7 +34,7 @@ def group() -> Iterator[Path]:
 
 
 def config_for(group: Path | None) -> Config:
-    """Return what an agent is told whose sockets are below a cgroup."""
+    """Return what an agent is told about sockets below a cgroup."""
     return dataclasses.replace(DEFAULTS, cgroup_root=group, socket_lb="all")
 
 

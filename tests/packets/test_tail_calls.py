@@ -193,7 +193,7 @@ def test_a_ping_to_another_node_needs_only_the_first_tail_call(
 
 @pytest.fixture
 def stepless(node: Node, without: Callable[[str], None]) -> Node:
-    """A node whose programs have lost all others, with a Service at the VIP and a NodePort."""
+    """A node with a Service at the VIP and a NodePort; its programs have lost all others."""
     TCP4.service(node, [TCP4.backend], frontends=[TCP4.vip], guarded=True)
     TCP4.service(node, [TCP4.backend], "at-nodes", frontends=[], node_port=30080)
     UDP4.service(node, [UDP4.backend], "dns", frontends=[UDP4.other_vip])

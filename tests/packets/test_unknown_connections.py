@@ -1,4 +1,4 @@
-"""Packets from the middle of a connection to a frontend, of which the node has no entry.
+"""Packets from the middle of a connection to a frontend; the node has no entry of it.
 
 The address may have been another node's until a moment ago, or the entry has expired. The client
 must know at once, and no packet may leave with a frontend as its destination.

@@ -1,4 +1,4 @@
-"""Packets whose form alone makes XDP pass them to the stack unchanged."""
+"""Packets that XDP passes to the stack unchanged, for their form alone."""
 
 from __future__ import annotations
 
