@@ -8,14 +8,27 @@ netfilter forwarded, and invalid packets.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import Any
 
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.devtools.lab.dial import OpenConnection, connect
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.pod import LabPod
-from tests.lab.testbed import API, API_PORTS, LOCAL, ONE, WEB, Testbed, built_testbed, objects
+from tests.lab.testbed import (
+    API,
+    API_PORTS,
+    FAMILIES,
+    LOCAL,
+    ONE,
+    WEB,
+    Testbed,
+    built_testbed,
+    objects,
+)
 
 FAST = ("--fast-path",)
 OUTSIDE = {"local": LOCAL, "masqueraded": ONE[0], "masqueraded to another node": ONE[2]}
@@ -83,6 +96,35 @@ def another_program(testbed: Testbed, pod: LabPod) -> Iterator[None]:
         cluster.stop(node)
         node.run(["tc", "qdisc", "del", "dev", pod.host_interface, "clsact"])
         cluster.start(node)
+
+
+class Download:
+    """A download that has begun, and waits with a full buffer of its client."""
+
+    def __init__(self, opened: OpenConnection, size: int) -> None:
+        self._socket, self._size = opened.socket, size
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        self._socket.sendall(b"send %d\n" % size)
+        self._received = len(self._socket.recv(1 << 12))
+        self.port = str(self._socket.getsockname()[1])
+
+    def finish(self) -> None:
+        """Receive the rest; assert that it is all there."""
+        while self._received < self._size and (more := self._socket.recv(1 << 16)):
+            self._received += len(more)
+        assert self._received == self._size
+
+
+@contextmanager
+def downloads_from_outside(testbed: Testbed) -> Iterator[list[tuple[int, Download]]]:
+    """Begin a download from each kind of Service over each family: family and download."""
+    with ExitStack() as stack:
+        downloads = []
+        for family, of in product(FAMILIES, OUTSIDE.values()):
+            to = testbed.node.address(family), of.node_port
+            opened = stack.enter_context(connect(testbed.client, *to))
+            downloads.append((family, Download(opened, 8 << 20)))
+        yield downloads
 
 
 def fast_packets(node: LabNode) -> int:

@@ -17,7 +17,14 @@ from bpfsvc.devtools.lab.dial import ask, connect, tally
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
-from tests.lab.fast_path import FAST, OUTSIDE, Counts, another_program, fast, fast_packets
+from tests.lab.fast_path import (
+    FAST,
+    Counts,
+    another_program,
+    downloads_from_outside,
+    fast,
+    fast_packets,
+)
 from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
 
@@ -256,29 +263,11 @@ def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", OUTSIDE)
-def test_a_download_from_outside_goes_on_when_the_fast_path_is_given_up(
-    routed: Testbed, family: int, which: str
-) -> None:
-    """Its server sends before its client does: netfilter meets the connection by an answer."""
-    add, remove, seconds = PROMISED["nftables"]
-    node = routed.node
-
-    await_fast_path(routed, node, used=True, seconds=seconds)
-    size = 8 << 20
-    with connect(routed.client, node.address(family), OUTSIDE[which].node_port) as opened:
-        opened.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        opened.socket.sendall(b"send %d\n" % size)
-        received = len(opened.socket.recv(1 << 12))
-        node.run(add)
-        try:
-            await_fast_path(routed, node, used=False, seconds=seconds)
-            while received < size and (more := opened.socket.recv(1 << 16)):
-                received += len(more)
-        finally:
-            node.run(remove)
-    await_fast_path(routed, node, used=True, seconds=seconds)
-    assert received == size
+def test_downloads_from_outside_go_on_when_the_fast_path_is_given_up(routed: Testbed) -> None:
+    """Their servers send before their clients do: netfilter meets the connections by answers."""
+    with downloads_from_outside(routed) as downloads, given_up(routed):
+        for _, download in downloads:
+            download.finish()
 
 
 def test_without_an_agent_only_what_has_begun_stays_fast(routed: Testbed) -> None:
