@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
@@ -57,27 +57,3 @@ class Order(Generic[_T]):
 
     def _pairs(self, order: Iterable[int]) -> Iterable[tuple[int, int]]:
         return pairwise([self._last, *order])
-
-
-class Course(Protocol):
-    """What one mode does in the rounds."""
-
-    def turn(self) -> None:
-        """Measure once, unless that failed before."""
-        ...
-
-    def end_round(self) -> None:
-        """Sum up the turns of the round."""
-        ...
-
-
-_C = TypeVar("_C", bound=Course)
-
-
-def take_round(courses: Sequence[_C], order: Order[_C], turns: int) -> None:
-    """Take one round: so many turns of each course."""
-    for _ in range(turns):
-        for course in order.next():
-            course.turn()
-    for course in courses:
-        course.end_round()

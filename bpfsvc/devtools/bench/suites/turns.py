@@ -21,7 +21,7 @@ from bpfsvc.devtools.bench.figures import Scale, clients_text, services_text
 from bpfsvc.devtools.bench.load.tool import BULK, FLOWS, Outcome
 from bpfsvc.devtools.bench.modes import DIRECT
 from bpfsvc.devtools.bench.results import Cell, Results
-from bpfsvc.devtools.bench.suites.rounds import Order, take_round
+from bpfsvc.devtools.bench.suites.rounds import Order
 from bpfsvc.devtools.bench.testbeds import upkeep
 from bpfsvc.devtools.bench.testbeds.traffic import TrafficTestbed
 
@@ -187,4 +187,8 @@ def _take_turns(task: Task, courses: Sequence[_Course], scale: Scale) -> None:
         course.warm_up(scale.warm_seconds)
     order = Order(courses, (courses[0].testbed.cluster.services, *task))
     for _ in range(scale.rounds):
-        take_round(courses, order, scale.slices)
+        for _ in range(scale.slices):
+            for course in order.next():
+                course.turn()
+        for course in courses:
+            course.end_round()
