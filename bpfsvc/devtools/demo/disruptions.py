@@ -47,7 +47,7 @@ class ServiceLoad:
         self.go_on()
 
     def go_on(self) -> None:
-        """Wait until both have made some more requests."""
+        """Wait until both loads have made some more requests."""
         self._connects.more(_REQUESTS)
         self._streams.more(_STREAMS)
 
@@ -62,11 +62,11 @@ class ServiceLoad:
         self.go_on()
 
     def stop(self) -> None:
-        """End both."""
+        """End both loads."""
         self._results = [self._connects.stop(), self._streams.stop()]
 
     def checks(self, what: str) -> Iterator[DemoCheck]:
-        """Return a check of each: nothing may have failed."""
+        """Return a check of each load: nothing may have failed."""
         connects, streams = self._results
         for kind, result in (
             (f"{connects.ok} new connections at {connects.rate:.0f}/s", connects),
@@ -87,7 +87,7 @@ def load_on(namespace: Namespace, target: Target) -> Iterator[ServiceLoad]:
 
 
 def rollout(testbed: DemoTestbed, note: Note) -> Iterator[DemoCheck]:
-    """Replace all pods of a Deployment again and again: a new one ready, then an old one gone.
+    """Replace all pods of a Deployment again and again: a new pod ready, then an old pod gone.
 
     The first pods leave the Service but stay alive, as pods do in their grace period: connections
     they hold must stay with them.

@@ -63,7 +63,7 @@ class Namespace(NetworkNamespace):
     def sockets(
         self, count: int, family: int, kind: int = STREAM, protocol: int = 0
     ) -> list[Socket]:
-        """Create many sockets at once; cheaper than one by one where there is a cgroup."""
+        """Create many sockets at once; cheaper than single calls where there is a cgroup."""
         if self.cgroup is None:
             with self.entered():
                 return [socket.socket(family, kind, protocol) for _ in range(count)]

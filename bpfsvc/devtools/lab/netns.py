@@ -36,8 +36,8 @@ SETTINGS = {
 class NetworkNamespace:
     """The network namespace at ``/run/netns/<prefix><name>``.
 
-    ``make``: it is made, and ``FileExistsError`` raised if there is one of that name. Otherwise it
-    exists, and ``FileNotFoundError`` or ``OSError`` is raised if it does not.
+    ``make``: the namespace is made, and ``FileExistsError`` raised if the name is taken. Otherwise
+    it exists, and ``FileNotFoundError`` or ``OSError`` is raised if it does not.
     """
 
     def __init__(self, name: str, *, prefix: str = "", make: bool = False) -> None:

@@ -50,7 +50,7 @@ class Files:
         self.put_text(f"{name}.yaml", manifest(objects))
 
     def mark(self, number: int) -> None:
-        """Put a mark; where an object has gone, one that an agent does not believe any sooner."""
+        """Put a mark; where an object has gone, agents must not believe the mark any sooner."""
         if self._has_less:
             self._marked_by = f"{_SETTLED}-{number}"
         self.put(_SETTLED, *mark(number, self._marked_by))

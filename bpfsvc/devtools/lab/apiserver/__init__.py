@@ -1,9 +1,9 @@
 """An API server for tests, the demo and the benchmarks: the list and watch of kube-apiserver.
 
 A client cannot be tested with invented answers, so this server follows the Kubernetes documents
-"API concepts" and "API conventions", with the formats recorded from a real server. It has what
-Services need, and nothing else: no admission, no defaults, no
-controllers. From the inside out::
+"API concepts" and "API conventions", with the formats recorded from a real server. It has the
+resources that bpfsvc reads, and nothing else: no admission, no defaults, no controllers. From the
+inside out::
 
     resources    the resources to list and watch, and their paths
     status       refusals: the Status object with the reason
@@ -17,7 +17,7 @@ controllers. From the inside out::
     server       ApiServer: listening, stopping, listening again
     replay       a recorded cluster, event by event
     crowd        clusters of any size
-    control      the same from outside the process; ``python -m bpfsvc.devtools.lab.apiserver``
+    control      orders of another process to ``python -m bpfsvc.devtools.lab.apiserver``
 """
 
 from __future__ import annotations

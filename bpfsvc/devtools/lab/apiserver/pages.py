@@ -195,7 +195,7 @@ def _truth(text: str) -> bool:
 
 
 def _number(query: Mapping[str, str], name: str) -> int:
-    """Return a number, 0 for a negative one."""
+    """Return a number; 0 for a negative number."""
     text = query.get(name, "")
     if text and not text.removeprefix("-").isdigit():
         raise Refusal(400, f'strconv.ParseInt: parsing "{text}": invalid syntax')

@@ -75,7 +75,7 @@ def steps(directory: Path) -> Iterator[Step]:
 def apply(store: Store, event: Recorded) -> None:
     """Apply an event to the store, at its recorded resourceVersion.
 
-    If the store has a later version already, because other objects were put, use its next one.
+    If the store has a later version already, because other objects were put, use the next version.
     """
     version = max(event.version, store.version + 1)
     if event.kind == "DELETED":

@@ -21,7 +21,7 @@ _NODE_INFO = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Resource:
-    """One resource of one version of one API group; the core group is the empty one."""
+    """One resource of one version of one API group; the core group has an empty name."""
 
     group: str
     version: str
