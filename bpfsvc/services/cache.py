@@ -82,7 +82,7 @@ class Cache:
             touched |= self._remove(key)
         self.pods_seen |= "Pod" in whole
         for kind, names in whole.items():
-            for key in [one for one in self._keys(kind) if one[1:] not in names]:
+            for key in [identity for identity in self._keys(kind) if identity[1:] not in names]:
                 touched |= self._remove(key)
         for thing in puts:
             touched |= self._put(thing)
@@ -106,14 +106,14 @@ class Cache:
 
     def objects(self) -> list[ModelObject]:
         """Return all objects, for a snapshot."""
-        found: list[ModelObject] = [self.node] if self.node_seen else []
-        found += (ServiceCIDR(*item) for item in self._service_cidrs.items())
-        found += self._pods.values()
+        objects: list[ModelObject] = [self.node] if self.node_seen else []
+        objects += (ServiceCIDR(*item) for item in self._service_cidrs.items())
+        objects += self._pods.values()
         for service, slices in self._known.values():
             if service:
-                found.append(service)
-            found += slices
-        return found
+                objects.append(service)
+            objects += slices
+        return objects
 
     def _keys(self, kind: str) -> Iterator[ObjectKey]:
         if kind == "Service":
@@ -210,5 +210,5 @@ class Cache:
             self._known.pop(key, None)
 
 
-def _same_object(one: EndpointSlice, other: EndpointSlice) -> bool:
-    return one.name == other.name and one.kind == other.kind
+def _same_object(first: EndpointSlice, second: EndpointSlice) -> bool:
+    return first.name == second.name and first.kind == second.kind

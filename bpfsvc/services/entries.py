@@ -61,8 +61,8 @@ def frontend_text(frontend: Frontend) -> str:
     if frontend.is_rest:
         return f"{unpack(address)} (any other port)"
     nodeport = NODEPORT_TEXTS.get(address)
-    place = f"{nodeport}:{port}" if nodeport else endpoint_text(address, port)
-    return f"{place}/{PROTOCOL_NAMES.get(protocol, protocol)}"
+    text = f"{nodeport}:{port}" if nodeport else endpoint_text(address, port)
+    return f"{text}/{PROTOCOL_NAMES.get(protocol, protocol)}"
 
 
 class Backend(NamedTuple):
@@ -169,7 +169,7 @@ def range_entries(ranges: tuple[Network, ...]) -> Extra:
 
 def ranges_of(extra: Extra) -> tuple[Network, ...]:
     """Return the source ranges among some entries."""
-    return tuple(one for (one,) in extra.get("source_ranges", ()))
+    return tuple(network for (network,) in extra.get("source_ranges", ()))
 
 
 ServiceEntries = dict[ServicePort, PortEntries]

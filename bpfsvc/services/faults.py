@@ -90,10 +90,10 @@ def losers(ownership: FrontendOwnership, frontend: Frontend) -> Iterator[str]:
 
 def _by_loser(ownership: FrontendOwnership) -> dict[ServiceKey, str]:
     """Return for each Service the frontends that it does not get, as a text."""
-    found: dict[ServiceKey, list[str]] = {}
+    texts_of: dict[ServiceKey, list[str]] = {}
     for frontend, (owner, others) in sorted(ownership.lost().items()):
         for key in others:
             why = ownership.why(frontend, key)
             text = f"{frontend_text(frontend)} belongs to {'/'.join(owner)}: {why}"
-            found.setdefault(key, []).append(text)
-    return {key: list_text(texts, _SHOWN) for key, texts in found.items()}
+            texts_of.setdefault(key, []).append(text)
+    return {key: list_text(all_texts, _SHOWN) for key, all_texts in texts_of.items()}

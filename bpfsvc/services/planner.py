@@ -138,8 +138,12 @@ class Planner:
 
     def service_networks(self) -> set[Network]:
         """Return the networks that cluster IPs are taken from, but those that hold all of IPv4."""
-        found = (Network(net, bits_of(mask)) for net, mask in self.cache.service_networks())
-        return {one for one in found if family(one.address) == 4 or not contains(one, _SOME_V4)}
+        networks = (Network(net, bits_of(mask)) for net, mask in self.cache.service_networks())
+        return {
+            network
+            for network in networks
+            if family(network.address) == 4 or not contains(network, _SOME_V4)
+        }
 
     def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
         """Take Services out of ``left`` for one plan, each with those that get its frontends."""
@@ -157,15 +161,17 @@ class Planner:
     def _keep_owned(self, plan: Plan) -> Plan:
         """Take out the deletion of frontends that are in the kernel for another owner by now."""
         deleted = plan.deletes(FRONTENDS)
-        deleted[:] = [one for one in deleted if not self._is_applied_for_owner(one)]
+        deleted[:] = [frontend for frontend in deleted if not self._is_applied_for_owner(frontend)]
         return plan
 
     def _keep_counting(self, strays: Plan) -> Plan:
         """Take out the deletion of what programs count in and service ports need again by now."""
-        for each in MAPS:
-            if each.put_once and (deleted := strays.deletes(each)):
+        for service_map in MAPS:
+            if service_map.put_once and (deleted := strays.deletes(service_map)):
                 needed = {
-                    each.key(entry) for one in self.applied_state for entry in each.entries(one)
+                    service_map.key(entry)
+                    for state in self.applied_state
+                    for entry in service_map.entries(state)
                 }
                 deleted[:] = [key for key in deleted if key not in needed]
         return strays
@@ -178,7 +184,7 @@ class Planner:
         """Register the frontends of a Service; return the Services that get or lose one by it."""
         service = self.cache.lookup(key).service
         cluster_ips = service.cluster_ips if service else ()
-        held = {one: one for one in self.applied_state.frontends(key)}
+        held = {frontend: frontend for frontend in self.applied_state.frontends(key)}
         return self.ownership.update(
             key,
             frontends(ports),

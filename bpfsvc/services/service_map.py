@@ -23,7 +23,7 @@ E = TypeVar("E", bound=tuple[Any, ...])
 class Read(Protocol):
     """Reads the entries of a map, in any order."""
 
-    def __call__(self, one: ServiceMap[E], /) -> Iterable[E]:
+    def __call__(self, service_map: ServiceMap[E], /) -> Iterable[E]:
         """Return all entries that are in the kernel."""
 
 
@@ -83,6 +83,12 @@ class ServiceMap(Generic[E]):
         fields: tuple[str, ...] = self.entry._fields  # type: ignore[attr-defined]
         return fields
 
+    def extra(self, entry: E) -> tuple[Any, ...]:
+        """Return what ``PortEntries.extra`` has of an entry."""
+        if self.extra_of:
+            return self.extra_of(entry)
+        return tuple(entry[2 if self.has_generation else 1 :])
+
     @property
     def has_generation(self) -> bool:
         """True if each generation of a service port has entries of its own beside the others'."""
@@ -110,12 +116,12 @@ def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> Servic
     make: Callable[..., E] = entry
     has_generation = entry._fields[1:2] == ("generation",)  # type: ignore[attr-defined]
 
-    def entries(one: Applied) -> Iterable[E]:
-        found = one.extra.get(name)
-        if not found:
+    def entries(state: Applied) -> Iterable[E]:
+        extra = state.extra.get(name)
+        if not extra:
             return ()
-        ids = (one.service_id, one.generation) if has_generation else (one.service_id,)
-        return (make(*ids, *rest) for rest in found)
+        ids = (state.service_id, state.generation) if has_generation else (state.service_id,)
+        return (make(*ids, *rest) for rest in extra)
 
     return ServiceMap(name, entry, key_fields, option, entries, Restore.EXTRA)
 
@@ -123,7 +129,7 @@ def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> Servic
 def kernel_map(name: str, option: str) -> ServiceMap[ServiceId]:
     """Describe a map whose entries the programs make, by service id; the agent deletes them."""
 
-    def entries(one: Applied) -> Iterable[ServiceId]:
-        return (ServiceId(one.service_id),)
+    def entries(state: Applied) -> Iterable[ServiceId]:
+        return (ServiceId(state.service_id),)
 
     return ServiceMap(name, ServiceId, 1, option, entries, Restore.KEPT, by_kernel=True)

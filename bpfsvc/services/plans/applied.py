@@ -78,12 +78,12 @@ class Applied(NamedTuple):
 
     def positions(self) -> dict[Place, tuple[int, int]]:
         """Return the first and the last slot of each backend: in C and in L."""
-        found: dict[Place, tuple[int, int]] = {}
+        positions: dict[Place, tuple[int, int]] = {}
         if self.has_affinity:
             for slot, (address, port, _, _) in enumerate(self.records()):
                 place = address, port
-                found[place] = (found.get(place, (slot,))[0], slot)
-        return found
+                positions[place] = (positions.get(place, (slot,))[0], slot)
+        return positions
 
     def frontend_items(self) -> Iterator[tuple[Frontend, Policies]]:
         """Yield the frontends and what clients meet there."""
@@ -97,7 +97,7 @@ class Applied(NamedTuple):
 
 def has_affinity(policies: Iterable[Policies]) -> bool:
     """True if any of the policies keeps clients with their backends."""
-    return any(one.affinity_seconds for one in policies)
+    return any(item.affinity_seconds for item in policies)
 
 
 def applied(
@@ -134,11 +134,13 @@ class AppliedState:
 
     def of(self, key: tuple[str, str]) -> dict[ServicePort, Applied]:
         """Return what the kernel holds of the Service (namespace, name)."""
-        return {one.port: one for one in self._of_service.get(key, ())}
+        return {state.port: state for state in self._of_service.get(key, ())}
 
     def frontends(self, key: tuple[str, str]) -> set[Frontend]:
         """Return the frontends of the Service in the kernel."""
-        return {one for port in self._of_service.get(key, ()) for one in port.frontends()}
+        return {
+            frontend for state in self._of_service.get(key, ()) for frontend in state.frontends()
+        }
 
     def keys(self) -> list[tuple[str, str]]:
         """Return the Services of which the kernel holds anything."""
@@ -146,7 +148,7 @@ class AppliedState:
 
     def snapshot(self) -> list[Applied]:
         """Return all service ports of one moment, for another thread than the one that settles."""
-        return [one for ports in list(self._of_service.values()) for one in ports]
+        return [state for states in list(self._of_service.values()) for state in states]
 
     def __iter__(self) -> Iterator[Applied]:
         for ports in self._of_service.values():
@@ -158,7 +160,7 @@ class AppliedState:
             key = (port.namespace, port.name)
             rest = self._of_service.get(key, ())
             if rest:
-                rest = tuple(one for one in rest if one.port != port)
+                rest = tuple(state for state in rest if state.port != port)
             if now is not None:
                 rest = (*rest, now)
             if rest:

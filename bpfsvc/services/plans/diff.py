@@ -83,7 +83,11 @@ def _of_generation(extra: Extra) -> Extra:
     """Return those of the entries that belong to a generation."""
     if not extra:
         return extra
-    return {one.name: extra[one.name] for one in MAPS if one.has_generation and one.name in extra}
+    return {
+        service_map.name: extra[service_map.name]
+        for service_map in MAPS
+        if service_map.has_generation and service_map.name in extra
+    }
 
 
 def _renewed(
@@ -118,26 +122,30 @@ def _change(whole: Plan, port: ServicePort, was: Applied | None, new: Applied | 
             _add(whole, new)
         whole.applied[port] = new
         return
-    for one in MAPS:
+    for service_map in MAPS:
         if new is None:
-            whole.deletes(one).extend(map(one.key, one.entries(was)))
-        elif one.has_generation and was.generation != new.generation:
+            whole.deletes(service_map).extend(map(service_map.key, service_map.entries(was)))
+        elif service_map.has_generation and was.generation != new.generation:
             # No key can be in both, and there may be a thousand.
-            whole.puts(one).extend(one.entries(new))
-            whole.deletes(one).extend(map(one.key, one.entries(was)))
+            whole.puts(service_map).extend(service_map.entries(new))
+            whole.deletes(service_map).extend(map(service_map.key, service_map.entries(was)))
         else:
-            old = {one.key(entry): entry for entry in one.entries(was)}
-            now = {one.key(entry): entry for entry in one.entries(new)}
+            old = {service_map.key(entry): entry for entry in service_map.entries(was)}
+            now = {service_map.key(entry): entry for entry in service_map.entries(new)}
             if old != now:
-                whole.puts(one).extend(entry for key, entry in now.items() if old.get(key) != entry)
-                whole.deletes(one).extend(key for key in old if key not in now)
+                whole.puts(service_map).extend(
+                    entry for key, entry in now.items() if old.get(key) != entry
+                )
+                whole.deletes(service_map).extend(key for key in old if key not in now)
     kept = new.counter_ids if new else set()
-    whole.counters_freed += (one for one in was.counters().values() if one not in kept)
+    whole.counters_freed += (
+        service_map for service_map in was.counters().values() if service_map not in kept
+    )
     whole.applied[port] = new
 
 
 def _add(whole: Plan, new: Applied) -> None:
     """Plan all entries of a service port that was not there."""
-    for one in MAPS:
-        if not one.by_kernel and (entries := one.entries(new)):
-            whole.puts(one).extend(entries)
+    for service_map in MAPS:
+        if not service_map.by_kernel and (entries := service_map.entries(new)):
+            whole.puts(service_map).extend(entries)

@@ -23,35 +23,35 @@ def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:
     The counts of maps that are counted are not compared here
     (:meth:`bpfsvc.datapath.maps.service_maps.ServiceMaps.set_uses`).
     """
-    owners = {one.service_id: one for one in state}
+    owners = {service_map.service_id: service_map for service_map in state}
     plan = Plan()
-    for one in MAPS:
-        if not one.counted:
-            differing = _differing(one, owners, read)
+    for service_map in MAPS:
+        if not service_map.counted:
+            differing = _differing(service_map, owners, read)
             if differing:
-                _repair(plan, one, owners, differing, read)
+                _repair(plan, service_map, owners, differing, read)
     plan.keep_moved()
     return plan, len(plan)
 
 
-def _differing(one: ServiceMap[Any], owners: Mapping[int, Applied], read: Read) -> set[int]:
+def _differing(service_map: ServiceMap[Any], owners: Mapping[int, Applied], read: Read) -> set[int]:
     """Return the service ids whose entries are not those that were written."""
-    if one.by_kernel:
-        return {entry.service_id for entry in read(one)} - owners.keys()
+    if service_map.by_kernel:
+        return {entry.service_id for entry in read(service_map)} - owners.keys()
     sums: dict[int, int] = {}
-    for entry in read(one):
+    for entry in read(service_map):
         sums[entry.service_id] = sums.get(entry.service_id, 0) + hash(entry)
     differing = {
         service_id
         for service_id, owner in owners.items()
-        if sums.pop(service_id, 0) != sum(map(hash, one.entries(owner)))
+        if sums.pop(service_id, 0) != sum(map(hash, service_map.entries(owner)))
     }
     return differing.union(sums)
 
 
 def _repair(
     plan: Plan,
-    one: ServiceMap[Any],
+    service_map: ServiceMap[Any],
     owners: Mapping[int, Applied],
     differing: set[int],
     read: Read,
@@ -60,14 +60,14 @@ def _repair(
 
     Of a generation all is put again where something is missing.
     """
-    found = defaultdict(set)
-    for entry in read(one):
+    held = defaultdict(set)
+    for entry in read(service_map):
         if entry.service_id in differing:
-            found[entry.service_id].add(entry)
+            held[entry.service_id].add(entry)
     for service_id in differing:
         owner = owners.get(service_id)
-        wanted = list(one.entries(owner)) if owner else []
-        missing = [entry for entry in wanted if entry not in found[service_id]]
-        plan.puts(one).extend(wanted if missing and one.has_generation else missing)
-        keys = set(map(one.key, wanted))
-        plan.deletes(one).extend({*map(one.key, found[service_id])} - keys)
+        wanted = list(service_map.entries(owner)) if owner else []
+        missing = [entry for entry in wanted if entry not in held[service_id]]
+        plan.puts(service_map).extend(wanted if missing and service_map.has_generation else missing)
+        keys = set(map(service_map.key, wanted))
+        plan.deletes(service_map).extend({*map(service_map.key, held[service_id])} - keys)

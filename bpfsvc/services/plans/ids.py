@@ -57,14 +57,18 @@ class Ids:
 
     def free_counters(self, counters: Iterable[int]) -> None:
         """Make ids available again, once no entry in the kernel names them."""
-        self._free_counters.extend(one for one in counters if 0 < one <= self.max_backends)
+        self._free_counters.extend(
+            counters_id for counters_id in counters if 0 < counters_id <= self.max_backends
+        )
 
     def restore(self, last_service: int, last_generation: int, used: Iterable[int]) -> None:
         """Continue after the ids of an earlier agent; ``used`` are the ids of counters in use."""
         self._last_service = last_service
         self._last_generation = last_generation
         is_used = bytearray(self.max_backends + 1)
-        for one in used:
-            is_used[one] = 1
+        for counters_id in used:
+            is_used[counters_id] = 1
         self._next_counter = is_used.rfind(1, 1) + 1 or 1
-        self._free_counters = deque(one for one in range(1, self._next_counter) if not is_used[one])
+        self._free_counters = deque(
+            counters_id for counters_id in range(1, self._next_counter) if not is_used[counters_id]
+        )

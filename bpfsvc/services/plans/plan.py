@@ -39,21 +39,29 @@ class Plan:
     applied: dict[ServicePort, Applied | None] = field(default_factory=dict)
     """What the kernel holds of each service port once the plan is done; None when it is gone."""
 
-    def puts(self, one: ServiceMap[E]) -> list[E]:
+    def puts(self, service_map: ServiceMap[E]) -> list[E]:
         """Return the list of entries to put into a map; what is added to it is planned."""
-        return self._puts[one]
+        return self._puts[service_map]
 
-    def deletes(self, one: ServiceMap[Any]) -> list[Any]:
+    def deletes(self, service_map: ServiceMap[Any]) -> list[Any]:
         """Return the list of keys to delete in a map; what is added to it is planned."""
-        return self._deletes[one]
+        return self._deletes[service_map]
 
     def put_phases(self) -> Iterator[tuple[ServiceMap[Any], list[Any]]]:
         """Yield the maps with entries to put, in the order in which that must be done."""
-        return ((one, self._puts[one]) for one in MAPS if self._puts.get(one))
+        return (
+            (service_map, self._puts[service_map])
+            for service_map in MAPS
+            if self._puts.get(service_map)
+        )
 
     def delete_phases(self) -> Iterator[tuple[ServiceMap[Any], list[Any]]]:
         """Yield the maps with keys to delete, in the order in which that must be done."""
-        return ((one, self._deletes[one]) for one in reversed(MAPS) if self._deletes.get(one))
+        return (
+            (service_map, self._deletes[service_map])
+            for service_map in reversed(MAPS)
+            if self._deletes.get(service_map)
+        )
 
     def __len__(self) -> int:
         """Return the number of operations."""
@@ -62,7 +70,10 @@ class Plan:
     @property
     def frees(self) -> bool:
         """True if a map has more room once the plan is done."""
-        return any(len(keys) > len(self._puts.get(one, ())) for one, keys in self._deletes.items())
+        return any(
+            len(keys) > len(self._puts.get(service_map, ()))
+            for service_map, keys in self._deletes.items()
+        )
 
     def keep_moved(self) -> Plan:
         """Take out the deletion of every key that the same plan puts for another service port.
@@ -70,8 +81,8 @@ class Plan:
         A frontend that passes from one service port to another is only put: the deletion comes
         last, and would delete the entry of the new owner.
         """
-        for one, keys in self._deletes.items():
-            if one.changes_hands and keys:
-                kept = set(map(one.key, self._puts.get(one, ())))
+        for service_map, keys in self._deletes.items():
+            if service_map.changes_hands and keys:
+                kept = set(map(service_map.key, self._puts.get(service_map, ())))
                 keys[:] = [key for key in keys if key not in kept]
         return self

@@ -81,43 +81,43 @@ class FrontendEntry(NamedTuple):
     policies: Policies
 
 
-def _names(one: Applied) -> Iterable[ServiceName]:
-    return (ServiceName(one.service_id, one.port, one.number),)
+def _names(state: Applied) -> Iterable[ServiceName]:
+    return (ServiceName(state.service_id, state.port, state.number),)
 
 
-def _endpoints(one: Applied) -> Iterable[EndpointEntry]:
-    protocol = one.port.protocol
-    return [EndpointEntry(address, port, protocol) for address, port in one.counters()]
+def _endpoints(state: Applied) -> Iterable[EndpointEntry]:
+    protocol = state.port.protocol
+    return [EndpointEntry(address, port, protocol) for address, port in state.counters()]
 
 
-def _backends(one: Applied) -> Iterable[BackendEntry]:
-    service_id, generation = one.service_id, one.generation
+def _backends(state: Applied) -> Iterable[BackendEntry]:
+    service_id, generation = state.service_id, state.generation
     return [
         BackendEntry(service_id, generation, slot, address, port, counters_id, bool(hairpin))
-        for slot, (address, port, counters_id, hairpin) in enumerate(one.records())
+        for slot, (address, port, counters_id, hairpin) in enumerate(state.records())
     ]
 
 
-def _positions(one: Applied) -> Iterable[PositionEntry]:
-    service_id, generation = one.service_id, one.generation
+def _positions(state: Applied) -> Iterable[PositionEntry]:
+    service_id, generation = state.service_id, state.generation
     return [
         PositionEntry(service_id, generation, *place, slots)
-        for place, slots in one.positions().items()
+        for place, slots in state.positions().items()
     ]
 
 
-def _echo_addresses(one: Applied) -> list[EchoEntry]:
+def _echo_addresses(state: Applied) -> list[EchoEntry]:
     addresses = {
-        frontend.address: None for frontend, policies in one.frontend_items() if policies.echo
+        frontend.address: None for frontend, policies in state.frontend_items() if policies.echo
     }
     return [EchoEntry(Network(address, ALL_BITS)) for address in addresses]
 
 
-def _frontends(one: Applied) -> Iterable[FrontendEntry]:
-    service_id, generation = one.service_id, one.generation
+def _frontends(state: Applied) -> Iterable[FrontendEntry]:
+    service_id, generation = state.service_id, state.generation
     return [
         FrontendEntry(frontend, service_id, generation, policies)
-        for frontend, policies in one.frontend_items()
+        for frontend, policies in state.frontend_items()
     ]
 
 

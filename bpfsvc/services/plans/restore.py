@@ -1,16 +1,16 @@
-"""Service ports that an earlier agent left in the kernel, restored instead of written anew.
+"""Restore service ports that an earlier agent left in the kernel.
 
 The earlier agent may have died anywhere in a plan, so its entries are believed only where they
-agree: a service port is restored with the newest generation its frontends refer to, if all slots of
-that generation are there, the tables that its frontends refer to, and all that follows from them
-(positions, where it has affinity).
-Every other entry is a stray. Strays still carry traffic, so they are not deleted here but made into
-a plan, to be executed after the first complete sync, which spares the frontends that are still
+agree. A service port is restored with the newest generation that its frontends refer to, if all
+slots of that generation are there, the entries that its frontends need, and all entries that follow
+from them (positions, with affinity).
+Every other entry is a stray. Strays still carry traffic. So strays are not deleted here but made
+into a plan, to be executed after the first complete sync, which spares the frontends that are still
 wanted.
 
-The entries come in any order, and all must be known before the first is judged. An object for each
-would more than double what the agent holds, in holes that it never gets rid of; so until then they
-are records in one run of bytes for each map (see :class:`_Found`).
+Entries come in any order, and all must be known before the first is judged. An object for each
+entry would more than double the agent's memory, in holes that the agent never gets rid of. So until
+then entries are records in one run of bytes for each map (:class:`_Store`).
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ def restore(read: Read, ids: Ids, shared: Mapping[bytes, bytes] = _NOTHING_SHARE
     ``shared`` has, for addresses that others keep as well, the objects to be used for them.
     """
     names = list(read(SERVICES))
-    found: dict[ServiceMap[Any], _Found[Any]] = {
-        one: _Found(one, read(one))
-        for one in MAPS
-        if one is not SERVICES and one.restore is not Restore.LATER
+    stores: _Stores = {
+        service_map: _Store(service_map, read(service_map))
+        for service_map in MAPS
+        if service_map is not SERVICES and service_map.restore is not Restore.LATER
     }
-    taken = _without_shared_counters(_candidates(names, found, shared), ids.max_backends)
-    named = max((name.service_id for name in names), default=0)
+    restored = _without_shared_counters(_candidates(names, stores, shared), ids.max_backends)
+    highest = max((name.service_id for name in names), default=0)
     ids.restore(
-        max(named, *(max(one.service_ids(), default=0) for one in found.values())),
-        max(one.newest for one in found.values()),
-        _counters(taken, ids.max_backends),
+        max(highest, *(max(store.service_ids(), default=0) for store in stores.values())),
+        max(store.newest for store in stores.values()),
+        _counters(restored, ids.max_backends),
     )
-    return Restored(taken, _strays(taken, names, found))
+    return Restored(restored, _strays(restored, names, stores))
 
 
-class _Found(Generic[E]):
-    """The entries found in one map, as records of one size, end to end.
+class _Store(Generic[E]):
+    """The entries of one map, as records of one size, end to end.
 
-    Each record names the one before it of the same service id. Numbers and addresses are kept in
+    Each record names the record before it of the same service id. Numbers and addresses are kept in
     the record, other values in a list, as few of them differ. ``newest`` is the highest generation.
     """
 
-    def __init__(self, one: ServiceMap[E], entries: Iterable[E]) -> None:
+    def __init__(self, service_map: ServiceMap[E], entries: Iterable[E]) -> None:
         self.newest = 0
-        self._make = one.make
-        hints = get_type_hints(one.entry)
-        kinds = [hints[name] for name in one.fields]
+        self._make = service_map.make
+        hints = get_type_hints(service_map.entry)
+        kinds = [hints[name] for name in service_map.fields]
         self._key = kinds[0] if hasattr(kinds[0], "_fields") else None
         if self._key:
             inner = get_type_hints(self._key)
@@ -83,7 +83,7 @@ class _Found(Generic[E]):
         self._run = bytearray()
         self._last: dict[int, int] = {}
         self._shared: list[Any] = []
-        self._fill(entries, one.fields)
+        self._fill(entries, service_map.fields)
 
     def _fill(self, entries: Iterable[Any], fields: tuple[str, ...]) -> None:
         numbers: dict[Any, int] = {}
@@ -102,12 +102,12 @@ class _Found(Generic[E]):
                 self.newest = entry.generation
 
     def of(self, service_id: int) -> Iterator[E]:
-        """Yield the entries of a service id, the last found first."""
-        at = self._last.get(service_id, -1)
-        while at >= 0:
-            at, *values = self._record.unpack_from(self._run, at)
-            for each in self._shared_at:
-                values[each] = self._shared[values[each]]
+        """Yield the entries of a service id, the last read first."""
+        offset = self._last.get(service_id, -1)
+        while offset >= 0:
+            offset, *values = self._record.unpack_from(self._run, offset)
+            for at in self._shared_at:
+                values[at] = self._shared[values[at]]
             if self._key:
                 width = len(self._key._fields)
                 values[:width] = [self._key(*values[:width])]
@@ -118,21 +118,22 @@ class _Found(Generic[E]):
         return self._last.keys()
 
 
-_All = Mapping[ServiceMap[Any], _Found[Any]]
+_Stores = dict[ServiceMap[Any], _Store[Any]]
 
 
 def _candidates(
-    names: list[ServiceName], found: _All, shared: Mapping[bytes, bytes]
+    names: list[ServiceName], stores: _Stores, shared: Mapping[bytes, bytes]
 ) -> list[Applied]:
-    """Put together each service port whose entries are complete."""
+    """Return the service ports that are complete."""
     holders = Counter(name.port for name in names)
-    assembled = (_assemble(name, found, shared) for name in names if holders[name.port] == 1)
-    return [one for one in assembled if one is not None]
+    assembled = (_assemble(name, stores, shared) for name in names if holders[name.port] == 1)
+    return [state for state in assembled if state is not None]
 
 
-def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> Applied | None:
-    frontends = list(found[FRONTENDS].of(name.service_id))
-    backends = list(found[BACKENDS].of(name.service_id))
+def _assemble(name: ServiceName, stores: _Stores, shared: Mapping[bytes, bytes]) -> Applied | None:
+    """Return what the kernel holds of a service port; None if entries are missing."""
+    frontends = list(stores[FRONTENDS].of(name.service_id))
+    backends = list(stores[BACKENDS].of(name.service_id))
     generation = max((entry.generation for entry in frontends or backends), default=0)
     current = {
         _sharing(entry.frontend, shared): entry.policies
@@ -142,12 +143,14 @@ def _assemble(name: ServiceName, found: _All, shared: Mapping[bytes, bytes]) -> 
     slots = sorted(entry for entry in backends if entry.generation == generation)
     if [entry.slot for entry in slots] != list(range(len(slots))):
         return None
-    extra = _extra(name.service_id, generation, found)
+    extra = _extra(name.service_id, generation, stores)
     if not is_complete(current.values(), extra, len(slots)):
         return None
-    pairs = [(Backend(one.address, one.port, one.hairpin), one.counters_id) for one in slots]
-    one = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
-    return one if _has_derived(one, found) else None
+    pairs = [
+        (Backend(entry.address, entry.port, entry.hairpin), entry.counters_id) for entry in slots
+    ]
+    state = applied(name.port, name.number, name.service_id, generation, pairs, current, extra)
+    return state if _has_derived(state, stores) else None
 
 
 def _sharing(frontend: Frontend, shared: Mapping[bytes, bytes]) -> Frontend:
@@ -155,75 +158,77 @@ def _sharing(frontend: Frontend, shared: Mapping[bytes, bytes]) -> Frontend:
     return Frontend(shared.get(address, address), port, protocol)
 
 
-def _extra(service_id: int, generation: int, found: _All) -> Extra:
+def _extra(service_id: int, generation: int, stores: _Stores) -> Extra:
     extra = {
-        one.name: tuple(
+        service_map.name: tuple(
             sorted(
-                one.extra_of(entry) if one.extra_of else entry[2 if one.has_generation else 1 :]
-                for entry in entries.of(service_id)
+                service_map.extra(entry)
+                for entry in store.of(service_id)
                 if getattr(entry, "generation", generation) == generation
             )
         )
-        for one, entries in found.items()
-        if one.restore is Restore.EXTRA
+        for service_map, store in stores.items()
+        if service_map.restore is Restore.EXTRA
     }
     return {name: entries for name, entries in extra.items() if entries} or NO_EXTRA
 
 
-def _has_derived(one: Applied, found: _All) -> bool:
-    """True if all entries were found that follow from those that it was put together from."""
-    for each, entries in found.items():
-        if each.restore is Restore.DERIVED:
-            expected = set(each.entries(one))
-            if expected and not expected <= set(entries.of(one.service_id)):
+def _has_derived(state: Applied, stores: _Stores) -> bool:
+    """True if all entries are there that follow from the state."""
+    for service_map, store in stores.items():
+        if service_map.restore is Restore.DERIVED:
+            expected = set(service_map.entries(state))
+            if expected and not expected <= set(store.of(state.service_id)):
                 return False
     return True
 
 
 def _without_shared_counters(candidates: list[Applied], max_backends: int) -> tuple[Applied, ...]:
     """Drop every service port that shares the counters of a backend with another backend."""
-    # A byte for each id of counters: it holds for any number of backends what a dict would not.
+    # A byte for each id of counters takes the same memory for any number of backends.
     users = bytearray(max_backends + 1)
     for counters_id in _counters(candidates, max_backends):
         users[counters_id] = min(users[counters_id] + 1, 2)
     return tuple(
-        one
-        for one in candidates
-        if all(users[counters_id] == 1 for counters_id in _counters([one], max_backends))
+        state
+        for state in candidates
+        if all(users[counters_id] == 1 for counters_id in _counters([state], max_backends))
     )
 
 
-def _counters(candidates: Iterable[Applied], max_backends: int) -> Iterator[int]:
-    """Yield the ids of counters, once for each backend; those beyond the array count nothing."""
-    for one in candidates:
-        yield from (each for each in one.counters().values() if each <= max_backends)
+def _counters(states: Iterable[Applied], max_backends: int) -> Iterator[int]:
+    """Yield the ids of counters, once for each backend; ids beyond the array count nothing."""
+    for state in states:
+        for counters_id in state.counters().values():
+            if counters_id <= max_backends:
+                yield counters_id
 
 
-def _strays(taken: Iterable[Applied], names: list[ServiceName], found: _All) -> Plan:
-    owners = {one.service_id: one for one in taken}
+def _strays(restored: Iterable[Applied], names: list[ServiceName], stores: _Stores) -> Plan:
+    owners = {state.service_id: state for state in restored}
     plan = Plan()
     plan.deletes(SERVICES).extend(
         name.service_id for name in names if name.service_id not in owners
     )
-    for one, entries in found.items():
-        strays = plan.deletes(one)
-        for service_id in entries.service_ids():
-            generation = _generation(one, owners.get(service_id))
+    for service_map, store in stores.items():
+        strays = plan.deletes(service_map)
+        for service_id in store.service_ids():
+            generation = _generation(service_map, owners.get(service_id))
             strays.extend(
-                one.key(entry)
-                for entry in entries.of(service_id)
+                service_map.key(entry)
+                for entry in store.of(service_id)
                 if getattr(entry, "generation", None) != generation
             )
     return plan
 
 
-def _generation(one: ServiceMap[Any], owner: Applied | None) -> int | None:
+def _generation(service_map: ServiceMap[Any], owner: Applied | None) -> int | None:
     """Return the generation that entries of a service port must have, None where entries have none.
 
-    -1 if all of its entries are strays.
+    -1 if all entries of the service port are strays.
     """
     if owner is None or (
-        one.restore is Restore.DERIVED and not any(True for _ in one.entries(owner))
+        service_map.restore is Restore.DERIVED and not any(True for _ in service_map.entries(owner))
     ):
         return -1
-    return owner.generation if "generation" in one.fields else None
+    return owner.generation if "generation" in service_map.fields else None

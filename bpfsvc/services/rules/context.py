@@ -56,4 +56,4 @@ class ServiceConfig:
 
 def primary_address(addresses: tuple[bytes, ...], of_family: int) -> bytes | None:
     """Return the first address of a family; None if there is none."""
-    return next((one for one in addresses if family(one) == of_family), None)
+    return next((address for address in addresses if family(address) == of_family), None)

@@ -58,8 +58,8 @@ class FrontendOwnership:
         are kept of its frontends elsewhere, to keep no copies. ``created``: in Unix seconds.
         """
         before = self._claimed.get(key, ())
-        after = tuple([held.get(one, one) for one in wanted])
-        foreign = tuple([one for one in after if one.address not in cluster_ips])
+        after = tuple([held.get(frontend, frontend) for frontend in wanted])
+        foreign = tuple([frontend for frontend in after if frontend.address not in cluster_ips])
         created = created if foreign else _UNKNOWN
         if (before, self._foreign.get(key, ()), self._created.get(key, _UNKNOWN)) == (
             after,
@@ -81,15 +81,15 @@ class FrontendOwnership:
 
         The frontends returned are the objects kept here, so that a caller keeps no copies.
         """
-        ours = {one: one for one in self._claimed.get(key, ())}
+        ours = {frontend: frontend for frontend in self._claimed.get(key, ())}
         return {
             port: PortEntries(
                 entries.number,
                 entries.backends,
                 {
-                    ours.get(one, one): policies
-                    for one, policies in entries.frontends.items()
-                    if self._owner.get(one) == key
+                    ours.get(frontend, frontend): policies
+                    for frontend, policies in entries.frontends.items()
+                    if self._owner.get(frontend) == key
                 },
                 entries.extra,
             )
@@ -107,7 +107,8 @@ class FrontendOwnership:
     def lost(self) -> dict[Frontend, tuple[ServiceKey, tuple[ServiceKey, ...]]]:
         """Return each frontend that several Services name: its owner and, sorted, the others."""
         return {
-            one: (self._owner[one], tuple(sorted(others))) for one, others in self._waiting.items()
+            frontend: (self._owner[frontend], tuple(sorted(others)))
+            for frontend, others in self._waiting.items()
         }
 
     def why(self, frontend: Frontend, loser: ServiceKey) -> str:
@@ -138,13 +139,13 @@ class FrontendOwnership:
             claimants.add(key)
         else:
             claimants.discard(key)
-        after = min(claimants, key=lambda one: self._rank(one, frontend), default=None)
+        after = min(claimants, key=lambda key: self._rank(key, frontend), default=None)
         _keep(self._owner, frontend, after)
         others = claimants - {after}
         if others != self._waiting.get(frontend, set()) or (others and before != after):
             self.changes += 1
         _keep(self._waiting, frontend, others)
-        return {one for one in (before, after) if one} if before != after else set()
+        return {key for key in (before, after) if key} if before != after else set()
 
     def _rank(self, key: ServiceKey, frontend: Frontend) -> tuple[bool, float, ServiceKey]:
         is_foreign = frontend in self._foreign.get(key, ())

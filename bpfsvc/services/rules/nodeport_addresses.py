@@ -36,13 +36,13 @@ class NodePortAddresses:
 
     def takes_all(self, of_family: int) -> bool:
         """True if every address of family 4 or 6 is accepted."""
-        listed = [one for one in self.networks if family(one.address) == of_family]
-        return not listed or any(one.bits <= _WHOLE[of_family] for one in listed)
+        listed = [network for network in self.networks if family(network.address) == of_family]
+        return not listed or any(network.bits <= _WHOLE[of_family] for network in listed)
 
     def lists(self, address: bytes) -> bool:
         """True if the list alone accepts an address."""
         return self.takes_all(family(address)) or any(
-            contains(one, address) for one in self.networks
+            contains(network, address) for network in self.networks
         )
 
     def state(self, address: bytes) -> str:
@@ -62,16 +62,17 @@ class NodePortAddresses:
         """
         if self.takes_all(of_family):
             return (pack("0.0.0.0" if of_family == 4 else "::"),)
-        own = {one for one in addresses if family(one) == of_family}
-        return tuple(sorted(one for one in own if self.lists(one)))
+        own = {address for address in addresses if family(address) == of_family}
+        return tuple(sorted(address for address in own if self.lists(address)))
 
     def _takes_loopback(self) -> bool:
         return self.localhost and (
             self.takes_all(4)
             or any(
-                contains(_LOOPBACK_NETWORK, one.address) or contains(one, _LOOPBACK_NETWORK.address)
-                for one in self.networks
-                if family(one.address) == 4
+                contains(_LOOPBACK_NETWORK, network.address)
+                or contains(network, _LOOPBACK_NETWORK.address)
+                for network in self.networks
+                if family(network.address) == 4
             )
         )
 
@@ -85,9 +86,11 @@ def resolve(setting: tuple[str, ...], node: Node, *, localhost: bool) -> NodePor
     Without an address in the Node object ``primary`` means all addresses of that family.
     """
     if setting == (PRIMARY,):
-        found = (primary_address(node.addresses, each) for each in (4, 6))
+        addresses = (primary_address(node.addresses, of_family) for of_family in (4, 6))
         networks = [
-            Network(address, ALL_BITS) for address in found if address and not _is_loopback(address)
+            Network(address, ALL_BITS)
+            for address in addresses
+            if address and not _is_loopback(address)
         ]
     else:
         pairs = map(pack_network, setting)

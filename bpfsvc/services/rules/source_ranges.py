@@ -19,15 +19,15 @@ def source_ranges(service: Service, of_family: int, node: NodeContext) -> tuple[
     """
     if not service.source_ranges:
         return ()
-    found = {
+    ranges = {
         Network(address, bits_of(mask))
         for address, mask in service.source_ranges
         if family(address) == of_family
     }
-    if not found or min(one.bits for one in found) <= _WHOLE_FAMILY[of_family]:
+    if not ranges or min(one.bits for one in ranges) <= _WHOLE_FAMILY[of_family]:
         return ()
     primary = node.primary(of_family)
-    if any(contains(one, primary) for one in found):
+    if any(contains(one, primary) for one in ranges):
         vips = (one for one in service.load_balancer_ips if family(one) == of_family)
-        found.update(Network(address, ALL_BITS) for address in vips)
-    return tuple(sorted(found))
+        ranges.update(Network(address, ALL_BITS) for address in vips)
+    return tuple(sorted(ranges))

@@ -112,9 +112,9 @@ def _summary(
     health_checks = _health_checks(service, ports, node_name)
     without_local = _without_local(service, ports)
     udp_serving = {
-        one.key: frozenset(place for place, traits in one.all.items() if traits.serving)
-        for one in ports
-        if one.key.protocol == IPPROTO_UDP
+        port.key: frozenset(place for place, traits in port.all.items() if traits.serving)
+        for port in ports
+        if port.key.protocol == IPPROTO_UDP
     }
     members = _members(ports, removal)
     if health_checks or without_local or udp_serving or members:
@@ -125,8 +125,10 @@ def _summary(
 def _members(ports: list[PortEndpoints], removal: Removal) -> Members | None:
     if removal.kind == OnRemoval.KEEP:
         return None
-    found = {one.key: frozenset(one.all) for one in ports if one.key.protocol == IPPROTO_TCP}
-    return Members(removal.seconds, found)
+    endpoints = {
+        port.key: frozenset(port.all) for port in ports if port.key.protocol == IPPROTO_TCP
+    }
+    return Members(removal.seconds, endpoints)
 
 
 def _health_checks(
@@ -169,8 +171,8 @@ def _without_local(service: Service, ports: list[PortEndpoints]) -> PortCounts:
     if not policies:
         return {}
     return Counter(
-        (policy, one.key.family)
-        for one in ports
-        if one.eligible.cluster and not one.eligible.local
+        (policy, port.key.family)
+        for port in ports
+        if port.eligible.cluster and not port.eligible.local
         for policy in policies
     )

@@ -128,7 +128,9 @@ class Scheduling(NamedTuple):
         return needs
 
 
-USUAL_SCHEDULING = Scheduling(**{one.field: one.default for one in ANNOTATIONS})
+USUAL_SCHEDULING = Scheduling(
+    **{annotation.field: annotation.default for annotation in ANNOTATIONS}
+)
 """The scheduling of a Service without annotations; one object for all of them."""
 
 

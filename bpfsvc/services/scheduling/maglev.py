@@ -72,14 +72,14 @@ def _populated(size: int, slots: Iterable[int], places: list[int], skips: list[i
     table = array("H", [0]) * size
     taken = bytearray(size)
     for slot in slots:
-        place = places[slot]
-        if taken[place]:
+        at = places[slot]
+        if taken[at]:
             skip = skips[slot]
-            while taken[place]:
-                place = (place + skip) % size
-            places[slot] = place
-        taken[place] = 1
-        table[place] = slot
+            while taken[at]:
+                at = (at + skip) % size
+            places[slot] = at
+        taken[at] = 1
+        table[at] = slot
     return table.tobytes()
 
 
