@@ -131,7 +131,7 @@ class Reports:
 
 
 def _quarantine_text(change: Change) -> str:
-    endpoint, rule = endpoint_text(*change.place), change.rule
+    endpoint, rule = endpoint_text(*change.endpoint), change.rule
     failed = f"{count_text(change.failures, 'attempt')} to connect to endpoint {endpoint} failed"
     away = f"it gets no new connections for {rule.seconds} s"
     return {

@@ -38,8 +38,8 @@ def pack_objects(objects: Iterable[ModelObject]) -> bytes:
     by_kind = _ObjectsByKind()
     lists = (by_kind.services, by_kind.slices, by_kind.nodes, by_kind.cidrs, by_kind.pods)
     list_of = dict(zip(_KINDS, lists, strict=True))
-    for one in objects:
-        list_of[type(one)].append(one)  # type: ignore[attr-defined]
+    for thing in objects:
+        list_of[type(thing)].append(thing)  # type: ignore[attr-defined]
     return _encode(by_kind)
 
 
@@ -52,10 +52,10 @@ def unpack_objects(data: bytes) -> list[ModelObject]:
     shared: dict[object, object] = {}
     slices = (
         msgspec.structs.replace(
-            one,
-            ports=shared.setdefault(one.ports, one.ports),
-            traits=tuple(shared.setdefault(each, each) for each in one.traits),
+            part,
+            ports=shared.setdefault(part.ports, part.ports),
+            traits=tuple(shared.setdefault(traits, traits) for traits in part.traits),
         )
-        for one in by_kind.slices
+        for part in by_kind.slices
     )
     return [*by_kind.services, *slices, *by_kind.nodes, *by_kind.cidrs, *by_kind.pods]

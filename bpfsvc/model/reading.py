@@ -88,7 +88,8 @@ def _service(raw: wire.Service) -> Objects:
             ),
             external_ips=_usable(pack_lenient, spec.external_ips or ()),
             load_balancer_ips=_usable(
-                pack_lenient, [each.ip for each in ingress if each.ip and each.ip_mode != "Proxy"]
+                pack_lenient,
+                [entry.ip for entry in ingress if entry.ip and entry.ip_mode != "Proxy"],
             ),
             source_ranges=_usable(pack_network_lenient, spec.load_balancer_source_ranges or ()),
             internal_local=spec.internal_traffic_policy == "Local",
@@ -199,8 +200,8 @@ def _uid(point: wire.Endpoint) -> bytes:
     return blake2b(text.encode(), digest_size=len(_NO_UID)).digest()
 
 
-def _uids(found: list[bytes]) -> bytes:
-    return b"".join(found) if any(uid is not _NO_UID for uid in found) else b""
+def _uids(uids: list[bytes]) -> bytes:
+    return b"".join(uids) if any(uid is not _NO_UID for uid in uids) else b""
 
 
 def _traits_of(point: wire.Endpoint) -> values.Traits:
@@ -228,10 +229,10 @@ def _endpoints(raw: wire.Endpoints) -> Objects:
     """Return a classic object as slices: one per subset and family, numbered from 0."""
     labels = raw.metadata.labels or wire.NO_LABELS
     parts = [
-        (of_family, subset, found)
+        (of_family, subset, endpoints)
         for number, subset in enumerate(raw.subsets or ())
-        for of_family, found in _subset_by_family(subset, number).items()
-        if found
+        for of_family, endpoints in _subset_by_family(subset, number).items()
+        if endpoints
     ]
     return tuple(
         values.EndpointSlice(
@@ -246,19 +247,19 @@ def _endpoints(raw: wire.Endpoints) -> Objects:
                     for port in subset.ports or ()
                 )
             ),
-            addresses=b"".join(address for address, _ in found),
-            traits=tuple(traits for _, traits in found),
+            addresses=b"".join(address for address, _ in endpoints),
+            traits=tuple(traits for _, traits in endpoints),
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
         )
-        for number, (of_family, subset, found) in enumerate(parts)
+        for number, (of_family, subset, endpoints) in enumerate(parts)
     )
 
 
 def _subset_by_family(
     subset: wire.Subset, number: int
 ) -> dict[int, list[tuple[bytes, values.Traits]]]:
-    found: dict[int, list[tuple[bytes, values.Traits]]] = {4: [], 6: []}
+    endpoints: dict[int, list[tuple[bytes, values.Traits]]] = {4: [], 6: []}
     readiness = (
         ("addresses", subset.addresses, True),
         ("notReadyAddresses", subset.not_ready_addresses, False),
@@ -267,8 +268,8 @@ def _subset_by_family(
         for index, entry in enumerate(addresses or ()):
             address = _address(entry.ip, ("subsets", number, field, index, "ip"))
             traits = _traits(ready, ready, False, entry.node_name or "", (), ())
-            found[family(address)].append((address, traits))
-    return found
+            endpoints[family(address)].append((address, traits))
+    return endpoints
 
 
 def _node(raw: wire.Node) -> Objects:
@@ -309,7 +310,7 @@ def _pod(raw: wire.Pod) -> Objects:
             namespace=_namespace(raw.metadata),
             name=raw.metadata.name,
             node=intern(spec.node_name or ""),
-            addresses=_usable(pack_lenient, [each.ip for each in listed if each.ip]),
+            addresses=_usable(pack_lenient, [entry.ip for entry in listed if entry.ip]),
             opted_out=dict(_annotations(raw.metadata)).get("socket-lb") == "off",
         ),
     )
@@ -326,7 +327,7 @@ _pod_list = wire.decoder(wire.PodList)
 def _pod_place(raw: wire.Pod) -> PodPlace:
     spec = raw.spec or wire.PodSpec()
     listed = (raw.status.pod_ips if raw.status else None) or ()
-    addresses = _usable(pack_lenient, [each.ip for each in listed if each.ip])
+    addresses = _usable(pack_lenient, [entry.ip for entry in listed if entry.ip])
     return PodPlace(spec.node_name or "", addresses, bool(spec.host_network))
 
 
@@ -342,8 +343,8 @@ _KINDS = {
 
 _METADATA = b'"metadata":'
 _HEADS = {
-    f'{{"kind":"{kind}","apiVersion":"{version}",'.encode(): found
-    for (version, kind), found in _KINDS.items()
+    f'{{"kind":"{kind}","apiVersion":"{version}",'.encode(): reader
+    for (version, kind), reader in _KINDS.items()
 }
 """Kinds by how their objects begin if an API server wrote them: nothing has to be decoded."""
 

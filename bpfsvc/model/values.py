@@ -185,7 +185,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     def at(self, addresses: tuple[bytes, ...]) -> Node:
         """Return the node with ``addresses`` in place of those of the same families."""
         families = set(map(family, addresses))
-        others = (one for one in self.addresses if family(one) not in families)
+        others = (address for address in self.addresses if family(address) not in families)
         return msgspec.structs.replace(self, addresses=(*addresses, *others))
 
 

@@ -357,21 +357,21 @@ _MAPS_OF_METADATA = ("labels", "annotations")
 
 def _object_error(error: msgspec.ValidationError, raw: object) -> ObjectError:
     """Return the error of msgspec's text ``Expected `int`, got `str` - at `$.spec.ports[0]```."""
-    sentence, _, place = str(error).partition(" - at ")
-    path = _path(place.rpartition("$")[2].rstrip("`"))
+    sentence, _, location = str(error).partition(" - at ")
+    path = _path(location.rpartition("$")[2].rstrip("`"))
     reason = sentence[:1].lower() + sentence[1:].replace("`", "")
-    found = _value_at(raw, path)
-    if isinstance(found, int | float | str) and "got" not in reason and repr(found) not in reason:
-        reason += f", got {found!r}"
+    value = _value_at(raw, path)
+    if isinstance(value, int | float | str) and "got" not in reason and repr(value) not in reason:
+        reason += f", got {value!r}"
     return ObjectError(path, reason)
 
 
-def _path(place: str) -> tuple[str | int, ...]:
+def _path(location: str) -> tuple[str | int, ...]:
     """Split ``.spec.ports[0]`` into its steps; names of labels and annotations have dots."""
     for name in _MAPS_OF_METADATA:
-        if place.startswith(f".metadata.{name}."):
-            return "metadata", name, place.removeprefix(f".metadata.{name}.")
-    return tuple(int(index) if index else name for name, index in _STEP.findall(place))
+        if location.startswith(f".metadata.{name}."):
+            return "metadata", name, location.removeprefix(f".metadata.{name}.")
+    return tuple(int(index) if index else name for name, index in _STEP.findall(location))
 
 
 def _value_at(raw: object, path: tuple[str | int, ...]) -> object:

@@ -80,11 +80,13 @@ class Planner:
 
     def restore(self, read: Read) -> None:
         """Begin from what the kernel holds. :meth:`sync_all` must be next."""
-        known = (self.cache.lookup(key).service for key in self.cache.service_keys())
-        shared = {address: address for one in known if one for address in one.cluster_ips}
+        services = (self.cache.lookup(key).service for key in self.cache.service_keys())
+        shared = {
+            address: address for service in services if service for address in service.cluster_ips
+        }
         restored = restore(read, self._ids, shared)
         self.applied_state = AppliedState()
-        self.applied_state.update({one.port: one for one in restored.applied})
+        self.applied_state.update({state.port: state for state in restored.applied})
         self._strays = restored.strays
 
     def sync_all(self, now: float, write: Write) -> Synced:

@@ -93,7 +93,7 @@ class Judged:
             for one in (*failures, *successes)
         }
         changes = self.quarantines.step(now, {KEY: outcomes} if outcomes else {})
-        return [(unpack(one.place[0]), one.step) for one in changes]
+        return [(unpack(one.endpoint[0]), one.step) for one in changes]
 
     @property
     def out(self) -> tuple[tuple[Place, ...], tuple[Place, ...]]:

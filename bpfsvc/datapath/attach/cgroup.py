@@ -106,14 +106,14 @@ def _attach(pin: Path, program: int, cgroup: int, attach_type: int) -> None:
 
 def attached(root: PinRoot, programs: Iterable[str] = SOCKET_PROGRAMS) -> dict[str, int]:
     """Return the ids of those that are attached to a cgroup, by the name of the program."""
-    found = {}
+    ids = {}
     for name in programs:
         if not (root.links / name).exists():
             continue
         with links.opened(root.links / name) as link:
             if syscall.link_cgroup(link):  # else the cgroup was removed
-                found[name] = syscall.link_program(link)
-    return found
+                ids[name] = syscall.link_program(link)
+    return ids
 
 
 def detach(root: PinRoot) -> int:
@@ -123,7 +123,7 @@ def detach(root: PinRoot) -> int:
 
 def _detach_all(root: PinRoot, programs: Iterable[str]) -> int:
     pins = [root.links / name for name in programs]
-    found = [pin for pin in pins if pin.exists()]
-    for pin in found:
+    present = [pin for pin in pins if pin.exists()]
+    for pin in present:
         release(pin)
-    return len(found)
+    return len(present)

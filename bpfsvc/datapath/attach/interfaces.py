@@ -50,13 +50,13 @@ class Attacher:
         tcx.forget_missing(self._root, present)
 
     def _has_filter(self, ifindex: int, hook: Hook) -> bool:
-        return any(each.ours for each in tc.attached(ifindex, hook))
+        return any(attached.ours for attached in tc.attached(ifindex, hook))
 
 
 def programs(root: PinRoot, filters: tc.Lister, ifindex: int, hook: Hook) -> set[int]:
     """Return the ids of our programs on a hook; two only while tcx replaces clsact, or back."""
-    found = {each.program for each in filters(ifindex, hook) if each.ours}
-    return (found | {tcx.program_id(root, ifindex, hook)}) - {0}
+    ids = {attached.program for attached in filters(ifindex, hook) if attached.ours}
+    return (ids | {tcx.program_id(root, ifindex, hook)}) - {0}
 
 
 def is_shared(root: PinRoot, filters: tc.Lister, ifindex: int) -> bool:
@@ -66,7 +66,7 @@ def is_shared(root: PinRoot, filters: tc.Lister, ifindex: int) -> bool:
     """
     return any(
         set(tcx.programs(ifindex, hook)) - {tcx.program_id(root, ifindex, hook)}
-        or any(not each.ours for each in filters(ifindex, hook))
+        or any(not attached.ours for attached in filters(ifindex, hook))
         for hook in Hook
     )
 

@@ -62,17 +62,17 @@ def program_id(root: PinRoot, ifindex: int, hook: Hook) -> int:
 
     A link may be one to an interface of another network namespace, with the same index.
     """
-    found = links.program_id(_pin(root, ifindex, hook), ifindex)
-    return found if found and found in programs(ifindex, hook) else 0
+    program = links.program_id(_pin(root, ifindex, hook), ifindex)
+    return program if program and program in programs(ifindex, hook) else 0
 
 
 def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
     """Return the ids of all tcx programs on a hook, in the order in which they run."""
-    found = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
+    ids = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
     # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and unused fields
     attributes = ctypes.create_string_buffer(
         struct.pack(
-            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(found), _MAX_PROGRAMS
+            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(ids), _MAX_PROGRAMS
         ),
         64,
     )
@@ -83,7 +83,7 @@ def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
             return ()
         raise
     count = min(_MAX_PROGRAMS, struct.unpack_from("=I", attributes, 24)[0])
-    return struct.unpack_from(f"={count}I", found)
+    return struct.unpack_from(f"={count}I", ids)
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:

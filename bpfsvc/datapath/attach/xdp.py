@@ -106,8 +106,10 @@ def attach(root: PinRoot, ifindex: int, program: int) -> None:
 
 def attached(root: PinRoot) -> dict[int, int]:
     """Return the ids of our programs, by the index of the interface."""
-    found = {ifindex: links.program_id(pin, ifindex) for ifindex, pin in links.pins(root, _PREFIX)}
-    return {ifindex: program for ifindex, program in found.items() if program}
+    programs = {
+        ifindex: links.program_id(pin, ifindex) for ifindex, pin in links.pins(root, _PREFIX)
+    }
+    return {ifindex: program for ifindex, program in programs.items() if program}
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:

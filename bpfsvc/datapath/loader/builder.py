@@ -39,10 +39,10 @@ def make_build(
         if store is None:
             continue
         try:
-            found = store.read()
-            if found is None:
+            bytecode = store.read()
+            if bytecode is None:
                 continue
-            loading.load(found.sized(source))
+            loading.load(bytecode.sized(source))
         except Unusable as error:
             reasons.append(str(error))
         except BpfsvcError as error:

@@ -83,16 +83,16 @@ class Bytecode:
     def sized(self, source: CSource) -> Bytecode:
         """Return the build of ``source``, from what was compiled for all sizes."""
 
-        def with_size(found: MapLayout) -> MapLayout:
-            size = size_of(found.max_entries)
+        def with_size(map_layout: MapLayout) -> MapLayout:
+            size = size_of(map_layout.max_entries)
             if size is None:
-                return found
+                return map_layout
             name, more = size
-            return replace(found, max_entries=getattr(source.sizes, name) + more)
+            return replace(map_layout, max_entries=getattr(source.sizes, name) + more)
 
-        maps = {name: with_size(found) for name, found in self.layout.maps.items()}
+        maps = {name: with_size(map_layout) for name, map_layout in self.layout.maps.items()}
         layout = replace(self.layout, digest=source.digest, maps=maps)
-        programs = tuple(one.sized(source.sizes) for one in self.programs)
+        programs = tuple(program.sized(source.sizes) for program in self.programs)
         return replace(self, layout=layout, programs=programs)
 
     def encode(self) -> bytes:
@@ -103,12 +103,20 @@ class Bytecode:
             "license": self.license,
             "steps": self.steps,
             "programs": [
-                [one.name, one.kind, one.attach_type, len(one.code), *one.places()]
-                for one in self.programs
+                [
+                    program.name,
+                    program.kind,
+                    program.attach_type,
+                    len(program.code),
+                    *program.places(),
+                ]
+                for program in self.programs
             ],
             "layout": self.layout.to_json(),
         }
-        data = json.dumps(head).encode() + b"\n" + b"".join(one.code for one in self.programs)
+        data = (
+            json.dumps(head).encode() + b"\n" + b"".join(program.code for program in self.programs)
+        )
         return data + hashlib.sha256(data).digest()
 
     @classmethod
@@ -152,8 +160,8 @@ def _programs(entries: list[list[Any]], content: bytes) -> list[Program]:
     start = len(content) - sum(sizes)
     places = accumulate(sizes, initial=start)
     return [
-        Program(name, kind, attach, content[at : at + size], *map(_places, found))
-        for (name, kind, attach, size, *found), at in zip(entries, places, strict=False)
+        Program(name, kind, attach, content[at : at + size], *map(_places, patches))
+        for (name, kind, attach, size, *patches), at in zip(entries, places, strict=False)
     ]
 
 

@@ -83,7 +83,7 @@ class BytecodeCache:
 
     def _forget_oldest(self) -> None:
         files = self.path.parent.glob(f"*{SUFFIX}")
-        others = sorted((one.stat().st_mtime, one) for one in files if one != self.path)
+        others = sorted((file.stat().st_mtime, file) for file in files if file != self.path)
         for _, file in others[: 1 - _KEPT]:
             file.unlink(missing_ok=True)
 

@@ -292,8 +292,8 @@ def _flatten(kind: Any, name: str, offset: int, end: int, fields: list[Field]) -
         end = offset
         for field in kind._fields_:
             path = f"{name}.{field[0]}" if name else field[0]
-            place = offset + getattr(kind, field[0]).offset
-            end = _flatten(field[1], path, place, end, fields)
+            start = offset + getattr(kind, field[0]).offset
+            end = _flatten(field[1], path, start, end, fields)
         return end
     size = ctypes.sizeof(kind)
     if issubclass(kind, ctypes.Array | ctypes.Structure):

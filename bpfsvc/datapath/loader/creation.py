@@ -88,8 +88,8 @@ def _functions(subprograms: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     starts = [0, *(at // INSTRUCTION for at, _ in subprograms)]
     records = b"".join(map(btf.FUNCTION_INFO.pack, starts, numbers))
     memory = ctypes.create_string_buffer(records, len(records))
-    place = ctypes.addressof(memory)
+    address = ctypes.addressof(memory)
     try:
-        yield struct.pack("=IIQI4x", types, btf.FUNCTION_INFO.size, place, len(starts))
+        yield struct.pack("=IIQI4x", types, btf.FUNCTION_INFO.size, address, len(starts))
     finally:
         os.close(types)

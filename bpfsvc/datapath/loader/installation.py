@@ -221,14 +221,14 @@ def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
     )
 
 
-def _open_filter(found: syscall.Map) -> None:
+def _open_filter(port_filter: syscall.Map) -> None:
     """Set every byte of the filter: this costs lookups, but no connection is overlooked.
 
     Must be called before the entries are written (``bpf/maps/port_filter.h`` has the rule).
     """
-    everything = b"\1" * found.value_size
-    for index in range(found.max_entries):
-        found.update(index.to_bytes(found.key_size, sys.byteorder), everything)
+    everything = b"\1" * port_filter.value_size
+    for index in range(port_filter.max_entries):
+        port_filter.update(index.to_bytes(port_filter.key_size, sys.byteorder), everything)
 
 
 def _copy(

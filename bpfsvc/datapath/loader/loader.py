@@ -60,7 +60,7 @@ def _load_build(
         for n, entry in enumerate(crc32c.steps(maps["crc32c_steps"].max_entries)):
             _write(maps["crc32c_steps"], n, entry)
         _write(maps["layout"], 0, build.layout.to_json().encode())
-        descriptors = {name: found.fd for name, found in maps.items()}
+        descriptors = {name: opened_map.fd for name, opened_map in maps.items()}
 
         def load(programs: Iterable[Program]) -> dict[str, int]:
             loaded = _programs(programs, build.license, descriptors, opened)
@@ -68,9 +68,11 @@ def _load_build(
                 syscall.pin(program, directory / "programs" / name)
             return loaded
 
-        programs = load(one for one in build.programs if one.name in AGENT_PROGRAMS)
+        programs = load(program for program in build.programs if program.name in AGENT_PROGRAMS)
         usable()
-        programs |= load(one for one in build.programs if one.name not in AGENT_PROGRAMS)
+        programs |= load(
+            program for program in build.programs if program.name not in AGENT_PROGRAMS
+        )
         for n, name in enumerate(build.steps):
             _write(maps["steps"], n, programs[name].to_bytes(4, sys.byteorder))
 
@@ -97,19 +99,19 @@ def _maps(
 def _map(name: str, layout: MapLayout, previous: Pinned | None) -> syscall.Map:
     try:
         if previous and name not in OWN_MAPS and previous.layout.maps.get(name) == layout:
-            found = syscall.Map.pinned(previous.directory / "maps" / name)
+            created = syscall.Map.pinned(previous.directory / "maps" / name)
         else:
-            found = syscall.Map(creation.create_map(kernel_name(name), layout), name)
+            created = syscall.Map(creation.create_map(kernel_name(name), layout), name)
     except OSError as error:
         raise KernelError(f"map {name} cannot be made: {error.strerror}") from error
-    sizes = (found.key_size, found.cpu_value_size if found.per_cpu else found.value_size)
-    expected = layout.value.size + (-layout.value.size % 8 if found.per_cpu else 0)
+    sizes = (created.key_size, created.cpu_value_size if created.per_cpu else created.value_size)
+    expected = layout.value.size + (-layout.value.size % 8 if created.per_cpu else 0)
     if sizes != (layout.key.size, expected):
-        found.close()
+        created.close()
         raise KernelError(
             f"map {name} has entries of {sizes} bytes, not {layout.key.size}, {expected}"
         )
-    return found
+    return created
 
 
 def _programs(
@@ -135,7 +137,7 @@ def _programs(
     # Programs are verified in parallel. Large ones first, or else the last of them would run alone.
     order = sorted(wanted, key=lambda program: -len(program.code))
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        for program, loading in [(one, pool.submit(load, one)) for one in order]:
+        for program, loading in [(program, pool.submit(load, program)) for program in order]:
             try:
                 programs[program.name] = loading.result()
             except OSError as error:
@@ -155,6 +157,6 @@ def _refusal(name: str, error: OSError) -> SystemUnfit:
     )
 
 
-def _write(found: syscall.Map, index: int, value: bytes) -> None:
-    key = index.to_bytes(found.key_size, sys.byteorder)
-    found.update(key, value.ljust(found.value_size, b"\0"))
+def _write(array: syscall.Map, index: int, value: bytes) -> None:
+    key = index.to_bytes(array.key_size, sys.byteorder)
+    array.update(key, value.ljust(array.value_size, b"\0"))

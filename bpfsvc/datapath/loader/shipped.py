@@ -48,8 +48,8 @@ class ShippedPrograms:
 
     def _others(self) -> str:
         """Return what is there in place of what was looked for."""
-        found = sorted(file.stem for file in self.path.parent.glob(f"*{SUFFIX}"))
-        have = f"those of the sources {', '.join(found)}" if found else "none"
+        digests = sorted(file.stem for file in self.path.parent.glob(f"*{SUFFIX}"))
+        have = f"those of the sources {', '.join(digests)}" if digests else "none"
         return f"{self.path.parent} has {have}, and these sources are {self._digest}"
 
 

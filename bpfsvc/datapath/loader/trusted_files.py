@@ -14,36 +14,36 @@ _LARGEST = 16 << 20
 """Bytes of a file that are read; 500 KB are usual."""
 
 
-def distrust(place: Path) -> str:
+def distrust(directory: Path) -> str:
     """Return why others may have written what is in a directory; empty if they cannot have.
 
-    ``place`` is resolved, so no part of it is a symbolic link. ``OSError`` if it is not there.
+    ``directory`` is resolved, so no part of it is a symbolic link. ``OSError`` if it is not there.
     """
-    for one in (place, *place.parents):
-        found = one.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            return f"{one} is not a directory"
+    for path in (directory, *directory.parents):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{path} is not a directory"
         # In a sticky directory such as /tmp users cannot replace what belongs to others.
-        sticky = found.st_mode & stat.S_ISVTX and one != place
-        if not _trusted(found, ignore_mode=bool(sticky)):
-            return f"others may write to {one}"
+        sticky = status.st_mode & stat.S_ISVTX and path != directory
+        if not _trusted(status, ignore_mode=bool(sticky)):
+            return f"others may write to {path}"
     return ""
 
 
 def read(path: Path) -> bytes:
     """Return the content of a file; ``ValueError`` if others may have written it, ``OSError``."""
     with open(path, "rb", opener=_plainly) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or not _trusted(found):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or not _trusted(status):
             raise ValueError("could have been written by others")
-        if found.st_size > _LARGEST:
+        if status.st_size > _LARGEST:
             raise ValueError("is too large")
         return file.read()
 
 
-def _trusted(found: os.stat_result, *, ignore_mode: bool = False) -> bool:
-    ours = found.st_uid in (0, os.geteuid())
-    return ours and (ignore_mode or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+def _trusted(status: os.stat_result, *, ignore_mode: bool = False) -> bool:
+    ours = status.st_uid in (0, os.geteuid())
+    return ours and (ignore_mode or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _plainly(path: str, flags: int) -> int:

@@ -81,8 +81,8 @@ class Applied(NamedTuple):
         positions: dict[Place, tuple[int, int]] = {}
         if self.has_affinity:
             for slot, (address, port, _, _) in enumerate(self.records()):
-                place = address, port
-                positions[place] = (positions.get(place, (slot,))[0], slot)
+                endpoint = address, port
+                positions[endpoint] = (positions.get(endpoint, (slot,))[0], slot)
         return positions
 
     def frontend_items(self) -> Iterator[tuple[Frontend, Policies]]:

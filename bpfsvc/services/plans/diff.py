@@ -103,12 +103,12 @@ def _renewed(
     counters: dict[Place, int] = {}
     slots: list[tuple[Backend, int]] = []
     for backend in wanted.backends:
-        place = backend[:2]
-        known = counters.get(place) or old_counters.get(place)
+        endpoint = backend[:2]
+        known = counters.get(endpoint) or old_counters.get(endpoint)
         if known is None:
             known = ids.take_counter()
             taken.append(known)
-        counters[place] = known
+        counters[endpoint] = known
         slots.append((backend, known))
     return applied(
         port, wanted.number, service_id, generation, slots, wanted.frontends, wanted.extra

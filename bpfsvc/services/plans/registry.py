@@ -101,8 +101,8 @@ def _backends(state: Applied) -> Iterable[BackendEntry]:
 def _positions(state: Applied) -> Iterable[PositionEntry]:
     service_id, generation = state.service_id, state.generation
     return [
-        PositionEntry(service_id, generation, *place, slots)
-        for place, slots in state.positions().items()
+        PositionEntry(service_id, generation, *endpoint, slots)
+        for endpoint, slots in state.positions().items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which endpoints of a service port are used: C, those of the cluster, and L, those of this node.
+"""Which endpoints of a service port are used: C, in the cluster, and L, on this node.
 
 The names are kube-proxy's, and so are the rules: readiness, draining as a last resort, topology.
 """
@@ -14,7 +14,7 @@ from bpfsvc.services.port_endpoints import NO_WEIGHTS, Eligible, Endpoints, Port
 from bpfsvc.services.rules.context import NodeContext
 from bpfsvc.services.scheduling.weights import NO_SLICES, USUAL, SliceName
 
-_Found = list[tuple[Place, Traits]]
+_Endpoint = tuple[Place, Traits]
 
 
 def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
@@ -22,10 +22,10 @@ def in_order(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
 
     Slices may contradict each other; in order of name they do so alike on every node.
     """
-    found = [one for one in slices if one.is_proxied]
-    if len(found) > 1:
-        found.sort(key=lambda one: (one.name, one.kind))
-    return found
+    proxied = [endpoint_slice for endpoint_slice in slices if endpoint_slice.is_proxied]
+    if len(proxied) > 1:
+        proxied.sort(key=lambda endpoint_slice: (endpoint_slice.name, endpoint_slice.kind))
+    return proxied
 
 
 def merge_port(
@@ -42,8 +42,8 @@ def merge_port(
     wanted, too.
     """
     endpoints, weights = _merge(slices, key, of_slices)
-    found = _backends(_serving(_sorted(endpoints)), node) if everywhere else []
-    return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights, found)
+    serving = _backends(_serving(_sorted(endpoints)), node) if everywhere else []
+    return PortEndpoints(key, endpoints, _eligible(endpoints, node), weights, serving)
 
 
 def _merge(
@@ -52,63 +52,59 @@ def _merge(
     """Unite the slices. Of two records of one endpoint, one that stays beats one that leaves."""
     endpoints: Endpoints = {}
     weights: dict[Place, int] = {}
-    for one in slices:
-        if one.family != key.family:
+    for part in slices:
+        if part.family != key.family:
             continue
-        weight = of_slices.get((one.kind, one.name), USUAL) if of_slices else USUAL
-        for name, protocol, number in one.ports:
+        weight = of_slices.get((part.kind, part.name), USUAL) if of_slices else USUAL
+        for name, protocol, number in part.ports:
             if name != key.port_name or protocol != key.protocol:
                 continue
-            for address, traits in one.endpoints():
-                place = (address, number)
-                if not traits.terminating or place not in endpoints:
-                    endpoints[place] = traits
+            for address, traits in part.endpoints():
+                endpoint = (address, number)
+                if not traits.terminating or endpoint not in endpoints:
+                    endpoints[endpoint] = traits
                     if of_slices:
-                        weights[place] = weight
+                        weights[endpoint] = weight
     return endpoints, weights or NO_WEIGHTS
 
 
-def _serving(every: _Found) -> _Found:
-    """Keep those that are ready; draining ones only when none is."""
-    ready = [found for found in every if found[1].ready]
-    return ready or [found for found in every if found[1].draining]
+def _serving(endpoints: list[_Endpoint]) -> list[_Endpoint]:
+    """Keep ready endpoints; draining ones only when none is ready."""
+    ready = [endpoint for endpoint in endpoints if endpoint[1].ready]
+    return ready or [endpoint for endpoint in endpoints if endpoint[1].draining]
 
 
 def _eligible(endpoints: Endpoints, node: NodeContext) -> Eligible:
-    every = _sorted(endpoints)
-    ready = [found for found in every if found[1].ready]
-    near = _by_hints(ready, node) if ready else [found for found in every if found[1].draining]
-    return Eligible(_backends(near, node), _backends(_local(every, ready, node), node))
+    ordered = _sorted(endpoints)
+    serving = _serving(ordered)
+    is_ready = bool(serving) and serving[0][1].ready
+    near = _by_hints(serving, node) if is_ready else serving
+    local = _serving([endpoint for endpoint in ordered if endpoint[1].node == node.name])
+    return Eligible(_backends(near, node), _backends(local, node))
 
 
-def _by_hints(ready: _Found, node: NodeContext) -> _Found:
+def _by_hints(ready: list[_Endpoint], node: NodeContext) -> list[_Endpoint]:
     """Narrow by topology: this node, else this zone; all or nothing, ready endpoints only."""
     if all(traits.nodes for _, traits in ready):
-        same_node = [found for found in ready if node.name in found[1].nodes]
+        same_node = [endpoint for endpoint in ready if node.name in endpoint[1].nodes]
         if same_node:
             return same_node
     if node.zone and all(traits.zones for _, traits in ready):
-        same_zone = [found for found in ready if node.zone in found[1].zones]
+        same_zone = [endpoint for endpoint in ready if node.zone in endpoint[1].zones]
         if same_zone:
             return same_zone
     return ready
 
 
-def _local(every: _Found, ready: _Found, node: NodeContext) -> _Found:
-    """Keep those on this node; draining ones only when none here is ready."""
-    here = [found for found in ready if found[1].node == node.name]
-    return here or [found for found in every if found[1].draining and found[1].node == node.name]
-
-
-def _sorted(endpoints: Endpoints) -> _Found:
+def _sorted(endpoints: Endpoints) -> list[_Endpoint]:
     """Sort by the text of address and port."""
-    found = list(endpoints.items())
-    if len(found) > 1:
-        found.sort(key=lambda each: endpoint_text(*each[0]))
-    return found
+    ordered = list(endpoints.items())
+    if len(ordered) > 1:
+        ordered.sort(key=lambda endpoint: endpoint_text(*endpoint[0]))
+    return ordered
 
 
-def _backends(found: _Found, node: NodeContext) -> list[Backend]:
-    """Make backends. One on this node is masqueraded when it is its own client."""
+def _backends(endpoints: list[_Endpoint], node: NodeContext) -> list[Backend]:
+    """Make backends. An endpoint on this node is masqueraded when it is its own client."""
     name = node.name
-    return [Backend(address, port, traits.node == name) for (address, port), traits in found]
+    return [Backend(address, port, traits.node == name) for (address, port), traits in endpoints]

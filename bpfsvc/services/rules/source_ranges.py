@@ -24,10 +24,10 @@ def source_ranges(service: Service, of_family: int, node: NodeContext) -> tuple[
         for address, mask in service.source_ranges
         if family(address) == of_family
     }
-    if not ranges or min(one.bits for one in ranges) <= _WHOLE_FAMILY[of_family]:
+    if not ranges or min(network.bits for network in ranges) <= _WHOLE_FAMILY[of_family]:
         return ()
     primary = node.primary(of_family)
-    if any(contains(one, primary) for one in ranges):
-        vips = (one for one in service.load_balancer_ips if family(one) == of_family)
+    if any(contains(network, primary) for network in ranges):
+        vips = (vip for vip in service.load_balancer_ips if family(vip) == of_family)
         ranges.update(Network(address, ALL_BITS) for address in vips)
     return tuple(sorted(ranges))

@@ -112,7 +112,7 @@ def _summary(
     health_checks = _health_checks(service, ports, node_name)
     without_local = _without_local(service, ports)
     udp_serving = {
-        port.key: frozenset(place for place, traits in port.all.items() if traits.serving)
+        port.key: frozenset(endpoint for endpoint, traits in port.all.items() if traits.serving)
         for port in ports
         if port.key.protocol == IPPROTO_UDP
     }
@@ -143,11 +143,13 @@ def _health_checks(
         return {}
     if service.type != "LoadBalancer" or not service.external_local:
         return {}
-    ready: dict[int, set[bytes]] = {one: set() for one in map(family, service.cluster_ips)}
-    for one in ports:
-        ready[one.key.family].update(
+    ready: dict[int, set[bytes]] = {
+        of_family: set() for of_family in map(family, service.cluster_ips)
+    }
+    for port in ports:
+        ready[port.key.family].update(
             address
-            for (address, _), traits in one.all.items()
+            for (address, _), traits in port.all.items()
             if traits.ready and traits.node == node_name
         )
     return {

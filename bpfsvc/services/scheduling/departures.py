@@ -62,12 +62,12 @@ class Departures:
         connections that are no :meth:`members` are to be given to :meth:`add`.
         """
         before = self._members.pop(key, {})
-        for one in before:
-            del self._seconds[one]
+        for service_id in before:
+            del self._seconds[service_id]
         present: dict[int, frozenset[Place]] = {}
         if members:
             present = {
-                ids[port]: places for port, places in members.endpoints.items() if port in ids
+                ids[port]: endpoints for port, endpoints in members.endpoints.items() if port in ids
             }
         if present and members:
             self._members[key] = present
@@ -75,10 +75,10 @@ class Departures:
         if before or present:
             self._forget(before, present)
         left = (
-            (one, place)
-            for one, places in before.items()
-            if one in present
-            for place in places - present[one]
+            (service_id, endpoint)
+            for service_id, endpoints in before.items()
+            if service_id in present
+            for endpoint in endpoints - present[service_id]
         )
         self.add(left, now, until=now + SETTLED)
         for departed in self._ends:
@@ -92,9 +92,10 @@ class Departures:
     ) -> None:
         """Forget endpoints that are back, and those of service ids that keep connections now."""
         over = [
-            (one, place)
-            for one, place in self._left
-            if (one in before and one not in present) or place in present.get(one, ())
+            (service_id, endpoint)
+            for service_id, endpoint in self._left
+            if (service_id in before and service_id not in present)
+            or endpoint in present.get(service_id, ())
         ]
         for departed in over:
             for all_of in (self._left, self._ends, self._again):
@@ -103,10 +104,10 @@ class Departures:
     def members(self, services: Collection[int]) -> dict[int, frozenset[Place]]:
         """Return the endpoints of some service ids."""
         return {
-            one: places
-            for each in self._members.values()
-            for one, places in each.items()
-            if one in services
+            service_id: endpoints
+            for of_service in self._members.values()
+            for service_id, endpoints in of_service.items()
+            if service_id in services
         }
 
     def add(self, left: Iterable[Departed], now: float, *, until: float) -> None:

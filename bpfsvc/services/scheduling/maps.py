@@ -42,7 +42,7 @@ class ScheduleTableEntry(NamedTuple):
 
 
 class CandidatesEntry(NamedTuple):
-    """64 backends of those from slot ``first`` on, of which the programs compare the loads."""
+    """64 of the backends from slot ``first`` on: the programs compare their loads."""
 
     service_id: int
     generation: int
@@ -89,10 +89,10 @@ class RoundEntry(NamedTuple):
 
 
 class LocalityEntry(NamedTuple):
-    """What an address of a service port keeps to. ``local``: backends of which set (:func:`among`).
+    """The backends that an address of a service port keeps to are counted in the value.
 
-    It has the name that it had while there were two sets: an agent that is upgraded carries over
-    what it finds by the names of fields.
+    ``local``: the set of backends (:func:`among`). The name is from the time of two sets: an agent
+    that is upgraded carries entries over by the names of fields.
     """
 
     service_id: int
@@ -101,19 +101,19 @@ class LocalityEntry(NamedTuple):
     schedule: int
 
 
-def candidates(one: Applied) -> Iterator[CandidatesEntry]:
+def candidates(state: Applied) -> Iterator[CandidatesEntry]:
     """Yield the weights that the service port has, each with the counters of its backend."""
-    found = one.extra.get("candidates")
-    if not found:
+    chunks = state.extra.get("candidates")
+    if not chunks:
         return
-    counters = [counters_id for _, _, counters_id, _ in one.records()]
+    counters = [counters_id for _, _, counters_id, _ in state.records()]
     at: dict[int, int] = {}
-    for first, chunk, run in found:
+    for first, chunk, run in chunks:
         weights = [weight for _, weight in candidate_rows(run)]
         start = at.setdefault(first, first)
         at[first] = start + len(weights)
         rows = candidate_run(zip(counters[start : start + len(weights)], weights, strict=True))
-        yield CandidatesEntry(one.service_id, one.generation, first, chunk, rows)
+        yield CandidatesEntry(state.service_id, state.generation, first, chunk, rows)
 
 
 def candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
@@ -122,40 +122,40 @@ def candidate_weights(entry: CandidatesEntry) -> tuple[Any, ...]:
     return entry.first, entry.chunk, weights
 
 
-def spills(one: Applied) -> Iterator[SpillEntry]:
-    """Yield what the service port has of it, with the counters of the endpoints to be compared."""
-    for spill in map(Spill._make, one.extra.get("spills", ())):
-        counters = [counters_id for _, _, counters_id, _ in one.records()]
+def spills(state: Applied) -> Iterator[SpillEntry]:
+    """Yield where connections overflow to, with the counters of the endpoints to be compared."""
+    for spill in map(Spill._make, state.extra.get("spills", ())):
+        counters = [counters_id for _, _, counters_id, _ in state.records()]
         near = counters[spill.near_first : spill.near_first + spill.near_size]
         every = counters[spill.first : spill.first + spill.size]
         known = set(near)
         far = [counters_id for counters_id in every if counters_id not in known]
-        found = sample(spill.overload, len(near), len(far))
-        rows = [near[at] for at in found.near] + [far[at] for at in found.far]
+        chosen = sample(spill.overload, len(near), len(far))
+        rows = [near[at] for at in chosen.near] + [far[at] for at in chosen.far]
         ids = (*rows, *(0,) * (SPILL_COMPARED - len(rows)))
-        summed = (len(rows), len(found.near), found.near_factor, found.far_factor, ids)
-        yield SpillEntry._make((one.service_id, one.generation, *spill, *summed))
+        summed = (len(rows), len(chosen.near), chosen.near_factor, chosen.far_factor, ids)
+        yield SpillEntry._make((state.service_id, state.generation, *spill, *summed))
 
 
 _ROUND = Schedule.ROUND.value
 
 
-def rounds(one: Applied) -> Iterable[RoundEntry]:
+def rounds(state: Applied) -> Iterable[RoundEntry]:
     """Return an entry if backends take turns."""
-    for policies in one.flat_frontends[1::2]:
+    for policies in state.flat_frontends[1::2]:
         if policies.schedule == _ROUND:  # type: ignore[union-attr]
-            return (RoundEntry(one.service_id),)
+            return (RoundEntry(state.service_id),)
     return ()
 
 
-_LOCAL = tuple(one.value for one in Schedule if one.is_local)
+_LOCAL = tuple(schedule.value for schedule in Schedule if schedule.is_local)
 
 
-def localities(one: Applied) -> Iterable[LocalityEntry]:
-    """Return what the addresses keep to, where the schedule is one that keeps it."""
-    for policies in one.flat_frontends[1::2]:
+def localities(state: Applied) -> Iterable[LocalityEntry]:
+    """Return the entries of the service port, if its schedule is ``lblc`` or ``lblcr``."""
+    for policies in state.flat_frontends[1::2]:
         if policies.schedule in _LOCAL:  # type: ignore[union-attr]
-            return dict.fromkeys(_localities_of(one))
+            return dict.fromkeys(_localities_of(state))
     return ()
 
 
@@ -174,18 +174,22 @@ def among(policy: Policy) -> int:
     return (Among.NEAR if policy.spills else Among.LOCAL).value
 
 
-def _localities_of(one: Applied) -> Iterator[LocalityEntry]:
-    """Yield one for each set of backends that is small enough to be compared.
+def _localities_of(state: Applied) -> Iterator[LocalityEntry]:
+    """Yield an entry for each set of backends that is small enough to be compared.
 
     The node itself has none: its sockets get the least loaded of all backends.
     """
-    every = overflow_policy(one.extra)
-    for frontend, policies in one.frontend_items():
-        met = (policies.pod, policies.other) if policies.schedule in _LOCAL else ()
-        for policy in (*met, every) if every and any(each.spills for each in met) else met:
+    overflow = overflow_policy(state.extra)
+    for frontend, policies in state.frontend_items():
+        if policies.schedule not in _LOCAL:
+            continue
+        chosen = [policies.pod, policies.other]
+        if overflow and any(policy.spills for policy in chosen):
+            chosen.append(overflow)
+        for policy in chosen:
             if 0 < policy.size <= COMPARED:
                 yield LocalityEntry(
-                    one.service_id, frontend.address, among(policy), policies.schedule
+                    state.service_id, frontend.address, among(policy), policies.schedule
                 )
 
 
@@ -234,12 +238,12 @@ SCHEDULING_MAPS: tuple[ServiceMap[Any], ...] = (
 # -- what an earlier agent left --
 
 
-def is_complete(found: Collection[Policies], extra: Extra, slots: int) -> bool:
+def is_complete(frontends: Collection[Policies], extra: Extra, slots: int) -> bool:
     """True if nothing is missing that these policies need to choose one of so many slots."""
-    policies = {policy for of_frontend in found for policy in of_frontend.by_class}
+    policies = {policy for of_frontend in frontends for policy in of_frontend.by_class}
     counted = {
         policy
-        for of_frontend in found
+        for of_frontend in frontends
         if counts_connections(of_frontend)
         for policy in of_frontend.by_class
     }

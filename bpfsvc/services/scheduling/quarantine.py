@@ -1,14 +1,15 @@
-"""Endpoints that connections fail to are left out for a while (``bpfsvc.io/quarantine``).
+"""Outlier ejection: endpoints that connections fail to get none for a while.
 
-``5 failures/10s for 30s``: after so many failures within so many seconds, an endpoint gets no new
-connections for so long. Then it is on trial: it gets one new connection at a time (bpf/maps/
-quarantined.h), one failure takes it out once more, and one connection that is established ends the
-trial. Of each set of endpoints that some clients share, at most half are left out or on trial at a
-time, so never the last one. If more would be, those that came last are used as all others are.
+The annotation is ``bpfsvc.io/quarantine``: ``5 failures/10s for 30s``. After so many failures
+within so many seconds, an endpoint is ejected: it gets no new connections for so long. Then the
+endpoint is on trial (half-open): one connection at a time probes it (bpf/maps/quarantined.h). A
+failed probe ejects the endpoint again, and an established one ends the trial. Of each set of
+endpoints that some clients share, at most half are ejected or on trial at a time, so never the last
+one. If more would be, the endpoints that were ejected last are used as all others are.
 
 Pure: the agent hands in the time, and how attempts to connect have ended (bpf/maps/
 backend_outcomes.h), and asks what has changed. What a former agent knew is lost: an endpoint that
-still fails is found out again.
+still fails is ejected anew.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Rule(NamedTuple):
-    """So many ``failures`` within ``window`` seconds take an endpoint out for ``seconds``."""
+    """So many ``failures`` within ``window`` seconds eject an endpoint for ``seconds``."""
 
     failures: int
     window: int
@@ -46,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 Groups = Collection[frozenset[Place]]
-"""Sets of endpoints that some clients share: all of the Service's, those of this node."""
+"""Sets of endpoints that some clients share: all of the Service's, the ones on this node."""
 
 
 class Step(Enum):
@@ -62,99 +63,134 @@ class Change(NamedTuple):
     """What has happened to an endpoint, by which rule, and after how many failures."""
 
     service: ServiceKey
-    place: Place
+    endpoint: Place
     step: Step
     rule: Rule
     failures: int = 0
 
 
 def parse_quarantine(text: str) -> Rule:
-    """Read the annotation. Raises ``ValueError`` with one line."""
-    found = _RULE.fullmatch(" ".join(text.split()))
-    if not found:
+    """Return the rule of a text. Raises ``ValueError`` with one line."""
+    match = _RULE.fullmatch(" ".join(text.split()))
+    if not match:
         raise ValueError(f"{shortened(text)} must be like '5 failures/10s for 30s'")
-    failures = int(found[1])
-    window, seconds = (int(found[at]) * _UNITS[found[at + 1]] for at in (2, 4))
+    failures = int(match[1])
+    window, seconds = (int(match[at]) * _UNITS[match[at + 1]] for at in (2, 4))
     if not 1 <= failures <= MOST_FAILURES:
         raise ValueError(f"failures must be 1 to {MOST_FAILURES}, not {failures}")
-    for one in (window, seconds):
-        if not 1 <= one <= MOST_SECONDS:
-            raise ValueError(f"seconds must be 1 to {MOST_SECONDS}, not {one}")
+    for number in (window, seconds):
+        if not 1 <= number <= MOST_SECONDS:
+            raise ValueError(f"seconds must be 1 to {MOST_SECONDS}, not {number}")
     return Rule(failures, window, seconds)
 
 
 def left_out(group: Collection[Place], away: Iterable[Place]) -> set[Place]:
-    """Return which of a group are left out: at most half, those that were taken out first."""
-    found = [one for one in away if one in group]
-    return set(found[: len(group) // 2])
+    """Return which endpoints of a group are ejected: at most half, the first of ``away``."""
+    of_group = [endpoint for endpoint in away if endpoint in group]
+    return set(of_group[: len(group) // 2])
 
 
 @dataclass(slots=True)
 class _Watched:
     """A Service that has the annotation.
 
-    * ``failures``: when, and how many, of each endpoint that is used.
-    * ``away``: until when each endpoint is left out, those first that were taken out first.
-    * ``trial``: the endpoints of which the next connection decides, likewise in order.
+    * ``failures``: of each endpoint that is used, when and how many.
+    * ``away``: until when each endpoint is ejected, in the order of ejection.
+    * ``trial``: the endpoints that the next connection probes, in the same order.
     """
 
+    key: ServiceKey
     rule: Rule
     groups: Groups = ()
     failures: dict[Place, list[tuple[float, int]]] = field(default_factory=dict)
     away: dict[Place, float] = field(default_factory=dict)
     trial: dict[Place, None] = field(default_factory=dict)
 
-    def may_leave(self, place: Place) -> bool:
-        """True if an endpoint may be left out, too."""
+    def step(self, now: float, outcomes: Mapping[Place, Outcome]) -> Iterator[Change]:
+        """Note how attempts have ended; yield the changes."""
+        self._forget_gone()
+        begun = self._end_periods(now)
+        for endpoint in begun:
+            yield Change(self.key, endpoint, Step.TRIAL, self.rule)
+        # An outcome for an endpoint whose trial begins now is of a connection before the trial.
+        used = frozenset[Place]().union(*self.groups).difference(self.away, begun)
+        # If not all may be ejected, the worst are.
+        for endpoint in sorted(outcomes, key=lambda endpoint: -outcomes[endpoint].failures):
+            if endpoint in used:
+                yield from self._judge(endpoint, outcomes[endpoint], now)
+
+    def _may_leave(self, endpoint: Place) -> bool:
+        """True if an endpoint may be ejected, too."""
         return all(
-            place in left_out(group, (*self.away, place)) for group in self.groups if place in group
+            endpoint in left_out(group, (*self.away, endpoint))
+            for group in self.groups
+            if endpoint in group
         )
 
-    def forget_gone(self) -> None:
+    def _forget_gone(self) -> None:
         """Forget endpoints that the Service has no more, or does not use."""
         known = frozenset[Place]().union(*self.groups)
-        self.away = {one: until for one, until in self.away.items() if one in known}
-        self.failures = {one: found for one, found in self.failures.items() if one in known}
-        self.trial = {one: None for one in self.trial if one in known}
+        for by_endpoint in (self.away, self.failures, self.trial):
+            for endpoint in by_endpoint.keys() - known:
+                del by_endpoint[endpoint]
 
-    def end_periods(self, now: float) -> list[Place]:
+    def _end_periods(self, now: float) -> list[Place]:
         """Return the endpoints on trial from now on: after their time, or as too many were out."""
         ended = [
-            one
-            for one, until in self.away.items()
+            endpoint
+            for endpoint, until in self.away.items()
             if until <= now
-            or any(one not in left_out(each, self.away) for each in self.groups if one in each)
+            or any(
+                endpoint not in left_out(group, self.away)
+                for group in self.groups
+                if endpoint in group
+            )
         ]
-        for one in ended:
-            del self.away[one]
+        for endpoint in ended:
+            del self.away[endpoint]
         self.trial |= dict.fromkeys(ended)
         return ended
 
-    def failed(self, place: Place, count: int, now: float) -> int:
+    def _judge(self, endpoint: Place, outcome: Outcome, now: float) -> Iterator[Change]:
+        """Judge an endpoint that is used or on trial."""
+        if endpoint in self.trial:
+            if outcome.failures and self._may_leave(endpoint):
+                del self.trial[endpoint]
+                self.away[endpoint] = now + self.rule.seconds
+                yield Change(self.key, endpoint, Step.AWAY_AGAIN, self.rule, outcome.failures)
+            elif outcome.successes and not outcome.failures:
+                del self.trial[endpoint]
+                yield Change(self.key, endpoint, Step.BACK, self.rule)
+        elif outcome.failures:
+            failures = self._add_failures(endpoint, outcome.failures, now)
+            if failures >= self.rule.failures and self._may_leave(endpoint):
+                self.failures.pop(endpoint, None)
+                self.away[endpoint] = now + self.rule.seconds
+                yield Change(self.key, endpoint, Step.AWAY, self.rule, failures)
+
+    def _add_failures(self, endpoint: Place, count: int, now: float) -> int:
         """Note failures; return how many there were within the window."""
         start = now - self.rule.window
-        recent = [one for one in self.failures.get(place, ()) if one[0] > start]
+        recent = [failure for failure in self.failures.get(endpoint, ()) if failure[0] > start]
         recent.append((now, count))
-        # A window has at most so many entries as there are seconds in it, and no more are needed.
-        self.failures[place] = recent[-self.rule.failures :]
-        return sum(each for _, each in recent)
+        # A window has at most as many items as seconds, and no more are needed.
+        self.failures[endpoint] = recent[-self.rule.failures :]
+        return sum(failures for _, failures in recent)
 
 
 class Quarantines:
-    """The Services that have the annotation, and those of their endpoints that are left out."""
+    """The Services that have the annotation, and their ejected endpoints."""
 
     def __init__(self) -> None:
         self._watched: dict[ServiceKey, _Watched] = {}
         self._busy: set[ServiceKey] = set()
-        """Services of which an endpoint is left out, or on trial."""
+        """Services with an endpoint that is ejected, or on trial."""
 
     def watch(self, key: ServiceKey, rule: Rule) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
-        """Use a rule from now on; return the endpoints that are left out, and those on trial."""
-        one = self._watched.get(key)
-        if one is None:
-            one = self._watched[key] = _Watched(rule)
-        one.rule = rule
-        return tuple(one.away), tuple(one.trial)
+        """Use a rule from now on; return the ejected endpoints, and the endpoints on trial."""
+        watched = self._watched.setdefault(key, _Watched(key, rule))
+        watched.rule = rule
+        return tuple(watched.away), tuple(watched.trial)
 
     def forget(self, key: ServiceKey) -> None:
         """Forget a Service that has no such annotation any more."""
@@ -162,7 +198,7 @@ class Quarantines:
         self._busy.discard(key)
 
     def set_groups(self, key: ServiceKey, groups: Groups) -> None:
-        """Note which endpoints a Service uses, left out or not."""
+        """Note which endpoints a Service uses, ejected or not."""
         if key in self._watched:
             self._watched[key].groups = groups
 
@@ -170,52 +206,19 @@ class Quarantines:
         self, now: float, outcomes: Mapping[ServiceKey, Mapping[Place, Outcome]]
     ) -> list[Change]:
         """Note how attempts have ended since the last call; return what has changed by it."""
-        found: list[Change] = []
+        changes: list[Change] = []
         for key in {*self._busy, *outcomes}:
-            one = self._watched.get(key)
-            if one is None:
-                continue
-            one.forget_gone()
-            begun = one.end_periods(now)
-            found += [Change(key, place, Step.TRIAL, one.rule) for place in begun]
-            # If not all may leave, the worst do.
-            of_service = outcomes.get(key, {})
-            # What was noted of those whose trial begins now is of connections before it.
-            known = frozenset[Place]().union(*one.groups).difference(one.away, begun)
-            for place in sorted(of_service, key=lambda each: -of_service[each].failures):
-                if place in known:
-                    found += _judge(key, one, place, of_service[place], now)
-            if one.away or one.trial:
-                self._busy.add(key)
-            else:
-                self._busy.discard(key)
-        return found
+            if watched := self._watched.get(key):
+                changes += watched.step(now, outcomes.get(key, {}))
+                if watched.away or watched.trial:
+                    self._busy.add(key)
+                else:
+                    self._busy.discard(key)
+        return changes
 
     def states(self) -> Iterator[tuple[ServiceKey, Place, float | None]]:
-        """Yield the endpoints that are left out, each with the time until when; None: on trial."""
+        """Yield the ejected endpoints, each with the time until when; None: on trial."""
         for key in self._busy:
-            one = self._watched[key]
-            yield from ((key, place, until) for place, until in one.away.items())
-            yield from ((key, place, None) for place in one.trial)
-
-
-def _judge(
-    key: ServiceKey, one: _Watched, place: Place, outcome: Outcome, now: float
-) -> Iterator[Change]:
-    """Judge an endpoint that is used."""
-    if place in one.trial:
-        if outcome.failures and one.may_leave(place):
-            del one.trial[place]
-            one.away[place] = now + one.rule.seconds
-            yield Change(key, place, Step.AWAY_AGAIN, one.rule, outcome.failures)
-        elif outcome.successes and not outcome.failures:
-            del one.trial[place]
-            yield Change(key, place, Step.BACK, one.rule)
-        return
-    if not outcome.failures:
-        return
-    failures = one.failed(place, outcome.failures, now)
-    if failures >= one.rule.failures and one.may_leave(place):
-        one.failures.pop(place, None)
-        one.away[place] = now + one.rule.seconds
-        yield Change(key, place, Step.AWAY, one.rule, failures)
+            watched = self._watched[key]
+            yield from ((key, endpoint, until) for endpoint, until in watched.away.items())
+            yield from ((key, endpoint, None) for endpoint in watched.trial)

@@ -57,9 +57,9 @@ class Members(NamedTuple):
 def parse_on_removal(text: str) -> OnRemoval:
     """Read the annotation ``on-removal``. Raises ``ValueError`` with one line."""
     word = text.strip()
-    for one in OnRemoval:
-        if one.name.lower() == word:
-            return one
+    for kind in OnRemoval:
+        if kind.name.lower() == word:
+            return kind
     raise ValueError(f"{shortened(word)} must be keep, drain or reset")
 
 

@@ -147,7 +147,7 @@ def lay_out(scheduler: Scheduler, weighted: Sequence[tuple[Place, int]]) -> Layo
     kind = _KINDS[scheduler.name]
     by_port = f"{scheduler.name}-port" in scheduler.flags
     fallback = f"{scheduler.name}-fallback" in scheduler.flags
-    table = kind.table(tuple(weighted), fallback) if any(one[1] for one in weighted) else b""
+    table = kind.table(tuple(weighted), fallback) if any(pair[1] for pair in weighted) else b""
     weights = _candidates(kind.schedule, positive(tuple(weighted)))
     return Layout(kind.by_port if by_port else kind.schedule, table, weights)
 
@@ -161,7 +161,7 @@ def in_order(
     """
     if _KINDS[scheduler.name].schedule is not Schedule.OVF:
         return endpoints
-    return sorted(endpoints, key=lambda one: -weight(one))
+    return sorted(endpoints, key=lambda backend: -weight(backend))
 
 
 def _candidates(schedule: Schedule, weights: Weights) -> Weights:
@@ -291,7 +291,7 @@ def _by_maglev(weighted: Weighted, _fallback: bool) -> bytes:
     These have no places, so nothing is left for ``mh-fallback`` to do. ip_vs has endpoints keep the
     places of the last weight above 0, which is not known here.
     """
-    weighted = tuple(one for one in weighted if one[1])
+    weighted = tuple(pair for pair in weighted if pair[1])
     return b"" if len(weighted) >= NO_SLOT else maglev_table(weighted)
 
 

@@ -59,7 +59,7 @@ class SlowStarts:
         self, key: ServiceKey, seconds: int, slices: Iterable[EndpointSlice], now: float
     ) -> Shares:
         """Return the shares of the new endpoints of a Service; empty if none is new."""
-        listed = [found for one in slices if one.is_proxied for found in one.identities()]
+        listed = [identity for part in slices if part.is_proxied for identity in part.identities()]
         pods = {pod for _, _, pod in listed}
         before = self._known.get(key)
         if before is None:
@@ -97,10 +97,10 @@ def gradual(
     Without new endpoints among them, and where shares cannot grow, these are the usual ones. Taking
     turns is then taking turns by weight.
     """
-    found = list(weighted)
-    if scheduler.name not in GRADUAL or not any(one.address in shares for one, _ in found):
-        return scheduler, [weight for _, weight in found]
+    pairs = list(weighted)
+    if scheduler.name not in GRADUAL or not any(backend.address in shares for backend, _ in pairs):
+        return scheduler, [weight for _, weight in pairs]
     if scheduler.name == "rr":
         scheduler = Scheduler("wrr")
-        found = [(one, min(weight, 1)) for one, weight in found]
-    return scheduler, [weight * shares.get(one.address, FULL) for one, weight in found]
+        pairs = [(backend, min(weight, 1)) for backend, weight in pairs]
+    return scheduler, [weight * shares.get(backend.address, FULL) for backend, weight in pairs]

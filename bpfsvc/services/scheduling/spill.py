@@ -25,8 +25,8 @@ _NUMBER = re.compile(r"(\d{1,3})(?:\.(\d{1,3}))?", re.ASCII)
 
 def parse_overload(text: str) -> int:
     """Return the thousandths that ``1.5`` stands for. Raises ``ValueError`` with one line."""
-    found = _NUMBER.fullmatch(text.strip())
-    number = int(found[1]) * THOUSAND + int((found[2] or "").ljust(3, "0")) if found else 0
+    match = _NUMBER.fullmatch(text.strip())
+    number = int(match[1]) * THOUSAND + int((match[2] or "").ljust(3, "0")) if match else 0
     if not THOUSAND <= number <= _MOST * THOUSAND:
         raise ValueError(
             f"{shortened(text)} must be a number from 1 to {_MOST} with at most three decimals"

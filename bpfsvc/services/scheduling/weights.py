@@ -33,12 +33,12 @@ class Weights(NamedTuple):
 
         ``node`` and ``zone`` may be empty: it is not known where the endpoint is.
         """
-        found = self.addresses.get(address)
-        if found is None:
-            found = self.nodes.get(node)
-        if found is None:
-            found = self.zones.get(zone)
-        return of_slice if found is None else found
+        weight = self.addresses.get(address)
+        if weight is None:
+            weight = self.nodes.get(node)
+        if weight is None:
+            weight = self.zones.get(zone)
+        return of_slice if weight is None else weight
 
 
 NO_WEIGHTS = Weights({}, {}, {})
@@ -54,7 +54,7 @@ def parse_weights(text: str) -> Weights:
     addresses: dict[bytes, int] = {}
     named: dict[str, dict[str, int]] = {"node": {}, "zone": {}}
     for part in filter(None, map(str.strip, text.split(","))):
-        name, equals, number = (each.strip() for each in part.rpartition("="))
+        name, equals, number = (word.strip() for word in part.rpartition("="))
         if not equals:
             raise ValueError(f"{part!r} must be NAME=WEIGHT")
         kind, slash, rest = name.partition("/")
