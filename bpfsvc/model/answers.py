@@ -28,7 +28,8 @@ class ServiceAnswer(msgspec.Struct, kw_only=True):
     * ``refused``: why the kernel does not hold the latest state; empty if it does.
     * ``drain_seconds``: how long connections to an endpoint that left stay, if they drain; None if
       the agent does not know of that.
-    * ``shares``: by address, those of new endpoints (:mod:`bpfsvc.services.scheduling.slow_start`).
+    * ``shares``: by address, the shares of new endpoints
+      (:mod:`bpfsvc.services.scheduling.slow_start`).
     """
 
     shape: str = SHAPE

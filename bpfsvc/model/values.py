@@ -117,8 +117,8 @@ class SlicePort(NamedTuple):
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     """Endpoints of one Service in one family.
 
-    * ``kind``: ``EndpointSlice``, or ``Endpoints`` for a part of a classic object, whose ``name``
-      then carries a number that exists only here.
+    * ``kind``: ``EndpointSlice``, or ``Endpoints`` for a part of a classic object; ``name`` then
+      carries a number that exists only here.
     * ``service``: name of the Service, empty if the slice names none.
     * ``family``: 4 or 6, 0 for kinds of addresses that are ignored (FQDN).
     * ``addresses``: 16 bytes for each endpoint, in the order of ``traits``.
@@ -183,7 +183,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return ObjectKey("Node", "", self.name)
 
     def at(self, addresses: tuple[bytes, ...]) -> Node:
-        """Return the node with ``addresses`` in place of those of the same families."""
+        """Return the node with ``addresses`` in place of its addresses of the same families."""
         families = set(map(family, addresses))
         others = (address for address in self.addresses if family(address) not in families)
         return msgspec.structs.replace(self, addresses=(*addresses, *others))
@@ -210,7 +210,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
-    """A ServiceCIDR: networks of which cluster IPs are allocated."""
+    """A ServiceCIDR: networks that cluster IPs are allocated from."""
 
     name: str
     cidrs: tuple[Network, ...] = ()

@@ -1,8 +1,8 @@
 """The API's own structure of the objects, as far as it is read, and the errors of reading it.
 
-The classes have the API's names, as those of ``values`` do. So ``reading``, the only module that
-uses both, writes ``wire.Service`` and ``values.Service``; no class of this module is imported by
-its name.
+The classes have the API's names, as the classes of ``values`` do. So ``reading``, the only module
+that uses both, writes ``wire.Service`` and ``values.Service``; no class of this module is imported
+by its name.
 
 These Structs exist only while an object is decoded: msgspec fills them straight from JSON, skips
 every field that is not named here (managedFields are most of an object) and checks types and
@@ -47,7 +47,7 @@ NO_LABELS = Labels()
 
 
 Annotations = dict[str, object]
-"""All annotations of an object: few objects have any, and ``reading`` picks those of bpfsvc."""
+"""All annotations of an object: few objects have any. ``reading`` picks bpfsvc's own."""
 
 
 class Metadata(Wire):
@@ -301,7 +301,7 @@ class Identity(Wire):
 class ObjectError(BpfsvcError):
     """A field of an object has a type or a value that cannot be used.
 
-    ``path`` leads to the field, keys and list indexes in turn; ``reason`` says what is wrong.
+    ``path`` leads to the field, keys and list indexes in turn; ``reason`` names the fault.
     """
 
     def __init__(self, path: tuple[str | int, ...], reason: str) -> None:

@@ -71,7 +71,7 @@ class Cache:
         gone: Iterable[ObjectKey],
         whole: Mapping[str, Collection[ServiceKey]] = _NO_KINDS,
     ) -> set[ServiceKey]:
-        """Apply changes; return the Services whose entries may be different now.
+        """Apply changes; return the Services that may have other entries now.
 
         Objects in ``gone`` are removed before the others are put, so an object that moved between
         sources may be in both. ``whole``: kinds with the names of all their objects; any other
@@ -89,7 +89,7 @@ class Cache:
         return touched
 
     def lookup(self, key: ServiceKey) -> Known:
-        """Return what is known of a Service; empty if nothing is."""
+        """Return the Service of a name, and its slices; both may be missing."""
         return self._known.get(key, _NOTHING)
 
     def service_keys(self) -> list[ServiceKey]:

@@ -1,7 +1,7 @@
-"""What Services ask for and do not get: addresses that are refused, or that belong to others, and
-annotations about endpoints that cannot be used.
+"""Faults of Services: addresses that are refused, or that belong to another Service, and
+annotations that cannot be used.
 
-Only Services with such a fault are remembered, and only what is new or changed is returned.
+Only Services with a fault are remembered, and only new or changed faults are returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 
 class FaultReport:
-    """Finds what is new among the faults of all Services."""
+    """Finds the new faults among the faults of all Services."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner

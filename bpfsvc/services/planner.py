@@ -3,12 +3,12 @@
 This is the whole control plane between a change and its writing, and it is pure: it uses no
 kernel and no clock. Callers hand in the time.
 
-Two things make it more than a loop over Services. Frontends change their owner, and then the entry
-must be put anew in place, not deleted after the new owner has put it: all owners are known before
-the first entry is planned, a Service that gets a frontend is planned together with the one that
-loses it, and a frontend that is applied for its owner is never deleted. And plans for ten thousand
-Services at once would leave behind a heap several times the size of what is kept, so a plan has at
-most 500 of them.
+Two things make it more than a loop over Services. First, a frontend may get another owner. The
+entry must then be replaced, not deleted after the new owner has put it. So all owners are known
+before the first entry is planned, a Service that gets a frontend is planned together with the
+Service that loses it, and a frontend that is applied for its owner is never deleted. Second, a plan
+for ten thousand Services would leave behind a heap several times the size of the applied state. So
+a plan has at most 500 Services.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bpfsvc.services.scheduling.in_force import Schedulings
 from bpfsvc.services.service_map import Read
 
 _SOME_V4 = ANY_NODE_ADDRESS_V4
-"""Any IPv4 address: those of one kind share the first 96 bits."""
+"""Any IPv4 address: all of them share the first 96 bits."""
 
 Write = Callable[[Plan], None]
 """Executes a plan in the kernel; raises :class:`MapFull` when the kernel is as before the plan."""
@@ -57,9 +57,9 @@ class Planner:
     """The cache of objects, the owners of frontends, the applied state and the ids, kept in step.
 
     :meth:`sync` makes plans and hands each to ``write``; a plan counts as applied when that
-    returns. Where a map is full, ``write`` puts the kernel back to what is known to be applied and
-    raises the :class:`MapFull`: the Services of the plan are then tried one by one, and those
-    without room are refused.
+    returns. If a map is full, ``write`` puts the kernel back to the applied state and raises
+    :class:`MapFull`. The Services of the plan are then tried one by one, and Services without room
+    are refused.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Planner:
         }
 
     def _take(self, left: set[ServiceKey], at_once: int) -> list[ServiceKey]:
-        """Take Services out of ``left`` for one plan, each with those that get its frontends."""
+        """Take Services out of ``left`` for one plan, each with the new owners of its frontends."""
         taken: list[ServiceKey] = []
         while left and len(taken) < at_once:
             together = [left.pop()]
@@ -161,13 +161,13 @@ class Planner:
         return taken
 
     def _keep_owned(self, plan: Plan) -> Plan:
-        """Take out the deletion of frontends that are in the kernel for another owner by now."""
+        """Do not delete frontends that are in the kernel for another owner by now."""
         deleted = plan.deletes(FRONTENDS)
         deleted[:] = [frontend for frontend in deleted if not self._is_applied_for_owner(frontend)]
         return plan
 
     def _keep_counting(self, strays: Plan) -> Plan:
-        """Take out the deletion of what programs count in and service ports need again by now."""
+        """Do not delete counters that a service port uses again."""
         for service_map in MAPS:
             if service_map.put_once and (deleted := strays.deletes(service_map)):
                 needed = {
@@ -216,7 +216,7 @@ class Planner:
     def _add(
         self, plan: Plan, key: ServiceKey, now: float, ports: ServicePorts | None
     ) -> EndpointSummary:
-        """Plan what makes the kernel hold what is known of a Service; return its summary."""
+        """Plan the changes of a Service; return its summary."""
         before = self.applied_state.of(key)
         scheduling = self.schedulings.read(key, *self.cache.lookup(key), now)
         entries, summary = self._evaluate(key, scheduling, ports)

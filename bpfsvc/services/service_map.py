@@ -47,8 +47,8 @@ class ServiceMap(Generic[E]):
     * ``entries``: returns the entries of one service port, in the same order each time.
     * ``restore``: what becomes of entries that an earlier agent left.
     * ``counted``: service ports share entries, and the kernel counts by how many each is used.
-    * ``by_kernel``: the programs make the entries; the agent deletes those of service ports that
-      are no more. The key is the service id.
+    * ``by_kernel``: the programs make the entries; the agent deletes them with their service port.
+      The key is the service id.
     * ``put_once``: the programs count in the value; an entry that is there is left as it is.
     * ``extra_of``: returns what ``PortEntries.extra`` has of an entry, if that is not all fields
       but service id and generation.
@@ -107,7 +107,7 @@ class ServiceId(NamedTuple):
 
 
 def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> ServiceMap[E]:
-    """Describe a map whose entries are a service id and what ``PortEntries.extra`` has under
+    """Describe a map with entries of a service id and what ``PortEntries.extra`` has under
     the name of the map: for each entry a tuple of the other fields, sorted.
 
     If the second field is the generation, other entries are a new generation of the service port.
@@ -127,7 +127,7 @@ def extra_map(name: str, entry: type[E], key_fields: int, option: str) -> Servic
 
 
 def kernel_map(name: str, option: str) -> ServiceMap[ServiceId]:
-    """Describe a map whose entries the programs make, by service id; the agent deletes them."""
+    """Describe a map of entries that the programs make, by service id, and the agent deletes."""
 
     def entries(state: Applied) -> Iterable[ServiceId]:
         return (ServiceId(state.service_id),)

@@ -159,13 +159,13 @@ def nothing_in_it(choice: Choice) -> None:
 
 
 UNFIT: list[tuple[Callable[[Choice], None], str]] = [
-    (other_sources, "has those of the sources 0123456789abcdef, and these sources are"),
+    (other_sources, "has builds of the sources 0123456789abcdef, and these sources are"),
     (another_machine, "is of another machine: s390x big, and this is "),
     (another_version, "was written by another version of bpfsvc: 0.0.1"),
     (damage, "is damaged"),
     (open_to_others, "others may write to"),
     (refusal, f"does not load: {REFUSED.message}"),
-    (nothing_in_it, "has none, and these sources are"),
+    (nothing_in_it, "has no builds, and these sources are"),
 ]
 
 

@@ -15,7 +15,7 @@ from bpfsvc.datapath.netlink.hooks import NAME_PREFIX, Filter, Hook
 
 
 class Attacher:
-    """Attaches for one agent. ``priority`` is that of filters; links run before all filters."""
+    """Attaches for one agent. ``priority`` is for filters; links run before all filters."""
 
     def __init__(self, root: PinRoot, mode: AttachMode, priority: int) -> None:
         self._root = root

@@ -1,6 +1,6 @@
 """The types (BTF) that the kernel asks for: of some maps' values, and of subprograms.
 
-Nothing but sizes matters in them. Numbers and layouts are those of the kernel's ``linux/btf.h``.
+Only sizes matter in them. Numbers and layouts are from the kernel's ``linux/btf.h``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from bpfsvc.datapath.loader.source import CSource, loaded_numbers, size_of
 from bpfsvc.datapath.maps.layout import Layout, MapLayout
 
 VERSION = [4, __version__]
-"""The number is that of the format. The digest of a build does not tell how bpfsvc compiles it."""
+"""The number of the format: the digest of a build does not tell how bpfsvc compiles it."""
 
 INSTRUCTION = 8
 """Bytes."""
@@ -42,7 +42,7 @@ class Program:
     attach_type: int
     code: bytes
     references: tuple[tuple[int, str], ...]
-    """Where in ``code`` the descriptor of which map belongs: 4 bytes, in host order."""
+    """Offsets in ``code`` to patch with map descriptors: 4 bytes, in host order."""
     sizes: tuple[tuple[int, str], ...] = ()
     """Where in ``code`` which of :func:`loaded_numbers` belongs, so too."""
     subprograms: tuple[tuple[int, int], ...] = ()

@@ -27,7 +27,7 @@ class BytecodeCache:
     """The file of what was compiled of some sources. A problem with it is no error."""
 
     def __init__(self, directory: Path, digest: str, log: Callable[[str], None]) -> None:
-        """Keep what is compiled of the sources ``digest`` in ``directory``, which need not exist.
+        """Keep the build of the sources ``digest`` in ``directory``, which need not exist.
 
         ``log`` gets one line if nothing can be kept there.
         """
@@ -37,7 +37,7 @@ class BytecodeCache:
         self._usable = True
 
     def read(self) -> Bytecode | None:
-        """Return what is kept; None if there is nothing. Raise :class:`Unusable`."""
+        """Return the kept build; None if there is none. Raise :class:`Unusable`."""
         try:
             self._check_directory()
             if self._usable:

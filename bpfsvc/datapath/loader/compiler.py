@@ -94,13 +94,13 @@ _LOADED_KIND = "LOADED_KIND"
 """The constant of the C sources that marks the number of a size, which the loader replaces."""
 
 _LOADED = "LOADED_"
-"""How the constants of such numbers begin: LOADED_MAX_CONNECTIONS is that of max_connections."""
+"""How the constants of such numbers begin: LOADED_MAX_CONNECTIONS is for max_connections."""
 
 _SUBPROGRAM, _ARGUMENT = "SUBPROGRAM_", "ARGUMENT_"
 """How the constants begin by which programs call subprograms (``lib/subprograms.h``)."""
 
 _TO_SUBPROGRAM = 1
-"""BPF_PSEUDO_CALL: what is called is in the program itself."""
+"""BPF_PSEUDO_CALL: the called function is in the program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +191,14 @@ def _constants(module: Any, text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Linked:
-    """The code of a program with that of its subprograms behind it; see :class:`Program`."""
+    """The code of a program, and behind it the code of its subprograms; see :class:`Program`."""
 
     code: bytes
     subprograms: tuple[tuple[int, int], ...]
 
 
 def _with_subprograms(module: Any, name: str, constants: dict[str, int]) -> _Linked:
-    """Return the code of a program, and behind it that of each subprogram it calls.
+    """Return the code of a program, and behind it the code of each subprogram that it calls.
 
     Both are in the same order of bytes, so a call differs from one of a helper by a mark in place
     of a register, and by a distance in place of a number.

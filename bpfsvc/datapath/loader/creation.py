@@ -1,6 +1,6 @@
 """The bpf(2) calls that make things: maps, programs, and the types that one kind of map asks for.
 
-Only loading a build needs them. Layouts and numbers are those of the kernel's ``linux/bpf.h``.
+Only loading a build needs them. Layouts and numbers are from the kernel's ``linux/bpf.h``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAP_CREATE, _PROG_LOAD = 0, 5
 _TYPE_NUMBERS = {name: number for number, name in syscall.TYPE_NAMES.items()}
 
 _TRIES = 5
-"""The verifier gives up with EAGAIN when a signal is due, whose handler then runs."""
+"""The verifier gives up with EAGAIN when a signal is due; its handler then runs."""
 
 
 def create_map(name: str, layout: MapLayout) -> int:

@@ -185,7 +185,7 @@ def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
 
 
 def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0) -> int:
-    """Copy the content of every map whose layout changed; return the number of entries.
+    """Copy the content of every map with another layout; return the number of entries.
 
     Fields are matched by name; new ones start as zero. An entry that is in the new map already
     stays, unless the old one is of a later packet. ``since``: only connections with a packet after

@@ -83,7 +83,7 @@ def _maps(
     """Make and pin all maps, or open those that are there; ``opened`` closes them."""
     is_there = (directory / "layout").exists()
     if is_there and read_layout(directory) != build.layout:
-        raise KernelError(f"the maps in {directory} are not those of this build")
+        raise KernelError(f"the maps in {directory} are of another build")
     maps: dict[str, syscall.Map] = {}
     for name, layout in build.layout.maps.items():
         if is_there:

@@ -57,7 +57,7 @@ def _missing() -> Iterator[str]:
 
 
 def _attempts() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Yield what is tried, each with a name; an attempt returns a descriptor."""
+    """Yield the attempts, each with a name; an attempt returns a descriptor."""
     for name, kind in _MAPS.items():
         yield f"maps of type {name}", partial(_make_map, kind)
     yield "maps of type sk_storage", _make_storage

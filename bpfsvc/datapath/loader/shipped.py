@@ -1,7 +1,7 @@
 """Bytecode that an image carries, so that nodes need not compile. Nothing on a node writes it.
 
 ``python -m bpfsvc.datapath.loader.shipped DIRECTORY`` writes it, when an image is built. One file
-is enough for all kernels and all settings: what is compiled depends on the sources and the kind of
+is enough for all kernels and all settings: the bytes depend on the sources and the kind of
 machine only.
 """
 
@@ -47,14 +47,14 @@ class ShippedPrograms:
         """Leave the file: it belongs to the image."""
 
     def _others(self) -> str:
-        """Return what is there in place of what was looked for."""
+        """Return which builds are there in place of the wanted one."""
         digests = sorted(file.stem for file in self.path.parent.glob(f"*{SUFFIX}"))
-        have = f"those of the sources {', '.join(digests)}" if digests else "none"
+        have = f"builds of the sources {', '.join(digests)}" if digests else "no builds"
         return f"{self.path.parent} has {have}, and these sources are {self._digest}"
 
 
 def ship(directory: Path, source: CSource | None = None) -> Path:
-    """Compile ``source``, or that of this installation, into ``directory``; return the file."""
+    """Compile ``source``, or this installation's, into ``directory``; return the file."""
     source = source or load(Sizes())
     compiled = compile_source(source)
     Bytecode.decode(compiled, source.code_digest)

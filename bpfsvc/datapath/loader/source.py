@@ -60,7 +60,7 @@ class CSource:
 
     @cached_property
     def code_digest(self) -> str:
-        """Identify what is compiled: equal for all sizes."""
+        """Identify the compiled text: equal for all sizes."""
         return self._digest(self.defines)
 
     @cached_property

@@ -15,7 +15,7 @@ _LARGEST = 16 << 20
 
 
 def distrust(directory: Path) -> str:
-    """Return why others may have written what is in a directory; empty if they cannot have.
+    """Return why others may have written to a directory; empty if they cannot have.
 
     ``directory`` is resolved, so no part of it is a symbolic link. ``OSError`` if it is not there.
     """

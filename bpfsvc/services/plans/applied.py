@@ -1,4 +1,4 @@
-"""What the kernel is known to hold of each service port, to be compared with what it should hold.
+"""The applied state: the entries of each service port that are in the kernel.
 
 The entries of ten thousand Services are remembered for as long as the agent runs, so backends are
 kept as one run of bytes and frontends as one flat tuple, and are spread out when asked for.
@@ -143,7 +143,7 @@ class AppliedState:
         }
 
     def keys(self) -> list[tuple[str, str]]:
-        """Return the Services of which the kernel holds anything."""
+        """Return the Services that have entries in the kernel."""
         return list(self._of_service)
 
     def snapshot(self) -> list[Applied]:

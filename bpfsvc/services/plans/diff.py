@@ -1,10 +1,10 @@
 """Entries now, entries wanted -> the plan between the two.
 
-Backends are never changed in place: a service port whose backends differ gets all of them anew
-under a generation of its own, and its frontends flip to it one atomic write each. So a packet
-meets either all old or all new backends. Positions belong to a generation as its backends do, so
-a service port that gets or loses affinity is written anew as well, and so is one whose table of a
-schedule changes. Where these stay, only the entries that differ are written.
+Backends are never changed in place. If the backends of a service port differ, all of them are put
+under a new generation, and each frontend flips to it by one atomic write. So a packet meets either
+all old or all new backends. Positions and tables of schedules belong to a generation as backends
+do. So a service port that gets or loses affinity, or gets another table, has a new generation, too.
+Otherwise only the entries that differ are written.
 
 Source ranges have no generations: new ones are put before the frontends flip and old ones are
 deleted after it, and between the two a client of either is served.
@@ -38,7 +38,7 @@ def add_changes(
     """Plan what turns ``now`` into ``wanted``.
 
     Raises :class:`MapFull` when the counters run out. Nothing is planned then, and nothing taken
-    from ``ids`` but a generation and a service id, of which there are plenty.
+    from ``ids`` but a generation and a service id; there are plenty of both.
     """
     taken: list[int] = []
     try:
@@ -80,7 +80,7 @@ def _applied(
 
 
 def _of_generation(extra: Extra) -> Extra:
-    """Return those of the entries that belong to a generation."""
+    """Return the entries that belong to a generation."""
     if not extra:
         return extra
     return {

@@ -1,4 +1,4 @@
-"""What another program changed in the kernel's maps, and the plan that repairs it.
+"""Drift: what another program changed in the kernel's maps, and the plan that repairs it.
 
 Pure. Entries are read as a stream and summed up by service id, so that the comparison of a hundred
 thousand entries needs no second copy of them. Only where the sums differ, which they hardly ever
@@ -35,7 +35,7 @@ def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:
 
 
 def _differing(service_map: ServiceMap[Any], owners: Mapping[int, Applied], read: Read) -> set[int]:
-    """Return the service ids whose entries are not those that were written."""
+    """Return the service ids that have other entries than were written."""
     if service_map.by_kernel:
         return {entry.service_id for entry in read(service_map)} - owners.keys()
     sums: dict[int, int] = {}
@@ -56,9 +56,9 @@ def _repair(
     differing: set[int],
     read: Read,
 ) -> None:
-    """Plan what makes the entries of some service ids those that were written.
+    """Plan the repair of some service ids.
 
-    Of a generation all is put again where something is missing.
+    If an entry of a generation is missing, all entries of the generation are put again.
     """
     held = defaultdict(set)
     for entry in read(service_map):

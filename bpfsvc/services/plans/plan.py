@@ -1,10 +1,11 @@
-"""Operations on the kernel's maps, in an order of which every prefix is safe.
+"""Operations on the kernel's maps, in an order that is safe after every operation.
 
-Packets are looked up while entries are being written, and the writer may die between any two. So a
-plan has phases: what no frontend refers to yet is put first (names, endpoints, source ranges, the
-backends of a new generation and their positions), then the frontends flip to it, then frontends
-that are no more are deleted, and only then what no frontend refers to any longer. One plan is for
-many service ports; the order inside a phase is free, which is what makes batched writes possible.
+Packets are looked up while entries are being written, and the writer may die between any two
+writes. So a plan has phases. Entries that no frontend refers to yet are put first (names,
+endpoints, source ranges, the backends of a new generation and their positions). Then the frontends
+flip to them. Then old frontends are deleted, and last the entries that no frontend refers to any
+longer. One plan is for many service ports; the order inside a phase is free, so writes can be
+batched.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _Lists = defaultdict[ServiceMap[Any], list[Any]]
 class Plan:
     """Entries to put and keys to delete, by map.
 
-    Of a counted map, an entry is put once for each service port that begins to use it, and deleted
-    once for each that ceases to; the last deletes it in the kernel.
-    ``counters_taken`` are ids whose counters must start from zero: reset them first.
+    In a counted map, an entry is put once for each service port that begins to use it, and deleted
+    once for each service port that ceases to; the last deletion removes it in the kernel.
+    ``counters_taken`` are ids of counters that must start from zero: reset them first.
     ``counters_freed`` may be used again, and ``applied`` holds, once all is executed.
     """
 
@@ -40,11 +41,11 @@ class Plan:
     """What the kernel holds of each service port once the plan is done; None when it is gone."""
 
     def puts(self, service_map: ServiceMap[E]) -> list[E]:
-        """Return the list of entries to put into a map; what is added to it is planned."""
+        """Return the list of entries to put into a map; a caller may add to it."""
         return self._puts[service_map]
 
     def deletes(self, service_map: ServiceMap[Any]) -> list[Any]:
-        """Return the list of keys to delete in a map; what is added to it is planned."""
+        """Return the list of keys to delete in a map; a caller may add to it."""
         return self._deletes[service_map]
 
     def put_phases(self) -> Iterator[tuple[ServiceMap[Any], list[Any]]]:
@@ -76,7 +77,7 @@ class Plan:
         )
 
     def keep_moved(self) -> Plan:
-        """Take out the deletion of every key that the same plan puts for another service port.
+        """Do not delete a key that the same plan puts for another service port.
 
         A frontend that passes from one service port to another is only put: the deletion comes
         last, and would delete the entry of the new owner.

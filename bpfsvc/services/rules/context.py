@@ -8,15 +8,15 @@ from bpfsvc.base.address import family, pack
 from bpfsvc.services.scheduling.schedulers import RANDOM, Scheduler
 
 _PLACEHOLDERS = {4: pack("127.0.0.1"), 6: pack("::1")}
-"""The address that kube-proxy uses for a node whose address it does not know."""
+"""The address that kube-proxy uses for a node without a known address."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
     """What endpoints and clients are compared with.
 
-    ``zone`` is empty when the node has none; ``addresses`` are packed, those of the Node object in
-    its order of preference.
+    ``zone`` is empty when the node has none; ``addresses`` are packed, in the Node object's order
+    of preference.
     """
 
     name: str

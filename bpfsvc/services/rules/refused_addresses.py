@@ -1,8 +1,8 @@
 """External addresses that no Service is served at: they mean something else to every machine.
 
 Anyone who may write a Service, or its status, could take the listeners of all nodes by them: the
-unspecified address stands for every address of the node, and processes trust what comes by the
-loopback ones. Link-local addresses, and those of a node, are served like any others, as kube-proxy
+unspecified address stands for every address of the node, and processes trust packets to loopback
+addresses. Link-local addresses and addresses of nodes are served like any others, as kube-proxy
 does it: simple load balancers write the addresses of nodes.
 """
 

@@ -19,7 +19,7 @@ _ANY = {4: ANY_NODE_ADDRESS_V4, 6: ANY_NODE_ADDRESS_V6}
 class StaleUdp:
     """The frontends to check, and the endpoints that serve them.
 
-    ``serving``: by address and port, those of NodePorts under the wildcard address;
+    ``serving``: by address and port of the frontend; NodePorts are under the wildcard address;
     ``has_owner(frontend)``: True if any Service at all has exactly this frontend;
     ``has_nodeports(address)``: True if NodePorts are accepted at an address.
     """

@@ -40,7 +40,7 @@ class HealthCheck(NamedTuple):
 
 
 class EndpointSummary(NamedTuple):
-    """What others than the kernel's Service maps need to know of a Service's endpoints.
+    """What others than the kernel's Service maps need to know about a Service's endpoints.
 
     * ``health_checks``: by family, of a load balancer that keeps to local endpoints.
     * ``without_local``: service ports that keep to local endpoints and have none, by policy and
@@ -159,7 +159,7 @@ def _health_checks(
 
 
 def _without_local(service: Service, ports: list[PortEndpoints]) -> PortCounts:
-    """Count the service ports whose clients find no endpoint on this node.
+    """Count the service ports that have no endpoint on this node, and need one.
 
     Their traffic is dropped, which is correct and yet what people look for when packets do not
     arrive. The rule and its scope are kube-proxy's: a load balancer without an address yet counts

@@ -29,7 +29,7 @@ after its backend was chosen.
 
 
 class Due(NamedTuple):
-    """Endpoints whose time is over, and until when connections to each began.
+    """Endpoints that are due, and until when connections to each began.
 
     * ``first``: connections to these end now.
     * ``again``: sockets that have come since, to endpoints that were due before.
@@ -58,8 +58,8 @@ class Departures:
     ) -> set[int]:
         """Note what endpoints a Service has; ``members``: None if it keeps connections.
 
-        Returns the service ids that are seen for the first time: those backends of their
-        connections that are no :meth:`members` are to be given to :meth:`add`.
+        Returns the service ids that are seen for the first time. Search their connections for
+        backends that are no :meth:`members`, and give those to :meth:`add`.
         """
         before = self._members.pop(key, {})
         for service_id in before:
@@ -90,7 +90,7 @@ class Departures:
     def _forget(
         self, before: Mapping[int, frozenset[Place]], present: Mapping[int, frozenset[Place]]
     ) -> None:
-        """Forget endpoints that are back, and those of service ids that keep connections now."""
+        """Forget endpoints that are back, or of service ids that keep connections now."""
         over = [
             (service_id, endpoint)
             for service_id, endpoint in self._left
@@ -126,7 +126,7 @@ class Departures:
         return min((*self._ends.values(), *self._again.values()), default=None)
 
     def due(self, now: float) -> Due:
-        """Return what is due now; :meth:`done` is to be called when that is carried out."""
+        """Return the endpoints that are due; call :meth:`done` when their connections are ended."""
         return Due(
             *(
                 {departed: self._left[departed] for departed, at in all_of.items() if at <= now}

@@ -40,7 +40,7 @@ PolicyWeights = tuple[int, tuple[int, ...]]
 """The first slot of a policy, and the weight of each of its slots."""
 
 SPILL_COMPARED = 64
-"""Endpoints whose loads are added up."""
+"""The most endpoints in the sums of loads."""
 
 MAX_TRIALS = 255
 """Endpoints on trial at once; the number is a byte."""

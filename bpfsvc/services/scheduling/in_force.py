@@ -1,4 +1,4 @@
-"""The scheduling in force of each Service: its annotations, and what is known of its endpoints.
+"""The scheduling in force of each Service: its annotations, and the state of its endpoints.
 
 The last good values of annotations are remembered, for the few Services that have annotations.
 What a former agent knew is lost: after a restart, a bad value counts as none.
@@ -21,7 +21,7 @@ from bpfsvc.services.scheduling.slow_start import SlowStarts
 
 
 class Schedulings:
-    """The values in force of all Services, and what is wrong with their annotations."""
+    """The values in force of all Services, and the faults of their annotations."""
 
     def __init__(self) -> None:
         self._in_force: dict[ServiceKey, Scheduling] = {}
@@ -72,5 +72,5 @@ class Schedulings:
         return self._slow_starts.due(now)
 
     def fault(self, key: ServiceKey) -> str:
-        """Return what is wrong with the annotations of a Service, "" if nothing is."""
+        """Return the faults of the annotations of a Service, "" if there are none."""
         return self._faults.get(key, "")

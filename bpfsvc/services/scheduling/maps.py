@@ -56,7 +56,7 @@ class SpillEntry(NamedTuple):
 
     The fields before ``compared`` are the fields of
     :class:`~bpfsvc.services.scheduling.extra.Spill`. The others are the ids of the counters of the
-    endpoints whose loads are added up, near endpoints first, and the factors of the sums
+    endpoints in the sums of loads, near endpoints first, and the factors of the sums
     (:class:`bpfsvc.services.scheduling.spill.Sample`).
     """
 
@@ -83,7 +83,7 @@ class SpillEntry(NamedTuple):
 
 
 class RoundEntry(NamedTuple):
-    """A service port whose backends take turns."""
+    """A service port with backends that take turns."""
 
     service_id: int
 
@@ -270,7 +270,7 @@ def _has_tables(policies: Iterable[Policy], extra: Extra) -> bool:
 
 
 def _has_candidates(policies: Iterable[Policy], extra: Extra) -> bool:
-    """True if each backend whose connections are counted has its weight."""
+    """True if each backend of policies that count connections has its weight."""
     weights: Counter[int] = Counter()
     for first, _, run in extra.get(CANDIDATES.name, ()):
         weights[first] += sum(1 for _ in candidate_rows(run))

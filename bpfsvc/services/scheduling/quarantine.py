@@ -112,7 +112,7 @@ class _Watched:
         begun = self._end_periods(now)
         for endpoint in begun:
             yield Change(self.key, endpoint, Step.TRIAL, self.rule)
-        # An outcome for an endpoint whose trial begins now is of a connection before the trial.
+        # If a trial begins now, the outcomes of its endpoint are from before the trial.
         used = frozenset[Place]().union(*self.groups).difference(self.away, begun)
         # If not all may be ejected, the worst are.
         for endpoint in sorted(outcomes, key=lambda endpoint: -outcomes[endpoint].failures):

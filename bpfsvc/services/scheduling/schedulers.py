@@ -1,13 +1,13 @@
 """How the backends of a service port are chosen: ip_vs's schedulers, laid out as tables.
 
-The programs know kinds of numbers only (a random one, a counter, a hash) and take the place
-``number % length`` of a table. What a scheduler does beyond that stands in the table and is decided
-here, by the rules of the kernel's ``net/netfilter/ipvs/ip_vs_NAME.c``. Slot k is the k-th endpoint
-of those with a weight above 0. Endpoints with weight 0 are quiesced: nobody new is sent there.
+The programs know kinds of numbers only (random, a counter, a hash) and take the place
+``number % length`` of a table. Everything else that a scheduler does is in the table. The table is
+made here, by the rules of the kernel's ``net/netfilter/ipvs/ip_vs_NAME.c``. Slot k is the k-th
+endpoint with a weight above 0. Endpoints with weight 0 are quiesced: they get no new connections.
 
-Schedulers that compare numbers of connections get weights in place of a table; these numbers, and
-the comparison, are the programs' (bpf/path/schedule/loads.h, and locality.h for those that
-lead an address to the same backends again).
+Schedulers that compare numbers of connections get weights in place of a table. The programs count
+and compare (bpf/path/schedule/loads.h; locality.h for schedulers that lead an address to the same
+backends again).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ _TEXTS = {
 def scheduler_text(kind: str, places: int) -> str:
     """Return the scheduler that a name of :class:`Schedule`, in lower case, stands for.
 
-    With a table turns are ``wrr``, and what is always the same is ``fo``. ``places``: the length of
-    the longest table, 0 without one.
+    With a table, turns are ``wrr``; a random choice from one place is ``fo``. ``places``: the
+    length of the longest table, 0 without one.
     """
     if kind == "round" and places:
         return "wrr"
@@ -100,7 +100,7 @@ class Layout(NamedTuple):
     """What a scheduler becomes: the kind of number, and a table of 16-bit slot numbers.
 
     The numbers are in the machine's order, as the map has them. Without a table the number of the
-    place is the slot. ``weights`` are those of the slots, where loads are compared.
+    place is the slot. ``weights``: of the slots, where loads are compared.
     """
 
     schedule: Schedule
@@ -157,7 +157,7 @@ def in_order(
 ) -> list[Backend]:
     """Return endpoints in the order of their slots.
 
-    ``ovf`` takes the first one that has room, so those of the highest weight come first.
+    ``ovf`` takes the first endpoint that has room, so endpoints of the highest weight come first.
     """
     if _KINDS[scheduler.name].schedule is not Schedule.OVF:
         return endpoints
@@ -197,7 +197,7 @@ def _first_of_all(weighted: Weighted, _fallback: bool) -> bytes:
 def _of_many(weighted: Weighted, _fallback: bool) -> bytes:
     """Return the table from which two are drawn, where there are too many to compare all.
 
-    ``ovf`` compares those of the highest weights.
+    ``ovf`` compares the endpoints of the highest weights.
     """
     return _at_random(weighted, False) if len(positive(weighted)) > COMPARED else b""
 

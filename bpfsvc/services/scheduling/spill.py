@@ -1,10 +1,10 @@
-"""When connections spill over from near endpoints to all that serve (``bpfsvc.io/zone-overload``).
+"""Locality overflow: from near endpoints to all that serve (``bpfsvc.io/zone-overload``).
 
-Topology leaves to the clients of a node the endpoints of its zone, or of the node itself. With an
-overload of 1.5, a new connection chooses among all that serve while the near endpoints have on
-average more than 1.5 times as many connections as all have. The programs decide that by two sums
-(bpf/path/schedule/spill.h): of the numbers of the near endpoints, and of those of the others. What
-these are multiplied with before they are compared is calculated here.
+Near endpoints are the endpoints that topology leaves to the clients of a node: in its zone, or on
+the node itself. With an overload of 1.5, a new connection chooses among all serving endpoints while
+the near endpoints have on average more than 1.5 times as many connections as all have. The programs
+decide that by two sums of connections (bpf/path/schedule/spill.h): of the near endpoints, and of
+the others. The factors of these sums are calculated here.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def can_spill(overload: int, near: int, total: int) -> bool:
 
 
 class Sample(NamedTuple):
-    """The endpoints whose numbers are added up, and what the sums are multiplied with.
+    """The endpoints in the two sums of connections, and the factors of the sums.
 
-    ``near`` and ``far`` have the places of these endpoints among the near ones and the others. A
-    connection spills over if the sum of the near ones times ``near_factor`` is larger than that of
-    the others times ``far_factor``.
+    ``near`` and ``far`` have the indexes of these endpoints among the near ones and the others. A
+    connection overflows if the sum of the near endpoints times ``near_factor`` is larger than the
+    sum of the others times ``far_factor``.
     """
 
     near: tuple[int, ...]
@@ -63,9 +63,9 @@ class Sample(NamedTuple):
 
 
 def sample(overload: int, near: int, far: int) -> Sample:
-    """Return what is compared of so many near endpoints and others, if they can spill over.
+    """Return the sample of so many near endpoints and others, if connections can overflow.
 
-    Up to 64 that is all of them, else 64: of either kind a share, at equal distances.
+    Up to 64 endpoints are all in it, else 64: of either kind a share, at equal distances.
     """
     total = near + far
     of_near = near

@@ -1,8 +1,8 @@
 """The weights of endpoints, as annotations write them.
 
 ``bpfsvc.io/weights`` of a Service: ``zone/a=3, node/n2=1, 10.244.1.5=0``. ``bpfsvc.io/weight`` of
-an EndpointSlice: one number, for those of its endpoints that the Service says nothing of. Weight 0
-takes an endpoint out of service: no new connections, while those that it has go on.
+an EndpointSlice: one number, for its endpoints without a weight of the Service. Weight 0 takes an
+endpoint out of service: it gets no new connections, and its connections go on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Weights(NamedTuple):
     zones: Mapping[str, int]
 
     def of(self, address: bytes, node: str, zone: str, of_slice: int = USUAL) -> int:
-        """Return the weight of an endpoint: that of its address, else node, else zone, else slice.
+        """Return the weight of an endpoint: by its address, else node, else zone, else slice.
 
         ``node`` and ``zone`` may be empty: it is not known where the endpoint is.
         """
