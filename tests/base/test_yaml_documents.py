@@ -158,8 +158,8 @@ def test_a_field_has_a_line(path: FieldPath, line: int) -> None:
 def test_a_text_may_hold_several_documents_and_lines_count_through() -> None:
     text = b"a: 1\n---\n# nothing\n---\nb: 2\n...\n---\nnull\n--- {c: 3}\n"
     documents = list(yaml_documents.read(text))
-    assert [each.value for each in documents] == [{"a": 1}, {"b": 2}, {"c": 3}]
-    assert [each.line() for each in documents] == [1, 5, 9]
+    assert [document.value for document in documents] == [{"a": 1}, {"b": 2}, {"c": 3}]
+    assert [document.line() for document in documents] == [1, 5, 9]
 
 
 def test_an_anchor_name_that_is_used_again_reads_no_document_twice() -> None:

@@ -32,8 +32,8 @@ TEXTS = {
 @pytest.mark.parametrize(("text", "expected"), TEXTS.items(), ids=TEXTS.keys())
 def test_notations(text: str, expected: tuple[float, str]) -> None:
     """What Go reads is read, and written as Go writes it."""
-    found = parse(text)
-    assert (found.seconds, str(found)) == expected
+    duration = parse(text)
+    assert (duration.seconds, str(duration)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "s", "5", "1d", "1 s", "1,5s", "--1s", "1e3s", "٣s", "9e9h"])

@@ -32,13 +32,13 @@ from tests.config.settings import (
 
 
 def test_the_file_of_kubeadm_gives_an_agent_with_the_defaults_of_kube_proxy() -> None:
-    found = of_text(KUBEADM)
-    assert found.warnings == ()
-    assert [note.partition(":")[0] for note in found.notes] == [
+    documents = of_text(KUBEADM)
+    assert documents.warnings == ()
+    assert [note.partition(":")[0] for note in documents.notes] == [
         'mode is "", which is iptables, as it is for kube-proxy',
         "nodePortAddresses is not set",
     ]
-    assert replace(config(found), document={}) == replace(
+    assert replace(config(documents), document={}) == replace(
         DEFAULTS,
         mode="iptables",
         nodeport_addresses=(),
@@ -197,12 +197,12 @@ EFFECTS = {
 def test_a_field_has_the_effect_it_has_in_kube_proxy(
     fields: str, expected: dict[str, object]
 ) -> None:
-    found = config(of_fields(fields))
-    assert {name: getattr(found, name) for name in expected} == expected
+    settings = config(of_fields(fields))
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
 def test_settings_of_bpfsvc_are_in_a_second_document() -> None:
-    found = of_text(
+    documents = of_text(
         KUBEADM
         + OWN_HEAD
         + "devices: [eth*, '!eth9']\nattach: clsact\ntcPriority: 7\ncgroupRoot: none\n"
@@ -210,11 +210,11 @@ def test_settings_of_bpfsvc_are_in_a_second_document() -> None:
         "serviceNodePortRange: 20000-22767\nsourceRangesForAll: true\n"
         "mapSizes: {frontends: 7, backendSlots: 8}\nlastGood: none\n"
     )
-    agent = config(found)
+    agent = config(documents)
     assert agent.devices == ("eth*", "!eth9")
     assert agent.attach == "clsact"
     assert agent.tc_priority == 7
-    assert found.bpfsvc.cgroup_root == "none"
+    assert documents.bpfsvc.cgroup_root == "none"
     assert agent.pin_root == Path("/sys/fs/bpf/other")
     assert agent.masquerade_ports == PortRange(5000, 5999)
     assert agent.node_ports == PortRange(20000, 22767)
@@ -230,15 +230,15 @@ def test_a_directory_of_manifests_needs_no_snapshot() -> None:
 
 
 def test_unknown_and_repeated_fields_are_a_warning_each() -> None:
-    found = of_fields(
+    documents = of_fields(
         "frob: 1\niptables:\n  syncPeriod: 5s\n  frib: {a: b}\n  syncPeriod: 7s\nmode: iptables\n"
     )
-    assert found.warnings == (
+    assert documents.warnings == (
         "config.conf:3: frob: unknown field, ignored",
         "config.conf:6: iptables.frib: unknown field, ignored",
         "config.conf:7: iptables.syncPeriod: given twice, the last one counts",
     )
-    assert config(found).sync_seconds == 7
+    assert config(documents).sync_seconds == 7
 
 
 OTHER = {
@@ -302,8 +302,8 @@ def test_a_field_without_effect_is_named_once_with_the_reason(fields: str, named
 
 
 def test_everything_without_effect_is_one_note() -> None:
-    found = of_fields("portRange: 1-2\nipvs: {scheduler: lc, strictARP: true}\n")
-    (note,) = found.notes
+    documents = of_fields("portRange: 1-2\nipvs: {scheduler: lc, strictARP: true}\n")
+    (note,) = documents.notes
     assert "portRange" in note
     assert "ipvs.scheduler" in note
     assert "ipvs.strictARP" in note
@@ -340,8 +340,8 @@ def test_a_written_configuration_means_the_same_when_it_is_read_again(
     before.write_text(text)
     for source, target in ((before, written), (written, again)):
         arguments = ["run", "--config", str(source), "--write-config-to", str(target)]
-        found = CliRunner().invoke(main, arguments)
-        assert (found.exit_code, found.output) == (0, "")
+        result = CliRunner().invoke(main, arguments)
+        assert (result.exit_code, result.output) == (0, "")
     assert written.read_text() == again.read_text()
     first = next(iter(yaml.safe_load_all(written.read_text())))
     assert first["kind"] == "KubeProxyConfiguration"
@@ -364,9 +364,9 @@ def test_every_field_and_every_flag_is_in_the_documentation() -> None:
 def test_the_example_of_the_documentation_is_valid() -> None:
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     example = text.partition("```yaml\n")[2].partition("```")[0]
-    found = of_text(example)
-    assert (found.warnings, found.notes) == ((), ())
-    assert config(found).sizes == Sizes(max_connections=2097152)
+    documents = of_text(example)
+    assert (documents.warnings, documents.notes) == ((), ())
+    assert config(documents).sizes == Sizes(max_connections=2097152)
 
 
 def _names(block: Any) -> set[str]:

@@ -117,15 +117,15 @@ def test_kube_proxy_has_no_flag_that_is_not_listed_here() -> None:
 
 @pytest.mark.parametrize("flag", ["--version", "--help", "-h"])
 def test_flags_that_only_print_something_are_there_too(flag: str) -> None:
-    found = CliRunner().invoke(main, ["run", flag])
-    assert found.exit_code == 0
-    assert found.output
+    result = CliRunner().invoke(main, ["run", flag])
+    assert result.exit_code == 0
+    assert result.output
 
 
 def test_underscores_are_accepted_for_dashes() -> None:
-    found = config(of_flags("--cluster_cidr=10.0.0.0/8", "--masquerade_all"))
-    assert found.masquerade_all
-    assert found.detection.cluster_cidrs == ("10.0.0.0/8",)
+    settings = config(of_flags("--cluster_cidr=10.0.0.0/8", "--masquerade_all"))
+    assert settings.masquerade_all
+    assert settings.detection.cluster_cidrs == ("10.0.0.0/8",)
 
 
 def test_help_shows_every_flag_that_has_an_effect_and_no_other() -> None:
@@ -139,9 +139,9 @@ def test_help_shows_every_flag_that_has_an_effect_and_no_other() -> None:
 
 
 def test_without_flags_everything_has_the_defaults_of_kube_proxy() -> None:
-    found = of_flags()
-    assert (found.notes, found.warnings) == ((), ())
-    assert replace(config(found), document={}) == DEFAULTS
+    documents = of_flags()
+    assert (documents.notes, documents.warnings) == ((), ())
+    assert replace(config(documents), document={}) == DEFAULTS
 
 
 def test_flags_and_the_fields_they_set_mean_the_same() -> None:
@@ -174,21 +174,21 @@ def test_flags_and_the_fields_they_set_mean_the_same() -> None:
         "enableProfiling: true\nlogging: {verbosity: 5}\n"
     )
     assert flags.kubeproxy == file.kubeproxy
-    found = config(flags)
-    assert found.sync_seconds == 7
-    assert found.masquerade_all
-    assert not found.localhost_nodeports
-    assert not found.allow_external_ips
-    assert found.address_override == (pack("2001:db8::1"),)
-    assert found.healthz == ("::", 10256)
-    assert found.lifetimes == Lifetimes(udp=30)
-    assert found.conntrack == conntrack(udp=30)
+    settings = config(flags)
+    assert settings.sync_seconds == 7
+    assert settings.masquerade_all
+    assert not settings.localhost_nodeports
+    assert not settings.allow_external_ips
+    assert settings.address_override == (pack("2001:db8::1"),)
+    assert settings.healthz == ("::", 10256)
+    assert settings.lifetimes == Lifetimes(udp=30)
+    assert settings.conntrack == conntrack(udp=30)
 
 
 def test_zero_is_a_value_in_a_flag() -> None:
     """In a file it is replaced by the default."""
-    found = of_flags("--iptables-min-sync-period=0")
-    assert not found.kubeproxy.nftables.min_sync_period
+    documents = of_flags("--iptables-min-sync-period=0")
+    assert not documents.kubeproxy.nftables.min_sync_period
     assert str(of_text(KUBEADM).kubeproxy.nftables.min_sync_period) == "1s"
 
 
@@ -212,12 +212,12 @@ PLACES: dict[str, tuple[list[str], dict[str, tuple[str, int] | None]]] = {
 
 @pytest.mark.parametrize(("flags", "expected"), PLACES.values(), ids=PLACES.keys())
 def test_where_to_serve(flags: list[str], expected: dict[str, tuple[str, int] | None]) -> None:
-    found = config(of_flags(*flags))
-    assert {name: getattr(found, name) for name in expected} == expected
+    settings = config(of_flags(*flags))
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
 def test_beside_a_file_kube_proxys_other_flags_are_ignored_and_named_once() -> None:
-    found = of_text(
+    documents = of_text(
         KUBEADM,
         "--cluster-cidr=192.168.0.0/16",
         "--masquerade-all",
@@ -226,12 +226,15 @@ def test_beside_a_file_kube_proxys_other_flags_are_ignored_and_named_once() -> N
         "-v=4",
         "--logging-format=json",
     )
-    assert found.notes[0] == "ignored beside --config: --cluster-cidr, --masquerade-all"
-    assert "--" not in " ".join(found.notes[1:])
-    assert found.master == "https://192.0.2.1:6443"
-    assert found.kubeproxy.hostname_override == "Node-7"
-    assert (found.kubeproxy.logging.verbosity, found.kubeproxy.logging.format) == (4, "json")
-    agent = config(found)
+    assert documents.notes[0] == "ignored beside --config: --cluster-cidr, --masquerade-all"
+    assert "--" not in " ".join(documents.notes[1:])
+    assert documents.master == "https://192.0.2.1:6443"
+    assert documents.kubeproxy.hostname_override == "Node-7"
+    assert (documents.kubeproxy.logging.verbosity, documents.kubeproxy.logging.format) == (
+        4,
+        "json",
+    )
+    agent = config(documents)
     assert agent.detection == LocalDetector(cluster_cidrs=("10.244.0.0/16",))
     assert not agent.masquerade_all
 
@@ -244,7 +247,7 @@ def test_the_flag_for_the_name_beats_the_file() -> None:
 
 
 def test_our_own_flags_beat_the_file() -> None:
-    found = of_text(
+    documents = of_text(
         KUBEADM + OWN_HEAD + "attach: tcx\ntcPriority: 9\nmapSizes: {services: 5, frontends: 6}\n",
         "--attach=clsact",
         "--max-services=7",
@@ -254,8 +257,8 @@ def test_our_own_flags_beat_the_file() -> None:
         "--manifests=/etc/services",
         "--last-good=none",
     )
-    assert found.notes == of_text(KUBEADM).notes
-    agent = config(found)
+    assert documents.notes == of_text(KUBEADM).notes
+    agent = config(documents)
     assert (agent.attach, agent.tc_priority) == ("clsact", 9)
     assert agent.sizes == Sizes(max_services=7, max_frontends=6)
     assert agent.devices == ("eth*", "!eth9")
@@ -282,7 +285,7 @@ def test_flags_without_effect_are_named_once_as_they_were_given() -> None:
     ).notes
     about, _, listed = note.partition(": ")
     assert about == "without effect here"
-    assert [each.partition(" (")[0] for each in listed.split(", ")] == [
+    assert [item.partition(" (")[0] for item in listed.split(", ")] == [
         "--kube-api-burst",
         "--iptables-min-sync-period",
         "--ipvs-scheduler",
@@ -299,9 +302,9 @@ def test_unknown_words_are_refused_by_their_flag() -> None:
         (["--feature-gates=A"], "A= is not NAME=true or NAME=false"),
         (["--config", "/no/such", "surplus"], "unexpected extra argument"),
     ):
-        found = CliRunner().invoke(main, ["run", *words])
-        assert found.exit_code == 2
-        error, hint = found.stderr.splitlines()
+        result = CliRunner().invoke(main, ["run", *words])
+        assert result.exit_code == 2
+        error, hint = result.stderr.splitlines()
         assert said in error
         assert hint == "Hint: see bpfsvc run --help"
 
@@ -316,9 +319,9 @@ def test_the_flags_of_kubeadm_and_its_file_need_nothing_else() -> None:
 def test_a_wrong_file_is_one_line_and_status_2(tmp_path: Path) -> None:
     path = tmp_path / "config.conf"
     path.write_text(KUBEADM.replace("10.244.0.0/16", "pods"))
-    found = CliRunner().invoke(main, ["run", "--config", str(path)])
-    assert found.exit_code == 2
-    error, hint = found.stderr.splitlines()
+    result = CliRunner().invoke(main, ["run", "--config", str(path)])
+    assert result.exit_code == 2
+    error, hint = result.stderr.splitlines()
     assert error.startswith(f"Error: {path}:10: clusterCIDR: must be a CIDR")
     assert hint.startswith("Hint: ")
 

@@ -28,10 +28,10 @@ DEVICES = [
 
 
 def test_the_cluster_cidr_identifies_pods_per_family() -> None:
-    one = LocalDetector(cluster_cidrs=("10.244.0.0/16",))
-    assert one.ranges(NODE) == {4: pack_network("10.244.0.0/16")}
-    assert one.families(NODE) == {4}
-    assert not one.by_interface
+    detector = LocalDetector(cluster_cidrs=("10.244.0.0/16",))
+    assert detector.ranges(NODE) == {4: pack_network("10.244.0.0/16")}
+    assert detector.families(NODE) == {4}
+    assert not detector.by_interface
 
 
 def test_without_any_range_pods_cannot_be_identified() -> None:
@@ -40,9 +40,9 @@ def test_without_any_range_pods_cannot_be_identified() -> None:
 
 def test_the_nodes_own_ranges_identify_pods_once_they_are_known() -> None:
     """Of several of one family the first counts."""
-    one = LocalDetector(mode="NodeCIDR", cluster_cidrs=("10.0.0.0/8",))
-    assert one.ranges(NODE) == {4: pack_network(V4), 6: pack_network(V6)}
-    assert one.families(Node("here")) == set()
+    detector = LocalDetector(mode="NodeCIDR", cluster_cidrs=("10.0.0.0/8",))
+    assert detector.ranges(NODE) == {4: pack_network(V4), 6: pack_network(V6)}
+    assert detector.families(Node("here")) == set()
 
 
 INTERFACES = [
@@ -70,11 +70,17 @@ INTERFACES = [
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"), [pytest.param(*case, id=name) for name, *case in INTERFACES]
+    ("detector", "expected"), [pytest.param(*case, id=name) for name, *case in INTERFACES]
 )
-def test_interfaces_identify_pods_of_both_families(one: LocalDetector, expected: set[int]) -> None:
-    assert one.pod_interfaces(arrival_names(DEVICES)) == expected
-    assert (one.by_interface, one.ranges(NODE), one.families(NODE)) == (True, {}, {4, 6})
+def test_interfaces_identify_pods_of_both_families(
+    detector: LocalDetector, expected: set[int]
+) -> None:
+    assert detector.pod_interfaces(arrival_names(DEVICES)) == expected
+    assert (detector.by_interface, detector.ranges(NODE), detector.families(NODE)) == (
+        True,
+        {},
+        {4, 6},
+    )
 
 
 def test_ranges_mark_no_interface() -> None:

@@ -34,10 +34,10 @@ def test_kube_proxys_scheduler_counts_in_mode_ipvs(fields: str, expected: str) -
 
 def test_a_scheduler_of_our_own_comes_before_kube_proxys() -> None:
     text = f"{HEAD}mode: ipvs\nipvs: {{scheduler: lc}}\n{OWN_HEAD}scheduler: mh,mh-port\n"
-    found = of_text(text)
-    assert config(found).scheduler == Scheduler("mh", ("mh-port",))
-    assert found.warnings == ()
-    assert any("ipvs.scheduler (it counts in mode ipvs" in note for note in found.notes)
+    documents = of_text(text)
+    assert config(documents).scheduler == Scheduler("mh", ("mh-port",))
+    assert documents.warnings == ()
+    assert any("ipvs.scheduler (it counts in mode ipvs" in note for note in documents.notes)
     assert config(of_text(text, "--scheduler=wrr")).scheduler == Scheduler("wrr")
 
 

@@ -27,7 +27,7 @@ class Seen(list[bytes]):
         """Read the file some times; return the changes reported since the last call."""
         for _ in range(reads):
             self.watch.read_once()
-        reported = [each.decode() for each in self]
+        reported = [content.decode() for content in self]
         self.clear()
         return reported
 

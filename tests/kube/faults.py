@@ -26,13 +26,14 @@ def change(api: ApiServer) -> None:
 def lists(api: ApiServer) -> int:
     """Count the requests for the current state, by list or WatchList."""
     return sum(
-        "watch" not in each.query or "sendInitialEvents" in each.query for each in asked(api)
+        "watch" not in request.query or "sendInitialEvents" in request.query
+        for request in asked(api)
     )
 
 
 def asked(api: ApiServer) -> list[Request]:
     """Return the requests except those for the version, which are made separately."""
-    return [each for each in api.requests if each.path != VERSION]
+    return [request for request in api.requests if request.path != VERSION]
 
 
 def cut(api: ApiServer) -> None:

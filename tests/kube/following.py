@@ -62,7 +62,7 @@ class Following:
 
         def well() -> bool:
             return all(
-                each.connected or each.optional for each in self.source.connections().values()
+                state.connected or state.optional for state in self.source.connections().values()
             )
 
         wait(well, "the connections")
@@ -77,22 +77,22 @@ class Following:
 def applied(before: ObjectMap, batch: Batch) -> ObjectMap:
     """Return the objects after a batch, as the agent applies it."""
     after = {
-        key: each
-        for key, each in before.items()
+        key: item
+        for key, item in before.items()
         if key not in batch.gone
         and (key.kind not in batch.listed or (key.namespace, key.name) in batch.listed[key.kind])
     }
-    return after | {each.key: each for each in batch.puts}
+    return after | {item.key: item for item in batch.puts}
 
 
 def held(server: ApiServer, endpoints: str = "EndpointSlice") -> ObjectMap:
     """Return the objects of a server that a node must know."""
-    found: ObjectMap = {}
+    objects_held: ObjectMap = {}
     for kind in ("Service", endpoints, "Node", "ServiceCIDR", "Pod"):
         for record in server.store.all(kind):
             if not _is_hidden(record.raw()):
-                found |= {each.key: each for each in read_object(record.raw())}
-    return found
+                objects_held |= {item.key: item for item in read_object(record.raw())}
+    return objects_held
 
 
 def _is_hidden(raw: Mapping[str, Any]) -> bool:
@@ -160,7 +160,7 @@ def endpoint_slice(
 ) -> Any:
     return objects.endpoint_slice(
         of,
-        [objects.endpoint(each) for each in addresses or ("10.0.0.1",)],
+        [objects.endpoint(address) for address in addresses or ("10.0.0.1",)],
         name=f"{of}-abcde",
         labels=labels,
         annotations=(

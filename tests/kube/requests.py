@@ -34,15 +34,15 @@ class Answer(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.data)
-        return found
+        body: dict[str, Any] = json.loads(self.data)
+        return body
 
     def names(self) -> list[str]:
         return [item["metadata"]["name"] for item in self.body["items"]]
 
 
-def path(place: str, **query: object) -> str:
-    return place + "?" + urlencode(query, quote_via=quote) if query else place
+def path(target: str, **query: object) -> str:
+    return target + "?" + urlencode(query, quote_via=quote) if query else target
 
 
 def dial(server: Listening, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
@@ -70,9 +70,9 @@ def send(
         return Answer(answer.status, lowered, answer.read())
 
 
-def ask(server: Listening, place: str, **query: object) -> Answer:
+def ask(server: Listening, target: str, **query: object) -> Answer:
     """Get a path with a query."""
-    return send(server, "GET", path(place, **query))
+    return send(server, "GET", path(target, **query))
 
 
 class Stream:
@@ -81,15 +81,15 @@ class Stream:
     def __init__(
         self,
         server: Listening,
-        place: str,
+        target: str,
         *,
         headers: dict[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         **query: object,
     ) -> None:
         self._connection = dial(server, tls)
-        target = path(place, watch="true", **query)
-        self._connection.request("GET", target, headers=headers or {})
+        url = path(target, watch="true", **query)
+        self._connection.request("GET", url, headers=headers or {})
         self.answer = self._connection.getresponse()
 
     def line(self) -> bytes:
@@ -98,8 +98,8 @@ class Stream:
 
     def event(self) -> dict[str, Any]:
         """Return the next event."""
-        found: dict[str, Any] = json.loads(self.line())
-        return found
+        event: dict[str, Any] = json.loads(self.line())
+        return event
 
     def summary(self) -> tuple[str, str, str]:
         """Return type, name and resourceVersion of the next event."""
@@ -112,9 +112,9 @@ class Stream:
 
 
 @contextlib.contextmanager
-def watching(server: Listening, place: str = SERVICES, **query: Any) -> Iterator[Stream]:
+def watching(server: Listening, target: str = SERVICES, **query: Any) -> Iterator[Stream]:
     """Watch a place; the connection is closed at the end."""
-    stream = Stream(server, place, **query)
+    stream = Stream(server, target, **query)
     try:
         yield stream
     finally:

@@ -56,7 +56,7 @@ def test_the_first_batch_holds_everything(api: ApiServer, watch_list: str) -> No
         assert first.listed["EndpointSlice"] == {
             ("default", f"web-{number}-abcde") for number in range(3)
         }
-        assert {type(each) for each in first.puts} >= {Service, EndpointSlice, Node}
+        assert {type(item) for item in first.puts} >= {Service, EndpointSlice, Node}
         seen.wait_synced(api)
 
 
@@ -94,7 +94,9 @@ def test_the_selectors_are_those_of_kube_proxy(api: ApiServer) -> None:
     with following(api) as seen:
         seen.wait_synced(api)
         wait(lambda: len(api.watches) == RESOURCES, "the watches")  # pods are not waited for
-        lists = {each.path: each.query for each in asked(api) if "watch" not in each.query}
+        lists = {
+            request.path: request.query for request in asked(api) if "watch" not in request.query
+        }
     paged = {"limit": "500", "resourceVersion": "0"}
     assert lists == {
         "/api/v1/services": {
@@ -135,7 +137,7 @@ def test_what_waits_is_taken_at_once(api: ApiServer) -> None:
     thread = threading.Thread(target=source.follow, args=(stop, waiting.put))
     thread.start()
     objects = applied({}, taken(waiting.take(10)))
-    wait(lambda: all(each.connected for each in source.connections().values()), "every watch")
+    wait(lambda: all(state.connected for state in source.connections().values()), "every watch")
     for number in range(50):
         api.put(service("web-0", clusterIP=f"10.96.1.{number}"))
     api.delete("Service", "default", "web-1")
@@ -143,8 +145,8 @@ def test_what_waits_is_taken_at_once(api: ApiServer) -> None:
     for event in waiting.drain(0):
         objects = applied(objects, taken(event))
     # The list of what is not waited for may have come late.
-    assert {key: each for key, each in objects.items() if key.kind == "Service"} == {
-        key: each for key, each in held(api).items() if key.kind == "Service"
+    assert {key: state for key, state in objects.items() if key.kind == "Service"} == {
+        key: state for key, state in held(api).items() if key.kind == "Service"
     }
     stop.set()
     thread.join(10)
@@ -180,7 +182,7 @@ def test_the_first_batch_waits_for_the_node(api: ApiServer) -> None:
         assert not seen.batches
         api.put(node())
         seen.wait_synced(api)
-        assert any(isinstance(each, Node) and each.addresses for each in seen.batches[0].puts)
+        assert any(isinstance(item, Node) and item.addresses for item in seen.batches[0].puts)
 
 
 def test_the_first_batch_does_not_wait_for_the_node_for_ever(api: ApiServer) -> None:
@@ -198,7 +200,7 @@ def test_clusters_without_service_cidrs_are_no_problem(api: ApiServer) -> None:
     put_cluster(api)
     api.faults.absent = frozenset({"servicecidrs"})
     with following(api, pacing=replace(BRISK, probe_seconds=0.1)) as seen:
-        seen.wait_for({key: each for key, each in held(api).items() if key.kind != "ServiceCIDR"})
+        seen.wait_for({key: item for key, item in held(api).items() if key.kind != "ServiceCIDR"})
         contact = seen.source.connections()["servicecidrs"]
         assert contact.optional
         api.faults.absent = frozenset()
@@ -206,7 +208,7 @@ def test_clusters_without_service_cidrs_are_no_problem(api: ApiServer) -> None:
         # A server that takes the place of another may not offer them any more.
         api.faults.absent = frozenset({"servicecidrs"})
         api.cut_watches()
-        seen.wait_for({key: each for key, each in held(api).items() if key.kind != "ServiceCIDR"})
+        seen.wait_for({key: item for key, item in held(api).items() if key.kind != "ServiceCIDR"})
 
 
 def test_what_a_server_forbids_while_it_starts_is_asked_for_again_soon(api: ApiServer) -> None:
@@ -299,7 +301,7 @@ def test_a_404_of_a_proxy_proves_nothing(api: ApiServer) -> None:
         wait(lambda: seen.source.connections()["endpointslices"].errors > 3, "several attempts")
         api.faults.clear_answers()
         seen.wait_synced(api)
-        assert not any(each.path == "/api/v1/endpoints" for each in api.requests)
+        assert not any(request.path == "/api/v1/endpoints" for request in api.requests)
 
 
 def test_a_recorded_cluster_is_followed(api: ApiServer) -> None:
@@ -347,7 +349,7 @@ def test_a_broken_object_is_reported_and_keeps_its_last_value(api: ApiServer) ->
         api.faults.hang = False
         wait(lambda: ObjectKey("Service", "default", "new") in seen.objects, "the list")
         assert seen.objects[key] == good[key]
-        assert [each.key for each in seen.batches[-1].problems] == [key]
+        assert [problem.key for problem in seen.batches[-1].problems] == [key]
         api.put(service("web-0", clusterIP="10.96.0.9"))
         seen.wait_synced(api)
         assert not seen.batches[-1].problems
@@ -370,8 +372,8 @@ def test_the_causes_of_changes_are_sent(api: ApiServer) -> None:
         now = now.replace(year=now.year + 1)
         api.put(endpoint_slice("web-0", "10.0.0.6", trigger=now.isoformat()))
         seen.wait_synced(api)
-        found = [each for batch in seen.batches for each in batch.triggers]
-        assert found == [Trigger(4, now.timestamp())]
+        triggers = [trigger for batch in seen.batches for trigger in batch.triggers]
+        assert triggers == [Trigger(4, now.timestamp())]
 
 
 def test_no_thread_is_left_behind(api: ApiServer) -> None:

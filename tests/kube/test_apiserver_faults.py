@@ -69,7 +69,7 @@ def test_a_broken_watch_resumes_without_a_list(
         seen.wait_synced(api)
         wait(lambda: len(api.watches) == RESOURCES, "the watches")
         # A WatchList that is cut before its mark was read must be started again.
-        wait(lambda: all(each.connected for each in seen.source.connections().values()), "marks")
+        wait(lambda: all(state.connected for state in seen.source.connections().values()), "marks")
         before = lists(api)
         fault(api)
         seen.wait_synced(api)
@@ -89,9 +89,9 @@ def test_after_a_deleted_version_a_list_at_least_as_new_is_read(api: ApiServer) 
         lost_and_forgotten(api)
         seen.wait_synced(api)
         (query,) = (
-            each.query
-            for each in api.requests
-            if each.path == "/api/v1/services" and "watch" not in each.query
+            request.query
+            for request in api.requests
+            if request.path == "/api/v1/services" and "watch" not in request.query
         )
         assert query["resourceVersionMatch"] == "NotOlderThan"
         assert 0 < int(query["resourceVersion"]) <= int(known)
@@ -128,7 +128,7 @@ def test_pages_that_grow_old_are_read_again(api: ApiServer) -> None:
 
     def forget() -> bool:
         nonlocal pages
-        seen = sum("continue" in each.query for each in api.requests)
+        seen = sum("continue" in request.query for request in api.requests)
         if seen > pages and pages < 2:
             pages = seen
             api.put(service("meanwhile"))
@@ -140,12 +140,16 @@ def test_pages_that_grow_old_are_read_again(api: ApiServer) -> None:
     with following(api) as following_it:
         wait(forget, "the objects")
         assert pages
-        refused = [each for each in api.requests if "continue" in each.query and each.status == 410]
+        refused = [
+            request
+            for request in api.requests
+            if "continue" in request.query and request.status == 410
+        ]
         assert refused
         assert any(
-            "limit" not in each.query and "watch" not in each.query
-            for each in api.requests
-            if each.path == "/api/v1/services" and each.moment > refused[0].moment
+            "limit" not in request.query and "watch" not in request.query
+            for request in api.requests
+            if request.path == "/api/v1/services" and request.moment > refused[0].moment
         )
 
 
@@ -158,7 +162,7 @@ def test_pages_make_one_batch(api: ApiServer) -> None:
     api.faults.answer(410, 2, path="/api/v1/services")
     with following(api) as seen:
         seen.wait_synced(api)
-        assert sum("continue" in each.query for each in api.requests) >= 2
+        assert sum("continue" in request.query for request in api.requests) >= 2
         assert len(seen.batches[0].listed["Service"]) == 1203
 
 
@@ -209,7 +213,7 @@ def test_a_quiet_watch_without_bookmarks_is_opened_again_and_no_error(
         wait(lambda: seen.source.connections()["servicecidrs"].watches > 3, "other watches")
         change(api)
         seen.wait_synced(api)
-        assert {each.errors for each in seen.source.connections().values()} == {0}
+        assert {state.errors for state in seen.source.connections().values()} == {0}
         assert not caplog.messages
 
 
@@ -248,7 +252,7 @@ def test_a_server_that_sends_retry_after_gets_no_request_before(api: ApiServer) 
         api.cut_watches()
         change(api)
         seen.wait_synced(api)
-        moments = [each.moment for each in api.requests if each.path == "/api/v1/services"]
+        moments = [request.moment for request in api.requests if request.path == "/api/v1/services"]
         assert moments[-1] - moments[-2] >= 1.0
 
 
@@ -258,7 +262,7 @@ def test_a_watch_list_without_an_end_is_no_watch_list(api: ApiServer) -> None:
     api.faults.cut_after = 1
     with following(api) as seen:
         seen.wait_synced(api)
-        assert any("limit" in each.query for each in api.requests)
+        assert any("limit" in request.query for request in api.requests)
 
 
 def test_a_refused_watch_list_is_remembered(api: ApiServer) -> None:
@@ -269,7 +273,7 @@ def test_a_refused_watch_list_is_remembered(api: ApiServer) -> None:
         seen.wait_synced(api)
         lost_and_forgotten(api)
         seen.wait_synced(api)
-        asked = [each.path for each in api.requests if "sendInitialEvents" in each.query]
+        asked = [request.path for request in api.requests if "sendInitialEvents" in request.query]
         assert len(asked) == len(set(asked)) == RESOURCES
 
 
@@ -284,7 +288,7 @@ def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
             api.forget_requests()
             api.cut_watches()
             wait(lambda: len(api.requests) >= 4, "new watches")
-            first = min(each.moment for each in api.requests)
-            moments |= {round(each.moment - first, 2) for each in api.requests}
+            first = min(request.moment for request in api.requests)
+            moments |= {round(request.moment - first, 2) for request in api.requests}
         assert len(moments) > 4
         assert max(moments) > 0.05

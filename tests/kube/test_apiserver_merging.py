@@ -33,7 +33,7 @@ def written(kind: str, name: str, value: str) -> Any:
     if kind == "Service":
         return service(name, clusterIP=value)
     if kind == "Endpoints":
-        return endpoints(name, *((each,) for each in VALUES[: VALUES.index(value)]))
+        return endpoints(name, *((address,) for address in VALUES[: VALUES.index(value)]))
     return endpoint_slice(name, value)
 
 
@@ -45,8 +45,8 @@ class Server:
         self._objects: Objects = {}
         self._history: list[tuple[str, Any]] = []
         self._seen = 0
-        variant = next(each for each in resource.variants if each.kind == kind)
-        self._others = [each for each in resource.kinds if each != kind]
+        variant = next(offered for offered in resource.variants if offered.kind == kind)
+        self._others = [offered for offered in resource.kinds if offered != kind]
         self._tracker = ObjectTracker(resource.name, variant)
         self.last_good: dict[str, tuple[ModelObject, ...]] = {}
 
@@ -79,11 +79,11 @@ class Server:
 
     def readable(self) -> ObjectMap:
         """Return the objects that can be read now."""
-        found: ObjectMap = {}
+        readable: ObjectMap = {}
         for raw in self._objects.values():
             if BROKEN not in raw:
-                found |= {each.key: each for each in read_object(raw)}
-        return found
+                readable |= {item.key: item for item in read_object(raw)}
+        return readable
 
     def broken(self) -> set[str]:
         """Return the names of objects that cannot be read."""
@@ -135,9 +135,9 @@ def test_any_order_ends_in_the_same_objects(kind: str, done: list[tuple[Any, ...
                 objects = applied(objects, batches[-1])
                 pending.clear()
     readable, broken = server.readable(), server.broken()
-    reported = {each.key.name.split("-")[0] for each in batches[-1].problems if each.key}
+    reported = {problem.key.name.split("-")[0] for problem in batches[-1].problems if problem.key}
     assert reported == broken
     owners = {key: key.name.split("-")[0] for key in objects}
     # Objects that cannot be read keep what they had; all others are exactly what is there.
-    assert {key: one for key, one in objects.items() if owners[key] not in broken} == readable
+    assert {key: item for key, item in objects.items() if owners[key] not in broken} == readable
     assert all(owner in server._objects for owner in owners.values())

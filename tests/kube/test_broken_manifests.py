@@ -127,9 +127,9 @@ def test_a_copy_of_many_objects_is_reported_briefly(directory: Path, begin: Begi
     text = "---\n".join(node(f"n{number}") for number in range(50))
     (directory / "a.yaml").write_text(text)
     (directory / "b.yaml").write_text(text)
-    found = words(begin(directory).next())
-    assert len(found) == 11
-    assert "b.yaml: 40 more objects, from here on, are defined twice" in found
+    problems = words(begin(directory).next())
+    assert len(problems) == 11
+    assert "b.yaml: 40 more objects, from here on, are defined twice" in problems
 
 
 def test_a_file_that_cannot_be_opened_is_a_problem(directory: Path, begin: Begin) -> None:

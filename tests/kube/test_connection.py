@@ -141,7 +141,7 @@ def test_a_token_that_is_refused_is_read_again(api: ApiServer, tmp_path: Path) -
     api.faults.tokens = frozenset({"new"})
     token.write_text("new\n")
     assert status(made) == 200
-    assert [each.status for each in api.requests] == [200, 401, 200]
+    assert [request.status for request in api.requests] == [200, 401, 200]
     token.write_text("wrong\n")
     api.faults.tokens = frozenset({"newest"})
     with pytest.raises(Refused, match="Unauthorized") as caught:
@@ -161,7 +161,7 @@ def test_a_token_file_is_read_before_its_token_expires(
         token.write_text(word)
         api.faults.tokens = frozenset({word})
         assert status(made) == 200
-    assert [each.status for each in api.requests] == [200, 200]
+    assert [request.status for request in api.requests] == [200, 200]
 
 
 def test_an_exec_plugin_provides_a_token(api: ApiServer, tmp_path: Path) -> None:

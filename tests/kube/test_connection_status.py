@@ -29,7 +29,7 @@ def test_an_outage_is_logged_in_two_lines(api: ApiServer, caplog: pytest.LogCapt
         assert not caplog.messages
         api.go_away()
         wait(
-            lambda: all(each.errors > 4 for each in seen.source.connections().values()),
+            lambda: all(state.errors > 4 for state in seen.source.connections().values()),
             "several attempts",
         )
         (lost,) = caplog.messages
@@ -49,7 +49,7 @@ def test_a_missing_permission_is_logged_once(
     api.faults.answer(403, 10**6, path="endpointslices")
     with following(api) as seen:
         wait(lambda: seen.source.connections()["endpointslices"].errors > 4, "several attempts")
-        (line,) = (each for each in caplog.messages if "forbidden" in each)
+        (line,) = (message for message in caplog.messages if "forbidden" in message)
         assert "list and watch for endpointslices.discovery.k8s.io" in line
         api.faults.clear_answers()
         seen.wait_synced(api)
@@ -111,7 +111,9 @@ def test_an_optional_resource_that_goes_on_failing_is_logged_once(
     for _ in range(30):
         now[0] += 1.0
         status.failed("servicecidrs", "in trouble")
-    assert [each for each in caplog.messages if "no data of servicecidrs: in trouble" in each]
+    assert [
+        message for message in caplog.messages if "no data of servicecidrs: in trouble" in message
+    ]
     assert len(caplog.messages) == 1
     status.watching("servicecidrs")
     for _ in range(3):
@@ -144,4 +146,4 @@ def test_a_bug_does_not_end_the_thread(
         monkeypatch.setattr(ObjectTracker, "change", wrong)
         change(api)
         seen.wait_synced(api)
-        assert any("starts again with a list" in each for each in caplog.messages)
+        assert any("starts again with a list" in message for message in caplog.messages)

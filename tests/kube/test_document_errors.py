@@ -56,8 +56,8 @@ from tests.kube.manifests import JSON_LIST, SERVICE, YAML_LIST, problems, servic
     ],
 )
 def test_yaml_errors_name_file_line_and_field(text: str, problem: str) -> None:
-    (found,) = problems(text)
-    assert found.startswith(problem)
+    (reported,) = problems(text)
+    assert reported.startswith(problem)
 
 
 EIGHTY = 1 + JSON_LIST[: JSON_LIST.index("eighty")].count("\n")
@@ -87,14 +87,14 @@ EIGHTY = 1 + JSON_LIST[: JSON_LIST.index("eighty")].count("\n")
     ],
 )
 def test_json_errors_name_file_line_and_field(text: str, problem: str) -> None:
-    (found,) = problems(text, "x.json")
-    assert found.startswith(problem)
+    (reported,) = problems(text, "x.json")
+    assert reported.startswith(problem)
 
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
 def test_text_that_is_not_utf8_is_named_by_its_line(name: str) -> None:
-    (found,) = problems(b"a: 1\nb: \xff\n", name)
-    assert found == f"{name}:2: not UTF-8: byte 0xff (invalid start byte)"
+    (reported,) = problems(b"a: 1\nb: \xff\n", name)
+    assert reported == f"{name}:2: not UTF-8: byte 0xff (invalid start byte)"
 
 
 def test_every_broken_document_of_a_file_is_reported_up_to_ten() -> None:

@@ -127,5 +127,5 @@ def test_without_libyaml_values_and_lines_are_the_same(monkeypatch: pytest.Monke
     expected = parse(YAML_LIST)
     monkeypatch.setattr(yaml_documents, "_Loader", yaml_documents._PythonLoader)
     assert parse(YAML_LIST) == expected
-    (found,) = problems(YAML_LIST.replace("      port: 80\n", "      port: x: y\n"))
-    assert found.startswith("x.yaml:15: mapping values are not allowed")
+    (reported,) = problems(YAML_LIST.replace("      port: 80\n", "      port: x: y\n"))
+    assert reported.startswith("x.yaml:15: mapping values are not allowed")

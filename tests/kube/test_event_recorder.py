@@ -86,10 +86,10 @@ def test_what_a_node_finds_out_about_a_service_is_an_event_of_its_own(
     events.service_noted("shop", "web", "EndpointBack", "10.0.0.1:80 is back", "Normal")
     events.service_noted("shop", "web", "EndpointBack", "10.0.0.2:80 is back", "Normal")
     wait(lambda: len(there(api)) == 2, "both events")
-    found = {(each["reason"], each["type"], each["note"]) for each in there(api)}
+    posted = {(event["reason"], event["type"], event["note"]) for event in there(api)}
     notes = ("10.0.0.1:80 is back", "10.0.0.2:80 is back")
-    assert found == {("EndpointBack", "Normal", note) for note in notes}
-    assert {each["metadata"]["namespace"] for each in there(api)} == {"shop"}
+    assert posted == {("EndpointBack", "Normal", note) for note in notes}
+    assert {event["metadata"]["namespace"] for event in there(api)} == {"shop"}
 
 
 def test_all_nodes_report_the_address_of_a_service_by_one_event(
@@ -137,13 +137,15 @@ def test_events_about_the_node_in_other_words_are_others_unless_they_are_one_ser
     for note in ("75 of 100", "80 of 100"):
         events.node_failed("MapNearlyFull", note, one_series=True)
     wait(lambda: len(there(api)) == 3, "three events")
-    wait(lambda: sum(each.get("series", {}).get("count", 0) for each in there(api)) == 4, "counts")
-    assert {each["note"]: each.get("series", {}).get("count") for each in there(api)} == {
+    wait(
+        lambda: sum(event.get("series", {}).get("count", 0) for event in there(api)) == 4, "counts"
+    )
+    assert {event["note"]: event.get("series", {}).get("count") for event in there(api)} == {
         "map a is full": 2,
         "map b is full": None,
         "75 of 100": 2,
     }
-    assert {(each["type"], each["regarding"]["name"]) for each in there(api)} == {
+    assert {(event["type"], event["regarding"]["name"]) for event in there(api)} == {
         ("Warning", "here")
     }
 
@@ -217,7 +219,9 @@ def test_a_missing_permission_is_logged_once(
     for number in range(3):
         events.post(STARTING, START, "", regarding=service("shop", f"web-{number}"))
     wait(lambda: events.dropped == 3, "the refusals")
-    (line,) = (one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+    (line,) = (
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    )
     assert "create and patch for events.events.k8s.io" in line
 
 

@@ -84,7 +84,7 @@ def test_a_file_replaced_by_a_rename_gives_its_difference(directory: Path, begin
     watch.next()
     replace(directory / "a.yaml", node("a") + "---\n" + node("b", "y") + "---\n" + node("d"))
     batch = watch.next()
-    assert sorted(one.key.name for one in batch.puts) == ["b", "d"]
+    assert sorted(item.key.name for item in batch.puts) == ["b", "d"]
     assert batch.gone == (key("c"),)
     assert watch.state == {"a": "z", "b": "y", "d": "z"}
 
@@ -121,7 +121,7 @@ def test_a_rewrite_that_changes_nothing_gives_no_batch(directory: Path, begin: B
     replace(directory / "a.yaml", "# for people\n\n" + node("a"))
     os.utime(directory / "a.yaml")
     replace(directory / "b.yaml", node("b"))
-    assert [one.key for one in watch.next().puts] == [key("b")]
+    assert [item.key for item in watch.next().puts] == [key("b")]
 
 
 def test_a_burst_of_a_thousand_files_makes_few_batches(directory: Path, begin: Begin) -> None:
@@ -170,9 +170,9 @@ def test_a_change_during_the_first_reading_is_not_lost(directory: Path) -> None:
     next(batches)
     (directory / "b.yaml").write_text(node("b"))
     replace(directory / "a.yaml", node("a", "y"))
-    found: dict[str, str] = {}
-    while found != {"a": "y", "b": "z"}:
-        found |= {one.key.name: getattr(one, "zone", "") for one in next(batches).puts}
+    zones: dict[str, str] = {}
+    while zones != {"a": "y", "b": "z"}:
+        zones |= {item.key.name: getattr(item, "zone", "") for item in next(batches).puts}
     stop.set()
     assert list(batches) == []
 

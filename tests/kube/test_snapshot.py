@@ -45,8 +45,8 @@ def test_equal_endpoints_are_one_value_again(tmp_path: Path) -> None:
     slices = [endpoint_slice("10.0.0.1 here", name=f"web-{number}") for number in range(3)]
     snapshot = saved(tmp_path / "file", list(slices)).load()
     assert snapshot is not None
-    traits = [one.traits[0] for one in snapshot.objects if isinstance(one, EndpointSlice)]
-    assert all(one is traits[0] for one in traits)
+    traits = [item.traits[0] for item in snapshot.objects if isinstance(item, EndpointSlice)]
+    assert all(item is traits[0] for item in traits)
 
 
 def test_other_users_cannot_read_it(tmp_path: Path) -> None:

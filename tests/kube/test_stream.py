@@ -33,9 +33,9 @@ def item(name: str, note: str = "") -> Any:
 
 def read(source: Iterable[bytes]) -> list[Any]:
     page = stream.List(source)
-    found = [json.loads(each) for each in page.items()]
+    items = [json.loads(text) for text in page.items()]
     assert page.head.version == "7"
-    return found
+    return items
 
 
 NASTY = '},{"metadata":{"name":"no"}}]}\n'
@@ -108,9 +108,9 @@ def test_items_are_given_the_kind_of_their_list() -> None:
 @given(st.lists(st.binary(max_size=9).map(lambda raw: raw.replace(b"\n", b"."))), st.integers(1, 9))
 def test_lines_are_cut_wherever_pieces_end(texts: list[bytes], size: int) -> None:
     """A watch has the same lines however it is cut, except an incomplete last one."""
-    data = b"".join(each + b"\n" for each in texts) + b"broken"
-    found = [line for group in stream.lines(pieces(data, size)) for line in group]
-    assert found == [each for each in texts if each.strip()]
+    data = b"".join(text + b"\n" for text in texts) + b"broken"
+    read = [line for group in stream.lines(pieces(data, size)) for line in group]
+    assert read == [text for text in texts if text.strip()]
 
 
 def test_lines_that_arrive_together_stay_together() -> None:

@@ -53,8 +53,8 @@ class Watch:
     def next(self) -> Batch:
         batch = self._arrived.get(timeout=PATIENCE)
         self.batches.append(batch)
-        for one in batch.puts:
-            self.state[one.key.name] = getattr(one, "zone", "")
+        for item in batch.puts:
+            self.state[item.key.name] = getattr(item, "zone", "")
         for gone in batch.gone:
             del self.state[gone.name]
         return batch

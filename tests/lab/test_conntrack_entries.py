@@ -42,19 +42,19 @@ def insert(request: pytest.FixtureRequest) -> Iterator[Insert]:
 
 
 def entry_of(flow: TranslatedFlow) -> Entry:
-    ((asked, found),) = look_up([flow])
+    ((asked, entry),) = look_up([flow])
     assert asked == flow
-    assert found is not None
-    return found
+    assert entry is not None
+    return entry
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["by its flow", "by its answers"])
 def test_an_established_connection_is_found(insert: Insert, reverse: bool) -> None:
     flow = insert(*ESTABLISHED)
-    found = entry_of(flow.reverse() if reverse else flow)
-    assert (found.original, found.reply) == (flow, flow.reverse())
-    assert found.is_established
-    assert 0 < found.seconds <= 100
+    entry = entry_of(flow.reverse() if reverse else flow)
+    assert (entry.original, entry.reply) == (flow, flow.reverse())
+    assert entry.is_established
+    assert 0 < entry.seconds <= 100
 
 
 def test_so_is_a_flow_of_datagrams_that_was_answered_for_a_while(insert: Insert) -> None:
@@ -78,16 +78,16 @@ NOT_ESTABLISHED = {
 
 @pytest.mark.parametrize("options", NOT_ESTABLISHED.values(), ids=NOT_ESTABLISHED)
 def test_another_connection_is_not_established(insert: Insert, options: tuple[str, ...]) -> None:
-    ((_, found),) = look_up([insert(*options)])
-    assert found is None or not found.is_established
+    ((_, entry),) = look_up([insert(*options)])
+    assert entry is None or not entry.is_established
 
 
 def test_a_translated_connection_is_not_established(insert: Insert) -> None:
     """By source or destination, as netfilter shows it."""
     for changed in ({"reply": None}, {"status": 0xE | 1 << 4}, {"status": 0xE | 1 << 5}):
-        found = entry_of(insert(*ESTABLISHED))
-        assert found.is_established
-        assert not found._replace(**changed).is_established
+        entry = entry_of(insert(*ESTABLISHED))
+        assert entry.is_established
+        assert not entry._replace(**changed).is_established
         run("-F")
 
 
@@ -114,12 +114,12 @@ def test_conntrack_is_told_that_it_misses_packets(host: str) -> None:
             assert client.recv(4) == b"data"
             ports = socket.htons(peer[1]), socket.htons(server.getsockname()[1])
             flow = TranslatedFlow(pack(host), pack(host), *ports, socket.IPPROTO_TCP)
-            found = entry_of(flow)
-            assert found.is_established
-            assert not found.is_liberal
+            entry = entry_of(flow)
+            assert entry.is_established
+            assert not entry.is_liberal
             assert list(make_liberal([flow])) == [flow]
             told = entry_of(flow)
-            assert told == found._replace(tcp_flags=told.tcp_flags, seconds=told.seconds)
+            assert told == entry._replace(tcp_flags=told.tcp_flags, seconds=told.seconds)
             assert told.is_liberal
             assert list(make_liberal([flow], 5000)) == [flow]
             assert 4000 < entry_of(flow).seconds <= 5000
@@ -127,7 +127,7 @@ def test_conntrack_is_told_that_it_misses_packets(host: str) -> None:
 
 def test_many_are_asked_about_at_once(insert: Insert) -> None:
     flow = insert(*ESTABLISHED)
-    flows = [flow._replace(source_port=socket.htons(40000 + each)) for each in range(200)]
-    found = dict(look_up(flows))
-    assert [each for each in flows if found[each]] == [flow]
-    assert len(found) == len(flows)
+    flows = [flow._replace(source_port=socket.htons(40000 + index)) for index in range(200)]
+    entries = dict(look_up(flows))
+    assert [known for known in flows if entries[known]] == [flow]
+    assert len(entries) == len(flows)

@@ -41,7 +41,7 @@ def _tidy() -> Iterator[None]:
 
 
 def named(network: Interfaces, name: str) -> Device | None:
-    return next((each for each in network.devices if each.name == name), None)
+    return next((device for device in network.devices if device.name == name), None)
 
 
 def now() -> Interfaces:
@@ -49,9 +49,9 @@ def now() -> Interfaces:
 
 
 def present(name: str) -> Device:
-    found = named(now(), name)
-    assert found is not None
-    return found
+    device = named(now(), name)
+    assert device is not None
+    return device
 
 
 @contextmanager
@@ -109,13 +109,13 @@ def test_addresses() -> None:
         "addr add 2001:db8:9::1/64 dev own9 nodad",
         "addr add 2001:db8:9::2/64 dev own9 nodad preferred_lft 0",
     )
-    found = {
-        unpack(each.address): (each.prefix, each.scope, each.selectable)
-        for each in present("own9").addresses
+    addresses = {
+        unpack(address.address): (address.prefix, address.scope, address.selectable)
+        for address in present("own9").addresses
     }
-    link_local = [address for address in found if address.startswith("fe80:")]
-    assert [found.pop(address)[:2] for address in link_local] == [(64, 253)]
-    assert found == {
+    link_local = [address for address in addresses if address.startswith("fe80:")]
+    assert [addresses.pop(address)[:2] for address in link_local] == [(64, 253)]
+    assert addresses == {
         "198.51.100.1": (24, 0, True),
         "198.51.100.2": (24, 0, False),
         "169.254.9.1": (32, 253, True),
@@ -184,9 +184,9 @@ def test_address_and_route_are_reported() -> None:
             await_state(
                 changes,
                 lambda state, wanted=wanted: any(  # type: ignore[misc]
-                    each.address == wanted and each.selectable
+                    address.address == wanted and address.selectable
                     for device in state.devices
-                    for each in device.addresses
+                    for address in device.addresses
                 ),
             )
         ip("route add default via 198.51.100.254")
@@ -262,7 +262,9 @@ def test_overrun() -> None:
         ip(*[f"link set new9 mtu {1300 + turn % 100}" for turn in range(6000)], "link set new9 up")
         assert losses() > 0
         proceed.set()
-        await_state(states, lambda state: (found := named(state, "new9")) is not None and found.up)
+        await_state(
+            states, lambda state: (device := named(state, "new9")) is not None and device.up
+        )
     finally:
         proceed.set()
         follower.stop()

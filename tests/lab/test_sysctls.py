@@ -213,7 +213,7 @@ def test_a_refused_start_changes_no_sysctl(wrong: list[str], tmp_path: Path) -> 
     ESTABLISHED.write_text("4242")
     command = [sys.executable, "-m", "bpfsvc", "run", *wrong, "--cgroup-root", "none"]
     command += ["--pin-root", str(sandbox.BPF_ROOT / "refused"), "--hostname-override", "here"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert found.returncode != 0
-    assert wrong[1] in found.stderr
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode != 0
+    assert wrong[1] in done.stderr
     assert ESTABLISHED.read_text() == "4242\n"
