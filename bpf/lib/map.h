@@ -23,6 +23,12 @@ enum loaded_kind {
 
 #define LOADED_SIZE(name) bpf_pseudo_fd(LOADED_KIND, LOADED_##name)
 
+/*
+ * Have the layout describe a struct that is the value of no map, for the agent to read or write it.
+ * No map is made of it.
+ */
+#define DESCRIBE(name) MAP("array", __u32, struct name, struct_##name, 1, 0)
+
 /* Values in the storage of sockets: one for each socket, gone when the socket is. */
 #define SOCKET_STORAGE(value, name) \
 	BPF_F_TABLE("sk_storage", int, value, name, 0, BPF_F_NO_PREALLOC)

@@ -10,22 +10,18 @@ import socket
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from bpfsvc.base.address import family
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.maps.layout import Value
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.explain.question import Question
 from bpfsvc.services.entries import Frontend, Place
 
 _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
-
-_QUESTION = struct.Struct("=16x 16sHBx 16sIH2x")
-"""``struct question`` (``bpf/path/agent/explain.h``) up to the choice."""
-
-_CHOICE = struct.Struct("=16sHBxI IBBxx I")
-"""``struct choice``, and whether the connection spills over."""
 
 _FORBIDDEN = "forbidden"
 """The programs' verdict on clients outside the source ranges, whose packets are dropped."""
@@ -69,28 +65,27 @@ def decide(pinned: Pinned, question: Question, interface: int, port: int = 0) ->
     ``port``: the client's; 0: not chosen yet.
     """
     layout = pinned.layout
-    client = layout.constant("CLIENT_NODE" if question.is_of_node else "CLIENT_UNKNOWN")
-    asked = _QUESTION.pack(
-        question.destination,
-        socket.htons(question.port),
-        question.protocol,
-        question.source,
-        client,
-        socket.htons(port),
-    )
-    number, data = _run(pinned, "explain", asked + bytes(_CHOICE.size), interface)
+    record, classes = layout.struct("question"), layout.constants_named("CLIENT_")
+    asked: dict[str, Value] = {
+        "frontend.address": question.destination,
+        "frontend.port": question.port,
+        "frontend.protocol": question.protocol,
+        "client.address": question.source,
+        "client.class": layout.constant("CLIENT_NODE" if question.is_of_node else "CLIENT_UNKNOWN"),
+        "client.port": port,
+    }
+    number, data = _run(pinned, "explain", record.pack(asked), interface)
     verdict = layout.constants_named("VERDICT_").get(number)
     if verdict is None:
         raise KernelError(f"the program explain failed ({number})")
-    address, asked_port, protocol, _, client, _ = _QUESTION.unpack_from(data)
-    backend, backend_port, *_, spilled = _CHOICE.unpack_from(data, _QUESTION.size)
+    answer: dict[str, Any] = record.unpack(data)
     return Decision(
         "drop" if verdict == _FORBIDDEN else verdict,
         verdict == _FORBIDDEN,
-        Frontend(address, socket.ntohs(asked_port), protocol),
-        layout.constants_named("CLIENT_")[client],
-        (backend, socket.ntohs(backend_port)),
-        bool(spilled),
+        Frontend._make(answer[f"frontend.{field}"] for field in Frontend._fields),
+        classes[answer["client.class"]],
+        (answer["choice.backend.address"], answer["choice.backend.port"]),
+        bool(answer["spilled"]),
     )
 
 

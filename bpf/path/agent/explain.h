@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "lib/map.h"
 #include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/backends.h"
@@ -23,6 +24,8 @@ struct question {
 	struct choice choice;
 	__u32 spilled; /* the client may be given any backend that serves */
 };
+
+DESCRIBE(question);
 
 static inline int explain_question(struct __sk_buff *skb)
 {

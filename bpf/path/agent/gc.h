@@ -24,6 +24,8 @@ struct gc_request {
 	__u8 note;	  /* remove nothing, but set the bytes of their destination ports */
 };
 
+DESCRIBE(gc_request);
+
 static inline __s64 connection_lifetime(const struct settings *settings, const struct flow *flow,
 					const struct connection *connection,
 					const struct gc_request *request)

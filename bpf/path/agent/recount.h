@@ -18,11 +18,15 @@ struct recount_header {
 	__u8 flows; /* the records are flows that have to count from now on; else differences */
 };
 
+DESCRIBE(recount_header);
+
 struct load_difference {
 	__u32 counters;
 	__s32 active;
 	__s32 inactive;
 };
+
+DESCRIBE(load_difference);
 
 /*
  * Have a connection count that has begun while its Service did not. False if it does already, or

@@ -83,6 +83,9 @@ _MOVE = 0xB7
 _CONSTANT = "constant_"
 """How the functions begin that return constants. They are compiled and never loaded."""
 
+_STRUCT = "struct_"
+"""How the names of maps begin that are never made and describe a struct (``DESCRIBE``)."""
+
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ENUM = re.compile(r"\benum(?:\s+\w+)?\s*\{([^}]*)\}")
 _ENUMERATOR = re.compile(r"(\w+)\s*(?:=[^,]*)?(?:,|$)")
@@ -121,11 +124,15 @@ def compile_text(request: CompileRequest) -> Bytecode:
 
     for function in (lib.bpf_table_name, lib.bpf_table_key_desc_id, lib.bpf_table_leaf_desc_id):
         function.restype = ctypes.c_char_p
-    maps, names = {}, {}
+    maps, structs, names = {}, {}, {}
     for index in range(lib.bpf_num_tables(module.module)):
         fd = lib.bpf_table_fd_id(module.module, index)
         names[fd] = lib.bpf_table_name(module.module, index).decode()
-        maps[names[fd]] = _map_layout(module, lib, index)
+        described = _map_layout(module, lib, index)
+        if names[fd].startswith(_STRUCT):
+            structs[names[fd].removeprefix(_STRUCT)] = described.value
+        else:
+            maps[names[fd]] = described
     constants = _constants(module, request.text)
     numbers = sorted((number, name) for name, number in constants.items() if name.startswith(_STEP))
     steps = tuple(name.lower() for _, name in numbers)
@@ -139,7 +146,7 @@ def compile_text(request: CompileRequest) -> Bytecode:
         for name, kind in wanted.items()
     )
     terms = lib.bpf_module_license(module.module).decode()
-    return Bytecode(Layout(request.digest, maps, constants), terms, programs, steps)
+    return Bytecode(Layout(request.digest, maps, constants, structs), terms, programs, steps)
 
 
 def compile_module(request: CompileRequest) -> Any:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.requests import send
-
-_HEADER = struct.Struct("=14xBBBBB")
-"""``struct gc_request``: how many flows follow, and its four flags."""
 
 
 class GcProgram:
@@ -18,6 +14,7 @@ class GcProgram:
     def __init__(self, pinned: Pinned) -> None:
         self._program = pinned.program("gc")
         self._batch = pinned.layout.constant("GC_FLOWS")
+        self._header = pinned.layout.struct("gc_request")
 
     def remove(
         self,
@@ -34,14 +31,14 @@ class GcProgram:
         * ``crowded``: those that are closed or half open early.
         * ``early_ports``: without waiting until peers have forgotten a port of ours.
         """
-        return self._run(flows, force, crowded, early_ports, False)
+        return self._run(flows, force=force, crowded=crowded, early_ports=early_ports)
 
     def note(self, flows: Sequence[bytes]) -> None:
         """Set the bytes of the flows' destination ports in the filter, and remove nothing."""
-        self._run(flows, False, False, False, True)
+        self._run(flows, note=True)
 
-    def _run(self, flows: Sequence[bytes], *flags: bool) -> int:
+    def _run(self, flows: Sequence[bytes], **flags: bool) -> int:
         def header(count: int) -> bytes:
-            return _HEADER.pack(count, *flags)
+            return self._header.pack({"flows": count, **flags})
 
         return send(self._program, flows, self._batch, header)

@@ -131,7 +131,7 @@ _EARLIER_CONSTANTS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All maps of one build, and the constants of its enums.
+    """All maps of one build, the constants of its enums, and structs that are no map's value.
 
     ``digest`` identifies sources and sizes, so the programs too.
     """
@@ -139,16 +139,27 @@ class Layout:
     digest: str
     maps: dict[str, MapLayout]
     constants: dict[str, int] = field(default_factory=dict)
+    structs: dict[str, Record] = field(default_factory=dict)
+
+    def struct(self, name: str) -> Record:
+        """Return a struct of the C sources; raise :class:`KernelError` if this build has none."""
+        try:
+            return self.structs[name]
+        except KeyError:
+            raise self._lacks(f"struct {name}") from None
 
     def constant(self, name: str) -> int:
         """Return a constant of the C sources; raise :class:`KernelError` if this build has none."""
         try:
             return self.constants[name]
         except KeyError:
-            raise KernelError(
-                f"the kernel programs of build {self.digest} have no constant {name}",
-                "restart the agent, so that it loads its own: bpfsvc run",
-            ) from None
+            raise self._lacks(f"constant {name}") from None
+
+    def _lacks(self, what: str) -> KernelError:
+        return KernelError(
+            f"the kernel programs of build {self.digest} have no {what}",
+            "restart the agent, so that it loads its own: bpfsvc run",
+        )
 
     def constants_named(self, prefix: str) -> dict[int, str]:
         """Return, by their numbers, constants whose names begin so: the rest, in lower case."""
@@ -170,7 +181,9 @@ class Layout:
             }
             for name, m in self.maps.items()
         }
+        structs = {name: [list(f) for f in one.fields] for name, one in self.structs.items()}
         whole = {"digest": self.digest, "constants": self.constants, "maps": maps}
+        whole |= {"structs": structs}
         return json.dumps(whole, separators=(",", ":"))
 
     @classmethod
@@ -187,7 +200,8 @@ class Layout:
             )
             for name, m in raw["maps"].items()
         }
-        return cls(raw["digest"], maps, raw.get("constants", _EARLIER_CONSTANTS))
+        structs = {name: _record(fields) for name, fields in raw.get("structs", {}).items()}
+        return cls(raw["digest"], maps, raw.get("constants", _EARLIER_CONSTANTS), structs)
 
 
 def read_layout(maps: Path) -> Layout:
