@@ -73,10 +73,10 @@ class AgentAnswers:
             objects = answer.objects()
         except ValueError as error:
             raise NoAnswer(str(error)) from error
-        services = [one for one in objects if isinstance(one, Service)]
-        slices = tuple(one for one in objects if isinstance(one, EndpointSlice))
+        services = [item for item in objects if isinstance(item, Service)]
+        slices = tuple(item for item in objects if isinstance(item, EndpointSlice))
         return ServiceFacts(
-            node=next(one for one in objects if isinstance(one, Node)),
+            node=next(item for item in objects if isinstance(item, Node)),
             known=Known(services[0] if services else None, slices),
             conflicts=answer.conflicts,
             refused=answer.refused,

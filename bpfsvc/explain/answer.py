@@ -35,15 +35,15 @@ class Answer:
 
     def to_object(self) -> dict[str, object]:
         """Return what is written as JSON."""
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "verdict": self.verdict,
             "endpoints": list(self.endpoints),
             "masquerade": self.masquerade,
         }
         if self.masquerade_endpoints:
-            found["masquerade_endpoints"] = list(self.masquerade_endpoints)
+            fields["masquerade_endpoints"] = list(self.masquerade_endpoints)
         return {
-            **found,
+            **fields,
             "frontend": self.frontend,
             "service": self.service,
             "reasons": list(self.reasons),
@@ -106,7 +106,9 @@ class Outcome(NamedTuple):
     def hairpins(self) -> tuple[Backend, ...]:
         """Those of them that are the client itself, and are masqueraded for it."""
         source = self.question.source
-        return tuple(one for one in self.backends if one.hairpin and one.address == source)
+        return tuple(
+            backend for backend in self.backends if backend.hairpin and backend.address == source
+        )
 
     @property
     def staying(self) -> tuple[Backend, ...]:
@@ -116,13 +118,13 @@ class Outcome(NamedTuple):
         """
         if self.question.is_of_node:
             return ()
-        return tuple(one for one in self.backends if one.address in self.own)
+        return tuple(backend for backend in self.backends if backend.address in self.own)
 
     @property
     def masqueraded(self) -> tuple[Backend, ...]:
         """Those of them that see an address of this node as the client's."""
         asked = self.backends if self.policy.masquerade else self.hairpins
-        return tuple(one for one in asked if one not in self.staying)
+        return tuple(backend for backend in asked if backend not in self.staying)
 
 
 def answer_for(outcome: Outcome, reasons: tuple[str, ...]) -> Answer:
@@ -166,14 +168,14 @@ def answer_without_frontend(
 
 def _check(outcome: Outcome) -> None:
     chosen = outcome.backend
-    if chosen not in {one.place for one in outcome.backends}:
+    if chosen not in {backend.place for backend in outcome.backends}:
         raise KernelError(f"{endpoint_text(*chosen)} was chosen although it is not eligible")
     if not outcome.source:
         return
-    masqueraded = chosen in {one.place for one in outcome.masqueraded}
+    masqueraded = chosen in {backend.place for backend in outcome.masqueraded}
     if (outcome.source != outcome.question.source) != masqueraded:
         raise KernelError(f"{endpoint_text(*chosen)} sees {unpack(outcome.source)} as its client")
 
 
 def _texts(backends: tuple[Backend, ...]) -> tuple[str, ...]:
-    return tuple(sorted({endpoint_text(*one.place) for one in backends}))
+    return tuple(sorted({endpoint_text(*backend.place) for backend in backends}))

@@ -144,8 +144,8 @@ def _node_name(case: Case) -> str:
 
 
 def _primary(case: Case) -> tuple[bytes, ...]:
-    found = case["node"].get("primary") or {}
-    return tuple(pack(found[name]) for name in ("IPv4", "IPv6") if found.get(name))
+    addresses = case["node"].get("primary") or {}
+    return tuple(pack(addresses[name]) for name in ("IPv4", "IPv6") if addresses.get(name))
 
 
 def _nodeport_addresses(case: Case) -> tuple[str, ...]:
@@ -155,8 +155,8 @@ def _nodeport_addresses(case: Case) -> tuple[str, ...]:
 
 def _detect_local(case: Case) -> Mapping[str, Any]:
     options = case.get("options") or {}
-    found: Mapping[str, Any] = options.get("detect_local") or {}
-    return found
+    detector: Mapping[str, Any] = options.get("detect_local") or {}
+    return detector
 
 
 def _detection(case: Case) -> LocalDetector:

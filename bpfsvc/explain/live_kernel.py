@@ -44,7 +44,9 @@ class LiveKernel:
         tables = ServiceMaps(pinned)
         counters = pinned.map("backend_counters").max_entries
         restored = restore(tables.read, Ids(counters - 1))
-        self._owners = {frontend: one for one in restored.applied for frontend in one.frontends()}
+        self._owners = {
+            frontend: port for port in restored.applied for frontend in port.frontends()
+        }
         self._own = {key for key, _ in pinned.map("node_addresses").items()}
 
     def answer(self, question: Question) -> Answer:
@@ -76,24 +78,24 @@ class LiveKernel:
     def _reasons(self, outcome: Outcome, decision: Decision) -> Iterator[str]:
         port = outcome.owner.port
         try:
-            found = self._agent.known(port.namespace, port.name)
+            facts = self._agent.known(port.namespace, port.name)
         except NoAnswer as error:
             yield from _reasons_of_entries(outcome, decision)
             yield from removal_reasons(outcome, None)
             yield f"why other endpoints are not eligible is not known: {error.message}"
             return
-        if found.refused:
-            yield f"the kernel does not hold the latest state of this Service: {found.refused}"
-        others = found.conflicts.get(frontend_text(decision.frontend), ())
-        node = node_context(found.node)
-        yield from reasons(outcome, found.known, node, others, self._in_quarantine(outcome))
-        yield from share_reasons(outcome, found.shares)
-        yield from removal_reasons(outcome, found.drain_seconds)
+        if facts.refused:
+            yield f"the kernel does not hold the latest state of this Service: {facts.refused}"
+        others = facts.conflicts.get(frontend_text(decision.frontend), ())
+        node = node_context(facts.node)
+        yield from reasons(outcome, facts.known, node, others, self._in_quarantine(outcome))
+        yield from share_reasons(outcome, facts.shares)
+        yield from removal_reasons(outcome, facts.drain_seconds)
 
     def _in_quarantine(self, outcome: Outcome) -> dict[Place, bool]:
-        found = read_states(self._pinned.map("quarantined").items(), self._pinned.layout)
+        ejected = read_states(self._pinned.map("quarantined").items(), self._pinned.layout)
         counters = outcome.owner.counters()
-        return {place: found[one] for place, one in counters.items() if one in found}
+        return {backend: ejected[id_] for backend, id_ in counters.items() if id_ in ejected}
 
 
 def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:

@@ -57,10 +57,11 @@ def question_with_names(
     """
     client = _client(origin, source, directory)
     addresses, port = _destination(destination, protocol.upper(), directory)
-    families = {family(one) for one in client.addresses}
-    chosen = next((one for one in addresses if family(one) in families), addresses[0])
+    families = {family(address) for address in client.addresses}
+    chosen = next((address for address in addresses if family(address) in families), addresses[0])
     sender = next(
-        (one for one in client.addresses if family(one) == family(chosen)), client.addresses[0]
+        (address for address in client.addresses if family(address) == family(chosen)),
+        client.addresses[0],
     )
     if client.origin is None:
         raise UsageError(
@@ -73,44 +74,44 @@ def question_with_names(
 def _client(origin: str | None, text: str, directory: Directory) -> _Client:
     if not is_name(text):
         return _Client(origin, (parse_address(text),))
-    place = directory.pod(*_parts(text, text))
-    if place is None:
+    pod = directory.pod(*_parts(text, text))
+    if pod is None:
         raise _missing(text, f"there is no Pod {text}")
-    if not place.addresses:
-        raise _without_address(text, place)
-    if place.node != directory.node_name:
-        found = "external"
+    if not pod.addresses:
+        raise _without_address(text, pod)
+    if pod.node != directory.node_name:
+        usual = "external"
     else:
-        found = "node" if place.on_host_network else "pod"
-    return _Client(origin or found, place.addresses)
+        usual = "node" if pod.on_host_network else "pod"
+    return _Client(origin or usual, pod.addresses)
 
 
 def _destination(text: str, protocol: str, directory: Directory) -> tuple[Sequence[bytes], int]:
     if not is_name(text):
-        found = address_and_port(text)
-        if found is None:
+        ends = address_and_port(text)
+        if ends is None:
             raise UsageError(
                 f"{text!r} is not an address and a port",
                 "write 10.0.0.1:80, or [fd00::1]:80 for IPv6",
             )
-        return (pack(found[0]),), found[1]
+        return (pack(ends[0]),), ends[1]
     whole, _, port_text = text.partition(":")
     namespace, name = _parts(whole, text)
     if not port_text:
         raise UsageError(f"{text!r} has no port", f"write {text}:80, or the name of a port")
     if service := directory.service(namespace, name):
         return service.cluster_ips, _service_port(service, whole, protocol, port_text)
-    place = directory.pod(namespace, name)
-    if place is None:
+    pod = directory.pod(namespace, name)
+    if pod is None:
         raise _missing(whole, f"there is no Pod {whole}, and no Service with a cluster IP")
-    if not place.addresses:
-        raise _without_address(whole, place)
+    if not pod.addresses:
+        raise _without_address(whole, pod)
     if not port_text.isdigit():
         raise UsageError(
             f"{port_text!r} is not a number, and {whole} is a Pod",
             "only ports of Services have names here",
         )
-    return place.addresses, int(port_text)
+    return pod.addresses, int(port_text)
 
 
 def _service_port(service: Service, whole: str, protocol: str, text: str) -> int:
@@ -123,20 +124,21 @@ def _service_port(service: Service, whole: str, protocol: str, text: str) -> int
         if text in (port.name, str(port.number)) and PROTOCOLS.get(protocol) == port.protocol:
             return port.number
     ports = ", ".join(
-        f"{one.number}/{PROTOCOL_NAMES[one.protocol]}" + (f" ({one.name})" if one.name else "")
-        for one in service.ports
+        f"{each_port.number}/{PROTOCOL_NAMES[each_port.protocol]}"
+        + (f" ({each_port.name})" if each_port.name else "")
+        for each_port in service.ports
     )
     raise UsageError(f"Service {whole} has no port {text}/{protocol}", f"its ports are: {ports}")
 
 
 def _parts(name: str, text: str) -> tuple[str, str]:
-    found = _NAME.fullmatch(name)
-    if not found:
+    match = _NAME.fullmatch(name)
+    if not match:
         raise UsageError(
             f"{text!r} is neither an address nor a name",
             "write NAMESPACE/SERVICE:PORT, NAMESPACE/POD, or an address",
         )
-    return found[1], found[3]
+    return match[1], match[3]
 
 
 def _missing(name: str, text: str) -> UsageError:
@@ -144,8 +146,8 @@ def _missing(name: str, text: str) -> UsageError:
     return UsageError(text, f"list them with: kubectl get services,pods -n {namespace}")
 
 
-def _without_address(name: str, place: PodPlace) -> UsageError:
-    where = f"on node {place.node}" if place.node else "not scheduled yet"
+def _without_address(name: str, pod: PodPlace) -> UsageError:
+    where = f"on node {pod.node}" if pod.node else "not scheduled yet"
     return UsageError(
         f"Pod {name} has no address ({where})", "ask when it runs, or give an address"
     )

@@ -23,7 +23,7 @@ def write_interface(pinned: Pinned, context: QuestionContext, index: int, name: 
     """Describe a device in the maps as the node's interface of that name."""
     is_pods = context.detection.is_for_pods(name)
     record = pinned.layout.maps["interfaces"].value
-    v4, v6 = (_primary(context, each) or _EXAMPLES[each] for each in (4, 6))
+    v4, v6 = (_primary(context, of_family) or _EXAMPLES[of_family] for of_family in (4, 6))
     entry = record.pack({"v4": v4, "v6": v6, "pods": is_pods})
     pinned.map("interfaces").update(struct.pack("=I", index), entry)
 

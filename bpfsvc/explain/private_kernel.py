@@ -67,7 +67,7 @@ class PrivateKernel:
         self._context, self._cache = context, cache
         self._planner = planner
         self._owners = {
-            frontend: one for one in planner.applied_state for frontend in one.frontends()
+            frontend: port for port in planner.applied_state for frontend in port.frontends()
         }
 
     def answer(self, question: Question) -> Answer:

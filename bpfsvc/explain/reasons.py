@@ -58,7 +58,7 @@ def reasons(
         ranges = source_ranges(service, owner.family, node)
         texts = ", ".join(map(network_text, ranges))
         source = outcome.question.source
-        if not any(contains(one, source) for one in ranges):
+        if not any(contains(network, source) for network in ranges):
             yield f"loadBalancerSourceRanges ({texts}) do not contain {unpack(source)}: dropped"
             return
         yield f"loadBalancerSourceRanges ({texts}) contain {unpack(source)}: allowed"
@@ -90,11 +90,11 @@ def _weightless(
 ) -> Iterator[str]:
     """Yield eligible endpoints that are not chosen, or only until the next attempt fails."""
     unused = quiesced(outcome)
-    for place in (one.place for one in eligible):
-        if place in unused:
-            yield f"{endpoint_text(*place)} {_WHY_UNUSED[quarantine.get(place)]}"
-        elif quarantine.get(place):
-            yield f"{endpoint_text(*place)} is on trial after a quarantine"
+    for backend in (endpoint.place for endpoint in eligible):
+        if backend in unused:
+            yield f"{endpoint_text(*backend)} {_WHY_UNUSED[quarantine.get(backend)]}"
+        elif quarantine.get(backend):
+            yield f"{endpoint_text(*backend)} is on trial after a quarantine"
 
 
 _WHY_UNUSED = {
@@ -114,7 +114,7 @@ def echo_reasons(outcome: Outcome) -> Iterator[str]:
 def _port(service: Service | None, owner: ServicePort) -> Port | None:
     ports = service.ports if service else ()
     return next(
-        (one for one in ports if (one.name, one.protocol) == (owner.port_name, owner.protocol)),
+        (port for port in ports if (port.name, port.protocol) == (owner.port_name, owner.protocol)),
         None,
     )
 
@@ -167,16 +167,16 @@ def clients_seen(outcome: Outcome, rule: str) -> Iterator[str]:
     ``rule`` masquerades all clients of this kind, where the policy says so.
     """
     masqueraded, staying = set(outcome.masqueraded), outcome.staying
-    for one in outcome.hairpins if not outcome.policy.masquerade else ():
-        if one in masqueraded:
-            yield f"{endpoint_text(*one.place)} is the client itself: masqueraded (hairpin)"
+    for backend in outcome.hairpins if not outcome.policy.masquerade else ():
+        if backend in masqueraded:
+            yield f"{endpoint_text(*backend.place)} is the client itself: masqueraded (hairpin)"
     if outcome.policy.masquerade and masqueraded:
         yield rule
     elif len(masqueraded) + len(staying) < len(outcome.backends):
         yield f"{'all others see' if masqueraded else 'endpoints see'} the address of the client"
-    for one in staying:
+    for backend in staying:
         yield (
-            f"{endpoint_text(*one.place)} is this node: the packet does not leave it, so this"
+            f"{endpoint_text(*backend.place)} is this node: the packet does not leave it, so this"
             " endpoint sees the address of the client"
         )
 
@@ -200,14 +200,14 @@ def _excluded(
     chosen = {backend.place for backend in (eligible.local if local_only else eligible.cluster)}
     if not endpoints:
         yield "there are no endpoints"
-    if any(traits.draining and place in chosen for place, traits in endpoints.items()):
+    if any(traits.draining and endpoint in chosen for endpoint, traits in endpoints.items()):
         yield "no endpoint is ready: those that terminate but still serve are used"
-    for place, traits in sorted(endpoints.items(), key=lambda pair: endpoint_text(*pair[0])):
-        if place not in chosen:
+    for endpoint, traits in sorted(endpoints.items(), key=lambda pair: endpoint_text(*pair[0])):
+        if endpoint not in chosen:
             why = _why_not(traits, node, local_only)
-            what = "is far" if place in spilled else "is not eligible"
-            more = ", and connections may spill over to it" if place in spilled else ""
-            yield f"{endpoint_text(*place)} {what}: {why}{more}"
+            what = "is far" if endpoint in spilled else "is not eligible"
+            more = ", and connections may spill over to it" if endpoint in spilled else ""
+            yield f"{endpoint_text(*endpoint)} {what}: {why}{more}"
 
 
 def _why_not(traits: Traits, node: NodeContext, local_only: bool) -> str:

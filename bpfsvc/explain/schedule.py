@@ -69,11 +69,11 @@ def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
     name, _, _ = scheduler_text(schedule.name.lower(), policy.table).partition(",")
     if policy.size < 2 or not policy.table or name not in GRADUAL:
         return
-    for one in dict.fromkeys(each.place for each in outcome.backends):
-        share = shares.get(one[0])
+    for endpoint in dict.fromkeys(backend.place for backend in outcome.backends):
+        share = shares.get(endpoint[0])
         if share is not None:
             percent = 100 * share // FULL
-            new = endpoint_text(*one)
+            new = endpoint_text(*endpoint)
             yield f"{new} is new: its share is {percent} % of the usual (slow start)"
 
 
@@ -82,10 +82,10 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     if not counts_connections(outcome.policies):
         return
     counters = outcome.owner.counters()
-    for one in dict.fromkeys(each.place for each in outcome.backends):
-        active, inactive = loads(counters[one])
-        chosen = ", chosen now" if one == outcome.backend else ""
-        yield f"{endpoint_text(*one)}: {active} active, {inactive} inactive{chosen}"
+    for endpoint in dict.fromkeys(backend.place for backend in outcome.backends):
+        active, inactive = loads(counters[endpoint])
+        chosen = ", chosen now" if endpoint == outcome.backend else ""
+        yield f"{endpoint_text(*endpoint)}: {active} active, {inactive} inactive{chosen}"
 
 
 def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
@@ -103,8 +103,8 @@ def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
         return
     key = LocalityEntry(owner.service_id, outcome.frontend.address, among(policy), schedule)
     had, counters = kept(key), owner.counters()
-    usable = [one.place for one in outcome.backends if counters[one.place] in had]
-    texts = ", ".join(endpoint_text(*one) for one in usable)
+    usable = [backend.place for backend in outcome.backends if counters[backend.place] in had]
+    texts = ", ".join(endpoint_text(*endpoint) for endpoint in usable)
     if not had:
         yield f"{address} has no endpoint yet: it gets the least loaded of all"
     elif not usable:
@@ -125,5 +125,5 @@ def quiesced(outcome: Outcome) -> set[Place]:
 
     Of those that are eligible, these are the ones of weight 0.
     """
-    chosen = {one.place for one in outcome.backends}
-    return {one.place for one in outcome.owner.backends()} - chosen
+    chosen = {backend.place for backend in outcome.backends}
+    return {backend.place for backend in outcome.owner.backends()} - chosen

@@ -19,7 +19,7 @@ def spilled_to(outcome: Outcome) -> set[Place]:
     if every is None:
         return set()
     slots = outcome.owner.backends()[every.first : every.first + every.size]
-    return {one.place for one in slots}
+    return {backend.place for backend in slots}
 
 
 def spill_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
@@ -30,11 +30,11 @@ def spill_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     ((*_, overload, inactive),) = outcome.owner.extra["spills"]
     policy, counters = outcome.policy, outcome.owner.counters()
     slots = outcome.owner.backends()[policy.first : policy.first + policy.size]
-    near = {one.place for one in slots}
+    near = {backend.place for backend in slots}
 
     def total(places: set[Place]) -> int:
-        found: list[Load] = [loads(counters[one]) for one in places]
-        return sum(one.active + (one.inactive if inactive else 0) for one in found)
+        endpoint_loads: list[Load] = [loads(counters[endpoint]) for endpoint in places]
+        return sum(load.active + (load.inactive if inactive else 0) for load in endpoint_loads)
 
     of_near, of_all, both = total(near), total(near | every), near | every
     kind = "connections" if inactive else "active connections"

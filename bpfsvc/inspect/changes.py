@@ -64,18 +64,18 @@ def _compare(records: Records, before: dict[_Key, Row], now: dict[_Key, Row]) ->
                 if old != new and name not in records.seconds
             }
             if differs:
-                found = dict(zip(columns, row, strict=True))
-                yield Change("changed", records.name, found, differs)
+                values = dict(zip(columns, row, strict=True))
+                yield Change("changed", records.name, values, differs)
 
 
 def _by_key(records: Records) -> dict[_Key, Row]:
     number: Counter[Row] = Counter()
-    found: dict[_Key, Row] = {}
+    rows: dict[_Key, Row] = {}
     for row in records.rows:
         key = row[: records.keys] if records.keys else row
-        found[key, number[key]] = row
+        rows[key, number[key]] = row
         number[key] += 1
-    return found
+    return rows
 
 
 def write_lines(changes: Iterable[Change]) -> Iterator[str]:
@@ -93,15 +93,15 @@ def write_lines(changes: Iterable[Change]) -> Iterator[str]:
 def write_json_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a JSON object for each change, one per line."""
     for change in changes:
-        found = {
+        line = {
             "time": _now().isoformat(timespec="seconds"),
             "change": change.kind,
             "map": change.map,
             "row": change.row,
         }
         if change.before:
-            found["before"] = change.before
-        yield json.dumps(found) + "\n"
+            line["before"] = change.before
+        yield json.dumps(line) + "\n"
 
 
 def _now() -> datetime:

@@ -37,8 +37,8 @@ def chooser(record: Record, wanted: Iterable[str]) -> Callable[[bytes], Fields]:
     formats = {name: kind for name, kind in record.fields if name}
     at = [order.index(name) for name in wanted]
     ports = [
-        place
-        for place, index in enumerate(at)
+        position
+        for position, index in enumerate(at)
         if formats[order[index]] == "H" and order[index].endswith("port")
     ]
     unpack_from = record.codec.unpack_from
@@ -46,8 +46,8 @@ def chooser(record: Record, wanted: Iterable[str]) -> Callable[[bytes], Fields]:
     def choose(data: bytes) -> Fields:
         values = unpack_from(data)
         chosen = [values[index] for index in at]
-        for place in ports:
-            chosen[place] = socket.ntohs(chosen[place])
+        for position in ports:
+            chosen[position] = socket.ntohs(chosen[position])
         return tuple(chosen)
 
     return choose

@@ -109,8 +109,12 @@ def _agent_problems(facts: NodeFacts) -> Iterator[str]:
 
 def _attachment_problems(facts: NodeFacts) -> Iterator[str]:
     if facts.same_namespace:
-        missing = [each.name for each in facts.interfaces if each.missing]
-        stale = [each.name for each in facts.interfaces if each.stale and not each.missing]
+        missing = [interface.name for interface in facts.interfaces if interface.missing]
+        stale = [
+            interface.name
+            for interface in facts.interfaces
+            if interface.stale and not interface.missing
+        ]
         if missing:
             yield f"programs are missing from {list_text(missing, _SHOWN)}"
         if stale:
@@ -138,7 +142,7 @@ def _sysctl_problems(facts: NodeFacts) -> Iterator[str]:
 
 def lines(facts: NodeFacts) -> tuple[str, ...]:
     """Return ten lines: whether the node is healthy, and nine lines of detail."""
-    found = problems(facts)
+    problem_texts = problems(facts)
     forwarding = ", ".join(
         f"IPv{family} {'on' if family in facts.forwarding else 'off'}" for family in (4, 6)
     )
@@ -157,14 +161,14 @@ def lines(facts: NodeFacts) -> tuple[str, ...]:
         "forwarding": forwarding,
         "masquerade": f"ports {facts.masquerade_ports or 'not set'}, {reserved}",
     }
-    head = f"UNHEALTHY: {'; '.join(found)}" if found else "healthy"
+    head = f"UNHEALTHY: {'; '.join(problem_texts)}" if problem_texts else "healthy"
     return head, *(f"{name + ':':<13}{text}" for name, text in table.items())
 
 
 def as_object(facts: NodeFacts) -> dict[str, object]:
     """Return what is written as JSON: ``well``, ``reasons`` (the problems), and the facts."""
-    found = problems(facts)
-    return {"well": not found, "reasons": found, **asdict(facts)}
+    problem_texts = problems(facts)
+    return {"well": not problem_texts, "reasons": problem_texts, **asdict(facts)}
 
 
 def _use(facts: NodeFacts) -> float:
@@ -185,9 +189,11 @@ def _agent_text(facts: NodeFacts) -> str:
 
 
 def _interfaces_text(facts: NodeFacts) -> str:
-    attached = sum(not each.missing and not each.stale for each in facts.interfaces)
-    ahead = [f"{each.name} {other}" for each in facts.interfaces for other in each.ahead]
-    by_xdp = [each.name for each in facts.interfaces if each.xdp]
+    attached = sum(not interface.missing and not interface.stale for interface in facts.interfaces)
+    ahead = [
+        f"{interface.name} {other}" for interface in facts.interfaces for other in interface.ahead
+    ]
+    by_xdp = [interface.name for interface in facts.interfaces if interface.xdp]
     return (
         f"{attached} of {len(facts.interfaces)} attached"
         + (f", XDP on {list_text(by_xdp, _SHOWN)}" if by_xdp else "")

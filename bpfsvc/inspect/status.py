@@ -88,17 +88,17 @@ def ask_health(address: tuple[str, int]) -> AgentHealth:
     if answer.server != SERVER_NAME:
         return AgentHealth(status=0, foreign=True)
     try:
-        found = json.loads(answer.body)
+        details = json.loads(answer.body)
     except ValueError:
         return AgentHealth(status=answer.status)
     return AgentHealth(
-        status=answer.status, problems=_texts(found, "problems"), notes=_texts(found, "notes")
+        status=answer.status, problems=_texts(details, "problems"), notes=_texts(details, "notes")
     )
 
 
-def _texts(found: object, field: str) -> tuple[str, ...]:
-    texts = found.get(field) if isinstance(found, dict) else None
-    return tuple(str(each) for each in texts.values()) if isinstance(texts, dict) else ()
+def _texts(answer: object, field: str) -> tuple[str, ...]:
+    texts = answer.get(field) if isinstance(answer, dict) else None
+    return tuple(str(line) for line in texts.values()) if isinstance(texts, dict) else ()
 
 
 def _sizes(reader: Reader) -> Sizes:
@@ -135,12 +135,12 @@ def _interfaces(root: PinRoot, reader: Reader, pinned: Pinned) -> Iterator[Inter
             except DeviceGone:
                 filters = ()
             linked = tcx.program_id(root, index, hook)
-            own = [each for each in filters if each.ours]
+            own = [filter_ for filter_ in filters if filter_.ours]
             if not own and not linked:
                 missing.append(str(hook))
-            elif not {linked, *(each.program for each in own)} & ours[hook]:
+            elif not {linked, *(filter_.program for filter_ in own)} & ours[hook]:
                 stale.append(str(hook))
-            ahead += [f"{hook}: {each}" for each in _ahead(filters, own)]
+            ahead += [f"{hook}: {filter_}" for filter_ in _ahead(filters, own)]
         if index in wanted_xdp and index not in current_xdp:
             missing.append("xdp")
         elif not current_xdp.get(index, True):
@@ -181,17 +181,19 @@ def _xdp(root: PinRoot, reader: Reader, pinned: Pinned) -> tuple[dict[int, bool]
 
 def _ahead(filters: tuple[Filter, ...], own: list[Filter]) -> Iterator[Filter]:
     """Yield the foreign filters that see a packet before the first of ours."""
-    first = min((each.priority for each in own), default=0)
-    for each in filters:
-        if not each.ours and not each.chain and each.priority <= first:
-            yield each
+    first = min((filter_.priority for filter_ in own), default=0)
+    for filter_ in filters:
+        if not filter_.ours and not filter_.chain and filter_.priority <= first:
+            yield filter_
 
 
 def _sockets(root: PinRoot, pinned: Pinned) -> tuple[int, int]:
     """Return the numbers of socket hooks: attached, and with a program of another build."""
-    found = cgroup.attached(root)
-    stale = [name for name, id_ in found.items() if id_ != syscall.program_id(pinned.program(name))]
-    return len(found), len(stale)
+    programs = cgroup.attached(root)
+    stale = [
+        name for name, id_ in programs.items() if id_ != syscall.program_id(pinned.program(name))
+    ]
+    return len(programs), len(stale)
 
 
 def _services(reader: Reader) -> tuple[int, tuple[int, ...]]:
@@ -205,13 +207,13 @@ def _services(reader: Reader) -> tuple[int, tuple[int, ...]]:
 
 
 def _drops(reader: Reader) -> dict[str, int]:
-    found = {}
+    drops = {}
     for event, reason, count in node.counters(reader).rows:
         if event == "dropped" and count:
-            found[str(reason)] = int(str(count))
-    return found
+            drops[str(reason)] = int(str(count))
+    return drops
 
 
 def _is_reserved(ports: node.MasqueradePorts) -> bool:
     reserved = sysctl.parse_ports(sysctl.read(sysctl.RESERVED_PORTS))
-    return any(each.first <= ports.first and ports.last <= each.last for each in reserved)
+    return any(range_.first <= ports.first and ports.last <= range_.last for range_ in reserved)

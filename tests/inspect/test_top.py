@@ -47,7 +47,7 @@ def view() -> View:
 
 def key(port: ServicePortFacts) -> tuple[int, tuple[bytes, int], int]:
     (backend,) = port.backends
-    return port.service, backend.place, backend.counters
+    return port.service, backend.endpoint, backend.counters
 
 
 @pytest.mark.parametrize(

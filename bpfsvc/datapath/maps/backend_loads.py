@@ -43,15 +43,15 @@ def read_load(raw: bytes, record: Record) -> BackendLoad:
 
 def read_loads(loads: Map, record: Record) -> dict[int, BackendLoad]:
     """Return the loads that are not 0, by the ids of counters."""
-    found: dict[int, BackendLoad] = {}
+    by_id: dict[int, BackendLoad] = {}
     codec = record.pick(*BackendLoad._fields)
     for block in loads.blocks(4096):
         if block.values.count(0) == len(block.values):
             continue
         for at, numbers in enumerate(codec.iter_unpack(block.values)):
             if any(numbers):
-                found[_ID.unpack(block.key(at))[0]] = BackendLoad(*map(_halves, numbers))
-    return found
+                by_id[_ID.unpack(block.key(at))[0]] = BackendLoad(*map(_halves, numbers))
+    return by_id
 
 
 def _halves(number: int) -> Load:

@@ -25,10 +25,10 @@ class BackendOutcomes:
 
     def take(self) -> dict[int, Outcome]:
         """Return what was noted since the last call, by the ids of counters."""
-        found = list(self._notes.items())
+        notes = list(self._notes.items())
         # What a program adds between reading and deletion is lost: one of many, at most.
-        self._notes.delete_many([key for key, _ in found])
-        return {_ID.unpack(key)[0]: Outcome(*self._note.unpack(raw)) for key, raw in found}
+        self._notes.delete_many([key for key, _ in notes])
+        return {_ID.unpack(key)[0]: Outcome(*self._note.unpack(raw)) for key, raw in notes}
 
 
 class QuarantinedMap:

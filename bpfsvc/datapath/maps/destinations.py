@@ -38,8 +38,8 @@ class Destinations:
 
     def __init__(self, pinned: Pinned) -> None:
         self._pinned = pinned
-        found = pinned.map("destinations")
-        self._memory = mmap.mmap(found.fd, found.value_size)
+        bits = pinned.map("destinations")
+        self._memory = mmap.mmap(bits.fd, bits.value_size)
         layout = pinned.layout
         at = {name: offset for name, _, offset in layout.maps["destinations"].value.places()}
         # Where the bits of these maps are, and by how many bytes of a key they are found.
@@ -108,7 +108,7 @@ class Destinations:
         """Make addresses within these networks destinations, too. All bits must be set before."""
         networks = list(networks)
         for of_family, at in self._networks.items():
-            ours = [one for one in networks if family(one.address) == of_family]
+            ours = [network for network in networks if family(network.address) == of_family]
             self._memory[at : at + 2 * _ADDRESS] = _around(ours) if ours else _NO_NETWORK
 
     def hide(self) -> None:

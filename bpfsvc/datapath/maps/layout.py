@@ -181,7 +181,7 @@ class Layout:
             }
             for name, m in self.maps.items()
         }
-        structs = {name: [list(f) for f in one.fields] for name, one in self.structs.items()}
+        structs = {name: [list(f) for f in record.fields] for name, record in self.structs.items()}
         whole = {"digest": self.digest, "constants": self.constants, "maps": maps}
         whole |= {"structs": structs}
         return json.dumps(whole, separators=(",", ":"))
@@ -206,11 +206,11 @@ class Layout:
 
 def read_layout(maps: Path) -> Layout:
     """Read the description that an earlier process left among the pinned maps."""
-    found = syscall.Map.pinned(maps / "layout")
+    layout_map = syscall.Map.pinned(maps / "layout")
     try:
-        raw = found.lookup(bytes(4)) or b""
+        raw = layout_map.lookup(bytes(4)) or b""
     finally:
-        found.close()
+        layout_map.close()
     try:
         return Layout.from_json(raw.rstrip(b"\0").decode())
     except (ValueError, KeyError) as error:

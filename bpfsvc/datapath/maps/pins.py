@@ -110,10 +110,10 @@ class PinRoot:
 
     def create(self) -> None:
         """Make the directory; raise :class:`SystemUnfit` if it is not in a bpf file system."""
-        place = self.path
-        while not place.exists():
-            place = place.parent
-        if not is_bpffs(place):
+        directory = self.path
+        while not directory.exists():
+            directory = directory.parent
+        if not is_bpffs(directory):
             raise SystemUnfit(
                 f"{self.path} is not in a bpf file system",
                 "mount -t bpf bpf /sys/fs/bpf, or name another place with --pin-root",

@@ -39,7 +39,7 @@ class MapInfo(NamedTuple):
 _INTERNAL, _PER_BUILD = MapInfo(role=Role.INTERNAL), MapInfo(role=Role.PER_BUILD)
 
 MAPS: dict[str, MapInfo] = {
-    **{one.name: MapInfo(one.option) for one in registry.MAPS},
+    **{service_map.name: MapInfo(service_map.option) for service_map in registry.MAPS},
     "service_networks": MapInfo(),
     "socket_optouts": MapInfo(),
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),

@@ -42,7 +42,7 @@ class ServiceMaps:
         """
         _check_constants(pinned.layout)
         self._tables: dict[ServiceMap[Any], _Table[Any]] = {
-            one: _table(one, pinned) for one in MAPS
+            service_map: _table(service_map, pinned) for service_map in MAPS
         }
         self._service_networks = pinned.map("service_networks")
         self._network = pinned.layout.maps["service_networks"].key.expect(
@@ -58,52 +58,56 @@ class ServiceMaps:
         Raises :class:`MapFull` at the first entry without room.
         """
         zeros = bytes(self._counters.value_size)
-        self._counters.update_many((_ID.pack(one), zeros) for one in plan.counters_taken)
-        for one, entries in plan.put_phases():
+        self._counters.update_many((_ID.pack(id_), zeros) for id_ in plan.counters_taken)
+        for service_map, entries in plan.put_phases():
             try:
-                self._tables[one].put(entries, self._destinations)
+                self._tables[service_map].put(entries, self._destinations)
             except MapFull:
-                if one is not FRONTENDS:
+                if service_map is not FRONTENDS:
                     self._take_back(plan)
                 raise
-        for one, keys in plan.delete_phases():
-            self._tables[one].delete(keys)
+        for service_map, keys in plan.delete_phases():
+            self._tables[service_map].delete(keys)
 
     def _take_back(self, plan: Plan) -> None:
         """Delete new generations of backends, which no frontend refers to and none will.
 
         A plan that repairs what is applied puts no new ones.
         """
-        for one, entries in plan.put_phases() if plan.applied else ():
-            if one.has_generation:
-                self._tables[one].delete(map(one.key, entries))
+        for service_map, entries in plan.put_phases() if plan.applied else ():
+            if service_map.has_generation:
+                self._tables[service_map].delete(map(service_map.key, entries))
 
-    def read(self, one: ServiceMap[E], /) -> Iterator[E]:
+    def read(self, service_map: ServiceMap[E], /) -> Iterator[E]:
         """Read all entries of a map."""
-        table: _Table[E] = self._tables[one]
+        table: _Table[E] = self._tables[service_map]
         return table.read()
 
     def recount(self, applied: Iterable[Applied]) -> int:
         """Correct the counts of the maps that have them; return the number of differences."""
 
-        def uses(one: ServiceMap[Any]) -> Iterator[Any]:
-            return (entry for each in applied for entry in one.entries(each))
+        def uses(service_map: ServiceMap[Any]) -> Iterator[Any]:
+            return (entry for port in applied for entry in service_map.entries(port))
 
-        return sum(self.set_counts(one, partial(uses, one)) for one in MAPS if one.counted)
+        return sum(
+            self.set_counts(service_map, partial(uses, service_map))
+            for service_map in MAPS
+            if service_map.counted
+        )
 
-    def set_counts(self, one: ServiceMap[E], uses: Callable[[], Iterable[E]]) -> int:
+    def set_counts(self, service_map: ServiceMap[E], uses: Callable[[], Iterable[E]]) -> int:
         """Make the entries of a counted map exactly these; return the number of differences.
 
         ``uses()`` yields an entry as often as it is used, in any order; it may be called twice.
         """
-        table = self._tables[one]
+        table = self._tables[service_map]
         assert isinstance(table, _CountedTable)
         return table.set_counts(uses, self._destinations)
 
     def clear(self) -> None:
         """Delete all entries, those of frontends first."""
-        for one in reversed(MAPS):
-            table = self._tables[one].map
+        for service_map in reversed(MAPS):
+            table = self._tables[service_map].map
             table.delete_many([key for key, _ in table.items()])
 
     # -- what no single Service has --
@@ -127,9 +131,9 @@ class ServiceMaps:
 class _Table(Generic[E]):
     """One map and how its entries are encoded."""
 
-    def __init__(self, one: ServiceMap[E], pinned: Pinned) -> None:
-        self.map = pinned.map(one.name)
-        self._codec = EntryCodec(one, pinned.layout.maps[one.name])
+    def __init__(self, service_map: ServiceMap[E], pinned: Pinned) -> None:
+        self.map = pinned.map(service_map.name)
+        self._codec = EntryCodec(service_map, pinned.layout.maps[service_map.name])
 
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:
         items = list(map(self._codec.encode, entries))
@@ -157,10 +161,10 @@ class _CountedTable(_Table[E]):
     The map itself holds the counts; memory for a second copy would be most of the agent's.
     """
 
-    def __init__(self, one: ServiceMap[E], pinned: Pinned) -> None:
-        super().__init__(one, pinned)
+    def __init__(self, service_map: ServiceMap[E], pinned: Pinned) -> None:
+        super().__init__(service_map, pinned)
         # Before Linux 6.13 a trie replaces what is there in spite of NOEXIST.
-        self._is_trie = pinned.layout.maps[one.name].type == "lpm_trie"
+        self._is_trie = pinned.layout.maps[service_map.name].type == "lpm_trie"
 
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:
         uses = Counter(key for key, _ in map(self._codec.encode, entries))
@@ -213,10 +217,10 @@ def _check_constants(layout: Layout) -> None:
             )
 
 
-def _table(one: ServiceMap[E], pinned: Pinned) -> _Table[E]:
-    if one.counted:
-        return _CountedTable(one, pinned)
-    return (_OnceTable if one.put_once else _Table)(one, pinned)
+def _table(service_map: ServiceMap[E], pinned: Pinned) -> _Table[E]:
+    if service_map.counted:
+        return _CountedTable(service_map, pinned)
+    return (_OnceTable if service_map.put_once else _Table)(service_map, pinned)
 
 
 def _set_keys(table: Map, wanted: set[bytes]) -> int:

@@ -70,9 +70,9 @@ class TcpConnections:
         ``is_wanted``: True for the service id and the backend of a connection.
         """
         return [
-            (departed, one)
-            for service, one in self._of(services)
-            if is_wanted(departed := (service, one.backend))
+            (departed, connection)
+            for service, connection in self._of(services)
+            if is_wanted(departed := (service, connection.backend))
         ]
 
     def remove(self, connections: Iterable[TcpConnection]) -> list[Reset]:
@@ -84,11 +84,11 @@ class TcpConnections:
         """
         resets: list[Reset] = []
         opening: list[bytes] = []
-        for one in connections:
-            if one.established:
-                resets += self._take(one)
+        for connection in connections:
+            if connection.established:
+                resets += self._take(connection)
             else:
-                opening.append(self._key_of(one.backend, one.routed, self._egress))
+                opening.append(self._key_of(connection.backend, connection.routed, self._egress))
         self._gc.remove(opening, force=True)
         return resets
 
@@ -118,21 +118,30 @@ class TcpConnections:
     def _is_over(self, fin_sent: int, fin_received: int, reset: int) -> bool:
         return reset == self._certain or bool(fin_sent and fin_received)
 
-    def _take(self, one: TcpConnection) -> Iterator[Reset]:
+    def _take(self, connection: TcpConnection) -> Iterator[Reset]:
         """Remove the entries of a connection, and yield its resets."""
-        key = self._key_of(one.client, one.frontend, self._ingress)
+        key = self._key_of(connection.client, connection.frontend, self._ingress)
         now = self._connections.lookup(key)
-        if now is None or _places(*self._becomes.unpack(now)) != (one.routed, one.backend):
+        if now is None or _places(*self._becomes.unpack(now)) != (
+            connection.routed,
+            connection.backend,
+        ):
             return  # another connection has this key since
         if value := self._connections.take(key):
-            yield from self._reset(one.frontend, one.client, [value])
-        values = [self._connections.take(self._key_of(one.backend, one.routed, self._egress))]
-        source = one.routed
-        masquerade = self._key_of(one.routed, one.backend, self._egress)
+            yield from self._reset(connection.frontend, connection.client, [value])
+        values = [
+            self._connections.take(
+                self._key_of(connection.backend, connection.routed, self._egress)
+            )
+        ]
+        source = connection.routed
+        masquerade = self._key_of(connection.routed, connection.backend, self._egress)
         if value := self._connections.take(masquerade):
             source, _ = _places(*self._becomes.unpack(value))
-            values.append(self._connections.take(self._key_of(one.backend, source, self._ingress)))
-        yield from self._reset(source, one.backend, filter(None, values))
+            values.append(
+                self._connections.take(self._key_of(connection.backend, source, self._ingress))
+            )
+        yield from self._reset(source, connection.backend, filter(None, values))
 
     def _reset(self, source: Place, to: Place, values: Iterable[bytes]) -> Iterator[Reset]:
         """Yield the reset by entries of what its receiver sends, if they know a number."""
@@ -159,7 +168,7 @@ def _latest(numbers: Iterable[tuple[int, int]]) -> int | None:
     known = [ntohl(number) for number, window in numbers if number or window]
     if not known:
         return None
-    ahead = max(_signed(one - known[0]) for one in known)
+    ahead = max(_signed(number - known[0]) for number in known)
     return (known[0] + ahead) & 0xFFFFFFFF
 
 

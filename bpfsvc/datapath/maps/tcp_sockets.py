@@ -48,7 +48,7 @@ class TcpSockets:
         connected, of time.monotonic().
         """
         try:
-            over = [each for each, to, chosen in self._all() if is_over(to, chosen)]
+            over = [opened for opened, to, chosen in self._all() if is_over(to, chosen)]
             return destroy_tcp(over)
         except OSError as error:
             _log.warning("TCP sockets cannot be closed: %s", os.strerror(error.errno or 0))
@@ -61,8 +61,8 @@ class TcpSockets:
             _log.warning("TCP sockets cannot be listed: %s", os.strerror(error.errno or 0))
 
     def _list(self) -> Iterator[tuple[TcpSocket, Departed, float]]:
-        for each in tcp_sockets(self._storage.fd):
-            direct, service, address, port, chosen = self._row.unpack_from(each.value)
-            place = address, ntohs(port)
-            if service and not direct and each.peer == place:
-                yield each, (service, place), chosen / NS_PER_SECOND
+        for opened in tcp_sockets(self._storage.fd):
+            direct, service, address, port, chosen = self._row.unpack_from(opened.value)
+            backend = address, ntohs(port)
+            if service and not direct and opened.peer == backend:
+                yield opened, (service, backend), chosen / NS_PER_SECOND

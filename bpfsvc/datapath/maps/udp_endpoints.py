@@ -39,7 +39,7 @@ class UdpEndpointsMap:
     def change(self, came: Iterable[UdpEndpoint], left: Iterable[UdpEndpoint]) -> None:
         """Write which endpoints serve from now on, and which do no more; may raise ``MapFull``."""
         self._leave(map(self._packed, left))
-        self._map.update_many((self._packed(one), self._serves) for one in came)
+        self._map.update_many((self._packed(endpoint), self._serves) for endpoint in came)
 
     def serving(self) -> Iterator[UdpEndpoint]:
         """Yield the endpoints that serve."""
@@ -53,7 +53,7 @@ class UdpEndpointsMap:
 
         Entries of the service ids in ``spared`` stay as they are. Raises :class:`MapFull`.
         """
-        wanted = {self._packed(one) for one in servers}
+        wanted = {self._packed(endpoint) for endpoint in servers}
         held = {
             key: value for key, value in self._map.items() if self._key.unpack(key)[0] not in spared
         }

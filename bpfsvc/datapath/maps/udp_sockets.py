@@ -36,9 +36,9 @@ class UdpSocketsMap:
         """
         try:
             stale = {
-                each: frontend
-                for each in udp_sockets()
-                if (frontend := self._frontend(each)) and is_stale(frontend, each.peer)
+                opened: frontend
+                for opened in udp_sockets()
+                if (frontend := self._frontend(opened)) and is_stale(frontend, opened.peer)
             }
             if not stale:
                 return 0
@@ -55,14 +55,14 @@ class UdpSocketsMap:
             )
         return closed
 
-    def _frontend(self, each: UdpSocket) -> Place | None:
+    def _frontend(self, opened: UdpSocket) -> Place | None:
         """Return the frontend that a socket is connected through, if it is."""
-        value = self._map.lookup(_key(each.cookie))
+        value = self._map.lookup(_key(opened.cookie))
         if value is None:
             return None
         frontend, backend, port, backend_port = self._value.unpack(value)
         # Without a backend: by an earlier build. Else its owner may have connected it elsewhere.
-        if backend_port and each.peer != (backend, ntohs(backend_port)):
+        if backend_port and opened.peer != (backend, ntohs(backend_port)):
             return None
         return frontend, ntohs(port)
 
@@ -75,7 +75,7 @@ class UdpSocketsMap:
         if not keys:
             return
         try:
-            not_seen = keys - {_key(each.cookie) for each in udp_sockets()}
+            not_seen = keys - {_key(opened.cookie) for opened in udp_sockets()}
         except OSError:
             return
         self._map.delete_many(list(not_seen & self._not_seen))

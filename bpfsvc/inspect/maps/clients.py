@@ -30,8 +30,8 @@ def source_ranges(reader: Reader) -> Records:
 def service_networks(reader: Reader) -> Records:
     """Return the networks that cluster IPs are taken from."""
     key = chooser(reader.layout.maps["service_networks"].key, NETWORK)
-    found = (key(raw_key)[::-1] for raw_key, _ in reader.entries("service_networks"))
-    rows: list[Row] = [(network_text(Network(*network)),) for network in sorted(found)]
+    networks = (key(raw_key)[::-1] for raw_key, _ in reader.entries("service_networks"))
+    rows: list[Row] = [(network_text(Network(*network)),) for network in sorted(networks)]
     return Records("service_networks", ("network",), rows)
 
 

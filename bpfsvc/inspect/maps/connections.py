@@ -117,15 +117,15 @@ def connections(reader: Reader, now: int) -> Records:
       ``source-port``, with the client's port between the hooks.
     * ``age`` and ``idle`` are seconds.
     """
-    found: dict[Routed, _Connection] = {}
+    by_flow: dict[Routed, _Connection] = {}
     # An entry that moves is deleted where it was after it is written where it goes: read in this
     # order, no connection is missed. Seen twice, the entries fold into the same connection.
     for name in ("new_connections", "connections"):
         if name in reader.layout.maps:
-            _gather(reader, name, found)
+            _gather(reader, name, by_flow)
     names = ServiceNames(reader)
     more = _extras(reader)
-    rows = [_row(routed, found.pop(routed), names, now, more) for routed in sorted(found)]
+    rows = [_row(routed, by_flow.pop(routed), names, now, more) for routed in sorted(by_flow)]
     columns = (
         "protocol",
         "client",
@@ -147,12 +147,12 @@ def _extras(reader: Reader, name: str = "connections") -> Extras:
     return extras(layout, FLOW, _KNOWN)
 
 
-def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None:
+def _gather(reader: Reader, name: str, by_flow: dict[Routed, _Connection]) -> None:
     layout = reader.layout.maps[name]
     key, value = chooser(layout.key, FLOW), chooser(layout.value, CONNECTION)
     more = _extras(reader, name)
     addresses: dict[bytes, bytes] = {}
-    one = addresses.setdefault  # keeps each address in memory once
+    kept = addresses.setdefault  # keeps each address in memory once
     hook_ingress = reader.layout.constant("HOOK_INGRESS")
     certain = reader.layout.constants.get("RESET_CERTAIN", 1)  # earlier builds have no other
     for raw_key, raw in reader.entries(name):
@@ -160,18 +160,18 @@ def _gather(reader: Reader, name: str, found: dict[Routed, _Connection]) -> None
         after_source, after_sport, after_destination, after_dport, *rest = value(raw)
         created, seen, service, reply, replied, established, *rest = rest
         fin_sent, fin_received, reset, pending, masquerades = rest
-        sender, receiver = (one(source, source), sport), (one(destination, destination), dport)
-        after_sender = one(after_source, after_source), after_sport
-        after_receiver = one(after_destination, after_destination), after_dport
+        sender, receiver = (kept(source, source), sport), (kept(destination, destination), dport)
+        after_sender = kept(after_source, after_source), after_sport
+        after_receiver = kept(after_destination, after_destination), after_dport
 
         ingress = hook == hook_ingress
         client, backend = (after_sender, after_receiver) if ingress else (sender, receiver)
         if reply:
             client, backend = backend, client
         routed = (protocol, client, backend)
-        connection = found.get(routed)
+        connection = by_flow.get(routed)
         if connection is None:
-            connection = found[routed] = _Connection()
+            connection = by_flow[routed] = _Connection()
         connection.created = min(connection.created, created)
         connection.seen = max(connection.seen, seen)
         connection.reset |= reset == certain

@@ -131,8 +131,8 @@ def available(layout: Layout) -> tuple[str, ...]:
     known = [name for name in _VIEWS if name in layout.maps or name == "sizes"]
     others = [
         name
-        for name, each in sorted(layout.maps.items())
-        if each.type in _READABLE
+        for name, map_layout in sorted(layout.maps.items())
+        if map_layout.type in _READABLE
         and name not in _VIEWS
         and map_info(name).role is Role.STATE
         and not map_info(name).shown_in

@@ -27,13 +27,18 @@ _ANONYMOUS = "value"
 """The name the layout gives to a key or value that is a plain number."""
 
 _BY_SERVICE = {
-    one.name
-    for one in MAPS
-    if one is not SERVICES and one.fields[: one.key_fields] == ("service_id",)
+    service_map.name
+    for service_map in MAPS
+    if service_map is not SERVICES
+    and service_map.fields[: service_map.key_fields] == ("service_id",)
 }
 """Maps whose key is a service id."""
 
-_SETS = {one.name for one in MAPS if one.key_fields == len(one.fields) and not one.counted}
+_SETS = {
+    service_map.name
+    for service_map in MAPS
+    if service_map.key_fields == len(service_map.fields) and not service_map.counted
+}
 """Maps whose values say nothing if they are plain numbers."""
 
 
@@ -80,11 +85,11 @@ def generic(reader: Reader, name: str) -> Records:
         cells = _added([value(part) for part in cpu_values(layout, raw)]) if per_cpu else value(raw)
         order = int.from_bytes(raw_key, sys.byteorder) if array else raw_key
         rows.append((order, key(raw_key) + cells))
-    columns = tuple(_key_name(name) if each == _ANONYMOUS else each for each in keys) + values
-    found = [row for _, row in sorted(rows, key=lambda each: each[0])]
+    columns = tuple(_key_name(name) if field == _ANONYMOUS else field for field in keys) + values
+    shown = [row for _, row in sorted(rows, key=lambda row: row[0])]
     if _SERVICE in columns:
-        found = _with_names(found, columns.index(_SERVICE), ServiceNames(reader))
-    return Records(name, columns, found, keys=len(keys))
+        shown = _with_names(shown, columns.index(_SERVICE), ServiceNames(reader))
+    return Records(name, columns, shown, keys=len(keys))
 
 
 def _key_name(name: str) -> str:

@@ -62,6 +62,6 @@ def namespaces(reader: Reader) -> Records:
 def socket_optouts(reader: Reader) -> Records:
     """Return the addresses of pods that opted out: their sockets are not translated."""
     key = chooser(reader.layout.maps["socket_optouts"].key, OPTOUT)
-    found = (key(raw_key)[0] for raw_key, _ in reader.entries("socket_optouts"))
-    rows: list[Row] = [(unpack(address),) for address in sorted(found)]
+    addresses = (key(raw_key)[0] for raw_key, _ in reader.entries("socket_optouts"))
+    rows: list[Row] = [(unpack(address),) for address in sorted(addresses)]
     return Records("socket_optouts", ("address",), rows)

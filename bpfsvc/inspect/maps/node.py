@@ -46,8 +46,10 @@ def interfaces(reader: Reader) -> Records:
     key, value = chooser(layout.key, ("value",)), chooser(layout.value, INTERFACE)
     more = extras(layout, ("value",), INTERFACE)
     rows: list[Row] = []
-    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("interfaces"))
-    for index, raw_key, raw in found:
+    entries = sorted(
+        (key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("interfaces")
+    )
+    for index, raw_key, raw in entries:
         v4, v6, pods = value(raw)
         row: Row = (interface_text(index), index, address_text(v4), address_text(v6), bool(pods))
         rows.append(row + more.values(raw_key, raw))
@@ -77,8 +79,8 @@ def uplinks(reader: Reader) -> Records:
     key, value = chooser(layout.key, ("value",)), chooser(layout.value, UPLINK)
     more = extras(layout, ("value",), UPLINK)
     rows: list[Row] = []
-    found = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("uplinks"))
-    for index, raw_key, raw in found:
+    entries = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("uplinks"))
+    for index, raw_key, raw in entries:
         routed, mac, redirect, takes = value(raw)
         row: Row = (
             interface_text(index),

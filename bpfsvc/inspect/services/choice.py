@@ -71,26 +71,26 @@ class Wanted:
         self._namespace = self._name = self._port_name = ""
         self._addresses: tuple[bytes, ...] = ()
         self._port = 0
-        place, slash, protocol = argument.rpartition("/")
+        address_text, slash, protocol = argument.rpartition("/")
         self._protocol = protocol.upper() if slash and protocol.upper() in PROTOCOLS else ""
-        if self._takes_place(place if self._protocol else argument):
+        if self._takes_place(address_text if self._protocol else argument):
             return
         self._protocol = ""
-        found = _NAME.fullmatch(argument)
-        if not found:
+        name = _NAME.fullmatch(argument)
+        if not name:
             raise UsageError(
                 f"{argument!r} is neither the name of a Service nor an address",
                 "write NAME, NAMESPACE/NAME or NAMESPACE/NAME:PORT, 10.96.0.1 or 10.96.0.1:443,"
                 " or :30080 for a node port",
             )
-        self._namespace, self._name, self._port_name = (each or "" for each in found.groups())
+        self._namespace, self._name, self._port_name = (part or "" for part in name.groups())
 
     def _takes_place(self, text: str) -> bool:
         """Try to read an address or a node port."""
         if is_address(text.strip("[]")):
             self._addresses = (pack(text.strip("[]")),)
-        elif found := address_and_port(text):
-            self._addresses, self._port = (pack(found[0]),), found[1]
+        elif ends := address_and_port(text):
+            self._addresses, self._port = (pack(ends[0]),), ends[1]
         elif node := _NODE_PORT.fullmatch(text):
             self._addresses, self._port = _NODE[node[1] or ""], int(node[2])
         return bool(self._addresses)
@@ -99,8 +99,8 @@ class Wanted:
         """True if this is the service port, or one of those, that is meant."""
         if self._addresses:
             return self._protocol in ("", port.protocol) and any(
-                self._port in (0, one.port) and self._is_at(one.address, node)
-                for one in port.frontends
+                self._port in (0, frontend.port) and self._is_at(frontend.address, node)
+                for frontend in port.frontends
             )
         return (
             bool(port.namespace)
@@ -115,7 +115,7 @@ class Wanted:
         if not self._port or address not in _NODE[""]:
             return False
         return any(
-            each in node.addresses and family(each) == family(address) for each in self._addresses
+            own in node.addresses and family(own) == family(address) for own in self._addresses
         )
 
     def missing(self, namespace: str) -> UnknownService:
@@ -140,13 +140,13 @@ def choose(
     ``namespace``: only those of it; "" for all. Raises :class:`UnknownService` for an argument that
     means none, if one is ``required``.
     """
-    within = [one for one in ports if namespace in ("", one.namespace)]
+    within = [port for port in ports if namespace in ("", port.namespace)]
     if not wanted:
         return within
     chosen: set[int] = set()
-    for each in wanted:
-        found = {at for at, one in enumerate(within) if each.means(one, node)}
-        if required and not found:
-            raise each.missing(namespace)
-        chosen |= found
+    for argument in wanted:
+        meant = {at for at, port in enumerate(within) if argument.means(port, node)}
+        if required and not meant:
+            raise argument.missing(namespace)
+        chosen |= meant
     return [within[at] for at in sorted(chosen)]

@@ -48,13 +48,13 @@ def connection_counts(reader: Reader) -> dict[int, dict[Place, Counts]]:
     for name in ("new_connections", "connections"):
         if name in reader.layout.maps:
             _count(reader, name, counts, moving)
-    found: dict[int, dict[Place, Counts]] = {}
+    by_service: dict[int, dict[Place, Counts]] = {}
     for packed, (active, inactive) in counts.items():
         service = int.from_bytes(packed[:_ID], sys.byteorder)
         port = int.from_bytes(packed[_ID + _ADDRESS :], "big")
-        place = packed[_ID : _ID + _ADDRESS], port
-        found.setdefault(service, {})[place] = active, inactive
-    return found
+        backend = packed[_ID : _ID + _ADDRESS], port
+        by_service.setdefault(service, {})[backend] = active, inactive
+    return by_service
 
 
 def _count(reader: Reader, name: str, counts: dict[bytes, list[int]], moving: set[bytes]) -> None:

@@ -21,8 +21,8 @@ def write_view_json(view: View) -> Iterator[str]:
     head = json.dumps(_head(view))[:-1]
     before = "\n"
     yield f'{head}, "services": ['
-    for each in _objects(view):
-        yield f"{before}  {json.dumps(each)}"
+    for service_port in _objects(view):
+        yield f"{before}  {json.dumps(service_port)}"
         before = ",\n"
     yield "\n]}\n" if view.ports else "]}\n"
 
@@ -64,38 +64,45 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "inactive": inactive,
             "at_least": list(port.partial),
             **_traffic(view, port),
-            "frontends": [_frontend(one) for one in port.frontends],
-            "backends": [_backend(view, port, one) for one in port.backends],
+            "frontends": [_frontend(frontend) for frontend in port.frontends],
+            "backends": [_backend(view, port, backend) for backend in port.backends],
         }
 
 
-def _frontend(one: FrontendFacts) -> dict[str, Any]:
-    address = one.text.partition(":")[0] if one.text.startswith("nodeport") else unpack(one.address)
+def _frontend(frontend: FrontendFacts) -> dict[str, Any]:
+    address = (
+        frontend.text.partition(":")[0]
+        if frontend.text.startswith("nodeport")
+        else unpack(frontend.address)
+    )
     return {
-        "frontend": one.text,
+        "frontend": frontend.text,
         "address": address,
-        "port": one.port,
-        "restricted": one.restricted,
-        "clients": {who: met._asdict() for who, met in one.clients._asdict().items()},
+        "port": frontend.port,
+        "restricted": frontend.restricted,
+        "clients": {
+            clients: treatment._asdict()
+            for clients, treatment in frontend.clients._asdict().items()
+        },
     }
 
 
-def _backend(view: View, port: ServicePortFacts, one: BackendFacts) -> dict[str, Any]:
-    active, inactive = port.known(one.active, one.inactive)
-    found: dict[str, Any] = {
-        "address": unpack(one.place[0]),
-        "port": one.place[1],
-        "state": one.state,
-        "weight": one.weight,
-        "local": one.local,
-        "clients": list(one.clients),
+def _backend(view: View, port: ServicePortFacts, backend: BackendFacts) -> dict[str, Any]:
+    active, inactive = port.known(backend.active, backend.inactive)
+    fields: dict[str, Any] = {
+        "address": unpack(backend.endpoint[0]),
+        "port": backend.endpoint[1],
+        "state": backend.state,
+        "weight": backend.weight,
+        "local": backend.local,
+        "clients": list(backend.clients),
         "active": active,
         "inactive": inactive,
     }
     if view.traffic is not None:
-        amounts = view.traffic.of_backend(port, one)
-        found[_name(view)] = _rounded(amounts._asdict()) if amounts else None
-    return found
+        amounts = view.traffic.of_backend(port, backend)
+        fields[_name(view)] = _rounded(amounts._asdict()) if amounts else None
+    return fields
 
 
 def _traffic(view: View, port: ServicePortFacts) -> dict[str, Any]:

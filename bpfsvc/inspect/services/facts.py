@@ -69,7 +69,7 @@ class BackendFacts:
     ip_vs: 0 takes no new connections.
     """
 
-    place: Place
+    endpoint: Place
     state: str
     weight: int
     local: bool | None
@@ -81,7 +81,7 @@ class BackendFacts:
     @property
     def text(self) -> str:
         """Its address and port."""
-        return endpoint_text(*self.place)
+        return endpoint_text(*self.endpoint)
 
 
 @dataclass(frozen=True, slots=True)

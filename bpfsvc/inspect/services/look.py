@@ -30,8 +30,8 @@ def look(
     node_addresses = NodeAddresses(reader)
     with _no_garbage():
         sockets = SocketCounts(reader)
-        found = collect(reader, sockets)
-        ports = choose(found, wanted, namespace, node_addresses, required=required)
+        all_ports = collect(reader, sockets)
+        ports = choose(all_ports, wanted, namespace, node_addresses, required=required)
         counted = read_traffic(reader, ports) if traffic else None
     return View(ports, sockets.socket_lb, counted, listed=sockets.listed)
 

@@ -107,20 +107,20 @@ def _require(layout: Layout) -> None:
 
 def _frontends(entries: EntryReader) -> dict[int, list[FrontendEntry]]:
     """Return service id -> frontends, without what guards the other ports of an address."""
-    found: dict[int, list[FrontendEntry]] = {}
+    by_service: dict[int, list[FrontendEntry]] = {}
     for entry in entries.read(FRONTENDS):
         if entry.frontend != Frontend.rest(entry.frontend.address):
-            found.setdefault(entry.service_id, []).append(entry)
-    return found
+            by_service.setdefault(entry.service_id, []).append(entry)
+    return by_service
 
 
 def _source_ranges(entries: EntryReader) -> dict[int, tuple[str, ...]]:
     """Return service id -> networks of its clients; none where all are allowed."""
-    found: dict[int, tuple[str, ...]] = {}
+    by_service: dict[int, tuple[str, ...]] = {}
     by_bits = sorted(entries.read(SOURCE_RANGES), key=lambda entry: entry.network[::-1])
     for service, network in by_bits:
-        found[service] = (*found.get(service, ()), network_text(network))
-    return found
+        by_service[service] = (*by_service.get(service, ()), network_text(network))
+    return by_service
 
 
 def _names(entries: EntryReader) -> dict[int, _PortName]:
@@ -156,18 +156,18 @@ def _service_port(
     texts, sockets = common.texts, common.sockets
     policies = [entry.policies for entry in frontends]
     # Of two frontends, one may have endpoints of one weight only, and so no table.
-    by_table = max(policies, key=lambda one: longest_table(one) > 0, default=None)
+    by_table = max(policies, key=lambda candidate: longest_table(candidate) > 0, default=None)
     local = reached.local_ranges
     counting: dict[Place, int] = {}
     if any(map(texts.counts, policies)):
-        counting = {backend.place: backend.counters for backend in reached.backends}
+        counting = {backend.endpoint: backend.counters for backend in reached.backends}
     all_counts = sockets.with_sockets(name.service, counts, counting)
     return ServicePortFacts(
         **name._asdict(),
         scheduler=texts.scheduler(by_table) if by_table else "",
         removal=texts.removal(policies[0]) if policies else KEEP,
         zone_overload=overload_text(reached.overload) if reached.overload else "",
-        affinity_seconds=max((one.affinity_seconds for one in policies), default=0),
+        affinity_seconds=max((policy.affinity_seconds for policy in policies), default=0),
         source_ranges=ranges,
         frontends=tuple(
             _frontend_facts(entry, local)
@@ -208,15 +208,15 @@ def _backends(
     """Yield the backends, those that only have connections left last."""
     known = set()
     for backend in reached.backends:
-        place = backend.place
-        if place in known:
+        endpoint = backend.endpoint
+        if endpoint in known:
             continue  # with other counters: its frontends are on their way to a newer generation
-        known.add(place)
-        active, inactive = counts.get(place, (0, 0))
+        known.add(endpoint)
+        active, inactive = counts.get(endpoint, (0, 0))
         classes = tuple(name for name in CLIENTS if name in reached.clients.get(backend, ()))
         state = _state(backend, reached, ejected, in_use=bool(active + inactive))
         yield BackendFacts(
-            place,
+            endpoint,
             state,
             reached.weights.get(backend, 1) if classes else 0,
             backend.local,
@@ -225,9 +225,9 @@ def _backends(
             inactive,
             backend.counters,
         )
-    for place, (active, inactive) in sorted(counts.items()):
-        if place not in known:
-            yield BackendFacts(place, DRAINING, 0, None, (), active, inactive, 0)
+    for endpoint, (active, inactive) in sorted(counts.items()):
+        if endpoint not in known:
+            yield BackendFacts(endpoint, DRAINING, 0, None, (), active, inactive, 0)
 
 
 def _state(

@@ -23,7 +23,7 @@ class WrittenBackend(NamedTuple):
     counters: int
 
     @property
-    def place(self) -> Place:
+    def endpoint(self) -> Place:
         """Its address and port."""
         return self.address, self.port
 
@@ -173,8 +173,8 @@ class Reaching(NamedTuple):
                 is_new = slots not in done
                 done.add(slots)
                 if is_new and (table or compares) and len(backends) == policy.size:
-                    found = weights_of(self.entries, service, slots, schedule, table)
-                    for backend, weight in zip(backends, found, strict=True):
+                    new_weights = weights_of(self.entries, service, slots, schedule, table)
+                    for backend, weight in zip(backends, new_weights, strict=True):
                         # The larger range has the weights of more endpoints to compare with.
                         known = weights.get(backend, (0, 0))
                         weights[backend] = max(known, (policy.size, weight))

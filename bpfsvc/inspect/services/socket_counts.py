@@ -35,12 +35,12 @@ class SocketCounts:
         self._reader = reader
         settings = {row[0]: row[1] for row in node.settings(reader).rows}
         self.socket_lb = str(settings.get("socket_lb", ""))
-        found = reader.node_sockets() if node.is_node_namespace(reader) else None
-        self.listed = found is not None
+        sockets = reader.node_sockets() if node.is_node_namespace(reader) else None
+        self.listed = sockets is not None
         """True if the node's TCP sockets could be listed."""
         self._of: dict[int, Counter[Place]] = {}
-        for service, place in found or ():
-            self._of.setdefault(service, Counter())[place] += 1
+        for service, backend in sockets or ():
+            self._of.setdefault(service, Counter())[backend] += 1
 
     @property
     def services(self) -> set[int]:
@@ -56,16 +56,16 @@ class SocketCounts:
         * ``counting``: the ids of the counters of backends whose loads are counted.
         """
         listed = self._of.get(service, Counter())
-        found: dict[Place, Counts] = {}
-        for place in counts.keys() | listed.keys() | counting.keys():
-            active, inactive = counts.get(place, (0, 0))
-            load = self._load(counting[place]) if place in counting else Load()
+        totals: dict[Place, Counts] = {}
+        for backend in counts.keys() | listed.keys() | counting.keys():
+            active, inactive = counts.get(backend, (0, 0))
+            load = self._load(counting[backend]) if backend in counting else Load()
             # A socket that is older than the scheduler is listed, and not in the load.
-            sockets = max(load.active, listed[place])
+            sockets = max(load.active, listed[backend])
             total = active + sockets, inactive + max(load.inactive, 0)
             if any(total):
-                found[place] = total
-        return found
+                totals[backend] = total
+        return totals
 
     def _load(self, counters: int) -> Load:
         raw = self._reader.value("backend_loads", counters.to_bytes(4, sys.byteorder))
@@ -84,7 +84,7 @@ class SocketCounts:
         if policies and all(map(texts.counts, policies)):
             return ()
         if protocol == "TCP" and self.listed:
-            by_tc = policies and all(_is_left_to_tc(one, texts) for one in policies)
+            by_tc = policies and all(_is_left_to_tc(each_policy, texts) for each_policy in policies)
             if by_tc or self.socket_lb == "host":
                 return ()
         return _PARTIAL.get(protocol, (ACTIVE, INACTIVE))

@@ -61,7 +61,13 @@ def write_view(view: View, *, wide: bool = False) -> Iterator[str]:
 def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
     """Yield for each service port its scheduler and flags, frontends, and backends."""
     blocks = [
-        (port, [(_ARROW + one.text, _connections(port, one, wide=wide)) for one in port.backends])
+        (
+            port,
+            [
+                (_ARROW + backend.text, _connections(port, backend, wide=wide))
+                for backend in port.backends
+            ],
+        )
         for port in view.ports
     ]
     cells = [names, *(cells for _, backends in blocks for _, cells in backends)]
@@ -76,7 +82,7 @@ def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
         head = f"{title(port):<{first}}{_GAP}{port.scheduler:<{second}}{_GAP}{flags}"
         yield head.rstrip() + "\n"
         yield from _frontends(port, first)
-        yield from (line(*each) for each in backends)
+        yield from (line(*cells) for cells in backends)
 
 
 def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
@@ -88,11 +94,11 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
         if wide:
             more = ("", "", *connection_texts(port, port.active, port.inactive), "", "")
         lines: list[Line] = [(title(port), (*map(number_text, sums), *more))]
-        for one in port.backends:
-            amounts = traffic.of_backend(port, one)
+        for backend in port.backends:
+            amounts = traffic.of_backend(port, backend)
             numbers = tuple(map(number_text, in_order(amounts))) if amounts else _UNCOUNTED
-            more = _connections(port, one, wide=True) if wide else ()
-            lines.append((_ARROW + one.text, (*numbers, "", "", *more)))
+            more = _connections(port, backend, wide=True) if wide else ()
+            lines.append((_ARROW + backend.text, (*numbers, "", "", *more)))
         blocks.append((port, lines))
     cells = [names, *(cells for _, lines in blocks for _, cells in lines)]
     first = _first_width(view, frontends=wide)
@@ -105,7 +111,7 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
         yield line(*head)
         if wide:
             yield from _frontends(port, first)
-        yield from (line(*each) for each in backends)
+        yield from (line(*cells) for cells in backends)
 
 
 def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
@@ -120,27 +126,27 @@ def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
 
 
 def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
-    for one in port.frontends:
-        yield f"{'  ' + one.text:<{width}}{_GAP}{' '.join(words(one))}".rstrip() + "\n"
+    for frontend in port.frontends:
+        yield f"{'  ' + frontend.text:<{width}}{_GAP}{' '.join(words(frontend))}".rstrip() + "\n"
 
 
-def _connections(port: ServicePortFacts, one: BackendFacts, *, wide: bool) -> tuple[str, ...]:
-    counts = connection_texts(port, one.active, one.inactive)
-    found = (one.state, str(one.weight), *counts)
+def _connections(port: ServicePortFacts, backend: BackendFacts, *, wide: bool) -> tuple[str, ...]:
+    counts = connection_texts(port, backend.active, backend.inactive)
+    cells = (backend.state, str(backend.weight), *counts)
     if not wide:
-        return found
-    local = _EMPTY if one.local is None else "yes" if one.local else "no"
-    return (*found, local, ",".join(one.clients) or _EMPTY)
+        return cells
+    local = _EMPTY if backend.local is None else "yes" if backend.local else "no"
+    return (*cells, local, ",".join(backend.clients) or _EMPTY)
 
 
 def _first_width(view: View, *, frontends: bool) -> int:
-    found = [len(_BACKEND)]
+    widths = [len(_BACKEND)]
     for port in view.ports:
-        found.append(len(title(port)))
-        found += [len(_ARROW) + len(one.text) for one in port.backends]
+        widths.append(len(title(port)))
+        widths += [len(_ARROW) + len(backend.text) for backend in port.backends]
         if frontends:
-            found += [2 + len(one.text) for one in port.frontends]
-    return max(found)
+            widths += [2 + len(frontend.text) for frontend in port.frontends]
+    return max(widths)
 
 
 def _pattern(

@@ -31,27 +31,27 @@ class Busy(NamedTuple):
 
 
 ORDERS: dict[str, Callable[[Busy], tuple[float, ...]]] = {
-    "rate": lambda one: (one.rates.connections, _packets(one), one.active + one.inactive),
-    "connections": lambda one: (one.active + one.inactive, one.active, one.rates.connections),
-    "packets": lambda one: (_packets(one), _bytes(one), one.rates.connections),
-    "bytes": lambda one: (_bytes(one), _packets(one), one.rates.connections),
-    "errors": lambda one: (sum(one.refused), one.rates.connections),
+    "rate": lambda busy: (busy.rates.connections, _packets(busy), busy.active + busy.inactive),
+    "connections": lambda busy: (busy.active + busy.inactive, busy.active, busy.rates.connections),
+    "packets": lambda busy: (_packets(busy), _bytes(busy), busy.rates.connections),
+    "bytes": lambda busy: (_bytes(busy), _packets(busy), busy.rates.connections),
+    "errors": lambda busy: (sum(busy.refused), busy.rates.connections),
 }
 """Name -> what is compared; the largest comes first."""
 
 
-def _packets(one: Busy) -> float:
-    return one.rates.packets + one.rates.reply_packets
+def _packets(busy: Busy) -> float:
+    return busy.rates.packets + busy.rates.reply_packets
 
 
-def _bytes(one: Busy) -> float:
-    return one.rates.bytes + one.rates.reply_bytes
+def _bytes(busy: Busy) -> float:
+    return busy.rates.bytes + busy.rates.reply_bytes
 
 
 def busiest(view: View, order: str) -> list[Busy]:
     """Return the service ports of a view with rates, the busiest first, equals by their names."""
-    found = sorted((_busy(view, port) for port in view.ports), key=lambda one: one.title)
-    return sorted(found, key=ORDERS[order], reverse=True)
+    by_name = sorted((_busy(view, port) for port in view.ports), key=lambda busy: busy.title)
+    return sorted(by_name, key=ORDERS[order], reverse=True)
 
 
 def _busy(view: View, port: ServicePortFacts) -> Busy:
@@ -64,19 +64,19 @@ def _busy(view: View, port: ServicePortFacts) -> Busy:
         port.active,
         port.inactive,
         connection_texts(port, port.active, port.inactive),
-        sum(one.state == READY for one in port.backends),
+        sum(backend.state == READY for backend in port.backends),
     )
 
 
 def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
     """Yield a summary, the names of the columns, and a line for each service port."""
     rows = busiest(view, order)
-    connections = sum(one.rates.connections for one in rows)
+    connections = sum(busy.rates.connections for busy in rows)
     packets, octets = sum(map(_packets, rows)), sum(map(_bytes, rows))
     yield (
         f"{now:%H:%M:%S}  service ports {len(rows)}"
-        f"  active {sum(one.active for one in rows)}{_more(view, ACTIVE)}"
-        f"  inactive {sum(one.inactive for one in rows)}{_more(view, INACTIVE)}"
+        f"  active {sum(busy.active for busy in rows)}{_more(view, ACTIVE)}"
+        f"  inactive {sum(busy.inactive for busy in rows)}{_more(view, INACTIVE)}"
         f"  connections/s {number_text(connections)}"
         f"  packets/s {number_text(packets)}  bytes/s {number_text(octets)}"
     )
@@ -86,13 +86,13 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
     table = [_COLUMNS, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     pattern = _GAP.join(f"{{:{'>' if at else '<'}{width}}}" for at, width in enumerate(widths))
-    for each in table:
-        yield pattern.format(*each)
+    for cells in table:
+        yield pattern.format(*cells)
 
 
-def _cells(one: Busy) -> tuple[str, ...]:
-    rates = (*in_order(one.rates), *one.refused)
-    return (one.title, *map(number_text, rates), *one.shown, str(one.backends))
+def _cells(busy: Busy) -> tuple[str, ...]:
+    rates = (*in_order(busy.rates), *busy.refused)
+    return (busy.title, *map(number_text, rates), *busy.shown, str(busy.backends))
 
 
 def _more(view: View, name: str) -> str:

@@ -62,12 +62,12 @@ class Traffic:
 
     def of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> Amounts | None:
         """Return the traffic of one backend, None if it is not counted."""
-        return self.backends.get((port.service, backend.place, backend.counters))
+        return self.backends.get((port.service, backend.endpoint, backend.counters))
 
     def of_port(self, port: ServicePortFacts) -> Amounts:
         """Return the sum over all present backends."""
-        found = [self.of_backend(port, one) for one in port.backends]
-        return Amounts(*map(sum, zip(Amounts(), *filter(None, found), strict=True)))
+        amounts = [self.of_backend(port, backend) for backend in port.backends]
+        return Amounts(*map(sum, zip(Amounts(), *filter(None, amounts), strict=True)))
 
     def refused_of(self, port: ServicePortFacts) -> Refused:
         """Return what was refused of a service port."""
@@ -83,7 +83,7 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
         services.add(port.service)
         for backend in port.backends:
             if backend.counters:
-                indexes[port.service, backend.place, backend.counters] = backend.counters
+                indexes[port.service, backend.endpoint, backend.counters] = backend.counters
     counted = dict(_counters(reader, set(indexes.values())))
     nothing = Amounts()
     backends = {key: counted.get(index, nothing) for key, index in indexes.items()}
@@ -93,7 +93,7 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
 def _counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Amounts]]:
     """Yield the counters that have counted anything."""
     layout = reader.layout.maps["backend_counters"]
-    order = [layout.value.names.index(each) for each in TRAFFIC]
+    order = [layout.value.names.index(field) for field in TRAFFIC]
     folding, zeros = Folding(layout.value.size, layout.value.size), b""
     for index, raw in _raw_counters(reader, wanted):
         if len(raw) != len(zeros):
@@ -101,7 +101,7 @@ def _counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Am
         if raw == zeros:
             continue
         fields = folding.fields(folding.fold(raw))
-        yield index, Amounts(*[fields[each] for each in order])
+        yield index, Amounts(*[fields[field] for field in order])
 
 
 def _raw_counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, bytes]]:
@@ -159,5 +159,5 @@ def _per_second(
         return [0.0] * len(now)
     # What was not there has been zeroed when it was taken.
     if before is None or any(b > n for b, n in zip(before, now, strict=True)):
-        return [each / seconds for each in now]
+        return [amount / seconds for amount in now]
     return [(n - b) / seconds for b, n in zip(before, now, strict=True)]

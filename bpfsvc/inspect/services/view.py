@@ -72,15 +72,15 @@ def words(frontend: FrontendFacts) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _words(clients: Treatments) -> tuple[str, ...]:
-    found: dict[str, list[str]] = {}
-    for who, met in zip(clients._fields, clients, strict=True):
-        if met.local:
-            found.setdefault("local", []).append(who)
-        if met.action != "forward":
-            found.setdefault(met.action, []).append(who)
+    classes: dict[str, list[str]] = {}
+    for clients_class, treatment in zip(clients._fields, clients, strict=True):
+        if treatment.local:
+            classes.setdefault("local", []).append(clients_class)
+        if treatment.action != "forward":
+            classes.setdefault(treatment.action, []).append(clients_class)
     return tuple(
-        word if len(who) == len(clients) else f"{word}={','.join(who)}"
-        for word, who in found.items()
+        word if len(clients_class) == len(clients) else f"{word}={','.join(clients_class)}"
+        for word, clients_class in classes.items()
     )
 
 
@@ -132,17 +132,19 @@ def view_records(view: View) -> Iterator[Records]:
     counted = view.traffic is not None
     for port in view.ports:
         name = (port.text, port.protocol, port.family)
-        shown = tuple(" ".join((one.text, *words(one))) for one in port.frontends)
+        shown = tuple(" ".join((frontend.text, *words(frontend))) for frontend in port.frontends)
         refused = view.traffic.refused_of(port) if view.traffic else ()
         row: Row = (port.affinity_seconds, port.source_ranges, shown, *refused)
         services.append((*name, port.scheduler, port.removal, *row))
-        for one in port.backends:
+        for backend in port.backends:
             amounts: Row = ()
             if view.traffic:
-                amounts = view.traffic.of_backend(port, one) or ("",) * len(_AMOUNTS)
-            known = port.known(one.active, one.inactive)
-            numbers: Row = tuple("" if each is None else each for each in known)
-            backends.append((*name, one.text, one.state, one.weight, *numbers, *amounts))
+                amounts = view.traffic.of_backend(port, backend) or ("",) * len(_AMOUNTS)
+            known = port.known(backend.active, backend.inactive)
+            numbers: Row = tuple("" if number is None else number for number in known)
+            backends.append(
+                (*name, backend.text, backend.state, backend.weight, *numbers, *amounts)
+            )
     yield Records(
         "services",
         (
