@@ -1,4 +1,4 @@
-"""Questions to the agent that runs on this node: the objects behind the entries in the kernel."""
+"""Questions to this node's agent about the objects behind the entries in the kernel."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ServiceFacts:
 
     ``conflicts``: by frontend, a text for each Service that names it too. ``refused``: why the
     kernel does not hold the latest state; empty if it does. ``drain_seconds``: how long connections
-    to an endpoint that left stay, if they drain; None if that is not known. ``shares``: those of
-    new endpoints.
+    to an endpoint that left stay, if they drain; None if that is not known. ``shares``: the
+    shares of new endpoints.
     """
 
     node: Node

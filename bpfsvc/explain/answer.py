@@ -1,4 +1,4 @@
-"""From what the programs decided, and the entry that matched, to an answer, and its JSON."""
+"""Turn the decision of the programs, and the entry that matched, into an answer and its JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bpfsvc.services.scheduling.extra import overflow_policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What happens to the packet of a question.
+    """What happens to a packet.
 
     * ``endpoints``: all backends that the client may be given, as ``ip:port`` texts, sorted.
     * ``masquerade``: True if all of them see an address of this node instead of the client's.
-    * ``masquerade_endpoints``: those that do, when not all do (hairpin).
+    * ``masquerade_endpoints``: the endpoints that see the node's address, if not all do (hairpin).
     * ``frontend``, ``service``: what matched; empty if nothing did.
     * ``reasons``: each rule that was applied, and each endpoint that is not eligible, with why.
     """
@@ -34,7 +34,7 @@ class Answer:
     reasons: tuple[str, ...] = ()
 
     def to_object(self) -> dict[str, object]:
-        """Return what is written as JSON."""
+        """Return the JSON object."""
         fields: dict[str, object] = {
             "verdict": self.verdict,
             "endpoints": list(self.endpoints),
@@ -63,11 +63,11 @@ class Answer:
 
 
 class Outcome(NamedTuple):
-    """What the programs made of a question that matched a frontend of a service port.
+    """The decision of the programs on a question that matched a frontend.
 
     ``client`` is one of ``pod``, ``node`` and ``other``. ``own`` has the node's addresses, packed.
     ``backend`` is the one chosen for this packet, and ``source`` the client that it would see,
-    empty where no packet was sent. ``spilled``: the connection spills over from the near endpoints.
+    empty where no packet was sent. ``spilled``: the connection overflows from the near endpoints.
     """
 
     verdict: str
@@ -82,18 +82,18 @@ class Outcome(NamedTuple):
 
     @property
     def policies(self) -> Policies:
-        """What happens to each kind of client at this frontend."""
+        """The policies of this frontend."""
         return self.owner.frontends()[self.frontend]
 
     @property
     def policy(self) -> Policy:
-        """What happens to this kind of client."""
+        """The policy for this kind of client."""
         policy: Policy = getattr(self.policies, self.client)
         return policy
 
     @property
     def chosen_by(self) -> Policy:
-        """The policy whose endpoints are chosen from: of all that serve, if it spills over."""
+        """The policy of the choice; of all endpoints that serve, if the connection overflows."""
         return (self.spilled and overflow_policy(self.owner.extra)) or self.policy
 
     @property
@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
 
     @property
     def hairpins(self) -> tuple[Backend, ...]:
-        """Those of them that are the client itself, and are masqueraded for it."""
+        """Backends that are the client itself: they are masqueraded for it."""
         source = self.question.source
         return tuple(
             backend for backend in self.backends if backend.hairpin and backend.address == source
@@ -112,9 +112,9 @@ class Outcome(NamedTuple):
 
     @property
     def staying(self) -> tuple[Backend, ...]:
-        """Those of them that are this node itself: a packet that came in does not leave it.
+        """Backends that are this node itself: a packet that came in does not leave the node.
 
-        A source is replaced where a packet leaves, so these see the client's address.
+        A source is replaced where a packet leaves, so these backends see the client's address.
         """
         if self.question.is_of_node:
             return ()
@@ -122,7 +122,7 @@ class Outcome(NamedTuple):
 
     @property
     def masqueraded(self) -> tuple[Backend, ...]:
-        """Those of them that see an address of this node as the client's."""
+        """Backends that see an address of this node in place of the client's."""
         asked = self.backends if self.policy.masquerade else self.hairpins
         return tuple(backend for backend in asked if backend not in self.staying)
 
@@ -149,7 +149,7 @@ def answer_for(outcome: Outcome, reasons: tuple[str, ...]) -> Answer:
 def answer_without_frontend(
     verdict: str, question: Question, owners: Mapping[Frontend, Applied]
 ) -> Answer:
-    """Return the answer about an address and port that no Service has."""
+    """Return the answer for an address and port that no Service has."""
     rest = Frontend.rest(question.destination)
     owner = owners.get(rest)
     if verdict == "reject" and owner:

@@ -21,7 +21,7 @@ from bpfsvc.services.rules.nodeport_addresses import NodePortAddresses, resolve
 class QuestionContext:
     """The node that a question is asked about, and how its agent is configured.
 
-    * ``addresses``: all addresses of the node, packed, without those of loopback.
+    * ``addresses``: all addresses of the node but loopback, packed.
     * ``node_ports``: the addresses at which NodePorts are served.
     """
 
@@ -33,12 +33,12 @@ class QuestionContext:
 
     @property
     def context(self) -> NodeContext:
-        """What endpoints and clients are compared with."""
+        """The node, as endpoints and clients are compared with it."""
         return node_context(self.node)
 
 
 def node_context(node: Node) -> NodeContext:
-    """Return what endpoints and clients are compared with."""
+    """Return the node, as endpoints and clients are compared with it."""
     return NodeContext(node.name, node.zone, node.addresses)
 
 

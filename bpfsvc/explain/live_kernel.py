@@ -1,4 +1,4 @@
-"""The running agent's kernel: what the agent put there is asked, and nothing is changed.
+"""The running agent's kernel: its entries answer questions, and nothing is changed.
 
 The objects are not in the kernel, so the agent is asked for them. Where the agent does not answer,
 the reasons end at the entries.
@@ -36,7 +36,7 @@ _LOOPBACK_INDEX = 1
 
 
 class LiveKernel:
-    """Answers questions about the node whose maps are given; ``agent``: the one that runs there."""
+    """Answers questions by the maps of a node; ``agent``: the agent of that node."""
 
     def __init__(self, pinned: Pinned, agent: AgentAnswers) -> None:
         self._pinned = pinned
@@ -50,7 +50,7 @@ class LiveKernel:
         self._own = {key for key, _ in pinned.map("node_addresses").items()}
 
     def answer(self, question: Question) -> Answer:
-        """Return what the deciding program says, and the entries it decided by."""
+        """Return the decision of the program, and the entries that it used."""
         interface = _index(question.interface) if question.interface else _LOOPBACK_INDEX
         decision = decide(self._pinned, question, interface)
         owner = self._owners.get(decision.frontend)

@@ -1,6 +1,6 @@
 """Names in a question: ``prod/shop:80`` for a Service, ``prod/pod-abc`` for a Pod.
 
-Who knows them is the running agent, or a directory of manifests.
+The running agent, or a directory of manifests, knows the names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)/([a-z0-9]([-.a-z0-9]*[a-z0-
 
 
 class Directory(Protocol):
-    """Who knows the objects."""
+    """Finds objects by their names."""
 
     @property
     def node_name(self) -> str:
@@ -52,8 +52,9 @@ def question_with_names(
 ) -> Question:
     """Return the question, with addresses in the place of names.
 
-    Of objects with addresses of both families, the first of the destination is taken that the
-    client has, too. Raises :class:`UsageError` for a name that does not exist or has no address.
+    If objects have addresses of both families, the question has the first family of the
+    destination that the client has, too. Raises :class:`UsageError` for a name that does
+    not exist or has no address.
     """
     client = _client(origin, source, directory)
     addresses, port = _destination(destination, protocol.upper(), directory)

@@ -57,7 +57,7 @@ class PrivateKernel:
         self._owners: dict[Frontend, Applied] = {}
 
     def load(self, context: QuestionContext, cache: Cache) -> None:
-        """Fill the maps for a node and its objects, in place of those before."""
+        """Fill the maps for a node and its objects; earlier entries are removed."""
         self._clear()
         planner = Planner(cache, context.config, max_backends=_ENTRIES)
         planner.sync_all(time.monotonic(), self._tables.execute)
@@ -71,10 +71,10 @@ class PrivateKernel:
         }
 
     def answer(self, question: Question) -> Answer:
-        """Return what the programs do, and why.
+        """Return the decision of the programs, and why.
 
-        For a packet, both the decision and what really happens to the packet is looked at; raises
-        :class:`KernelError` if the two differ.
+        A packet of a client is also sent through the programs; raises :class:`KernelError` if the
+        result differs from the decision.
         """
         write_interface(self._pinned, self._context, self._interface, question.interface)
         own = frozenset(self._context.addresses)
@@ -107,7 +107,7 @@ class PrivateKernel:
         yield from removal_reasons(outcome, removal.drain_seconds)
 
     def _forget_traffic(self, frontend: Frontend) -> None:
-        """Remove what a packet wrote, so that the next one is the first of its connection."""
+        """Remove the entries of a packet, so that the next one is the first of its connection."""
         for name in _OF_TRAFFIC:
             _empty(self._pinned.map(name))
         owner, loads = self._owners.get(frontend), self._pinned.map("backend_loads")
@@ -157,7 +157,7 @@ _SIZES = Sizes(
 
 
 def _ignore(_: str) -> None:
-    """Drop messages about a former build: there is none."""
+    """Drop messages about a former build: there is no former build."""
 
 
 def _empty(table: Map) -> None:

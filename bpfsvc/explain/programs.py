@@ -24,7 +24,7 @@ _UNSPEC, _SHOT, _REDIRECT = 0xFFFFFFFF, 2, 7
 _VERDICT_OF = {_SHOT: "drop", _REDIRECT: "reject"}
 
 _FORBIDDEN = "forbidden"
-"""The programs' verdict on clients outside the source ranges, whose packets are dropped."""
+"""The programs' verdict on clients outside the source ranges; their packets are dropped."""
 
 _CONTEXT_BYTES, _IFINDEX_AT = 44, 40
 """``struct __sk_buff`` as far as ``ifindex``."""
@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class PacketResult:
-    """What happened to a packet: a verdict in words, and its new addresses if it goes on."""
+    """The verdict on a packet, and its new addresses if it goes on."""
 
     verdict: str
     source: bytes = b""
@@ -94,7 +94,7 @@ def send(
 ) -> PacketResult:
     """Run the packet through ingress and egress. This writes connections into the maps.
 
-    ``own``: the node's addresses, packed; what is for them afterwards does not leave the node.
+    ``own``: the node's addresses, packed; a packet for them does not leave the node.
     ``port``: the client's.
     """
     frame = _frame(question, port)

@@ -1,4 +1,4 @@
-"""What becomes of connections to an endpoint that leaves its Service."""
+"""What happens to connections when their endpoint leaves its Service."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bpfsvc.services.scheduling.removal import OnRemoval
 
 
 def removal_reasons(outcome: Outcome, drain_seconds: int | None) -> Iterator[str]:
-    """Yield what happens to TCP connections, where they do not stay as with kube-proxy.
+    """Yield what happens to TCP connections, unless they stay, as with kube-proxy.
 
-    ``drain_seconds``: how long they stay with ``drain``; None if that is not known.
+    ``drain_seconds``: how long connections stay with ``drain``; None if that is not known.
     """
     kind = OnRemoval(outcome.policies.removal)
     if outcome.frontend.protocol != IPPROTO_TCP or kind == OnRemoval.KEEP:

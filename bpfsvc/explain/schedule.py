@@ -45,7 +45,7 @@ _ALWAYS = (Schedule.SOURCE, Schedule.DESTINATION, Schedule.MAGLEV)
 
 
 def schedule_reasons(outcome: Outcome) -> Iterator[str]:
-    """Yield the scheduler, and what it chooses where that is always the same."""
+    """Yield the scheduler, and its choice if the choice is always the same."""
     policy, schedule = outcome.chosen_by, Schedule(outcome.policies.schedule)
     scheduler = scheduler_text(schedule.name.lower(), policy.table)
     name = f"scheduler {scheduler}"
@@ -64,7 +64,7 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
 
 
 def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
-    """Yield which of the endpoints are new, and have a share of their connections only."""
+    """Yield the new endpoints, which get only a share of their connections."""
     schedule, policy = Schedule(outcome.policies.schedule), outcome.chosen_by
     name, _, _ = scheduler_text(schedule.name.lower(), policy.table).partition(",")
     if policy.size < 2 or not policy.table or name not in GRADUAL:
@@ -78,7 +78,7 @@ def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
 
 
 def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
-    """Yield what the loads of the endpoints are, where they are compared."""
+    """Yield the loads of the endpoints, if the scheduler compares them."""
     if not counts_connections(outcome.policies):
         return
     counters = outcome.owner.counters()
@@ -89,7 +89,7 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
 
 
 def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
-    """Yield which endpoints the address has, and why the one chosen now is one of them or not."""
+    """Yield the endpoints that the address keeps, and why the choice is one of them or not."""
     owner, policy = outcome.owner, outcome.chosen_by
     schedule = Schedule(outcome.policies.schedule)
     if not schedule.is_local or outcome.verdict != "dnat":
@@ -123,7 +123,7 @@ def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
 def quiesced(outcome: Outcome) -> set[Place]:
     """Return the backends of the service port that are not chosen for such clients.
 
-    Of those that are eligible, these are the ones of weight 0.
+    Among the eligible backends, these have weight 0.
     """
     chosen = {backend.place for backend in outcome.backends}
     return {backend.place for backend in outcome.owner.backends()} - chosen

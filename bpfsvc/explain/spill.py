@@ -1,4 +1,4 @@
-"""Whether a connection spills over from the near endpoints, and by which numbers."""
+"""Whether a connection overflows from the near endpoints, and by which numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bpfsvc.services.scheduling.spill import THOUSAND, overload_text
 
 
 def spilled_to(outcome: Outcome) -> set[Place]:
-    """Return all endpoints that serve, if such connections may spill over to these."""
+    """Return all endpoints that serve, if such connections may overflow to them."""
     every = overflow_policy(outcome.owner.extra) if outcome.policy.spills else None
     if every is None:
         return set()
@@ -23,7 +23,7 @@ def spilled_to(outcome: Outcome) -> set[Place]:
 
 
 def spill_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
-    """Yield whether the connection spills over, and the numbers that decide of that."""
+    """Yield whether the connection overflows, and the numbers that decide."""
     every = spilled_to(outcome)
     if not every or outcome.verdict != "dnat":
         return

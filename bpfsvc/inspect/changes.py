@@ -1,4 +1,4 @@
-"""What has changed in the maps between two dumps, as lines for people and for programs."""
+"""The changes between two dumps of maps, as lines for people and for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bpfsvc.inspect.records import Records, Row, Value
 from bpfsvc.inspect.tables import cell_text
 
 _Key = tuple[Row, int]
-"""The columns that say which row it is, and a number, where several have the same."""
+"""The columns that identify a row, and a number, where several rows have the same columns."""
 
 
 class Change(NamedTuple):
-    """One row that is there now (``added``), no more (``removed``), or has other values.
+    """One row that has been ``added``, ``removed``, or ``changed``.
 
-    ``row``: its values by the names of the columns, the present ones if it is there. ``before``:
-    those that were others.
+    ``row``: its values by the names of the columns; of a removed row the last ones. ``before``: the
+    earlier values of the columns that have changed.
     """
 
     kind: str
@@ -29,16 +29,16 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """Compares dumps of the same maps, each with the one before."""
+    """Compares each dump of some maps with the dump before."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[tuple[str, ...], dict[_Key, Row]]] = {}
 
     def update(self, dumped: Iterable[Records]) -> Iterator[Change]:
-        """Yield what has changed since the last call; nothing the first time.
+        """Yield the changes since the last call; nothing the first time.
 
-        Durations change all the time and are not compared. A map that comes with other columns, of
-        another build, begins anew.
+        Durations change all the time and are not compared. If the columns of a map differ, because
+        another build was loaded, the comparison of this map begins anew.
         """
         for records in dumped:
             now = _by_key(records)
@@ -79,7 +79,7 @@ def _by_key(records: Records) -> dict[_Key, Row]:
 
 
 def write_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a line for each change: time, kind, map and values, and of a change both values."""
+    """Yield a line for each change: time, kind, map and values; of changed values, both."""
     for change in changes:
         cells = (
             f"{name}={cell_text(change.before[name])}->{cell_text(value)}"

@@ -1,7 +1,7 @@
 """Records as JSON and YAML for programs: one object, name of a map -> list of records.
 
-Both are written piece by piece. A record has the names of the table's columns; times are seconds,
-lists are lists, and what a table shows as ``-`` is an empty text or list.
+Both are written piece by piece. A record has the names of the table's columns. Times are seconds; a
+cell that a table shows as ``-`` is an empty text or list.
 """
 
 from __future__ import annotations

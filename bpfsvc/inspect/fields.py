@@ -1,7 +1,7 @@
 """From bytes to values by field name, and from values to texts.
 
-The codec of a record is made once and values are plain tuples: a hundred thousand entries are read
-in about a second.
+The codec of a record is made once, and values are plain tuples: reading a hundred thousand entries
+takes about a second.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def chooser(record: Record, wanted: Iterable[str]) -> Callable[[bytes], Fields]:
 
 
 def cpu_values(layout: MapLayout, value: bytes) -> Iterator[bytes]:
-    """Yield the value of each CPU; an ordinary value is yielded as it is."""
+    """Yield the value of each CPU; of a map without values per CPU, the value itself."""
     if not layout.type.startswith("percpu"):
         yield value
         return
@@ -85,7 +85,7 @@ def text(field: bytes) -> str:
 
 
 def address_text(address: bytes) -> str:
-    """Return an address as text, "" for the one that is all zero."""
+    """Return an address as text, "" for an address that is all zero."""
     return unpack(address) if any(address) else ""
 
 

@@ -166,7 +166,7 @@ def lines(facts: NodeFacts) -> tuple[str, ...]:
 
 
 def as_object(facts: NodeFacts) -> dict[str, object]:
-    """Return what is written as JSON: ``well``, ``reasons`` (the problems), and the facts."""
+    """Return the JSON object: ``well``, ``reasons`` (the problems), and the facts."""
     problem_texts = problems(facts)
     return {"well": not problem_texts, "reasons": problem_texts, **asdict(facts)}
 

@@ -1,4 +1,4 @@
-"""Where entries come from: the pinned maps, or in tests a dictionary."""
+"""The source of raw entries: pinned maps, or dictionaries in tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reader(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """What the bytes mean."""
+        """The layout of all maps."""
 
     def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a map as key and value, in the order of the kernel."""
@@ -40,7 +40,7 @@ class Reader(Protocol):
 
 
 class PinnedReader:
-    """Reads what is pinned."""
+    """Reads pinned maps."""
 
     def __init__(self, pinned: Pinned) -> None:
         self._pinned = pinned
@@ -73,7 +73,7 @@ def open_pinned(root: PinRoot) -> Iterator[Pinned]:
     """Open the build in force at ``root``.
 
     Raises ``NotLoaded`` if there is none, ``SystemUnfit`` without the right to read it, and
-    ``KernelError`` if something else is there.
+    ``KernelError`` if the pins are not bpfsvc's.
     """
     with reading(root.path):
         pinned = Pinned(root.current)
@@ -101,18 +101,18 @@ def is_running(root: PinRoot) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an error of the system while reading ``path`` into one that says what to do."""
+    """Turn a system error while reading ``path`` into an error that says what to do."""
     try:
         yield
     except PermissionError as error:
         raise SystemUnfit(
-            f"cannot read what is pinned at {path}: {error.strerror}",
+            f"cannot read the pins at {path}: {error.strerror}",
             "run as root (or with CAP_BPF and CAP_NET_ADMIN)",
         ) from error
     except BrokenPipeError:
-        raise  # the program that reads our output has ended; the pins are fine
+        raise  # the program that reads our output has ended: no fault of the pins
     except OSError as error:
         raise KernelError(
-            f"cannot read what is pinned at {path}: {error.strerror}",
-            "remove what is there with: bpfsvc cleanup, or choose another --pin-root",
+            f"cannot read the pins at {path}: {error.strerror}",
+            "remove the pins with: bpfsvc cleanup, or choose another --pin-root",
         ) from error

@@ -1,7 +1,7 @@
-"""What every view of a map returns: named columns, and rows of plain values in a fixed order.
+"""The result of every view: named columns, and rows of plain values in a fixed order.
 
-The kernel's own order is that of its hash, different after every restart. A sorted dump can be
-compared with an earlier one.
+The kernel's order follows a hash that differs after every restart. A sorted dump can be compared
+with an earlier dump.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Row = tuple[Value, ...]
 class Records:
     """The rows of one view, each as long as ``columns``.
 
-    The values of ``seconds`` columns are durations. The first ``keys`` columns say which row it is,
-    the others what is in it; 0: all of them do.
+    The values of ``seconds`` columns are durations. The first ``keys`` columns identify a row; 0:
+    all columns do.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How many connections each backend has now, where a scheduler compares that (backend_loads.h)."""
+"""The number of connections to each backend that a scheduler compares (backend_loads.h)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Load(NamedTuple):
 
 
 class BackendLoad(NamedTuple):
-    """All connections, and those among them that are sockets of the node."""
+    """All connections, and the share that sockets of the node carry."""
 
     connections: Load = Load()
     sockets: Load = Load()
 
     @property
     def total(self) -> Load:
-        """What schedulers compare, as people read it."""
+        """The load that schedulers compare, not below 0."""
         return Load(max(self.connections.active, 0), max(self.connections.inactive, 0))
 
     @property

@@ -1,4 +1,4 @@
-"""How attempts to connect to backends ended (bpf/maps/backend_outcomes.h), and who is left out."""
+"""Results of connects to backends (bpf/maps/backend_outcomes.h), and ejected backends."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from bpfsvc.services.scheduling.quarantine import Outcome
 _ID = struct.Struct("=I")
 
 _SAID = ("until", "state")
-"""What the agent says of a backend."""
+"""Fields that the agent writes."""
 
 
 class BackendOutcomes:
-    """The programs' notes, which are taken away when they are read."""
+    """The programs' notes; reading deletes them."""
 
     def __init__(self, pinned: Pinned) -> None:
         self._notes = pinned.map("backend_outcomes")
         self._note = pinned.layout.maps["backend_outcomes"].value.pick(*Outcome._fields)
 
     def take(self) -> dict[int, Outcome]:
-        """Return what was noted since the last call, by the ids of counters."""
+        """Return the results since the last call, by the ids of counters."""
         notes = list(self._notes.items())
-        # What a program adds between reading and deletion is lost: one of many, at most.
+        # A result that a program adds between reading and deletion is lost: one of many, at most.
         self._notes.delete_many([key for key, _ in notes])
         return {_ID.unpack(key)[0]: Outcome(*self._note.unpack(raw)) for key, raw in notes}
 
 
 class QuarantinedMap:
-    """Which backends get no new connections, and which are on trial.
+    """The ejected backends, and the backends on trial (half-open).
 
-    The programs note there which of these is being tried.
+    The programs note in the entry of a backend on trial that a probe is under way.
     """
 
     def __init__(self, pinned: Pinned) -> None:
@@ -44,9 +44,9 @@ class QuarantinedMap:
         self._away, self._trial = _states(pinned.layout)
 
     def set(self, states: Mapping[int, float | None]) -> None:
-        """Write all: by the id of the counters until when (monotonic); None: on trial.
+        """Write all states by the ids of counters: ejected until when (monotonic); None: on trial.
 
-        An entry whose state is the same stays as it is: a connection may have its trial.
+        An entry with the same state stays as it is: a probe may be under way.
         """
         room = self._map.max_entries
         wanted = {

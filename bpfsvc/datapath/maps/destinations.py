@@ -18,7 +18,7 @@ from bpfsvc.datapath.maps.pins import Pinned
 
 _FRONTENDS = "frontends"
 _SERVED, _BACKENDS = (_FRONTENDS, "node_addresses"), ("endpoints",)
-"""Maps whose keys begin with a destination, by the field that holds their bits."""
+"""Maps with keys that begin with a destination, by the field with their bits."""
 
 _ADDRESS = 16
 _BACKEND = 20
@@ -30,7 +30,7 @@ _WORDS = struct.Struct("=4I")
 _REST = struct.Struct("!HB")
 _M64 = (1 << 64) - 1
 _NO_NETWORK = b"\xff" * _ADDRESS + bytes(_ADDRESS)
-"""A network and a mask that no address is within."""
+"""A network and a mask without any address."""
 
 
 class Destinations:
@@ -54,13 +54,13 @@ class Destinations:
         self._hidden: list[tuple[int, bytes]] = []
 
     def add(self, addresses: Iterable[bytes]) -> None:
-        """Set the bits of packed addresses, whose entries are written next."""
+        """Set the bits of packed addresses; their entries are written next."""
         self._set(self._parts[_SERVED][0], addresses)
 
     def add_keys(self, name: str, keys: Iterable[bytes]) -> list[bytes]:
-        """Set the bits for keys that come next into a map; of most maps there are none.
+        """Set the bits of keys that are written into a map next; most maps have no bits.
 
-        Ports of frontends are noted, too. Return the keys that are certainly not in the map yet, as
+        Ports of frontends are noted, too. Return the keys that are certainly not in the map yet:
         their bit was not set.
         """
         new: list[bytes] = []
@@ -75,7 +75,7 @@ class Destinations:
         return new
 
     def _set(self, start: int, keys: Iterable[bytes], size: int = _ADDRESS) -> list[bytes]:
-        """Set the bits of keys, of which ``size`` bytes count; return those that had none."""
+        """Set the bits of keys, by their first ``size`` bytes; return the keys that had none."""
         memory, index_of = self._memory, self.index_of
         new = []
         for key in keys:
@@ -87,7 +87,7 @@ class Destinations:
         return new
 
     def refill(self) -> None:
-        """Set the bits of all entries, and clear those of other frontends and addresses.
+        """Set the bits of all entries, and clear the bits of other frontends and addresses.
 
         Bits of backends stay as long as the build: connections to a backend may outlive its entry,
         and a client that connects to it directly must not be mistaken for one of them.
@@ -112,7 +112,7 @@ class Destinations:
             self._memory[at : at + 2 * _ADDRESS] = _around(ours) if ours else _NO_NETWORK
 
     def hide(self) -> None:
-        """Have first packets to all frontends and addresses pass, until :meth:`show`."""
+        """Hide all frontends and addresses: first packets to them pass, until :meth:`show`."""
         at = self._networks[4], self._networks[6], self._parts[_SERVED][0]
         sizes = 2 * _ADDRESS, 2 * _ADDRESS, self._bytes
         self._hidden = [
@@ -124,7 +124,7 @@ class Destinations:
             self._memory[start : start + len(kept)] = nothing
 
     def show(self) -> None:
-        """Have the programs handle them again; nothing is written between the two."""
+        """Undo :meth:`hide`; nothing may be written between the two."""
         for start, kept in self._hidden:
             self._memory[start : start + len(kept)] = kept
         self._hidden = []

@@ -1,9 +1,10 @@
 """The ports of frontends, in the filter by which the programs recognise most packets.
 
-Packets from the middle of a connection are looked at only if the filter has the byte of a port of
-theirs (``bpf/maps/port_filter.h``). It has those of all connections. With those of frontends too, a
-packet of a connection that is not known is found and answered (``bpf/path/first/unknown.h``). The
-programs write to the filter all the time, so a program sets these bytes, too.
+The programs look at a packet from the middle of a connection only if the filter has the byte of one
+of its ports (``bpf/maps/port_filter.h``). The filter has the ports of all connections. It has the
+ports of frontends, too, so that a packet of an unknown connection is found and answered
+(``bpf/path/first/unknown.h``). The programs write to the filter all the time, so a program sets the
+bytes of frontends, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FrontendPorts:
     def note(self, frontends: Iterable[bytes]) -> None:
         """Set the bytes of TCP frontends, given as keys, which are written next.
 
-        NodePorts are left out: packets to them stay on the node, whose TCP answers them.
+        NodePorts are left out: packets to them stay on the node, and its TCP answers.
         """
         ports = set()
         for key in frontends:

@@ -8,7 +8,7 @@ The same goes for numbers that both halves use: every constant of an ``enum`` in
 the layout by its name, and nowhere else. (What is a ``#define`` there concerns the C alone.)
 
 Two conventions of the C carry over: a struct of one array ``words`` is an address (16 bytes in
-network order), and a 16-bit field whose name ends with ``port`` is in network order.
+network order), and a 16-bit field is in network order if its name ends with ``port``.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _EARLIER_CONSTANTS = {
     **{"SOURCE_UNKNOWN": 0, "SOURCE_LEARNED": 1, "SOURCE_TRIED": 2, "SOURCE_PROVEN": 3},
     "SOURCE_UNSURE": 4,
 }
-"""Constants of builds whose layout has none, as far as reading their maps takes them."""
+"""Constants of builds without constants in their layout: those that reading their maps needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Layout:
         )
 
     def constants_named(self, prefix: str) -> dict[int, str]:
-        """Return, by their numbers, constants whose names begin so: the rest, in lower case."""
+        """Return number -> name of the constants with a prefix, without it and in lower case."""
         return {
             number: name.removeprefix(prefix).lower()
             for name, number in self.constants.items()
@@ -215,7 +215,7 @@ def read_layout(maps: Path) -> Layout:
         return Layout.from_json(raw.rstrip(b"\0").decode())
     except (ValueError, KeyError) as error:
         raise KernelError(
-            f"{maps}/layout does not hold a layout", "remove what is there with: bpfsvc cleanup"
+            f"{maps}/layout does not hold a layout", "remove it with: bpfsvc cleanup"
         ) from error
 
 

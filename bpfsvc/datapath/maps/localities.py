@@ -1,4 +1,4 @@
-"""The backends that an address of a service port keeps to (bpf/maps/localities.h)."""
+"""The backends that an address of a service port keeps (bpf/maps/localities.h)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.services.scheduling.maps import LOCALITIES, LocalityEntry
 
 KEPT = ("last", "members")
-"""Fields of a value that say which ones these are."""
+"""Fields of a value that name these backends."""
 
 _MEMBER = struct.Struct("=II")
 
 
 def kept_backends(raw: bytes, record: Record) -> tuple[int, ...]:
-    """Return the ids of the counters of these backends, that which joined last before others."""
+    """Return the ids of the counters of these backends, the last one that joined first."""
     last, members = record.pick(*KEPT).unpack(raw)
     if last:
         return (last,)
@@ -25,7 +25,7 @@ def kept_backends(raw: bytes, record: Record) -> tuple[int, ...]:
 
 
 def kept_of(pinned: Pinned, entry: LocalityEntry) -> tuple[int, ...]:
-    """Return the ids of what an address keeps to."""
+    """Return the ids of the counters of the backends that an address keeps."""
     layout = pinned.layout.maps[LOCALITIES.name]
     key, _ = EntryCodec(LOCALITIES, layout).encode(entry)
     raw = pinned.map(LOCALITIES.name).lookup(key)

@@ -2,7 +2,7 @@
 
 ::
 
-    PIN_ROOT/current/maps/NAME        and programs/NAME: what is in force
+    PIN_ROOT/current/maps/NAME        and programs/NAME: the build in force
     PIN_ROOT/next/...                 a newer build, until it is
     PIN_ROOT/links/NAME               cgroup attachments; their programs are replaced in place
 
@@ -34,14 +34,14 @@ _LOCK_PAUSE = 0.05  # seconds
 
 
 class NotLoaded(BpfsvcError):
-    """Nothing of bpfsvc is pinned at the place given."""
+    """Nothing of bpfsvc is pinned at a directory."""
 
 
 class Pinned:
     """Maps and programs of one build, opened by name when they are first asked for."""
 
     def __init__(self, directory: Path) -> None:
-        """Open what is pinned under ``directory``; raise :class:`NotLoaded` if nothing is."""
+        """Open a build's directory; raise :class:`NotLoaded` if nothing is pinned there."""
         self.directory = directory
         if not (directory / "maps" / "layout").exists():
             raise NotLoaded(
@@ -95,12 +95,12 @@ class PinRoot:
 
     @property
     def current(self) -> Path:
-        """What is in force."""
+        """The build in force."""
         return self.path / "current"
 
     @property
     def next(self) -> Path:
-        """What is being built."""
+        """The build that is being made."""
         return self.path / "next"
 
     @property
@@ -137,7 +137,7 @@ class PinRoot:
         )
 
     def discard_next(self) -> None:
-        """Remove a build that never came into force."""
+        """Remove a build that was never in force."""
         shutil.rmtree(self.next, ignore_errors=True)
 
     def promote_next(self) -> None:
@@ -150,7 +150,7 @@ class PinRoot:
         shutil.rmtree(old, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove all pins; what is still attached keeps working until it is detached."""
+        """Remove all pins; attached programs keep working until they are detached."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

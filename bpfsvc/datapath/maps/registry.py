@@ -1,4 +1,4 @@
-"""All maps of the programs: what of each the layout does not say.
+"""All maps of the programs: the facts that the layout does not have.
 
 The maps that hold Services are described in :mod:`bpfsvc.services.plans.registry`. How a map is
 shown to people is bound to its name in :mod:`bpfsvc.inspect.maps.dump`; a map without a view of its
@@ -14,7 +14,7 @@ from bpfsvc.services.plans import registry
 
 
 class Role(Enum):
-    """What a map is to people and to a newer build."""
+    """The use of a map for people and for a newer build."""
 
     STATE = auto()
     """Shown, and carried over into a newer build."""
@@ -28,7 +28,7 @@ class MapInfo(NamedTuple):
     """One map.
 
     * ``option``: enlarges it; "" if its size is fixed.
-    * ``shown_in``: the map whose view shows this one's entries, too.
+    * ``shown_in``: another map; its view shows the entries of this map, too.
     """
 
     option: str = ""
@@ -94,7 +94,7 @@ MAPS: dict[str, MapInfo] = {
 
 
 def map_info(name: str) -> MapInfo:
-    """Return what is known of a map, of this version or another."""
+    """Return the registered facts of a map; the usual ones for a map of another version."""
     return MAPS.get(name, MapInfo())
 
 

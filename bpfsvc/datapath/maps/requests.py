@@ -12,7 +12,8 @@ def send(
 ) -> int:
     """Have a program handle records; return how many it has handled.
 
-    ``at_once``: how many it takes in one request. ``header``: returns that of so many records.
+    ``at_once``: the most records of one request. ``header``: returns the header for a number of
+    records.
     """
     handled = 0
     for start in range(0, len(records), at_once):

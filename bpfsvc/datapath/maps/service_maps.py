@@ -28,7 +28,7 @@ from bpfsvc.services.service_map import E, ServiceMap
 _ID = struct.Struct("=I")
 
 _ANYTHING = _ID.pack(1)
-"""The value of entries that say everything by being there."""
+"""The value of entries of a set."""
 
 
 class ServiceMaps:
@@ -72,7 +72,7 @@ class ServiceMaps:
     def _take_back(self, plan: Plan) -> None:
         """Delete new generations of backends, which no frontend refers to and none will.
 
-        A plan that repairs what is applied puts no new ones.
+        A plan that repairs applied entries puts no new generation.
         """
         for service_map, entries in plan.put_phases() if plan.applied else ():
             if service_map.has_generation:
@@ -105,12 +105,12 @@ class ServiceMaps:
         return table.set_counts(uses, self._destinations)
 
     def clear(self) -> None:
-        """Delete all entries, those of frontends first."""
+        """Delete all entries; the entries of frontends come first."""
         for service_map in reversed(MAPS):
             table = self._tables[service_map].map
             table.delete_many([key for key, _ in table.items()])
 
-    # -- what no single Service has --
+    # -- settings of the whole cluster and node --
 
     def set_service_networks(self, networks: Iterable[Network]) -> int:
         """Make the networks of cluster IPs exactly these; return the number of differences."""
@@ -124,7 +124,7 @@ class ServiceMaps:
         self._destinations.refill()
 
     def set_opted_out(self, addresses: Iterable[bytes]) -> int:
-        """Make the pods whose sockets are left alone exactly these; return the differences."""
+        """Make the pods that opted out exactly these; return the number of differences."""
         return _set_keys(self._opted_out, set(addresses))
 
 
@@ -148,7 +148,7 @@ class _Table(Generic[E]):
 
 
 class _OnceTable(_Table[E]):
-    """A map in whose values the programs count: what is there is never put again."""
+    """A map with values that the programs count in: an existing entry is never put again."""
 
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:  # noqa: ARG002
         for key, value in map(self._codec.encode, entries):
@@ -156,14 +156,14 @@ class _OnceTable(_Table[E]):
 
 
 class _CountedTable(_Table[E]):
-    """A map whose values are the numbers of uses.
+    """A map with numbers of uses as its values.
 
     The map itself holds the counts; memory for a second copy would be most of the agent's.
     """
 
     def __init__(self, service_map: ServiceMap[E], pinned: Pinned) -> None:
         super().__init__(service_map, pinned)
-        # Before Linux 6.13 a trie replaces what is there in spite of NOEXIST.
+        # Before Linux 6.13 a trie replaces an existing entry in spite of NOEXIST.
         self._is_trie = pinned.layout.maps[service_map.name].type == "lpm_trie"
 
     def put(self, entries: Iterable[E], destinations: Destinations) -> None:

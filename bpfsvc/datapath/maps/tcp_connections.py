@@ -65,7 +65,7 @@ class TcpConnections:
     def to(
         self, services: Collection[int], is_wanted: Callable[[Departed], bool]
     ) -> list[tuple[Departed, TcpConnection]]:
-        """Return the connections of some service ids to some backends, but for what is over.
+        """Return the connections of some service ids to some backends that are not over.
 
         ``is_wanted``: True for the service id and the backend of a connection.
         """
@@ -76,7 +76,7 @@ class TcpConnections:
         ]
 
     def remove(self, connections: Iterable[TcpConnection]) -> list[Reset]:
-        """Remove connections; return the resets that tell both sides, as far as it is known how.
+        """Remove connections; return the resets for both sides, as far as their numbers are known.
 
         A number must not change between its reading and the moment from which packets are no
         longer translated, so each entry is read by its deletion. A connection that is not
@@ -144,7 +144,7 @@ class TcpConnections:
         yield from self._reset(source, connection.backend, filter(None, values))
 
     def _reset(self, source: Place, to: Place, values: Iterable[bytes]) -> Iterator[Reset]:
-        """Yield the reset by entries of what its receiver sends, if they know a number."""
+        """Yield the reset, with a number from the entries of the receiver's packets, if any."""
         number = _latest(self._numbers.unpack(value) for value in values)
         if number is not None:
             yield Reset(source, to, number)

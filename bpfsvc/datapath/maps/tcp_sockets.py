@@ -1,6 +1,6 @@
 """TCP sockets of the node that the hooks have connected to a backend (``bpf/path/socket/lb.h``).
 
-What a socket asked for and what it got is in its storage. The kernel lists sockets together with
+A socket's frontend and backend are in its storage. The kernel lists sockets together with
 that, so a socket that connected to the same place by itself is not taken for one of a Service.
 """
 
@@ -31,7 +31,7 @@ class TcpSockets:
         self._row = pinned.layout.maps["socket_overflow"].value.pick(*_FIELDS)
 
     def connected(self) -> list[Departed]:
-        """Return the service id and the backend of each; raise OSError if they cannot be listed."""
+        """Return service id and backend of each socket; raise OSError without a list."""
         return [departed for _, departed, _ in self._list()]
 
     def backends(self, services: Collection[int]) -> set[Departed]:

@@ -30,14 +30,14 @@ class UdpEndpointsMap:
         constant = pinned.layout.constant
         self._serves = struct.pack("=I", constant("UDP_SERVES"))
         self._left = struct.pack("=I", constant("UDP_LEFT"))
-        # An endpoint without an entry may be new for so long, so entries of former ones stay.
+        # For so long an endpoint without an entry may be new, so entries of former endpoints stay.
         self._fresh_seconds = constant("CHOICE_FRESH_SECONDS")
         self._key = pinned.layout.maps["udp_serving"].key.expect(
             "the keys of map udp_serving", _KEY
         )
 
     def change(self, came: Iterable[UdpEndpoint], left: Iterable[UdpEndpoint]) -> None:
-        """Write which endpoints serve from now on, and which do no more; may raise ``MapFull``."""
+        """Write endpoints that serve from now on, and former ones; may raise ``MapFull``."""
         self._leave(map(self._packed, left))
         self._map.update_many((self._packed(endpoint), self._serves) for endpoint in came)
 

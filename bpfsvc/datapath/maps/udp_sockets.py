@@ -19,7 +19,7 @@ _log = logging.getLogger("bpfsvc")
 
 
 class UdpSocketsMap:
-    """The map ``udp_sockets``: what each connected to, and its backend, by its cookie."""
+    """The map ``udp_sockets``: frontend and backend of each socket, by its cookie."""
 
     def __init__(self, pinned: Pinned) -> None:
         """Open the map; raise :class:`KernelError` if its layout is not the one known here."""
@@ -29,10 +29,10 @@ class UdpSocketsMap:
         self._not_seen: set[bytes] = set()
 
     def move(self, is_stale: Callable[[Place, Place], bool]) -> int:
-        """Connect those anew whose peer is the wrong backend for their frontend, or close them.
+        """Connect sockets anew that have the wrong backend for their frontend, or close them.
 
-        ``is_stale(frontend, backend)`` says that. Returns how many were closed; a failure is logged
-        and returns 0.
+        ``is_stale(frontend, backend)``: True for a wrong backend. Returns how many were closed; a
+        failure is logged and returns 0.
         """
         try:
             stale = {
@@ -67,9 +67,9 @@ class UdpSocketsMap:
         return frontend, ntohs(port)
 
     def forget_closed(self) -> None:
-        """Delete the entries of sockets that are not there now and were not the last time.
+        """Delete the entries of sockets that are missing now and were missing the last time.
 
-        Once is not enough: one that is about to connect has an entry before it has a port.
+        Once is not enough: a socket that is about to connect has an entry before it has a port.
         """
         keys = {key for key, _ in self._map.items()}
         if not keys:

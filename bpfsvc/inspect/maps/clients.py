@@ -1,4 +1,4 @@
-"""Records about clients of Services: which may connect, and which backend each one keeps."""
+"""Records about clients of Services: which may connect, and which backend each client keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AFFINITY = ("backend", "port", "seen")
 
 
 def source_ranges(reader: Reader) -> Records:
-    """Return the networks whose clients may use restricted frontends."""
+    """Return the source ranges: networks of clients that may use restricted frontends."""
     names = ServiceNames(reader)
     rows: list[Row] = [
         (names[service], network_text(network))
@@ -28,7 +28,7 @@ def source_ranges(reader: Reader) -> Records:
 
 
 def service_networks(reader: Reader) -> Records:
-    """Return the networks that cluster IPs are taken from."""
+    """Return the networks of cluster IPs."""
     key = chooser(reader.layout.maps["service_networks"].key, NETWORK)
     networks = (key(raw_key)[::-1] for raw_key, _ in reader.entries("service_networks"))
     rows: list[Row] = [(network_text(Network(*network)),) for network in sorted(networks)]
@@ -36,7 +36,7 @@ def service_networks(reader: Reader) -> Records:
 
 
 def echo_addresses(reader: Reader) -> Records:
-    """Return the addresses that answer pings, and how many service ports ask for that."""
+    """Return the addresses that answer pings, each with the number of its service ports."""
     entries = EntryReader(reader).with_uses(ECHO_ADDRESSES)
     rows: list[Row] = [
         (address_text(network.address), count) for (network,), count in sorted(entries)
@@ -47,7 +47,7 @@ def echo_addresses(reader: Reader) -> Records:
 def affinities(reader: Reader, now: int) -> Records:
     """Return the last backend of each client. ``now`` is CLOCK_MONOTONIC in ns.
 
-    ``age`` is in seconds. The frontend has the age after which it is no longer used.
+    ``age`` is in seconds. The frontend has the age at which the entry expires.
     """
     layout = reader.layout.maps["affinities"]
     key, value = chooser(layout.key, CLIENT), chooser(layout.value, AFFINITY)

@@ -9,7 +9,7 @@ routed flow is what entries are gathered by, whichever of them is read first or 
     masquerade          client -> backend     egress     is the routed flow
     masquerade's reply  backend -> node       ingress    becomes the routed flow, reversed
 
-Entries are folded when they are read, so that what is kept of a connection is one small object.
+Entries are folded when they are read, so that each connection is one small object.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KNOWN = (
     "held",
     "stack_turn",
 )
-"""What a record shows of an entry, or leaves out on purpose."""
+"""Fields that a record shows, or leaves out on purpose."""
 
 _NEVER = 1 << 64
 
@@ -56,7 +56,7 @@ Place = tuple[bytes, int]
 
 
 class _Connection:
-    """What is known of one connection from the entries read so far."""
+    """One connection, as the entries read so far show it."""
 
     __slots__ = (
         "answered",
@@ -88,7 +88,7 @@ class _Connection:
         self.service = 0
 
     def state(self, protocol: int) -> str:
-        """Return the state, named after those of TCP; UDP is established by its first reply."""
+        """Return the state in TCP's words; UDP is established by its first reply."""
         if self.reset:
             return "RESET"
         if self.fins:
@@ -109,11 +109,11 @@ Routed = tuple[int, Place, Place]
 def connections(reader: Reader, now: int) -> Records:
     """Return all connections, established or not. ``now`` is CLOCK_MONOTONIC in ns.
 
-    * ``frontend`` is empty for a connection straight to a backend whose source port was changed.
-    * ``masquerade`` is what the backend sees as client, if not the client itself; ``pending``
-      until the first packet leaves. For one of netfilter's the port alone differs.
+    * ``frontend`` is empty for a connection to a backend's own address with a changed source port.
+    * ``masquerade`` is the address that the backend sees in place of the client's; ``pending``
+      until the first packet leaves. Where netfilter masquerades, only the port differs.
     * ``state`` is TIME_WAIT for a masquerade that is kept although its connection is gone.
-    * ``translation`` names what is rewritten: ``destination``, ``source`` (masquerade) and
+    * ``translation`` names the rewritten fields: ``destination``, ``source`` (masquerade) and
       ``source-port``, with the client's port between the hooks.
     * ``age`` and ``idle`` are seconds.
     """
@@ -181,7 +181,7 @@ def _gather(reader: Reader, name: str, by_flow: dict[Routed, _Connection]) -> No
             connection.pending |= bool(pending)
             if not pending:
                 connection.masquerade = receiver if reply else after_sender
-            # Without a masquerade it is netfilter's, from a port that had to be changed.
+            # Without a masquerade, netfilter masquerades it, from a port that had to be changed.
             if reply or masquerades:
                 continue
         connection.client = after_receiver if reply else sender

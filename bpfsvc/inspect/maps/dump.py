@@ -36,7 +36,7 @@ class _View:
     """The function that makes records, and what it needs of a build's layout.
 
     * ``reads``: maps of Services.
-    * ``needs``: fields of other maps, by the name of the map: those of its keys and of its values.
+    * ``needs``: fields of the keys and of the values of other maps, by the name of the map.
     * ``keys``: how many columns say which row it is.
     """
 
@@ -138,7 +138,7 @@ def available(layout: Layout) -> tuple[str, ...]:
         and not map_info(name).shown_in
     ]
     shown = [*known, *others]
-    # Where a view does not fit, what it would have shown of other maps is shown by them.
+    # Where a view does not fit, the maps that it would have shown are shown by themselves.
     for name in layout.maps:
         whole = map_info(name).shown_in
         if whole and not (whole in shown and _VIEWS[whole].fits(layout)):

@@ -32,14 +32,14 @@ _BY_SERVICE = {
     if service_map is not SERVICES
     and service_map.fields[: service_map.key_fields] == ("service_id",)
 }
-"""Maps whose key is a service id."""
+"""Maps with a service id as their key."""
 
 _SETS = {
     service_map.name
     for service_map in MAPS
     if service_map.key_fields == len(service_map.fields) and not service_map.counted
 }
-"""Maps whose values say nothing if they are plain numbers."""
+"""Sets: if their values are plain numbers, the numbers say nothing."""
 
 
 _Columns = Callable[[bytes], Row]
@@ -68,8 +68,8 @@ def extras(layout: MapLayout, key: Iterable[str], value: Iterable[str]) -> Extra
 def generic(reader: Reader, name: str) -> Records:
     """Return a map as its layout describes it.
 
-    Numbers of per-CPU values are summed. Entries of arrays that are all zero were never written,
-    and are left out. A field named ``service`` is a service id, and shown by its name.
+    Numbers of per-CPU values are summed. Entries of arrays that are all zero are left out: they
+    were never written. A field named ``service`` is a service id, and shown by its name.
     """
     layout = reader.layout.maps[name]
     keys, values = names(layout.key), names(layout.value)
@@ -98,7 +98,7 @@ def _key_name(name: str) -> str:
 
 
 def _with_names(rows: list[Row], at: int, service_names: ServiceNames) -> list[Row]:
-    """Return rows whose cell at a place is the name of the service id that was there."""
+    """Return rows with the names of service ids in place of the service ids in one column."""
     return [
         (
             *row[:at],

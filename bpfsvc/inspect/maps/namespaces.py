@@ -13,7 +13,7 @@ _FAMILIES = ("v4", "v6")
 _SOURCE = ("address", "ifindex", "class", "state")
 
 _UNSHOWN = ("tried", "trials", "due")
-"""When something has been, or is to be, done: for the programs alone."""
+"""Times and tries: for the programs alone."""
 
 NAMESPACE = (
     *(f"{family}.{field}" for family in _FAMILIES for field in _SOURCE),
@@ -29,7 +29,7 @@ OPTOUT = ("address",)
 
 
 def namespaces(reader: Reader) -> Records:
-    """Return the namespaces whose sockets connected to frontends, one row per known family.
+    """Return the namespaces with sockets that connected to frontends, one row per known family.
 
     ``cookie`` is the kernel's number of the namespace (SO_NETNS_COOKIE). ``state`` is explained in
     ``bpf/maps/pod_netns.h``: calls are translated when it is proven.

@@ -16,7 +16,7 @@ _ONLY = bytes(4)
 """The key of the only entry of an array."""
 
 _POD_RANGES = {"v4": ("IPv4", 96), "v6": ("IPv6", 0)}
-"""Families, and how many bits of a mask come before those of the family."""
+"""Families, and how many bits of a mask come before the bits of the family."""
 
 INTERFACE = ("v4", "v6", "pods")
 CHOICE = ("prefix", "choices", "towards")
@@ -58,7 +58,7 @@ def interfaces(reader: Reader) -> Records:
 
 
 def masquerade_choices(reader: Reader) -> Records:
-    """Return where the masquerade address of an interface depends on where a packet goes."""
+    """Return the masquerade addresses that depend on the destination of a packet."""
     layout = reader.layout.maps["masquerade_choices"]
     key = chooser(layout.key, CHOICE)
     more = extras(layout, CHOICE, ("address",))
@@ -74,7 +74,7 @@ def masquerade_choices(reader: Reader) -> Records:
 
 
 def uplinks(reader: Reader) -> Records:
-    """Return the interfaces with XDP, each with the one that routes name."""
+    """Return the interfaces with XDP, each with the interface that routes name."""
     layout = reader.layout.maps["uplinks"]
     key, value = chooser(layout.key, ("value",)), chooser(layout.value, UPLINK)
     more = extras(layout, ("value",), UPLINK)
@@ -152,7 +152,7 @@ def is_node_namespace(reader: Reader) -> bool:
 
 
 def _named(reader: Reader, setting: str, value: Value) -> Value:
-    """Return what a number means, as the options say it: True, ``all``, ``unlimited``."""
+    """Return the meaning of a number, in the words of the options: True, ``all``, ``unlimited``."""
     if setting in _SWITCHES:
         return bool(value)
     if not isinstance(value, int):
@@ -167,7 +167,7 @@ def _named(reader: Reader, setting: str, value: Value) -> Value:
 
 
 def counters(reader: Reader) -> Records:
-    """Return what happened since the build was loaded, and why, summed over the CPUs."""
+    """Return the events since the build was loaded, by reason, summed over the CPUs."""
     layout, raw = reader.layout.maps["counters"], reader.value("counters", _ONLY)
     fields = names(layout.value)
     sums = total(layout, fields)(raw) if raw is not None else [0] * len(fields)

@@ -1,4 +1,4 @@
-"""The rows that belong to one Service, out of those of all maps."""
+"""The rows of one Service, in all maps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = ("namespace", "name", "port_name", "port")
 
 
 class UnknownService(BpfsvcError):
-    """The kernel holds nothing of a Service."""
+    """The kernel has no entries of a Service."""
 
 
 class OneService:
@@ -33,7 +33,7 @@ class OneService:
         self._port = port
 
     def require(self, reader: Reader) -> None:
-        """Raise :class:`UnknownService` if the kernel holds nothing of it."""
+        """Raise :class:`UnknownService` if the kernel has no entries of the Service."""
         (services,) = dump(reader, ["services"])
         if not self._rows_of_names(services):
             raise UnknownService(
@@ -44,7 +44,7 @@ class OneService:
     def dump(self, reader: Reader, wanted: Iterable[str] = ()) -> Iterator[Records]:
         """Yield, as :func:`~bpfsvc.inspect.maps.dump.dump`, the rows of the Service.
 
-        Of all maps, those without rows of Services are left out; asked for, they are an error.
+        Maps without rows of Services are left out; a name of such a map is an error.
         """
         named = tuple(wanted)
         for records in dump(reader, named):

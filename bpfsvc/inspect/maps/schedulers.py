@@ -42,7 +42,7 @@ def schedule_tables(reader: Reader) -> Records:
 
 
 def candidates(reader: Reader) -> Records:
-    """Return whose loads are compared, in this order: the id of the counters, and the weight."""
+    """Return the backends that are compared, in order: id of the counters, and weight."""
     return _chunks(
         reader,
         CANDIDATES,
@@ -54,7 +54,7 @@ def candidates(reader: Reader) -> Records:
 def _chunks(
     reader: Reader, service_map: ServiceMap[E], column: str, shown: Callable[[E], tuple[str, ...]]
 ) -> Records:
-    """Return the entries of a map that holds something in chunks, for ranges of slots.
+    """Return the entries of a map that has chunks for ranges of slots.
 
     ``shown``: returns the cell of an entry in the ``column``.
     """
@@ -79,7 +79,7 @@ def backend_loads(reader: Reader) -> Records:
 
 
 def localities(reader: Reader, now: int) -> Records:
-    """Return the backends that each address keeps to, by the ids of counters.
+    """Return the backends that each address keeps, by the ids of counters.
 
     ``now`` is CLOCK_MONOTONIC in ns. ``changed``: seconds since a set of ``lblcr`` has changed.
     """
@@ -104,7 +104,7 @@ def spills(reader: Reader) -> Records:
     """Return for each service port the endpoints that connections overflow to, and when.
 
     ``all`` and ``near`` are slots; ``near_counters`` and ``far_counters`` ids of the counters of
-    the endpoints whose loads decide.
+    the endpoints that are compared.
     """
     names = ServiceNames(reader)
     rows: list[Row] = []

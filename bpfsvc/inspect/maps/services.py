@@ -34,9 +34,9 @@ def frontends(reader: Reader) -> Records:
 
     Classes that are treated alike share a row. ``action`` is forward, masquerade (forward with the
     node's address as source), reject or drop. ``affinity`` is how long a client stays with its
-    backend, in seconds; a ``restricted`` frontend is for clients out of its ``source_ranges`` only.
-    ``scheduler`` is how one of several backends is chosen, ``on_removal`` what becomes of TCP
-    connections to one that leaves.
+    backend, in seconds; a ``restricted`` frontend is for clients in its ``source_ranges`` only.
+    ``scheduler`` chooses among several backends; ``on_removal`` says what happens to TCP
+    connections when their backend leaves.
     """
     entries, texts, names = EntryReader(reader), PolicyTexts(reader.layout), ServiceNames(reader)
     backends = {
@@ -83,8 +83,8 @@ def backends(reader: Reader) -> Records:
 
     A ``local`` backend is on this node, and masqueraded when it is its own client.
 
-    A backend that is in several slots has one count, shown at each of them. Packets and bytes
-    are those rewritten; a connection of the node's own sockets counts without packets.
+    A backend in several slots has one count, shown at each slot. Packets and bytes are counted
+    when they are rewritten; a connection of the node's own sockets has no packets.
     """
     names, traffic = ServiceNames(reader), _Traffic(reader)
     rows: list[Row] = [
@@ -101,7 +101,7 @@ def backends(reader: Reader) -> Records:
 
 
 class _Traffic:
-    """Counts of backends, summed over the CPUs. Only what is asked for is read."""
+    """Counts of backends, summed over the CPUs. Only the requested counters are read."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -119,7 +119,7 @@ class _Traffic:
 
 
 def endpoints(reader: Reader) -> Records:
-    """Return all backends, and of how many service ports each is one."""
+    """Return all backends, each with the number of service ports that use it."""
     entries = EntryReader(reader).with_uses(ENDPOINTS)
     rows: list[Row] = [
         (f"{endpoint_text(address, port)}/{protocol_text(protocol)}", uses)

@@ -1,4 +1,4 @@
-"""Which service ports a person means: by name, by namespace, or by an address that clients use."""
+"""Choose service ports by arguments: names, namespaces, or addresses that clients use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NODE = {
 
 
 class Node(Protocol):
-    """What is known of the node."""
+    """The node, as an argument that is an address needs it."""
 
     @property
     def addresses(self) -> frozenset[bytes]:
@@ -41,7 +41,7 @@ class Node(Protocol):
 
 
 class NodeAddresses:
-    """The same, read when it is asked for."""
+    """The addresses of the node, read at their first use."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -66,7 +66,7 @@ class Wanted:
     """
 
     def __init__(self, argument: str) -> None:
-        """Raises ``UsageError`` for a text that can name nothing."""
+        """Raises ``UsageError`` for a text that is neither a name nor an address."""
         self.text = argument
         self._namespace = self._name = self._port_name = ""
         self._addresses: tuple[bytes, ...] = ()
@@ -96,7 +96,7 @@ class Wanted:
         return bool(self._addresses)
 
     def means(self, port: ServicePortFacts, node: Node) -> bool:
-        """True if this is the service port, or one of those, that is meant."""
+        """True if the argument means this service port."""
         if self._addresses:
             return self._protocol in ("", port.protocol) and any(
                 self._port in (0, frontend.port) and self._is_at(frontend.address, node)
@@ -119,7 +119,7 @@ class Wanted:
         )
 
     def missing(self, namespace: str) -> UnknownService:
-        """Return the error that nothing is meant by it."""
+        """Return the error that the argument means no service port."""
         where = f" in namespace {namespace}" if namespace else ""
         what = "frontend" if self._addresses else "Service"
         return UnknownService(
@@ -135,10 +135,10 @@ def choose(
     *,
     required: bool = True,
 ) -> list[ServicePortFacts]:
-    """Return the service ports that are meant by any of the arguments, or all without one.
+    """Return the service ports that any argument means; all service ports without arguments.
 
-    ``namespace``: only those of it; "" for all. Raises :class:`UnknownService` for an argument that
-    means none, if one is ``required``.
+    ``namespace``: only service ports of this namespace; "" for all namespaces. ``required``: raise
+    :class:`UnknownService` for an argument that means no service port.
     """
     within = [port for port in ports if namespace in ("", port.namespace)]
     if not wanted:

@@ -3,8 +3,8 @@
 ip_vs calls a connection active while TCP opens it or has it open; one that is closing or closed is
 inactive, and so is every UDP flow. SCTP is active once it is established.
 
-A connection is one entry here: the one by which the client's packets find their backend, at
-ingress. A masquerade that outlives its connection for a minute is no connection.
+A connection is counted by one of its entries: the entry at ingress by which the client's packets
+find their backend. A masquerade that outlives its connection for a minute is no connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VALUE = (
     "fin_received",
     "reset",
 )
-"""The fields that are read."""
+"""The fields of a value that are read."""
 
 _ID, _ADDRESS, _PORT = 4, 16, 2
 """Sizes of a service id, an address and a port."""
@@ -70,7 +70,7 @@ def _count(reader: Reader, name: str, counts: dict[bytes, list[int]], moving: se
             continue
         of = value[service : service + _ID]
         if of == none or (not first and key in moving):
-            continue  # a flow to a backend's own address, whose port had to change; or counted
+            continue  # a direct flow with a changed port; or counted already
         if first:
             moving.add(key)
         if value[fin_sent] or value[fin_received] or value[reset] == certain:

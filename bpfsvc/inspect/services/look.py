@@ -1,4 +1,4 @@
-"""Look at the maps: service ports, and what the kernel has counted of them."""
+"""Read a view from the maps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def look(
 ) -> View:
     """Read the maps once.
 
-    Raises ``UnknownService`` for an argument that means nothing that the kernel holds, if that is
-    ``required``.
+    ``required``: raise ``UnknownService`` for an argument that means no service port.
     """
     node_addresses = NodeAddresses(reader)
     with _no_garbage():
@@ -38,7 +37,7 @@ def look(
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Do not look for garbage while many objects are made that all stay: half of the time."""
+    """Collect no garbage while many objects are made that all stay: that takes half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

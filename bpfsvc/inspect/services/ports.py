@@ -45,11 +45,11 @@ _NEEDED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "backend_counters": (("value",), TRAFFIC),
     "connections": (connection_counts.KEY, connection_counts.VALUE),
 }
-"""Fields of other maps than those of Services."""
+"""Fields of maps that are not written by plans."""
 
 
 class _Common(NamedTuple):
-    """What all service ports have in common.
+    """The same for all service ports.
 
     ``ejected``: backends in quarantine by the ids of their counters; True: on trial.
     """
@@ -72,15 +72,15 @@ class _PortName(NamedTuple):
 
 
 def collect(reader: Reader, sockets: SocketCounts | None = None) -> list[ServicePortFacts]:
-    """Return all service ports, sorted by name. ``sockets``: those of this reader, if known.
+    """Return all service ports, sorted by name. ``sockets``: the counts of this reader, if known.
 
-    Raises :class:`KernelError` if the maps are of a build that lacks what is needed.
+    Raises :class:`KernelError` if a map of another build lacks a needed field.
     """
     _require(reader.layout)
     entries, texts = EntryReader(reader), PolicyTexts(reader.layout)
     sockets = sockets or SocketCounts(reader)
-    # In this order, a backend that is removed meanwhile is one that drains, and a connection to one
-    # that is new is not seen without it.
+    # In this order, a backend that is removed meanwhile drains, and no connection to a new backend
+    # is seen without the backend.
     counts = connection_counts.connection_counts(reader)
     reaching = Reaching.read(entries, texts)
     frontends = _frontends(entries)
@@ -179,7 +179,7 @@ def _service_port(
 
 
 def _frontend_facts(entry: FrontendEntry, local: Collection[SlotRange]) -> FrontendFacts:
-    """``local``: the ranges of slots whose backends are all on this node, unlike others."""
+    """``local``: the ranges of slots with backends on this node only, unlike other ranges."""
     frontend, policies = entry.frontend, entry.policies
     is_local = tuple(slots in local for slots in ranges_of(entry))
     return FrontendFacts(
@@ -205,12 +205,12 @@ def _treatments(policies: tuple[Policy, ...], is_local: tuple[bool, ...]) -> Tre
 def _backends(
     reached: Reached, counts: Mapping[Place, Counts], ejected: Mapping[int, bool]
 ) -> Iterator[BackendFacts]:
-    """Yield the backends, those that only have connections left last."""
+    """Yield the backends; backends that only have connections left come last."""
     known = set()
     for backend in reached.backends:
         endpoint = backend.endpoint
         if endpoint in known:
-            continue  # with other counters: its frontends are on their way to a newer generation
+            continue  # with other counters: its frontends are moving to a newer generation
         known.add(endpoint)
         active, inactive = counts.get(endpoint, (0, 0))
         classes = tuple(name for name in CLIENTS if name in reached.clients.get(backend, ()))

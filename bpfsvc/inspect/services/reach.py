@@ -109,7 +109,7 @@ class Reached:
 
 
 class Reaching(NamedTuple):
-    """What is read once for all service ports."""
+    """Entries that are read once for all service ports."""
 
     entries: EntryReader
     slots: Slots
@@ -118,7 +118,7 @@ class Reaching(NamedTuple):
 
     @classmethod
     def read(cls, entries: EntryReader, texts: PolicyTexts) -> Reaching:
-        """Read the slots, and what connections overflow to by service id and generation."""
+        """Read the slots, and the ranges that connections overflow to."""
         spills = {(spill.service_id, spill.generation): spill for spill in entries.read(SPILLS)}
         return cls(entries, Slots(entries), spills, texts)
 
@@ -199,7 +199,7 @@ def ranges_of(entry: FrontendEntry) -> list[SlotRange]:
 
 
 def _overflowing(entry: FrontendEntry) -> set[str]:
-    """Return the classes of clients whose connections may overflow."""
+    """Return the classes of clients that may overflow from near endpoints to all."""
     if not entry.policies.counted:
         return set()
     classes = zip(CLIENTS, entry.policies.by_class, strict=True)

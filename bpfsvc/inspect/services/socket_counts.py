@@ -1,6 +1,6 @@
 """Connections that sockets carry (socket LB), as far as the kernel knows of them.
 
-A socket that is translated has no entry among the connections. Two places tell of some:
+A translated socket has no entry in ``connections``. The kernel tells of some in two places:
 
 * the kernel lists the TCP sockets of the node's network namespace together with their translations;
 * the loads of backends, of Services that count them, have all sockets of the node.
@@ -25,11 +25,11 @@ from bpfsvc.inspect.services.facts import ACTIVE, INACTIVE
 from bpfsvc.services.entries import Place, Policies
 
 _PARTIAL: Mapping[str, tuple[str, ...]] = {"TCP": (ACTIVE,), "UDP": (INACTIVE,), "SCTP": ()}
-"""By protocol: the numbers that sockets add to. SCTP sockets are not translated."""
+"""The numbers that sockets of a protocol add to. SCTP sockets are not translated."""
 
 
 class SocketCounts:
-    """What is known of the sockets of a node. ``socket_lb``: off, host, all; "" if not known."""
+    """The known sockets of a node. ``socket_lb``: off, host, all; "" if not known."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -50,10 +50,10 @@ class SocketCounts:
     def with_sockets(
         self, service: int, counts: Mapping[Place, Counts], counting: Mapping[Place, int]
     ) -> dict[Place, Counts]:
-        """Return connections of a service id by backend, those of sockets included.
+        """Return connections of a service id by backend, with the connections of sockets.
 
-        * ``counts``: the others.
-        * ``counting``: the ids of the counters of backends whose loads are counted.
+        * ``counts``: the connections without sockets.
+        * ``counting``: the ids of the counters of backends with counted loads.
         """
         listed = self._of.get(service, Counter())
         totals: dict[Place, Counts] = {}
@@ -77,7 +77,7 @@ class SocketCounts:
     ) -> tuple[str, ...]:
         """Return which numbers of a service port leave out connections that sockets carry.
 
-        ``protocol``: empty if it is not known. ``policies``: those of its frontends.
+        ``protocol``: empty if it is not known. ``policies``: the policies of its frontends.
         """
         if self.socket_lb == "off":
             return ()

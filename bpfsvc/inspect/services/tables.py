@@ -1,4 +1,4 @@
-"""Service ports as text for people, in blocks as those of ``ipvsadm -ln``.
+"""Service ports as text for people, in blocks as ``ipvsadm -ln`` prints them.
 
 ::
 
@@ -86,7 +86,7 @@ def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
 
 
 def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
-    """Yield traffic: for each service port the sum, what was refused, and each backend's."""
+    """Yield traffic: for each service port the sum, what was refused, and the backends."""
     blocks: list[tuple[ServicePortFacts, list[Line]]] = []
     for port in view.ports:
         sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port))

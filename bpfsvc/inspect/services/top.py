@@ -15,10 +15,10 @@ _COLUMNS = ("SERVICE", *RATES, "ACTIVE", "INACTIVE", "BACKENDS")
 
 
 class Busy(NamedTuple):
-    """One service port, and what it does in a second.
+    """One service port, and its traffic per second.
 
     * ``active``, ``inactive``: connections that are known; ``shown``: both as texts.
-    * ``backends``: those that are ready.
+    * ``backends``: the number of ready backends.
     """
 
     title: str
@@ -37,7 +37,7 @@ ORDERS: dict[str, Callable[[Busy], tuple[float, ...]]] = {
     "bytes": lambda busy: (_bytes(busy), _packets(busy), busy.rates.connections),
     "errors": lambda busy: (sum(busy.refused), busy.rates.connections),
 }
-"""Name -> what is compared; the largest comes first."""
+"""Name -> compared numbers; the largest comes first."""
 
 
 def _packets(busy: Busy) -> float:
@@ -49,7 +49,7 @@ def _bytes(busy: Busy) -> float:
 
 
 def busiest(view: View, order: str) -> list[Busy]:
-    """Return the service ports of a view with rates, the busiest first, equals by their names."""
+    """Return the service ports of a view with rates, the busiest first, equal ones by name."""
     by_name = sorted((_busy(view, port) for port in view.ports), key=lambda busy: busy.title)
     return sorted(by_name, key=ORDERS[order], reverse=True)
 

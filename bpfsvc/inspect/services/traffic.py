@@ -1,8 +1,8 @@
-"""What the kernel has counted of service ports at one moment, and what it counts in a second.
+"""Counts of service ports at one moment, and counts per second.
 
-A backend keeps its counters for as long as it serves its service port; those of a former backend
-are zeroed and given to another. So counts are compared only under the same service id, backend and
-counters, and one that has become smaller began anew.
+A backend keeps its counters for as long as it serves its service port; the counters of a former
+backend are zeroed and given to another backend. So counts are compared only under the same service
+id, backend and counters; a count that has become smaller began anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bpfsvc.metrics.sums import Folding
 from bpfsvc.services.entries import Place
 
 _FEW = 4096
-"""So many counters are looked up one by one, rather than all read."""
+"""Up to this number, counters are looked up one by one; of more, all counters are read."""
 
 
 class Amounts(NamedTuple):
@@ -50,7 +50,7 @@ _Key = tuple[int, Place, int]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Counts, or what they grow by in a second.
+    """Counts, or counts per second.
 
     A backend that has no counters any more has no traffic: None, not zero.
     """
@@ -70,12 +70,12 @@ class Traffic:
         return Amounts(*map(sum, zip(Amounts(), *filter(None, amounts), strict=True)))
 
     def refused_of(self, port: ServicePortFacts) -> Refused:
-        """Return what was refused of a service port."""
+        """Return the refused packets and calls of a service port."""
         return self.refused.get(port.service, Refused())
 
 
 def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
-    """Return what the kernel has counted for these service ports."""
+    """Return the counts of service ports."""
     at = time.monotonic()
     indexes: dict[_Key, int] = {}
     services: set[int] = set()
@@ -91,7 +91,7 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
 
 
 def _counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Amounts]]:
-    """Yield the counters that have counted anything."""
+    """Yield the counters that are not 0."""
     layout = reader.layout.maps["backend_counters"]
     order = [layout.value.names.index(field) for field in TRAFFIC]
     folding, zeros = Folding(layout.value.size, layout.value.size), b""
@@ -139,7 +139,7 @@ def _refusals(reader: Reader, services: Collection[int]) -> Iterator[tuple[int, 
 
 
 def rates(before: Traffic, now: Traffic) -> Traffic:
-    """Return what was counted in each second between two moments."""
+    """Return the counts per second between two moments."""
     seconds = max(now.at - before.at, 1e-9)
     backends = {
         key: Amounts(*_per_second(before.backends.get(key), amounts, seconds))
@@ -157,7 +157,7 @@ def _per_second(
 ) -> list[float]:
     if before == now:
         return [0.0] * len(now)
-    # What was not there has been zeroed when it was taken.
+    # New counters were zeroed when the backend got them.
     if before is None or any(b > n for b, n in zip(before, now, strict=True)):
         return [amount / seconds for amount in now]
     return [(n - b) / seconds for b, n in zip(before, now, strict=True)]

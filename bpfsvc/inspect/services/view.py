@@ -1,4 +1,4 @@
-"""What ``bpfsvc services`` and ``bpfsvc top`` look at: one look at the maps, and two for rates."""
+"""The view of ``bpfsvc services`` and ``bpfsvc top``: service ports and traffic at one moment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MISSING = {
     "host": "UDP sockets of the node's processes",
     "all": "sockets of pods, and UDP sockets of the node's processes,",
 }
-"""By the setting: what sockets no list has, where the node's TCP sockets can be listed."""
+"""By the setting: sockets in no list, where the node's TCP sockets can be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """Service ports and their traffic.
 
-    * ``socket_lb``: whose sockets are translated: off, host, all; "" if that is not known.
+    * ``socket_lb``: which sockets are translated: off, host, all; "" if that is not known.
     * ``seconds``: over which ``traffic`` is a rate; None where it is counts.
     * ``listed``: the node's TCP sockets could be listed.
     """
@@ -40,18 +40,18 @@ class View:
 
     @property
     def note(self) -> str:
-        """What the numbers of connections leave out; "" for nothing."""
+        """The connections that the numbers leave out; "" if they leave out none."""
         if not any(port.partial for port in self.ports):
             return ""
-        whose = _MISSING.get(self.socket_lb, "sockets") if self.listed else "sockets"
+        carriers = _MISSING.get(self.socket_lb, "sockets") if self.listed else "sockets"
         return (
-            f"Note: with + there may be more, and - is not known: what {whose} carry"
+            f"Note: with + there may be more, and - is not known: what {carriers} carry"
             f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''}) is in no list."
         )
 
 
 def with_rates(before: View, now: View) -> View:
-    """Return a view with what is counted in each second between two views with traffic."""
+    """Return a view with the counts per second between two views with traffic."""
     if before.traffic is None or now.traffic is None:
         raise ValueError("rates need two views with traffic")
     seconds = now.traffic.at - before.traffic.at
@@ -62,7 +62,7 @@ def with_rates(before: View, now: View) -> View:
 
 
 def words(frontend: FrontendFacts) -> tuple[str, ...]:
-    """Return what is special at a frontend: ``masquerade=node,other``, ``local=other``.
+    """Return the special treatments at a frontend: ``masquerade=node,other``, ``local=other``.
 
     A word without classes is about all clients; forwarding to all backends has no word.
     """
@@ -126,7 +126,7 @@ _REFUSED = Refused._fields
 
 
 def view_records(view: View) -> Iterator[Records]:
-    """Yield the view as rows, to be compared with those of another one."""
+    """Yield the view as rows, to be compared with the rows of another view."""
     services: list[Row] = []
     backends: list[Row] = []
     counted = view.traffic is not None
