@@ -39,7 +39,7 @@ class Decision:
     """What ``choose_backend`` decides: the verdict, the frontend that matched, and the backend.
 
     ``forbidden``: True if it is dropped by source ranges. ``client``: the kind of client, one of
-    :data:`~bpfsvc.services.entries.CLIENTS`. ``spilled``: True if the connection spills over.
+    :data:`~bpfsvc.services.entries.CLIENTS`. ``spilled``: True if the connection overflows.
     """
 
     verdict: str

@@ -194,7 +194,7 @@ def _excluded(
 ) -> Iterator[str]:
     """Yield the endpoints that are not eligible, each with the reason.
 
-    ``spilled``: those to which connections may spill over.
+    ``spilled``: endpoints that connections may overflow to.
     """
     endpoints, eligible = port.all, port.eligible
     chosen = {backend.place for backend in (eligible.local if local_only else eligible.cluster)}
@@ -206,7 +206,7 @@ def _excluded(
         if endpoint not in chosen:
             why = _why_not(traits, node, local_only)
             what = "is far" if endpoint in spilled else "is not eligible"
-            more = ", and connections may spill over to it" if endpoint in spilled else ""
+            more = ", and connections may overflow to it" if endpoint in spilled else ""
             yield f"{endpoint_text(*endpoint)} {what}: {why}{more}"
 
 

@@ -44,11 +44,11 @@ def spill_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
         f" {_mean(of_all, both)} (zone-overload {overload_text(overload)})"
     )
     if len(both) > SPILL_COMPARED:
-        yield f"the programs add up those of {SPILL_COMPARED} of them"
+        yield f"the programs add up the connections of {SPILL_COMPARED} endpoints"
     limit = f"{overload_text(overload)} times {_mean(of_all, both)}"
     limit = f"{limit} = {overload * of_all / THOUSAND / len(both):.2f}"
     if outcome.spilled:
-        yield f"the near ones have more than {limit}: the connection spills over"
+        yield f"the near ones have more than {limit}: the connection overflows"
     else:
         yield f"the near ones do not have more than {limit}: the connection stays near"
 

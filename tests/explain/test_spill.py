@@ -1,4 +1,4 @@
-"""What ``bpfsvc explain`` says where connections may spill over from the near endpoints."""
+"""What ``bpfsvc explain`` says where connections may overflow from the near endpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_says_that_a_connection_spills_over_and_by_which_numbers() -> None:
     assert said(outcome, {1: 5, 2: 4, 3: 1}) == [
         "the 2 near endpoints and all 6 that serve have 9 and 10 active connections, on average"
         " 4.50 and 1.67 (zone-overload 1.5)",
-        "the near ones have more than 1.5 times 1.67 = 2.50: the connection spills over",
+        "the near ones have more than 1.5 times 1.67 = 2.50: the connection overflows",
     ]
     assert len(outcome.backends) == 6
 
@@ -75,7 +75,7 @@ def test_of_many_endpoints_it_says_how_many_are_added_up() -> None:
     pods = endpoint_slice(*(f"{one} here zone-a@" for one in NEAR), *far)
     numbers, most, _ = said(asked(spilling(), pods), {})
     assert "the 2 near endpoints and all 82 that serve have 0 and 0" in numbers
-    assert most == "the programs add up those of 64 of them"
+    assert most == "the programs add up the connections of 64 endpoints"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_it_says_nothing_where_no_connection_can_spill_over(outcome: Outcome) ->
 def test_far_endpoints_are_named_with_the_reason() -> None:
     thing = spilling()
     texts = list(reasons(asked(thing), Known(thing, (PODS,)), NODE))
-    far = [one for one in texts if "may spill over to it" in one]
+    far = [one for one in texts if "may overflow to it" in one]
     assert [one.split(":")[0] for one in far] == list(FAR)
     assert all(":8080 is far: " in one for one in far)
     assert not [one for one in texts if "not eligible" in one]

@@ -69,7 +69,7 @@ def test_sockets_of_pods_and_of_the_node_spill_over_by_the_same_numbers_over_a_r
                 zoned.cluster.start(zoned.node)
             over, where = overloaded(), zoned.pod if number % 2 else zoned.node
             said = explained(zoned, family)
-            assert ("the connection spills over" in said) == over, (counts, said)
+            assert ("the connection overflows" in said) == over, (counts, said)
             assert ("the connection stays near" in said) != over, (counts, said)
             one = stack.enter_context(connect(where, SPREAD.vip(family), 80))
             name = one.who().pod
