@@ -156,7 +156,7 @@ def test_a_pin_root_with_other_contents_is_named(tmp_path: Path) -> None:
     (tmp_path / "current" / "maps" / "layout").touch()
     done = bpfsvc("maps", "dump", "--pin-root", str(tmp_path))
     assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: cannot read what is pinned at {tmp_path}: ")
+    assert done.stderr.startswith(f"Error: cannot read the pins at {tmp_path}: ")
 
 
 def test_without_privileges_the_hint_says_which_are_needed(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_without_privileges_the_hint_says_which_are_needed(tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"Error: cannot read what is pinned at {tmp_path}: Permission denied",
+        f"Error: cannot read the pins at {tmp_path}: Permission denied",
         "Hint: run as root (or with CAP_BPF and CAP_NET_ADMIN)",
     ]
 
