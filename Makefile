@@ -57,8 +57,8 @@ C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*
 # Lines of code that a function of either language may have; comments and docstrings do not count.
 LONGEST_FUNCTION := 50
 
-# The rooms where every variable is named for what it holds.
-WORDS := bpf/lib $(addprefix bpfsvc/,agent base cli config devtools doctor http kube metrics migration)
+# Where every variable is named for what it holds.
+WORDS := bpfsvc bpf/lib
 
 .PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared emulator containers nodes
