@@ -94,9 +94,7 @@ def test_the_selectors_are_those_of_kube_proxy(api: ApiServer) -> None:
     with following(api) as seen:
         seen.wait_synced(api)
         wait(lambda: len(api.watches) == RESOURCES, "the watches")  # pods are not waited for
-        lists = {
-            request.path: request.query for request in asked(api) if "watch" not in request.query
-        }
+        lists = {sent.path: sent.query for sent in asked(api) if "watch" not in sent.query}
     paged = {"limit": "500", "resourceVersion": "0"}
     assert lists == {
         "/api/v1/services": {
