@@ -1,74 +1,61 @@
-"""bpfsvc's decisions, from the records that ``bpfsvc maps dump`` prints."""
+"""bpfsvc's decisions, from the entries of the maps of Services."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 
-from bpfsvc.base.address import address_and_port, pack
-from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.inspect.maps.dump import dump
+from bpfsvc.base.networks import Network, network_text
+from bpfsvc.inspect.entries import EntryReader
+from bpfsvc.inspect.fields import chooser
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.inspect.records import Records, Value
-from bpfsvc.migration.decisions import Decision, Decisions, Treatment, merged_networks
+from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.migration.decisions import Decision, Decisions, Treatment, action_of, merged_networks
 from bpfsvc.migration.verify.comparison import MISSING
-from bpfsvc.services.entries import NODEPORT_TEXTS, Frontend, Place
+from bpfsvc.services.entries import CLIENTS, Frontend, Place, Policy
+from bpfsvc.services.plans.registry import BACKENDS, FRONTENDS, SOURCE_RANGES, FrontendEntry
 
-_NEEDED = ("frontends", "source_ranges", "node_addresses")
-_WILDCARDS = {text: address for address, text in NODEPORT_TEXTS.items()}
+_Slots = Mapping[tuple[int, int, int], Place]
+"""The backend of each service id, generation and slot."""
 
 
 def read_maps(reader: Reader) -> Decisions:
-    """Return the decisions that are in force."""
-    return read_records(dump(reader, _NEEDED))
-
-
-def read_records(dumped: Iterable[Records]) -> Decisions:
-    """Return the decisions of some records.
+    """Return the decisions that are in force.
 
     The entries that refuse the other ports of a cluster IP are left out.
     """
-    tables = {
-        records.name: [dict(zip(records.columns, row, strict=True)) for row in records.rows]
-        for records in dumped
+    entries, names = EntryReader(reader), ServiceNames(reader)
+    slots = {entry[:3]: (entry.address, entry.port) for entry in entries.read(BACKENDS)}
+    ranges: dict[int, list[Network]] = defaultdict(list)
+    for service_id, network in entries.read(SOURCE_RANGES):
+        ranges[service_id].append(network)
+    decisions = {
+        entry.frontend: _decision(entry, names[entry.service_id], slots, ranges[entry.service_id])
+        for entry in entries.read(FRONTENDS)
+        if entry.frontend != Frontend.rest(entry.frontend.address)
     }
-    ranges: dict[tuple[str, bool], list[str]] = {}
-    for row in tables["source_ranges"]:
-        network = str(row["network"])
-        ranges.setdefault((str(row["service"]), ":" in network), []).append(network)
-    decisions: dict[Frontend, Decision] = {}
-    for row in tables["frontends"]:
-        text, service = str(row["frontend"]), str(row["service"])
-        if text.endswith(":*"):
-            continue
-        frontend = _frontend(text)
-        before = decisions.get(frontend, Decision(service, {}))
-        treatment = Treatment(str(row["action"]), frozenset(map(_backend, _texts(row, "backends"))))
-        is_v6 = text.startswith(("[", "nodeport6:"))
-        affinity = row["affinity"]
-        assert isinstance(affinity, int)
-        decisions[frontend] = Decision(
-            service,
-            {**before.clients, **dict.fromkeys(_texts(row, "clients"), treatment)},
-            affinity,
-            merged_networks(ranges.get((service, is_v6), ()) if row["restricted"] else ()),
-        )
-    accepting = (str(row["address"]) for row in tables["node_addresses"] if row["nodeports"])
-    return Decisions(decisions, frozenset(map(pack, accepting)))
+    return Decisions(decisions, _nodeport_addresses(reader))
 
 
-def _texts(row: Mapping[str, Value], column: str) -> tuple[str, ...]:
-    value = row[column]
-    assert isinstance(value, tuple)
-    return value
+def _decision(entry: FrontendEntry, service: str, slots: _Slots, ranges: list[Network]) -> Decision:
+    """Return the decision of one entry; ``ranges``: the networks of its service port."""
+    policies = entry.policies
+
+    def treatment(policy: Policy) -> Treatment:
+        used = range(policy.first, policy.first + policy.size)
+        keys = ((entry.service_id, entry.generation, slot) for slot in used)
+        return Treatment(action_of(policy), frozenset(slots.get(key, MISSING) for key in keys))
+
+    return Decision(
+        service,
+        dict(zip(CLIENTS, map(treatment, policies.by_class), strict=True)),
+        policies.affinity_seconds,
+        merged_networks(map(network_text, ranges if policies.restricted else ())),
+    )
 
 
-def _frontend(text: str) -> Frontend:
-    host_and_port, _, protocol = text.rpartition("/")
-    host, _, port = host_and_port.rpartition(":")
-    address = _WILDCARDS.get(host) or pack(host.strip("[]"))
-    return Frontend(address, int(port), PROTOCOLS[protocol])
-
-
-def _backend(text: str) -> Place:
-    backend = address_and_port(text)
-    return (pack(backend[0]), backend[1]) if backend else MISSING
+def _nodeport_addresses(reader: Reader) -> frozenset[bytes]:
+    layout = reader.layout.maps["node_addresses"]
+    address, accepts = chooser(layout.key, ("address",)), chooser(layout.value, ("nodeports",))
+    entries = reader.entries("node_addresses")
+    return frozenset(address(key)[0] for key, value in entries if accepts(value)[0])

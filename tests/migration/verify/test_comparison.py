@@ -6,12 +6,13 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.inspect.records import Records
 from bpfsvc.migration.decisions import Decision, Decisions, Treatment
-from bpfsvc.migration.verify.comparison import Difference, differences, persistent
-from bpfsvc.migration.verify.maps import read_records
+from bpfsvc.migration.verify.comparison import MISSING, Difference, differences, persistent
+from bpfsvc.migration.verify.maps import read_maps
 from bpfsvc.services.entries import Frontend
-from tests.migration.values import by_text, network, treated
+from tests.inspect.inspected import frontend, policy, web
+from tests.inspect.pinned import Maps
+from tests.migration.values import network, place, treated
 from tests.migration.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
 
 UNNAMED = Frontend(pack("10.96.0.24"), 443, PROTOCOLS["TCP"])
@@ -114,44 +115,34 @@ def test_what_differs_once_is_a_change_under_way() -> None:
     assert persistent([[first], [second]]) == []
 
 
-def test_maps_are_read_from_their_dump() -> None:
-    """The entry for all other ports of a cluster IP is none of a Service."""
-    columns = ("frontend", "service", "clients", "action", "backends", "affinity", "restricted")
-    web, backends = "prod/web:http", ("10.244.1.12:8080", "10.244.1.11:8080")
-    rows = [
-        ("10.96.0.9:*", web, ("pod", "node", "other"), "reject", (), 0, False),
-        ("10.96.0.9:80/TCP", web, ("pod",), "forward", backends, 60, False),
-        ("10.96.0.9:80/TCP", web, ("node", "other"), "masquerade", backends, 60, False),
-        ("80.11.12.20:80/TCP", web, ("pod", "node", "other"), "drop", (), 0, True),
-    ]
-    read = read_records(
-        [
-            Records("frontends", columns, rows),
-            Records(
-                "source_ranges",
-                ("service", "network"),
-                [(web, "203.0.113.128/25"), (web, "203.0.113.0/24"), (web, "2001:db8::/32")],
-            ),
-            Records(
-                "node_addresses", ("address", "nodeports"), [("::1", False), ("10.0.0.1", True)]
-            ),
-        ]
-    )
+def test_the_maps_are_read_as_decisions() -> None:
+    """Without the entry for all other ports of a cluster IP; a slot may lack its backend."""
+    maps = Maps()
+    web(maps)
+    maps.put("frontends", frontend("10.96.0.9:0", 0), {"service": 1, "generation": 9})
+    policies = policy("pod", 0, 2) | policy("node", 1, 2, masquerade=1) | policy("other")
+    value = {"service": 1, "generation": 9, "affinity_seconds": 60, **policies}
+    maps.put("frontends", frontend("10.96.0.9:80"), value)
+    maps.put("frontends", frontend("80.11.12.20:80"), {**value, "restricted": 1})
+    for bits, start in ((25, "203.0.113.128"), (24, "203.0.113.0")):
+        key: dict[str, int | bytes] = {"prefix": 32 + 96 + bits, "service": 1}
+        maps.put("source_ranges", key | {"network": pack(start)}, {"value": 1})
+    for address, accepts in (("::1", 0), ("10.0.0.1", 1)):
+        maps.put("node_addresses", {"address": pack(address)}, {"nodeports": accepts})
+    read = read_maps(maps)
     assert read.nodeports == addresses("10.0.0.1")
-    both = ("10.244.1.11:8080", "10.244.1.12:8080")
-    assert by_text(read) == {
-        "10.96.0.9:80/TCP": Decision(
-            web,
-            {
-                "pod": treated("forward", *both),
-                "node": treated("masquerade", *both),
-                "other": treated("masquerade", *both),
-            },
-            60,
-        ),
-        "80.11.12.20:80/TCP": Decision(
-            web,
-            dict.fromkeys(("pod", "node", "other"), Treatment("drop")),
-            sources=(network("203.0.113.0/24"),),
-        ),
+    second = place("10.244.2.7:8080")
+    decided = Decision(
+        "default/web:http",
+        {
+            "pod": treated("forward", "10.244.1.5:8080", "10.244.2.7:8080"),
+            "node": Treatment("masquerade", frozenset({second, MISSING})),
+            "other": Treatment("drop"),
+        },
+        60,
+    )
+    ranges = (network("203.0.113.0/24"),)
+    assert read.frontends == {
+        WEB: decided,
+        WEB._replace(address=pack("80.11.12.20")): decided._replace(sources=ranges),
     }
