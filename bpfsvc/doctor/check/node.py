@@ -45,7 +45,7 @@ def check_system(system: SystemFacts) -> Iterator[Finding]:
         yield refuse(
             "compiler",
             f"{missing}, and {system.unfit}" if system.unfit else missing,
-            "use the image whose name ends with -compiler"
+            "use the image with a name that ends with -compiler"
             if system.unfit
             else "apt-get install python3-bpfcc (the PyPI package named bcc is something else)",
         )
@@ -67,7 +67,7 @@ def _kernel(system: SystemFacts) -> Iterator[Finding]:
         )
     elif not system.unprivileged:
         attach = "tcx links" if system.tcx else "filters in clsact qdiscs: it has no tcx"
-        yield ok("kernel", f"Linux {system.release} has what is needed, and attaches by {attach}")
+        yield ok("kernel", f"Linux {system.release} has all features, and attaches by {attach}")
 
 
 # -- file systems ----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def check_ports(ports: PortFacts) -> Iterator[Finding]:
     else:
         yield ok(
             "ports",
-            f"masquerade ports {ports.masquerade}, NodePorts {ports.node_ports} and those of the"
+            f"masquerade ports {ports.masquerade}, NodePorts {ports.node_ports} and ports of the"
             " node's own connections do not overlap",
         )
     in_use = _within(ports.in_use, ports.masquerade)
@@ -281,7 +281,7 @@ def _mtus(interfaces: tuple[Interface, ...]) -> Iterator[Finding]:
         yield note(
             "mtu",
             f"the MTU of pods' interfaces ({some([pod.name for pod in wide])}:"
-            f" {max(pod.mtu for pod in wide)}) is larger than that of {narrow.name}"
+            f" {max(pod.mtu for pod in wide)}) is larger than the MTU of {narrow.name}"
             f" ({narrow.mtu}): large packets depend on ICMP",
             f"set the CNI's MTU to {narrow.mtu}",
         )
