@@ -44,7 +44,7 @@ def test_listening_sockets_are_distinguished_from_connections() -> None:
 
 
 def test_closed_connections_are_no_programs_that_use_a_port() -> None:
-    """One in TIME_WAIT, one whose client has ended in FIN_WAIT2, and one that is open."""
+    """A connection in TIME_WAIT, one in FIN_WAIT2 without a client, and an open one."""
     text = (
         HEAD
         + "   0: 0100007F:2710 0100007F:1F90 06 0:0 03:00001751 00000000     0        0 0 3 ffff\n"

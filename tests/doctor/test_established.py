@@ -41,10 +41,10 @@ HARMLESS = {
     "a program that decides about new connections": ruled(
         "FORWARD -m conntrack --ctstate NEW -j NFQUEUE --queue-num 1"
     ),
-    "one that is asked about what is not established": ruled(
+    "a program that is asked about packets that are not established": ruled(
         "FORWARD -m conntrack ! --ctstate RELATED,ESTABLISHED -j NFQUEUE --queue-num 1"
     ),
-    "one that is asked after all that is established was accepted": ruled(
+    "a program that is asked after all that is established was accepted": ruled(
         ACCEPT_ESTABLISHED, "FORWARD -j NFQUEUE --queue-num 1"
     ),
     "the same with a comment": ruled(
@@ -55,7 +55,7 @@ HARMLESS = {
     "a limit of new connections": ruled(
         "FORWARD -m conntrack --ctstate NEW -m limit --limit 10/sec -j ACCEPT"
     ),
-    "a limit of what is logged": ruled("FORWARD -m limit --limit 10/sec -j LOG"),
+    "a limit of log lines": ruled("FORWARD -m limit --limit 10/sec -j LOG"),
 }
 
 FORBIDDEN = {
@@ -64,7 +64,7 @@ FORBIDDEN = {
         "NFQUEUE",
     ),
     "one in a chain that is called": (ruled("FORWARD -j IDS", "IDS -j NFQUEUE"), "NFQUEUE"),
-    "one before what is established is accepted": (
+    "a program that is asked before all that is established was accepted": (
         ruled("FORWARD -j NFQUEUE --queue-num 1", ACCEPT_ESTABLISHED),
         "NFQUEUE",
     ),

@@ -124,15 +124,15 @@ GUARDED = {
         "changes packets",
     ),
     "one that iptables cannot read": (ruled("FORWARD -p tcp"), "only nft understands"),
-    "chains of nft named as those of iptables": (
+    "chains of nft with the names of iptables' chains": (
         plain(chains=(Chain("ip", "filter", "FORWARD"),)),
         "ip filter FORWARD",
     ),
-    "one at another place than those of iptables": (
+    "a chain of another priority than iptables' chains": (
         ruled()._replace(chains=(Chain("ip", "filter", "FORWARD", 10),)),
         "ip filter FORWARD",
     ),
-    "those of IPv6, where those of IPv4 can be read": (
+    "a chain of IPv6, where iptables reads IPv4 alone": (
         ruled()._replace(chains=(Chain("ip6", "filter", "FORWARD"),)),
         "ip6 filter FORWARD",
     ),
@@ -154,7 +154,7 @@ GUARDED = {
         "inet guard fwd",
     ),
     "a CNI's masquerade between pods": (masquerading("10.244.1.0/24"), "CNI-0123456789abcdef"),
-    "one whose exceptions are no network": (masquerading("10.0.0.0/255.0.255.0"), "CNI-01234567"),
+    "exceptions that are no network": (masquerading("10.0.0.0/255.0.255.0"), "CNI-01234567"),
     "kube-proxy's nftables": (
         FastPathFacts(chains=(Chain("ip", "kube-proxy", "filter-forward"),)),
         "kube-proxy",
@@ -218,7 +218,7 @@ def test_only_nftables_filters_of_forwarded_packets_count() -> None:
 
 
 def test_ipsec_policies_that_encrypt_are_counted() -> None:
-    """Policies for incoming packets and those of sockets are not counted."""
+    """Policies for incoming packets and of sockets are not counted."""
     header = struct.pack("=IHHIIIHH", 48, 0x24, 0, 1, 0, 0, 28, 1)
     assert read_counts(header + struct.pack("=6I", 7, 2, 1, 9, 9, 9)) == 3
     with pytest.raises(OSError, match="cannot be counted"):
@@ -355,7 +355,7 @@ PODS = {
 
 NO_PODS = {
     "a port of a bond": device(master=4),
-    "a port of a bridge whose traffic is shaped": device(master=5),
+    "a port of a bridge that shapes traffic": device(master=5),
     "a port of a bridge in a VRF": device(master=6),
     "hardware": device(kind=""),
     "both ends in one namespace": device(peer_elsewhere=False),

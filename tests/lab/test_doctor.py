@@ -166,7 +166,7 @@ def test_an_agent_with_other_pins_is_another_agent(testbed: Testbed) -> None:
 
 
 def test_only_ports_that_programs_use_are_named(testbed: Testbed) -> None:
-    """Not those of closed connections, nor where a Service's health is asked for."""
+    """Not ports of closed connections, nor ports where a Service's health is asked for."""
     node = testbed.node
     with ExitStack() as stack:
         used, health = (stack.enter_context(_server(node, port)) for port in (31901, 31902))

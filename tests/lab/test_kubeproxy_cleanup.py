@@ -51,7 +51,7 @@ def cluster(lab: Lab) -> Iterator[LabCluster]:
 
 
 def frontends(backend: LabPod) -> dict[str, str]:
-    """Return the addresses of the Service, each with that of its one endpoint."""
+    """Return the addresses of the Service, each with the address of its one endpoint."""
     return {WEB.vip(family): str(backend.addresses[family]) for family in FAMILIES}
 
 

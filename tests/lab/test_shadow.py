@@ -33,7 +33,7 @@ WEB, ECHO, OWN, LOCAL, GHOST = (f"10.96.0.{number}" for number in range(1, 6))
 
 
 class ShadowTestbed(NamedTuple):
-    """A lab whose first node has kube-proxy's rules, and the objects beside it."""
+    """A lab with kube-proxy's rules on its first node, and the objects beside it."""
 
     mode: Mode
     lab: Lab
@@ -155,7 +155,7 @@ def connect_everywhere(testbed: ShadowTestbed) -> int:
 def test_right_rules_do_not_differ_and_nothing_on_the_node_is_changed(
     testbed: ShadowTestbed,
 ) -> None:
-    """Beside kube-proxy's servers, whose ports are in use."""
+    """Beside kube-proxy's servers, at ports that are in use."""
     node = testbed.node
     before = node_state(node)
     ports = [node.socket(socket.AF_INET), node.socket(socket.AF_INET)]

@@ -204,7 +204,7 @@ def test_chains_of_other_programs_are_not_kube_proxys(name: str) -> None:
 
 
 def test_sets_are_distinguished_from_those_of_policy_controllers() -> None:
-    """kube-router names its sets KUBE-SRC-...; kube-proxy those of IPv6 KUBE-6-..., cut off."""
+    """kube-router's sets are KUBE-SRC-...; kube-proxy's sets of IPv6 are KUBE-6-..., cut off."""
     assert names.is_set("KUBE-CLUSTER-IP")
     assert names.is_set("KUBE-6-NODE-PORT-LOCAL-SCTP-HAS")
     assert not names.is_set("KUBE-SRC-ABCDEF")

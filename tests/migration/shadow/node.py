@@ -33,7 +33,7 @@ VIEW = NodeView(
 
 
 class ShadowNode:
-    """A node whose clock stands still until it is moved."""
+    """A node; its clock stands still until it is moved."""
 
     def __init__(
         self,

@@ -225,7 +225,7 @@ def test_a_service_that_comes_or_goes_is_both_for_some_seconds() -> None:
 
 
 def test_the_state_counts_that_was_when_the_connection_began() -> None:
-    """Comparing waits some seconds for changes of which kube-proxy has heard first."""
+    """Comparing waits some seconds, as kube-proxy may hear of a change first."""
     node = ShadowNode(service(), SLICE)
     node.wait(5)
     node.apply(endpoint_slice(f"{GONE} there"))

@@ -1,7 +1,7 @@
 """The rules that kube-proxy 1.36 wrote for ``recorded/objects.json``, in two modes.
 
 Recorded on the first node (192.168.50.11, fd50::11) of a lab with routed pods: 10.244.1.11 and
-10.244.1.12 are its own pods, 10.244.2.11 and 10.244.2.12 those of the second node; the same digits
+10.244.1.12 are its own pods, 10.244.2.11 and 10.244.2.12 the second node's; the same digits
 in fd44::/16.
 """
 

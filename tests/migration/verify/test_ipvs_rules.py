@@ -123,7 +123,7 @@ def test_a_real_server_without_weight_gets_no_new_connections() -> None:
 
 
 def test_virtual_servers_of_other_programs_are_left_out() -> None:
-    """At an address of the node and no NodePort, as keepalived's, and those of a firewall mark."""
+    """At an address of the node and no NodePort (keepalived), and servers of a firewall mark."""
     others = "-A -t 192.168.50.11:6443 -s rr\n-a -t 192.168.50.11:6443 -r 10.0.0.1:6443 -m -w 1\n"
     more = SERVERS + others + "-A -f 7 -s rr\n-a -f 7 -r 10.0.0.1:0 -m -w 1\n"
     assert decisions(servers=more) == decisions()
