@@ -257,11 +257,11 @@ static inline int connection_take(struct flow *flow, struct connection *connecti
 static inline struct connection *partner_find(struct flow *partner, const struct flow *flow,
 					      const struct connection *entry)
 {
-	struct connection *found;
+	struct connection *other;
 
 	flow_reverse(partner, &entry->after, other_hook(flow->hook));
-	found = connection_find(partner);
-	return found && flow_is_reverse(flow, &found->after) ? found : NULL;
+	other = connection_find(partner);
+	return other && flow_is_reverse(flow, &other->after) ? other : NULL;
 }
 
 static inline void entry_delete(struct flow *flow)

@@ -58,9 +58,9 @@ static inline struct destinations *destinations_get(void)
 	return destinations.lookup(&only);
 }
 
-static inline bool destination_bit(const __u8 *bits, __u32 place)
+static inline bool destination_bit(const __u8 *bits, __u32 bit)
 {
-	return bits[place / 8 % (DESTINATION_BITS / 8)] >> place % 8 & 1;
+	return bits[bit / 8 % (DESTINATION_BITS / 8)] >> bit % 8 & 1;
 }
 
 static inline bool address_may_be_frontend(const struct destinations *known,

@@ -66,16 +66,16 @@ static inline __u16 direct_flow_now(void)
 /* Remember a flow. */
 static inline void direct_flow_note(const struct flow *flow)
 {
-	struct direct_flow entry = {.since = direct_flow_now()};
-	struct direct_flow *place = fingerprint_entry(flow, &entry.fingerprint);
+	struct direct_flow written = {.since = direct_flow_now()};
+	struct direct_flow *entry = fingerprint_entry(flow, &written.fingerprint);
 	bool known;
 
-	if (!place)
+	if (!entry)
 		return;
-	known = place->fingerprint == entry.fingerprint && !place->ended;
-	if (known && place->since == entry.since)
+	known = entry->fingerprint == written.fingerprint && !entry->ended;
+	if (known && entry->since == written.since)
 		return;
-	*place = entry;
+	*entry = written;
 	if (!known)
 		COUNT(direct_flows_noticed);
 }
@@ -87,7 +87,7 @@ static inline void direct_flow_note(const struct flow *flow)
 static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
 {
 	bool of_client = flow->hook == HOOK_INGRESS;
-	struct direct_flow *place;
+	struct direct_flow *entry;
 	struct flow direct;
 	__u32 fingerprint;
 
@@ -95,14 +95,14 @@ static inline void direct_flow_end(const struct flow *flow, __u8 tcp_flags)
 		direct = *flow;
 	else
 		flow_reverse(&direct, flow, 0);
-	place = fingerprint_entry(&direct, &fingerprint);
-	if (!place || place->fingerprint != fingerprint)
+	entry = fingerprint_entry(&direct, &fingerprint);
+	if (!entry || entry->fingerprint != fingerprint)
 		return;
 	if (tcp_flags & TCP_RST)
-		place->ended = DIRECT_ENDED;
+		entry->ended = DIRECT_ENDED;
 	else
-		place->ended |= of_client ? DIRECT_ENDED_BY_CLIENT : DIRECT_ENDED_BY_SERVER;
-	place->since = direct_flow_now();
+		entry->ended |= of_client ? DIRECT_ENDED_BY_CLIENT : DIRECT_ENDED_BY_SERVER;
+	entry->since = direct_flow_now();
 }
 
 /*
@@ -127,9 +127,9 @@ static inline bool direct_flow_exists(const struct settings *settings, const str
 				      bool urgent)
 {
 	__u32 fingerprint;
-	struct direct_flow *place = fingerprint_entry(routed, &fingerprint);
+	struct direct_flow *entry = fingerprint_entry(routed, &fingerprint);
 
-	return place && place->fingerprint == fingerprint &&
-	       direct_flow_holds(settings, routed->protocol, place->since,
-				 place->ended == DIRECT_ENDED, urgent);
+	return entry && entry->fingerprint == fingerprint &&
+	       direct_flow_holds(settings, routed->protocol, entry->since,
+				 entry->ended == DIRECT_ENDED, urgent);
 }

@@ -68,21 +68,21 @@ static inline bool established_over(const struct flow *key, __u8 tcp_flags)
 static inline bool established_goes_on(const struct flow *routed, __u8 tcp_flags)
 {
 	struct flow key = established_key(routed);
-	struct established_flow *found = established_flows.lookup(&key);
+	struct established_flow *entry = established_flows.lookup(&key);
 	__u32 turn;
 
-	if (!found)
+	if (!entry)
 		return false;
 	if (established_over(&key, tcp_flags)) {
 		established_remove(&key);
 		return false;
 	}
-	if (found->state != ESTABLISHED_FAST)
+	if (entry->state != ESTABLISHED_FAST)
 		return false;
 	turn = bpf_jiffies64() >> ESTABLISHED_TURN_SHIFT;
-	if (found->passed == turn)
+	if (entry->passed == turn)
 		return true;
-	if (found->asked != turn)
-		found->asked = turn;
+	if (entry->asked != turn)
+		entry->asked = turn;
 	return false;
 }

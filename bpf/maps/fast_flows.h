@@ -98,9 +98,9 @@ static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *
 static inline struct fast_flow *fast_flow_find_from(const struct flow *flow, __u8 *from)
 {
 	__u32 fingerprint;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, from);
+	struct fast_flow *entry = fast_flow_place(flow, &fingerprint, from);
 
-	return place && place->fingerprint == fingerprint ? place : NULL;
+	return entry && entry->fingerprint == fingerprint ? entry : NULL;
 }
 
 static inline struct fast_flow *fast_flow_find(const struct flow *flow)
@@ -111,11 +111,11 @@ static inline struct fast_flow *fast_flow_find(const struct flow *flow)
 }
 
 /* Note a packet with FIN or RST. */
-static inline void fast_flow_end(struct fast_flow *place, __u8 from, __u8 tcp_flags)
+static inline void fast_flow_end(struct fast_flow *entry, __u8 from, __u8 tcp_flags)
 {
-	place->state |= FAST_ENDED |
+	entry->state |= FAST_ENDED |
 			(tcp_flags & TCP_RST ? FAST_ENDED_BY_BOTH : from << FAST_END_SHIFT);
-	place->second = direct_flow_now();
+	entry->second = direct_flow_now();
 }
 
 /*
@@ -125,33 +125,33 @@ static inline void fast_flow_end(struct fast_flow *place, __u8 from, __u8 tcp_fl
 static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 {
 	__u8 from;
-	struct fast_flow *place = fast_flow_find_from(flow, &from);
+	struct fast_flow *entry = fast_flow_find_from(flow, &from);
 
-	if (!place || !(place->state & FAST_BOTH))
+	if (!entry || !(entry->state & FAST_BOTH))
 		return false;
 	if (tcp_flags & TCP_SYN) {
 		/* The answer to a SYN that did not come this way, with the ports of an older flow? */
-		if (place->state & FAST_ENDED)
+		if (entry->state & FAST_ENDED)
 			return false;
-		place->state |= FAST_ANSWERED;
+		entry->state |= FAST_ANSWERED;
 	}
 	if (tcp_ends(tcp_flags))
-		fast_flow_end(place, from, tcp_flags);
+		fast_flow_end(entry, from, tcp_flags);
 	return true;
 }
 
 /* True if the flow in a place is fast, or was until it ended. */
-static inline bool fast_flow_is_fast(const struct fast_flow *place)
+static inline bool fast_flow_is_fast(const struct fast_flow *entry)
 {
-	return (place->state & FAST_BOTH) == FAST_BOTH;
+	return (entry->state & FAST_BOTH) == FAST_BOTH;
 }
 
 /* True if a flow is fast; `flow` may be of either direction. */
 static inline bool fast_flow_known(const struct flow *flow)
 {
-	const struct fast_flow *place = fast_flow_find(flow);
+	const struct fast_flow *entry = fast_flow_find(flow);
 
-	return place && fast_flow_is_fast(place);
+	return entry && fast_flow_is_fast(entry);
 }
 
 /*
@@ -161,72 +161,72 @@ static inline bool fast_flow_known(const struct flow *flow)
 static inline bool fast_flow_exists(const struct settings *settings, const struct flow *routed,
 				    bool urgent)
 {
-	const struct fast_flow *place = fast_flow_find(routed);
+	const struct fast_flow *entry = fast_flow_find(routed);
 	__u8 ended_by;
 
-	if (!place || !fast_flow_is_fast(place))
+	if (!entry || !fast_flow_is_fast(entry))
 		return false;
-	ended_by = place->state & FAST_ENDED_BY_BOTH;
+	ended_by = entry->state & FAST_ENDED_BY_BOTH;
 	/* An older build did not write who has ended a flow, nor when. */
-	if (place->state & FAST_ENDED && !ended_by)
+	if (entry->state & FAST_ENDED && !ended_by)
 		return false;
-	return direct_flow_holds(settings, routed->protocol, place->second,
+	return direct_flow_holds(settings, routed->protocol, entry->second,
 				 ended_by == FAST_ENDED_BY_BOTH, urgent);
 }
 
 /* A flow is translated from now on, so it is none of these. */
 static inline void fast_flow_remove(const struct flow *flow)
 {
-	struct fast_flow *place = fast_flow_find(flow);
+	struct fast_flow *entry = fast_flow_find(flow);
 
-	if (place)
-		place->state = 0;
+	if (entry)
+		entry->state = 0;
 }
 
 /*
  * True if a SYN at `now` is one of a fast flow again, without an answer before, or again one of a
  * flow that was left to the stack so.
  */
-static inline bool fast_flow_is_unanswered(const struct fast_flow *place, __u16 now)
+static inline bool fast_flow_is_unanswered(const struct fast_flow *entry, __u16 now)
 {
-	__u16 since = now - place->second;
+	__u16 since = now - entry->second;
 
 	return since && since <= FAST_ATTEMPT_SECONDS &&
-	       (place->state == FAST_BOTH || place->state == FAST_NOT_TRANSLATED);
+	       (entry->state == FAST_BOTH || entry->state == FAST_NOT_TRANSLATED);
 }
 
 /*
  * True if the flow of this fingerprint was the last in its place, and fast. Then no connection that
  * is translated has taken its 5-tuple since, or it would have removed it.
  */
-static inline bool fast_flow_was(const struct fast_flow *place, __u32 fingerprint)
+static inline bool fast_flow_was(const struct fast_flow *entry, __u32 fingerprint)
 {
-	return place->fingerprint == fingerprint && fast_flow_is_fast(place);
+	return entry->fingerprint == fingerprint && fast_flow_is_fast(entry);
 }
 
 /* Note that a TCP flow between pods begins, in its place. True if it is fast. */
-static inline bool fast_flow_begin_at(const struct settings *settings, struct fast_flow *place,
+static inline bool fast_flow_begin_at(const struct settings *settings, struct fast_flow *entry,
 				      __u32 fingerprint)
 {
 	__u16 now = direct_flow_now();
 
-	if (place->fingerprint == fingerprint && fast_flow_is_unanswered(place, now)) {
-		place->state = FAST_NOT_TRANSLATED;
+	if (entry->fingerprint == fingerprint && fast_flow_is_unanswered(entry, now)) {
+		entry->state = FAST_NOT_TRANSLATED;
 		return false;
 	}
-	place->fingerprint = fingerprint;
-	place->second = now;
-	place->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
-	return place->state;
+	entry->fingerprint = fingerprint;
+	entry->second = now;
+	entry->state = fast_path_guarded(settings) ? FAST_BOTH : 0;
+	return entry->state;
 }
 
 static inline bool fast_flow_begin(const struct settings *settings, const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *entry = fast_flow_place(flow, &fingerprint, &from);
 
-	return place && fast_flow_begin_at(settings, place, fingerprint);
+	return entry && fast_flow_begin_at(settings, entry, fingerprint);
 }
 
 /*
@@ -235,10 +235,10 @@ static inline bool fast_flow_begin(const struct settings *settings, const struct
  */
 static inline void fast_flow_forget_ended(const struct flow *flow)
 {
-	struct fast_flow *place = fast_flow_find(flow);
+	struct fast_flow *entry = fast_flow_find(flow);
 
-	if (place && place->state & FAST_ENDED)
-		place->state = 0;
+	if (entry && entry->state & FAST_ENDED)
+		entry->state = 0;
 }
 
 /* Note that a TCP flow between pods begins, by the stack, and is not translated. */
@@ -246,21 +246,21 @@ static inline void fast_flow_note_untranslated(const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *entry = fast_flow_place(flow, &fingerprint, &from);
 
-	if (!place)
+	if (!entry)
 		return;
-	place->fingerprint = fingerprint;
-	place->state = FAST_NOT_TRANSLATED;
-	place->passed = 0;
+	entry->fingerprint = fingerprint;
+	entry->state = FAST_NOT_TRANSLATED;
+	entry->passed = 0;
 }
 
 /* True if a flow, of either direction, is known not to be translated. */
 static inline bool fast_flow_is_untranslated(const struct flow *flow)
 {
-	const struct fast_flow *place = fast_flow_find(flow);
+	const struct fast_flow *entry = fast_flow_find(flow);
 
-	return place && place->state & FAST_NOT_TRANSLATED;
+	return entry && entry->state & FAST_NOT_TRANSLATED;
 }
 
 /* True if a datagram is fast. `to_server`: it goes to an endpoint, so it is no answer. */
@@ -270,19 +270,19 @@ static inline bool fast_flow_udp(const struct settings *settings, const struct f
 	__u16 now = direct_flow_now();
 	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *entry = fast_flow_place(flow, &fingerprint, &from);
 
-	if (!place)
+	if (!entry)
 		return false;
-	if (place->fingerprint != fingerprint || (__u16)(now - place->second) > FAST_UDP_SECONDS) {
-		place->fingerprint = fingerprint;
-		place->state = 0;
+	if (entry->fingerprint != fingerprint || (__u16)(now - entry->second) > FAST_UDP_SECONDS) {
+		entry->fingerprint = fingerprint;
+		entry->state = 0;
 	}
-	if (place->second != now)
-		place->second = now;
-	if (place->state != FAST_BOTH && fast_path_guarded(settings))
-		place->state |= to_server ? FAST_BOTH : from;
-	return place->state == FAST_BOTH;
+	if (entry->second != now)
+		entry->second = now;
+	if (entry->state != FAST_BOTH && fast_path_guarded(settings))
+		entry->state |= to_server ? FAST_BOTH : from;
+	return entry->state == FAST_BOTH;
 }
 
 /* Count a packet that netfilter has let pass. True each time that there are enough of them. */
@@ -290,21 +290,21 @@ static inline bool fast_flow_passed(const struct flow *flow)
 {
 	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(flow, &fingerprint, &from);
+	struct fast_flow *entry = fast_flow_place(flow, &fingerprint, &from);
 	__u8 passed;
 
-	if (!place)
+	if (!entry)
 		return false;
-	if (place->fingerprint != fingerprint) {
-		place->fingerprint = fingerprint;
-		place->state = 0;
-		place->passed = 0;
+	if (entry->fingerprint != fingerprint) {
+		entry->fingerprint = fingerprint;
+		entry->state = 0;
+		entry->passed = 0;
 	}
-	passed = (place->passed | from << FAST_PASSED_SHIFT) + 1;
+	passed = (entry->passed | from << FAST_PASSED_SHIFT) + 1;
 	if ((passed & ((1 << FAST_PASSED_SHIFT) - 1)) < FAST_ENOUGH_PACKETS) {
-		place->passed = passed;
+		entry->passed = passed;
 		return false;
 	}
-	place->passed = 0;
+	entry->passed = 0;
 	return passed >> FAST_PASSED_SHIFT == FAST_BOTH;
 }

@@ -40,11 +40,11 @@ static inline struct peer_name *peer_name_place(__u64 socket)
 static inline struct peer_name *peer_name_of(__u64 socket, const struct address *backend,
 					     __be16 port)
 {
-	struct peer_name *place = peer_name_place(socket);
+	struct peer_name *entry = peer_name_place(socket);
 
-	return place && place->socket == socket && place->backend_port == port &&
-			       address_equal(&place->backend, backend) ?
-		       place :
+	return entry && entry->socket == socket && entry->backend_port == port &&
+			       address_equal(&entry->backend, backend) ?
+		       entry :
 		       NULL;
 }
 
@@ -52,22 +52,22 @@ static inline struct peer_name *peer_name_of(__u64 socket, const struct address 
 static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked,
 				  const struct backend *backend)
 {
-	struct peer_name *place = peer_name_place(socket);
+	struct peer_name *entry = peer_name_place(socket);
 
-	if (!place || __sync_val_compare_and_swap(&place->socket, 0, socket))
+	if (!entry || __sync_val_compare_and_swap(&entry->socket, 0, socket))
 		return false;
-	place->frontend = asked->address;
-	place->frontend_port = asked->port;
-	place->backend = backend->address;
-	place->backend_port = backend->port;
+	entry->frontend = asked->address;
+	entry->frontend_port = asked->port;
+	entry->backend = backend->address;
+	entry->backend_port = backend->port;
 	return true;
 }
 
 /* A socket is closed, or connects anew. */
 static inline void peer_name_end(__u64 socket)
 {
-	struct peer_name *place = peer_name_place(socket);
+	struct peer_name *entry = peer_name_place(socket);
 
-	if (place && place->socket == socket)
-		place->socket = 0;
+	if (entry && entry->socket == socket)
+		entry->socket = 0;
 }

@@ -56,14 +56,14 @@ static inline struct port_filter *port_filter_find(__u8 hook, __u8 protocol, __b
 static inline void port_filter_note(const struct flow *flow, bool reply, bool overflows)
 {
 	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
-	__u8 *place;
+	__u8 *byte;
 
 	if (!filter)
 		return;
 	if (overflows && !filter->overflowed)
 		filter->overflowed = 1;
-	place = reply ? &filter->source[port_filter_index(flow->source_port)] :
-			&filter->destination[port_filter_index(flow->destination_port)];
-	if (!*place)
-		*place = 1;
+	byte = reply ? &filter->source[port_filter_index(flow->source_port)] :
+		       &filter->destination[port_filter_index(flow->destination_port)];
+	if (!*byte)
+		*byte = 1;
 }

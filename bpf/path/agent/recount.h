@@ -64,12 +64,12 @@ static inline int recount_request(struct __sk_buff *skb)
 				break;
 			counted += connection_count(&flow);
 		} else {
-			struct load_difference one;
+			struct load_difference difference;
 
-			if (bpf_skb_load_bytes(skb, sizeof(header) + i * sizeof(one), &one,
-					       sizeof(one)))
+			if (bpf_skb_load_bytes(skb, sizeof(header) + i * sizeof(difference),
+					       &difference, sizeof(difference)))
 				break;
-			load_add(one.counters, one.active, one.inactive);
+			load_add(difference.counters, difference.active, difference.inactive);
 			counted++;
 		}
 	}

@@ -64,14 +64,14 @@ static inline __be16 port_search_next(struct port_search *search, const struct s
 static inline struct port_search masquerade_search_begin(const struct settings *settings,
 							 const struct flow *wire, __u16 turn)
 {
-	__u32 place = wire->destination.words[3] ^ wire->destination.words[2] ^
+	__u32 begin = wire->destination.words[3] ^ wire->destination.words[2] ^
 		      wire->destination.words[1] ^ wire->destination_port ^ settings->port_secret;
 	struct port_search search = port_search_begin(turn);
 
-	place *= 0x9e3779b1;
-	place ^= place >> 15;
-	place *= 0x85ebca77;
-	search.first = (place >> 1) + turn;
+	begin *= 0x9e3779b1;
+	begin ^= begin >> 15;
+	begin *= 0x85ebca77;
+	search.first = (begin >> 1) + turn;
 	search.number = search.first - search.stride;
 	return search;
 }

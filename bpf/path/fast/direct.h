@@ -116,10 +116,10 @@ static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings 
 {
 	__u32 fingerprint;
 	__u8 from;
-	struct fast_flow *place = fast_flow_place(&packet->flow, &fingerprint, &from);
+	struct fast_flow *entry = fast_flow_place(&packet->flow, &fingerprint, &from);
 
-	if (!place || (!fast_flow_was(place, fingerprint) && flow_has_entry(&packet->flow)) ||
-	    !fast_flow_begin_at(settings, place, fingerprint))
+	if (!entry || (!fast_flow_was(entry, fingerprint) && flow_has_entry(&packet->flow)) ||
+	    !fast_flow_begin_at(settings, entry, fingerprint))
 		return false;
 	netns_learn(skb, packet, true);
 	return true;

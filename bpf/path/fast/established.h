@@ -29,21 +29,21 @@ static inline bool established_has_way(const struct __sk_buff *skb)
 static inline void established_passed(const struct __sk_buff *skb, const struct settings *settings,
 				      const struct packet *packet)
 {
-	struct established_flow candidate = {.state = ESTABLISHED_CANDIDATE}, *found;
+	struct established_flow candidate = {.state = ESTABLISHED_CANDIDATE}, *entry;
 	struct flow key;
 
 	if ((packet->flow.protocol != PROTO_TCP && packet->flow.protocol != PROTO_UDP) ||
 	    !ends_in_pod_range(settings, &packet->flow, packet->v4))
 		return;
 	key = established_key(&packet->flow);
-	found = established_flows.lookup(&key);
+	entry = established_flows.lookup(&key);
 	if (established_over(&key, packet->tcp_flags)) {
-		if (found && packet->tcp_flags & TCP_SYN)
+		if (entry && packet->tcp_flags & TCP_SYN)
 			established_remove(&key);
 		return;
 	}
-	if (found && found->passed != found->asked)
-		found->passed = found->asked;
-	if (!found && fast_flow_passed(&key) && established_has_way(skb))
+	if (entry && entry->passed != entry->asked)
+		entry->passed = entry->asked;
+	if (!entry && fast_flow_passed(&key) && established_has_way(skb))
 		established_flows.insert(&key, &candidate);
 }

@@ -54,19 +54,19 @@ static inline bool affinity_apply(struct backend_key *key, const struct policy *
 	/* One after the other in the same memory: of this, the stack has little. */
 	union {
 		struct affinity_key client;
-		struct position_key place;
+		struct position_key position;
 	} asked = {.client = {.service = key->service, .client = *client}};
 	struct affinity *last = affinities.lookup(&asked.client);
 	struct position *position;
 
 	if (!last || (__s64)(bpf_ktime_get_coarse_ns() - last->seen) >= seconds * NS_PER_SECOND)
 		return false;
-	asked.place.service = key->service;
-	asked.place.generation = key->generation;
-	asked.place.address = last->backend;
-	asked.place.port = last->port;
-	asked.place.zero = 0;
-	position = positions.lookup(&asked.place);
+	asked.position.service = key->service;
+	asked.position.generation = key->generation;
+	asked.position.address = last->backend;
+	asked.position.port = last->port;
+	asked.position.zero = 0;
+	position = positions.lookup(&asked.position);
 	if (!position)
 		return false;
 	if (policy_has(policy, position->slots[0]))

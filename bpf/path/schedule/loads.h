@@ -50,8 +50,8 @@ struct compared {
 	__u64 weight;
 };
 
-/* Begin a comparison. `place`: the choice if there is no backend to compare. */
-static inline void comparison_begin(struct schedule_work *work, __u8 schedule, __u32 place)
+/* Begin a comparison. `position`: the choice if there is no backend to compare. */
+static inline void comparison_begin(struct schedule_work *work, __u8 schedule, __u32 position)
 {
 	__u32 by = COMPARISONS >> 4 * ((schedule - SCHEDULE_LC) & 7) & 0xf;
 	__u32 overhead = by & COMPARE_OVERHEAD, delay = (by & COMPARE_DELAY) / COMPARE_DELAY;
@@ -63,11 +63,11 @@ static inline void comparison_begin(struct schedule_work *work, __u8 schedule, _
 	work->limited = -(__u64)((by & COMPARE_LIMITED) / COMPARE_LIMITED);
 	work->cost = 1ULL << 46; /* more than any, also when both are multiplied by weights */
 	work->weight = 1;
-	work->place = place;
+	work->place = position;
 }
 
 /* Read what is compared of a backend. False if it has no counters. */
-static inline bool compared_read(struct compared *one, const struct schedule_work *work,
+static inline bool compared_read(struct compared *backend, const struct schedule_work *work,
 				 const struct candidate *candidate)
 {
 	struct backend_load *load = backend_loads.lookup((__u32 *)&candidate->counters);
@@ -80,9 +80,9 @@ static inline bool compared_read(struct compared *one, const struct schedule_wor
 	/* If the compiler knew that these are 32 bits, it would make branches of what follows. */
 	asm("" : "+r"(active));
 	cost = active * work->of_active + inactive * work->of_inactive + work->of_next;
-	one->cost = cost & (work->busy_first | (((active - 1) >> 63) - 1));
-	one->active = active;
-	one->weight = candidate->weight;
+	backend->cost = cost & (work->busy_first | (((active - 1) >> 63) - 1));
+	backend->active = active;
+	backend->weight = candidate->weight;
 	return true;
 }
 
@@ -90,43 +90,43 @@ static inline bool compared_read(struct compared *one, const struct schedule_wor
  * Compare a backend with the best one so far. There is no branch: of 64 backends each would double
  * what the verifier follows.
  */
-static inline void comparison_choose(struct schedule_work *work, const struct compared *one,
-				     __u32 place)
+static inline void comparison_choose(struct schedule_work *work, const struct compared *backend,
+				     __u32 position)
 {
 	/* All numbers are far below 2^63, so the sign says which one is greater. */
-	__u64 better = (one->cost * work->weight - work->cost * one->weight) >> 63;
+	__u64 better = (backend->cost * work->weight - work->cost * backend->weight) >> 63;
 
-	better &= ~((one->weight - one->active) >> 63 & work->limited);
+	better &= ~((backend->weight - backend->active) >> 63 & work->limited);
 	better = -better;
-	work->cost ^= (work->cost ^ one->cost) & better;
-	work->weight ^= (work->weight ^ one->weight) & better;
-	work->place ^= (work->place ^ place) & better;
+	work->cost ^= (work->cost ^ backend->cost) & better;
+	work->weight ^= (work->weight ^ backend->weight) & better;
+	work->place ^= (work->place ^ position) & better;
 }
 
 static inline void comparison_add(struct schedule_work *work, const struct candidate *candidate,
-				  __u32 place)
+				  __u32 position)
 {
-	struct compared one;
+	struct compared backend;
 
-	if (compared_read(&one, work, candidate))
-		comparison_choose(work, &one, place);
+	if (compared_read(&backend, work, candidate))
+		comparison_choose(work, &backend, position);
 }
 
 /* Compare all backends of a policy, or the first ones if there are more than in one entry. */
 static inline void compare_all(struct schedule_work *work)
 {
-	struct candidates_chunk *found;
+	struct candidates_chunk *compared_chunk;
 
 	work->key.chunk = 0;
-	found = candidates.lookup(&work->key);
-	if (!found)
+	compared_chunk = candidates.lookup(&work->key);
+	if (!compared_chunk)
 		return;
 	work->place |= work->limited; /* NO_PLACE */
 #pragma clang loop unroll(disable)
-	for (int place = 0; place < CANDIDATES; place++) {
-		if (place >= work->size)
+	for (int position = 0; position < CANDIDATES; position++) {
+		if (position >= work->size)
 			break;
-		comparison_add(work, &found->rows[place], place);
+		comparison_add(work, &compared_chunk->rows[position], position);
 	}
 }
 
@@ -139,7 +139,7 @@ static inline void compare_two(struct schedule_work *work)
 #pragma clang loop unroll(disable)
 	for (int draw = 0; draw < 2; draw++) {
 		__u32 drawn = bpf_get_prandom_u32() % (work->places + 1);
-		struct candidates_chunk *found;
+		struct candidates_chunk *compared_chunk;
 		struct schedule_chunk *chunk;
 
 		work->drawn = drawn - ((drawn | -drawn) >> 31);
@@ -150,9 +150,10 @@ static inline void compare_two(struct schedule_work *work)
 			work->slot = chunk->slots[work->drawn % TABLE_CHUNK];
 		AS_IN_MEMORY();
 		work->key.chunk = work->slot / CANDIDATES;
-		found = candidates.lookup(&work->key);
-		if (found)
-			comparison_add(work, &found->rows[work->slot % CANDIDATES], work->drawn);
+		compared_chunk = candidates.lookup(&work->key);
+		if (compared_chunk)
+			comparison_add(work, &compared_chunk->rows[work->slot % CANDIDATES],
+				       work->drawn);
 	}
 }
 

@@ -20,9 +20,9 @@
 #define LOCALITY_EXPIRES (24 * 3600 * NS_PER_SECOND) /* lblcr_expiration of ip_vs, by default */
 
 /* 1 if two ids are the same, else 0; without a branch, which the compiler makes of what it knows. */
-static inline __u64 same_counters(__u32 one, __u32 other)
+static inline __u64 same_counters(__u32 left, __u32 right)
 {
-	__u64 difference = one ^ other;
+	__u64 difference = left ^ right;
 
 	asm("" : "+r"(difference));
 	return (difference - 1) >> 63;
@@ -53,15 +53,15 @@ static inline void member_begin(struct compared_member *best, __s64 sign)
  * Compare one more backend with the best one so far. Return all bits if it is the better one now,
  * else 0. Of equal ones that is the one that joined later: ip_vs puts a member before all others.
  */
-static inline __u64 member_compare(struct compared_member *best, const struct compared *one,
+static inline __u64 member_compare(struct compared_member *best, const struct compared *backend,
 				   __u64 member, __u64 joined, __u32 counters, __s64 sign)
 {
-	__u64 better = sign * (one->cost * best->weight - best->cost * one->weight);
+	__u64 better = sign * (backend->cost * best->weight - best->cost * backend->weight);
 
 	better -= (best->joined - joined) >> 63;
 	better = -(better >> 63 & member);
-	best->cost ^= (best->cost ^ one->cost) & better;
-	best->weight ^= (best->weight ^ one->weight) & better;
+	best->cost ^= (best->cost ^ backend->cost) & better;
+	best->weight ^= (best->weight ^ backend->weight) & better;
 	best->joined ^= (best->joined ^ joined) & better;
 	best->counters ^= (best->counters ^ counters) & better;
 	return better;
@@ -69,22 +69,22 @@ static inline __u64 member_compare(struct compared_member *best, const struct co
 
 /* Compare one more backend with those before it: with all, and with those of the address. */
 static inline void locality_compare(struct schedule_work *work, const struct locality *locality,
-				    const struct candidate *candidate, __u32 place)
+				    const struct candidate *candidate, __u32 position)
 {
 	__u64 joined, member, better, busy;
-	struct compared one;
+	struct compared backend;
 
-	if (!compared_read(&one, work, candidate))
+	if (!compared_read(&backend, work, candidate))
 		return;
-	comparison_choose(work, &one, place);
-	work->idle |= (one.active * 2 - one.weight) >> 63;
-	busy = (one.weight - one.active) >> 63;
+	comparison_choose(work, &backend, position);
+	work->idle |= (backend.active * 2 - backend.weight) >> 63;
+	busy = (backend.weight - backend.active) >> 63;
 	member = locality_has(locality, candidate->counters, &joined);
 	work->members += member;
-	better = member_compare(&work->least, &one, member, joined, candidate->counters, 1);
-	work->kept_place ^= (work->kept_place ^ place) & better;
+	better = member_compare(&work->least, &backend, member, joined, candidate->counters, 1);
+	work->kept_place ^= (work->kept_place ^ position) & better;
 	work->kept_busy ^= (work->kept_busy ^ busy) & better;
-	member_compare(&work->most, &one, member, joined, candidate->counters, -1);
+	member_compare(&work->most, &backend, member, joined, candidate->counters, -1);
 }
 
 static inline void locality_leave(struct locality *locality, __u32 counters, __u64 now)
@@ -144,7 +144,7 @@ static inline void locality_join(struct locality *locality, __u32 counters, __u6
 static inline bool compare_local(struct schedule_work *work, const struct frontend *frontend,
 				 bool counted)
 {
-	struct candidates_chunk *found;
+	struct candidates_chunk *chunk;
 	struct locality *locality;
 	__u64 now;
 
@@ -157,8 +157,8 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	locality = localities.lookup(&work->locality);
 	if (!locality || !work->size)
 		return false;
-	found = candidates.lookup(&work->key);
-	if (!found)
+	chunk = candidates.lookup(&work->key);
+	if (!chunk)
 		return false;
 	work->idle = 0;
 	work->members = 0;
@@ -166,10 +166,10 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	member_begin(&work->least, 1);
 	member_begin(&work->most, -1);
 #pragma clang loop unroll(disable)
-	for (int place = 0; place < CANDIDATES; place++) {
-		if (place >= work->size)
+	for (int position = 0; position < CANDIDATES; position++) {
+		if (position >= work->size)
 			break;
-		locality_compare(work, locality, &found->rows[place], place);
+		locality_compare(work, locality, &chunk->rows[position], position);
 	}
 	AS_IN_MEMORY();
 	now = bpf_ktime_get_coarse_ns();
@@ -179,7 +179,7 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	if (work->members && !(work->kept_busy & work->idle)) {
 		work->place = work->kept_place;
 	} else if (counted) {
-		__u32 chosen = found->rows[work->place % CANDIDATES].counters;
+		__u32 chosen = chunk->rows[work->place % CANDIDATES].counters;
 
 		if (frontend->schedule == SCHEDULE_LBLC)
 			locality->last = chosen;

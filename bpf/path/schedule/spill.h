@@ -16,19 +16,19 @@ static inline void spill_sum(struct spilling *spilling, const struct spill *spil
 	spilling->near = 0;
 	spilling->sum = 0;
 #pragma clang loop unroll(disable)
-	for (int place = 0; place < SPILL_COMPARED; place++) {
+	for (int position = 0; position < SPILL_COMPARED; position++) {
 		struct backend_load *load;
 		__s64 number;
 
-		if (place >= spill->compared)
+		if (position >= spill->compared)
 			break;
-		load = backend_loads.lookup((__u32 *)&spill->counters[place]);
+		load = backend_loads.lookup((__u32 *)&spill->counters[position]);
 		if (!load)
 			continue;
 		number = load_active(load->connections);
 		number += load_inactive(load->connections) & -(__s64)spill->inactive;
 		spilling->sum += number;
-		spilling->near += number & ((__s64)place - spill->near) >> 63;
+		spilling->near += number & ((__s64)position - spill->near) >> 63;
 	}
 	AS_IN_MEMORY();
 }
