@@ -169,7 +169,7 @@ int egress_l3(struct __sk_buff *skb)
 	return walk(skb, 0, HOOK_EGRESS);
 }
 
-/* A first packet: which backend it goes to. */
+/* A first packet: choose its backend, refuse it, or let it pass. */
 int step_first(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
@@ -178,7 +178,7 @@ int step_first(struct __sk_buff *skb)
 	return settings && packet ? first_packet(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-/* A first packet to an address that keeps its backends, or that may spill over to more. */
+/* A first packet to an address that keeps its backends, or to a service port that may overflow. */
 int step_schedule(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
@@ -194,7 +194,7 @@ int step_trial(struct __sk_buff *skb)
 	return packet ? first_packet_try(skb, packet) : TC_ACT_SHOT;
 }
 
-/* A first packet whose backend is chosen: the entries for the packets that follow. */
+/* A first packet that has a backend: write the entries for the packets that follow. */
 int step_open(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
@@ -203,7 +203,7 @@ int step_open(struct __sk_buff *skb)
 	return settings && packet ? first_packet_open(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-/* A first packet from outside to a backend's own address, whose route is known. */
+/* A first packet from outside to a backend's own address. Its route is known. */
 int step_untranslated(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
@@ -211,7 +211,7 @@ int step_untranslated(struct __sk_buff *skb)
 	return packet ? untranslated_first(skb, packet) : TC_ACT_SHOT;
 }
 
-/* A packet of a known connection whose state needs more work. */
+/* A packet of a connection, if the state of the connection needs more than an update. */
 int step_established(struct __sk_buff *skb)
 {
 	struct settings *settings = settings_get();
@@ -220,7 +220,7 @@ int step_established(struct __sk_buff *skb)
 	return settings && packet ? conn_established_rare(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-/* A packet of a connection of which it has to be noted how the attempt to open it ends. */
+/* A packet of a connection whose connect result is recorded (quarantine). */
 int step_attempt(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();

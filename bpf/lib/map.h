@@ -1,4 +1,7 @@
-/* How a map is declared. bcc's macro defines an object by which the programs use the map. */
+/*
+ * How a map is declared. The macro is bcc's. It defines an object, and programs use the map through
+ * that object.
+ */
 #pragma once
 
 #define MAP(type, key, value, name, entries, flags) \

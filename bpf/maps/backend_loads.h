@@ -1,11 +1,11 @@
 /*
- * Loads: how many connections each backend has now, as ip_vs counts them. Only Services whose
- * schedule compares these numbers count (frontends.h), and those that may spill over (spills.h).
- * Entry 0 is unused.
+ * Loads: how many connections each backend has now, as ip_vs counts them. Connections are counted
+ * for two kinds of Services: their schedule compares loads (frontends.h), or they may overflow
+ * (spills.h). Entry 0 is unused.
  *
  * All CPUs add to one number. Each connection and each socket says itself whether it is counted
- * (connections.h, socket_loads.h), so it is added once and taken back once. What is lost with an
- * entry that the kernel evicts is corrected by the agent (path/agent/recount.h).
+ * (connections.h, socket_loads.h), so it is added once and subtracted once. If the kernel evicts an
+ * entry, the agent corrects the number (path/agent/recount.h).
  */
 #pragma once
 
@@ -16,7 +16,7 @@
  * moves a connection from the one to the other.
  */
 struct backend_load {
-	__u64 connections; /* those of sockets among them */
+	__u64 connections; /* connections of sockets are counted in both */
 	__u64 sockets;	   /* of the node, which no packet counts: TCP is active, UDP inactive */
 };
 

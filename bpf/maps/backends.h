@@ -23,7 +23,7 @@ struct backend {
 
 MAP("hash", struct backend_key, struct backend, backends, MAX_BACKEND_SLOTS, BPF_F_NO_PREALLOC);
 
-/* What is noted of an attempt to connect. */
+/* What is recorded about an attempt to connect. */
 enum watched {
 	WATCHED_NOT,
 	WATCHED,	 /* how it ends */

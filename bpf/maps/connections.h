@@ -33,7 +33,7 @@ struct connection {
 	struct flow after;
 	__u64 created;	/* ns, CLOCK_MONOTONIC */
 	__u64 seen;	/* the same, to about a second */
-	__u32 service;	/* 0: none, a direct flow whose port had to change */
+	__u32 service;	/* 0: none. The entry is of a direct flow that got another port */
 	__u32 counters; /* of the backend; 0: not counted by this entry */
 	__u8 reply;
 	__u8 replied; /* a packet of the server has been seen */
@@ -51,9 +51,9 @@ struct connection {
 	 */
 	__u16 tick;
 	/*
-	 * The interface by which packets take the fast path; 0: they do not. (It keeps the name it
-	 * has in older builds. Under another, all entries would have to be copied, and would lose
-	 * it.)
+	 * The interface where packets of the fast path come in; 0: they take the stack. (The name
+	 * is older than the fast path's. Under another name, all entries of an older build would
+	 * have to be copied, and would lose the value.)
 	 */
 	__u32 shortcut;
 	/* Of TCP: what the sender of this direction said last about the other one. */
@@ -96,9 +96,10 @@ enum {
 	/* Or if the backend does not remember it: long enough for a lost FIN to be sent again. */
 	LINGER_MS = 500,
 	/*
-	 * For so long a Linux peer that has closed first remembers a connection, and may refuse
-	 * another one from the same port (RFC 7323: if its timestamps look older). The client's
-	 * kernel knows which of its own ports these are; no kernel knows that of ports chosen here.
+	 * A Linux peer that closed a connection first remembers the connection for this time. It
+	 * may refuse another one from the same port (RFC 7323: if the timestamps look older). The
+	 * client's kernel knows this of its own ports. No kernel knows it of ports that are chosen
+	 * here.
 	 */
 	TIME_WAIT_SECONDS = 60,
 };
@@ -319,7 +320,7 @@ static inline void masquerade_remove(const struct flow *after)
 		masquerade_pair_remove(&routed, masquerade);
 }
 
-/* The same if it is that of a closed connection: `after` now belongs to a direct one. */
+/* The same, if the entry belongs to a closed connection: `after` now belongs to a direct flow. */
 static inline void masquerade_forget(const struct flow *after)
 {
 	struct flow routed = *after;

@@ -25,7 +25,7 @@ struct counters {
 	__u64 source_ports_changed;
 	__u64 connections_reopened;
 	__u64 connections_moved; /* opened anew: their backend is in quarantine */
-	__u64 connections_raced; /* two first packets at once, of which one used the other's entry */
+	__u64 connections_raced; /* two first packets at once; one of them used the other's entry */
 	__u64 direct_flows_noticed;
 	__u64 icmp_errors_translated;
 	__u64 echo_requests_answered;

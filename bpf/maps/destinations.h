@@ -1,10 +1,11 @@
 /*
- * Most first packets, and all datagrams of flows that were never translated, go to no Service. Two
- * bits show that for most of them: one is found by the destination address, the other by address,
- * port and protocol. The agent sets a bit before it writes an entry of that key, and until it has
- * set those of all entries, every bit is set. So a bit may be set for a destination that has no
- * entry, but never clear for one that has. ServiceCIDRs have too many addresses for bits: one
- * network around all of them is compared instead.
+ * Which destinations may be known. Most first packets, and all datagrams of flows that were never
+ * translated, go to no Service. Two bits show that for most of these packets: one bit is found by
+ * the destination address, the other by address, port and protocol. The agent sets a bit before it
+ * writes an entry with that key. Until it has set the bits of all entries, every bit is set. So a
+ * bit may be set for a destination without an entry, but it is never clear for a destination that
+ * has one. ServiceCIDRs have too many addresses for bits: addresses are compared with one network
+ * around all of them instead.
  */
 #pragma once
 
@@ -17,7 +18,7 @@ enum {
 	DESTINATION_BITS = 1 << DESTINATION_ORDER,
 };
 
-/* Odd numbers without a pattern, by which the parts of a destination are multiplied. */
+/* Odd numbers without a pattern. The parts of a destination are multiplied by them. */
 enum {
 	DESTINATION_HASH_HIGH = 0x9e3779b97f4a7c15ULL,
 	DESTINATION_HASH_REST = 0xc4ceb9fe1a85ec53ULL,

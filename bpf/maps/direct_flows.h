@@ -1,13 +1,16 @@
 /*
- * Direct flows: connections to a backend's own address, as far as they take the stack; those of the
- * fast path are in maps/fast_flows.h. They are not translated, but a client may use one source port
- * for such a connection and for one through a frontend that chose the same backend. After routing
- * both have the same 5-tuple, and no reply shows which of them it belongs to. So the second one gets
- * another source port. For that, first packets of direct flows to known endpoints are remembered as
- * fingerprints, in a table where a new one replaces the old one of the same index. A fingerprint of
- * another flow, or of one that has ended, changes a port number and does no harm. But if they were
- * never forgotten, a client with many direct connections would soon have none of its own ports left.
- * So TCP's end is noted, and what is silent loses its port in time.
+ * Direct flows: connections to a backend's own address that take the stack. (Direct flows on the
+ * fast path are in maps/fast_flows.h.) They are not translated. But a client may use one source
+ * port for a direct flow and for a connection through a frontend that chose the same backend. After
+ * routing both have the same 5-tuple, and no reply shows which of the two it belongs to. So the
+ * second one gets another source port. For that, first packets of direct flows to known endpoints
+ * are remembered as fingerprints. In this table a new fingerprint replaces the old one with the
+ * same index.
+ *
+ * The fingerprint of another flow, or of a flow that has ended, changes a port number and does no
+ * harm. But if fingerprints were never forgotten, a client with many direct connections would soon
+ * have no ports of its own left. So the end of a TCP flow is noted, and a silent flow loses its
+ * port in time.
  */
 #pragma once
 
@@ -31,7 +34,10 @@ enum direct_flow_end {
 	DIRECT_ENDED = 3,
 };
 
-/* A TCP flow whose end was not seen may lose its port after so long, if no other port is free. */
+/*
+ * A silent TCP flow may lose its port after this time, if no other port is free. Its end was not
+ * seen.
+ */
 #define DIRECT_LEFTOVER_SECONDS 3600
 
 MAP("array", __u32, struct direct_flow, direct_flows, MAX_DIRECT_FLOWS, 0);

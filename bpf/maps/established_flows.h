@@ -1,15 +1,16 @@
 /*
- * Flows between pods whose middle takes the fast path, while netfilter sees how they begin and end
- * (settings.established). Each direction has an entry, by its addresses and ports as netfilter sees
- * them: after ingress has translated, before egress does.
+ * Flows between pods that take the fast path after the handshake, while netfilter sees how they
+ * begin and end (settings.established). Each direction has an entry. Its key is the addresses and
+ * ports that netfilter sees: after ingress has translated, before egress does.
  *
- *	The programs	count what netfilter lets pass both ways (maps/fast_flows.h), and write one
- *			entry, a candidate, when a flow is worth it.
- *	The agent	asks conntrack. If the connection is established there and not translated, and
- *			conntrack was told not to expect every packet, both directions become fast.
- *	The programs	let each direction be fast for the rest of each turn in which netfilter has
- *			let a packet of it pass. So conntrack keeps its entry, and a rule that comes
- *			to drop these packets drops all of them from the next turn on.
+ *	The programs	count what netfilter lets pass both ways (maps/fast_flows.h), and write
+ *			one entry, a candidate, when a flow has enough packets.
+ *	The agent	asks conntrack. If the connection is established there and not translated,
+ *			and conntrack was told not to expect every packet, both directions become
+ *			fast.
+ *	The programs	let a direction be fast for the rest of each turn in which netfilter has let
+ *			a packet of it pass. So conntrack keeps its entry, and a new rule that drops
+ *			these packets drops all of them from the next turn on.
  *
  * A packet with SYN, FIN or RST takes the stack and removes both entries.
  */

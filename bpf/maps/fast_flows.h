@@ -1,20 +1,21 @@
 /*
- * Flows between pods that are not translated and take the fast path. Netfilter may translate what
- * these programs do not: a pod asks another one by a port of the node (hostPort), and the answers
- * look like any other packets between the two. So a flow is fast only if this node has seen it
- * begin between the pods' own addresses: a SYN, a datagram from no endpoint to one, or datagrams
- * both ways. (Of two endpoints either may have asked: members of a cluster all use the same port.)
- * Of two flows in one place the later one stays; the other goes on by the stack.
+ * Fast flows: flows between pods that are not translated and take the fast path. Netfilter may
+ * translate flows that these programs do not translate: a pod asks another pod by a port of the
+ * node (hostPort), and the answers look like any other packets between the two. So a flow is fast
+ * only if this node has seen it begin between the pods' own addresses. It begins with a SYN, with a
+ * datagram from no endpoint to an endpoint, or with datagrams both ways. (If both ends are
+ * endpoints, either may have asked: members of a cluster all use the same port.) If two flows have
+ * one index, the later flow keeps the entry and the other one takes the stack.
  *
- * A fast flow needs its port as one of maps/direct_flows.h does, and is remembered here alone: when
- * it began, and who has ended it.
+ * A fast flow needs its port, as a direct flow does (maps/direct_flows.h). Only this map remembers
+ * it: when it began, and which ends have ended it.
  *
- * A flow that is here is none that was translated: what is routed like one that is, gets another
- * source port (conn_new_direct()), and a connection that takes over the 5-tuple of an older flow
- * removes it (fast_flow_remove()). So most packets need no other lookup.
+ * A flow in this map was not translated. A connection that would be routed with the same 5-tuple
+ * gets another source port (conn_new_direct()), and a connection that takes over the 5-tuple of an
+ * older flow removes the flow (fast_flow_remove()). So most packets need no other lookup.
  *
- * Where only the middle of connections is fast, the same places count what netfilter lets pass, to
- * find flows that are worth it (maps/established_flows.h).
+ * Where packets are fast only after the handshake, the same entries count what netfilter lets pass,
+ * to find flows with enough packets (maps/established_flows.h).
  */
 #pragma once
 
@@ -71,9 +72,9 @@ static inline __u64 end_hash(const struct address *address)
 }
 
 /*
- * Return the place of a flow, which is that of its answers, too, and compute its fingerprint.
- * `from`: which of both ends has sent the packet. Ports in turn, as a client has them, are places
- * in turn: so most places are still in the cache when they are needed.
+ * Return the entry of a flow and compute the flow's fingerprint. The answers of the flow have the
+ * same entry. `from`: which of both ends has sent the packet. A client takes its ports in turn, and
+ * such flows have entries in turn: so most entries are still in the cache when they are needed.
  */
 static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *fingerprint,
 						__u8 *from)
@@ -94,7 +95,9 @@ static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *
 	return fast_flows.lookup(&index);
 }
 
-/* Return what is known of a flow, which may be of either direction, or NULL; and who has sent. */
+/*
+ * Return the entry of a flow, in either direction, or NULL. `from` becomes the end that has sent.
+ */
 static inline struct fast_flow *fast_flow_find_from(const struct flow *flow, __u8 *from)
 {
 	__u32 fingerprint;

@@ -5,8 +5,8 @@
 
 /*
  * How often fragments may be queued again on a CPU while they wait for the first one. An attacker
- * could send fragments whose first one never comes; this limits the share of the processor that
- * they cost.
+ * could send fragments and never the first one. This limits the share of the processor that they
+ * cost.
  */
 #define FRAGMENT_ROUNDS 65536	 /* some 20 ms */
 #define FRAGMENT_WINDOW_SHIFT 27 /* in 2^27 ns, 0.13 s */

@@ -19,7 +19,7 @@ struct policy {
 	__u8 masquerade;
 	__u8 reject; /* without an endpoint: refuse the client, else drop silently */
 	__u8 trials; /* backends on trial, in the slots behind (quarantined.h) */
-	__u8 spills; /* to all that serve, whose slots are right before these; see spills.h */
+	__u8 spills; /* 1: may overflow to all serving endpoints. Their slots are right before these; see spills.h */
 };
 
 /* What gives the number of a place in the schedule's table. */
@@ -78,7 +78,7 @@ struct frontend {
 	__u8 schedule;		/* of enum schedule */
 	__u8 echo;		/* its address is in echo_addresses for it */
 	__u8 removal;		/* of enum removal */
-	__u8 watched;		/* how attempts to connect end is noted (backend_outcomes.h) */
+	__u8 watched;		/* connect results are recorded (backend_outcomes.h) */
 	__u8 counted;		/* loads of backends are, whatever the schedule */
 	__u8 zero[2];
 };

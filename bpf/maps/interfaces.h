@@ -9,7 +9,7 @@ struct interface {
 	struct address v4;
 	struct address v6;
 	__u8 pods; /* packets that come by it are of pods of this node */
-	__u8 peer; /* a veth whose other end is in another namespace; it may be a port of a bridge */
+	__u8 peer; /* a veth, with its other end in another namespace; it may be a port of a bridge */
 	__u8 shortcut; /* the fast path may take packets from it and send by it (an older name) */
 	__u8 zero;
 	/*

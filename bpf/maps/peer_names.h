@@ -1,13 +1,13 @@
 /*
- * The frontends of connected TCP sockets of pods, for getpeername(). That is all that such a socket
- * has to remember, once its namespace is known, and a place here costs a small part of the storage
- * of a socket. A socket has the place of its cookie, if that is free, until it is closed; if it is
- * not, its storage is used. A CPU gives cookies in turn, so places in turn are used, and the next
- * ones are in the cache.
+ * The frontends of connected TCP sockets of pods, for getpeername(). Such a socket has nothing else
+ * to remember once its namespace is known, and an entry here costs a small part of a socket's
+ * storage. A socket's cookie gives its index. The socket has that entry until it is closed, if the
+ * entry was free; if not, the socket's storage is used. A CPU gives out cookies in turn, so entries
+ * are used in turn, and the next ones are in the cache.
  *
- * Nobody frees the place of a socket that is closed while no program is attached, or of one that
- * belongs to the kernel (SMC, NFS), whose end is not told. It is lost for others, and no more: its
- * cookie does not come again.
+ * Nobody frees an entry if its socket is closed while no program is attached, or if the socket
+ * belongs to the kernel (SMC, NFS): the end of such a socket is not told. Then the entry is lost
+ * for other sockets, and no more: its cookie does not come again.
  */
 #pragma once
 

@@ -1,8 +1,9 @@
 /*
- * Ports of bridges by which packets of pods came, and their hardware addresses then: what the
- * forwarding table of a bridge knows, which programs cannot ask. So the fast path delivers into a
- * pod on a bridge as into any other (path/fast/cached_route.h). An entry is only noted where the
- * neighbour table has the same hardware address for the pod, and only used where it still has.
+ * Ports of bridges where packets of pods came in, and the pods' hardware addresses at that time.
+ * The forwarding table of a bridge has the same, but programs cannot ask it. So the fast path
+ * delivers into a pod on a bridge as into any other pod (path/fast/cached_route.h). An entry is
+ * only written where the neighbour table has the same hardware address for the pod, and only used
+ * where it still has.
  */
 #pragma once
 

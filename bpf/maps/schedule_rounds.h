@@ -1,7 +1,8 @@
 /*
- * Rounds: for each service whose backends take turns, the number of connections so far; of those that
- * spill over (spills.h), apart from the others. With one number for both, turns would go wrong: if
- * each second connection spills over, each of either kind would find an even number, or an odd one.
+ * Rounds: the number of connections so far of each service whose schedule takes turns. Connections
+ * that overflow (spills.h) have a number of their own. With one number for both, turns would go
+ * wrong: if each second connection overflows, each of the two kinds would only find even numbers,
+ * or only odd ones.
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 /*
- * Tables of schedules: which backend is whose turn, or whose hash. A place has the number of a slot,
- * counted from the first of the policy. Like backends, the table of a generation never changes.
+ * Tables of schedules: the backend of each turn, or of each hash. A row has the number of a slot,
+ * counted from the first slot of the policy. Like backends, the table of a generation never
+ * changes.
  */
 #pragma once
 

@@ -14,15 +14,15 @@
 /* Whose sockets are translated. */
 enum socket_lb {
 	SOCKET_LB_OFF,
-	SOCKET_LB_HOST, /* those of the node */
-	SOCKET_LB_ALL,	/* those of its pods, too */
+	SOCKET_LB_HOST, /* sockets of the node */
+	SOCKET_LB_ALL,	/* and sockets of its pods */
 };
 
 /* As an interval between ICMP errors: neither this nor the limit for all addresses applies. */
 enum { ICMP_UNLIMITED = 0xffffffff };
 
 struct settings {
-	__u64 netns_cookie; /* of the node's network namespace; other sockets are those of pods */
+	__u64 netns_cookie; /* of the node's network namespace; sockets of other namespaces are sockets of pods */
 	struct address pod_network_v4;
 	struct address pod_mask_v4;
 	struct address pod_network_v6;
@@ -36,7 +36,7 @@ struct settings {
 	__u32 tcp_closed_seconds;
 	__u32 udp_seconds;
 	__u32 sctp_seconds;
-	__u32 half_open_seconds; /* what is not established */
+	__u32 half_open_seconds; /* connections that are not established */
 	__u32 detect_interfaces; /* clients are pods if they come by an interface with `pods` */
 	__u32 settling;		 /* connections of an older build are still being copied */
 	__u32 socket_lb;	 /* of enum socket_lb */
@@ -67,8 +67,8 @@ static inline struct settings *settings_get(void)
 }
 
 /*
- * True if an agent still looks for what the fast path must not bypass. If none does, what begins
- * takes the stack; what has begun without it goes on so. Only first packets ask.
+ * True if an agent still watches for rules that the fast path must not bypass. If no agent does,
+ * new connections take the stack, and fast connections stay fast. Only first packets ask.
  */
 static inline bool fast_path_guarded(const struct settings *settings)
 {

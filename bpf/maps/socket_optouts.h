@@ -1,6 +1,4 @@
-/*
- * Pods of this node, by address, whose sockets are not translated, because the pod asks for that.
- */
+/* Addresses of pods of this node that asked for this: their sockets are not translated. */
 #pragma once
 
 #include "lib/address.h"

@@ -38,7 +38,7 @@ struct socket_translations {
 	 */
 	__u64 calls;
 	__u32 found;	/* the row of the latest call, */
-	__u32 answered; /* and that of the latest answer */
+	__u32 answered; /* and of the latest answer */
 };
 
 SOCKET_STORAGE(struct socket_translations, socket_translations);
@@ -94,7 +94,7 @@ static inline struct socket_translation *socket_row(struct socket_translations *
 	return translation_is_to(row, key) ? row : NULL;
 }
 
-/* Return a row of this backend; of several, that of the latest call. */
+/* Return a row of this backend: of several rows, the row of the latest call. */
 static inline struct socket_translation *
 socket_row_of_backend(struct socket_translations *known, const struct address *backend, __be16 port)
 {

@@ -1,13 +1,13 @@
 /*
- * Spills: for service ports of which topology leaves some endpoints to the clients of this node,
- * the near ones: all that serve, and when a new connection is given one of these. Entries follow
- * from `backends`; those of a generation never change.
+ * Overflow, for service ports with near endpoints: all serving endpoints, and the load from which
+ * new connections use them. Entries follow from `backends`; the entries of a generation never
+ * change.
  */
 #pragma once
 
 #include "lib/map.h"
 
-enum { SPILL_COMPARED = 64 }; /* backends whose loads are added up; of more, so many of them */
+enum { SPILL_COMPARED = 64 }; /* so many backends at most have their loads added up */
 
 struct spill_key {
 	__u32 service;
@@ -25,7 +25,7 @@ struct spill {
 	__u32 overload;	  /* in thousandths, for people: the factors follow from it */
 	__u32 inactive;	  /* 1: inactive connections count, too */
 	__u32 compared;	  /* so many of `counters`, */
-	__u32 near;	  /* of which the first ones are near */
+	__u32 near;	  /* the first ones of them are near */
 	__u32 near_factor;
 	__u32 far_factor;
 	__u32 counters[SPILL_COMPARED];

@@ -35,7 +35,7 @@ static inline void udp_socket_note(struct bpf_sock_addr *context, const struct f
 	udp_sockets.update(&socket, &entry);
 }
 
-/* A socket connects to what is no frontend. */
+/* A socket connects to an address that is not a frontend. */
 static inline void udp_socket_forget(struct bpf_sock_addr *context)
 {
 	__u64 socket = socket_cookie(context);

@@ -9,7 +9,7 @@
 #define MAX_UPLINKS 256
 
 struct uplink {
-	__u32 ifindex; /* as routes name it: of a port of a bond, that of the bond */
+	__u32 ifindex; /* as routes name it: for a port of a bond, the bond */
 	__be16 mac[3]; /* only frames to this address are forwarded */
 	__u8 redirect; /* send by redirect here, because XDP_TX would lose packets */
 	__u8 takes;    /* its driver sends packets that other interfaces redirect to it */

@@ -1,4 +1,6 @@
-/* Fragments at hand: what is noted of the first one, and how long a later one waits for it. */
+/*
+ * What the first fragment of a datagram leaves for the later ones, and how long a later one waits.
+ */
 #pragma once
 
 #include "lib/flow.h"
@@ -67,7 +69,7 @@ static inline __u8 fragment_recall(struct packet *packet)
 
 #define FRAGMENT_PATIENCE 10000000 /* ns */
 
-/* True if a fragment whose first one has not been seen may be queued again. */
+/* True if a later fragment may be queued again, because its first one has not been seen. */
 static inline bool fragment_may_wait(const struct packet *packet)
 {
 	__u64 now = bpf_ktime_get_ns();

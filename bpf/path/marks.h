@@ -1,17 +1,18 @@
 /*
- * Marks that a packet carries from one hook to another, in its field `tc_index`: the stack leaves
- * that alone, and nothing but a few retired queueing disciplines reads it. (The packet's mark and
- * its control block are used by others, or overwritten.)
+ * Marks that a packet carries from one hook to another, in its field `tc_index`. The stack leaves
+ * this field alone, and only a few retired queueing disciplines read it. (Others use or overwrite
+ * the packet's mark and its control block.)
  *
- * Unknown connections: a packet from the middle of a connection through a frontend that these
- * programs do not know may be of a connection that netfilter translates, made by another proxy.
- * That shows only after routing. So ingress lets it pass with a mark, and egress refuses a marked
+ * Unknown connections: a packet from the middle of a connection through a frontend, without an
+ * entry here, may belong to a connection that netfilter translates for another proxy. That shows
+ * only after routing. So ingress lets the packet pass with a mark, and egress refuses a marked
  * packet that is still addressed to a frontend.
  *
- * Passes: one packet may pass ingress twice: by a VLAN on a bridge and the bridge's port, by a
+ * Passes: one packet may pass ingress twice: by a VLAN on a bridge and the bridge's port, or by a
  * macvlan and the interface under it. At its second pass a translated packet looks like a direct
- * one to the backend, with the 5-tuple of a connection through a frontend. So what is translated at
- * ingress carries a mark, made of its new flow and of this node, which survives on the way.
+ * flow to the backend, with the 5-tuple of a connection through a frontend. So ingress marks each
+ * packet that it translates. The mark is made of the packet's new flow and of this node, and it
+ * survives on the way.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /*
- * What the programs know of the packet at hand, and room for bytes of it: maps with one entry per
- * CPU. The stack is too small for them, steps need what the program before knew, and the verifier
- * does not follow values in a map, which would multiply the paths that it has to check.
+ * What is known of the packet at hand: a map with one entry per CPU. The stack is too small for it,
+ * steps need what the program before them knew, and the verifier does not follow values in a map,
+ * which would multiply the paths that it has to check.
  */
 #pragma once
 
@@ -33,7 +33,7 @@ struct port_search {
 	__u32 claim; /* of enum port_claim */
 };
 
-/* Interfaces by which packets of a fast path connection come; 0: it takes the stack. */
+/* The interfaces where packets of a fast path connection come in; 0: it takes the stack. */
 struct fast_path_ends {
 	__u32 client;
 	__u32 backend;

@@ -5,7 +5,7 @@
 #include "lib/wire.h"
 #include "path/packet.h"
 
-/* Forget what is known of the last packet and is not read of every one. */
+/* Reset the fields that parsing does not set for every packet. */
 static inline void begin_packet(struct packet *packet)
 {
 	packet->reuse = 0;

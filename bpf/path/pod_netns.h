@@ -1,14 +1,14 @@
 /*
- * Network namespaces of pods: what tc knows of a packet, for calls of sockets that have sent none
+ * Network namespaces of pods: what tc learns from packets, for calls of sockets that have sent none
  * yet.
  *
- * tc decides by the interface by which a packet comes, and by its source address. A socket that
+ * tc decides by the interface where a packet comes in, and by its source address. A socket that
  * connects has neither. So the first calls of a namespace to frontends are left to tc, and their
- * packets teach both: while a packet passes a veth, it still has its socket, and the socket has
- * its namespace. Then one call is translated as a trial. Further calls are translated only after
- * the packet of that one came as expected; from then on one call a second is checked in the same
- * way. A namespace whose packets come by several interfaces or addresses is left to tc, and so is
- * one whose packets do not pass here.
+ * packets teach both: while a packet passes a veth, it still has its socket, and the socket has its
+ * namespace. Then one call is translated as a trial. Further calls are translated only after the
+ * packet of the trial came in as expected. From then on one call per second is checked in the same
+ * way. A namespace is left to tc if its packets come in by several interfaces or addresses, or if
+ * they do not pass here.
  */
 #pragma once
 

@@ -42,7 +42,10 @@ static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u
 		       bpf_skb_store_bytes(skb, packet->l3 + IPV4_TTL_OFFSET, &end, sizeof(end), 0);
 }
 
-/* Replace addresses only: of SCTP, whose checksum does not cover them, and of later fragments. */
+/*
+ * Replace addresses only: of SCTP, because its checksum does not cover them, and of later
+ * fragments.
+ */
 static inline int rewrite_addresses(struct __sk_buff *skb, struct packet *packet)
 {
 	struct flow *before = &packet->flow, *after = &packet->after;
@@ -84,7 +87,7 @@ static inline int rewrite_sctp(struct __sk_buff *skb, struct packet *packet)
 	return error ? error : bpf_skb_store_bytes(skb, packet->l4, &after, sizeof(after), 0);
 }
 
-/* Decrement the hop limit of IPv6; rewrite_ipv4() and decrement_hops() do that of IPv4. */
+/* Decrement the hop limit of IPv6. (For IPv4, rewrite_ipv4() and decrement_hops() do it.) */
 static inline int rewrite_hop_limit(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 at = packet->l3 + IPV6_HOP_LIMIT_OFFSET;
@@ -145,7 +148,7 @@ static inline int rewrite(struct __sk_buff *skb, struct packet *packet)
 	return error;
 }
 
-/* Return the verdict after an attempt to write, whose result is `error`. */
+/* Return the verdict after an attempt to write. `error`: the result of the attempt. */
 static inline int rewritten(int error)
 {
 	if (!error)

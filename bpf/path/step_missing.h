@@ -1,8 +1,8 @@
 /*
- * What to do while all steps are missing. A map of programs loses its entries when the last pin
- * and the last descriptor of it are gone, though filters in a clsact qdisc still run: someone has
- * removed the pins, and no agent runs. Then what is for a Service is dropped, as it might leave
- * untranslated. All else passes.
+ * What happens while all steps are missing. A map of programs loses its entries when its last pin
+ * and its last descriptor are gone, but filters in a clsact qdisc still run: someone has removed
+ * the pins, and no agent runs. Then packets for a Service are dropped, because they might leave
+ * untranslated. All others pass.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ static inline bool is_cluster_ip(const struct address *address)
 	return service_network_has(address) || frontend_rest(address);
 }
 
-/* True if a packet whose ports are known is for a Service. */
+/* True if a flow with known ports is for a Service. */
 static inline bool flow_is_served(const struct flow *flow)
 {
 	struct frontend_key key = {

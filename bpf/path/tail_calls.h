@@ -1,6 +1,6 @@
 /*
- * Steps: programs for what few packets need, reached by a tail call. What is known of the packet
- * is in the map `packets`. Each build has a map `steps` of its own.
+ * Steps: programs for what few packets need, reached by tail calls. They find the packet in the map
+ * `packets`. Each build has a map `steps` of its own.
  */
 #pragma once
 
@@ -10,18 +10,18 @@
 
 /* By their place in `steps`; the program of STEP_X is `step_x`. */
 enum step {
-	STEP_FIRST,	   /* a packet of no known connection, or a SYN that opens one anew */
-	STEP_ESTABLISHED,  /* a packet of a connection whose entries need more than an update */
-	STEP_ICMP,	   /* an ICMP error */
-	STEP_PARSE_SLOW,   /* fragments, IPv6 extension headers */
-	STEP_REWRITE,	   /* fragments and SCTP, once it is known what they become */
-	STEP_OPEN,	   /* a first packet whose backend is chosen */
-	STEP_REJECT,	   /* a first packet that is refused */
-	STEP_MASQUERADE,   /* the first packet of a masqueraded connection leaves */
-	STEP_FAST_PATH,	   /* a packet of other steps takes the fast path */
-	STEP_ECHO,	   /* an echo request that is answered */
-	STEP_SCHEDULE,	   /* a first packet whose choice needs more than others do */
-	STEP_ATTEMPT,	   /* before STEP_ESTABLISHED, until it is known how an attempt ends */
+	STEP_FIRST,	  /* a packet of no known connection, or a SYN that opens one anew */
+	STEP_ESTABLISHED, /* a packet of a connection whose entries need more than an update */
+	STEP_ICMP,	  /* an ICMP error */
+	STEP_PARSE_SLOW,  /* fragments, IPv6 extension headers */
+	STEP_REWRITE,	  /* fragments and SCTP, once it is known what they become */
+	STEP_OPEN,	  /* a first packet that has a backend */
+	STEP_REJECT,	  /* a first packet that is refused */
+	STEP_MASQUERADE,  /* the first packet of a masqueraded connection leaves */
+	STEP_FAST_PATH,	  /* a packet of other steps takes the fast path */
+	STEP_ECHO,	  /* an echo request that is answered */
+	STEP_SCHEDULE, /* a first packet that needs a comparison of loads, or a decision about overflow */
+	STEP_ATTEMPT,	   /* before STEP_ESTABLISHED, until the connect result is recorded */
 	STEP_TRIAL,	   /* before STEP_OPEN, while a backend is on trial */
 	STEP_UNTRANSLATED, /* after STEP_OPEN, a first packet from outside that stays as it is */
 	STEPS,

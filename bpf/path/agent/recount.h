@@ -1,6 +1,6 @@
 /*
- * Correcting the loads of backends. The agent reads the tables and proposes; all is added here, so
- * that nothing is lost that packets count meanwhile.
+ * Correcting the loads of backends. The agent reads the tables and proposes differences. They are
+ * added here, so that no connection is lost that packets count meanwhile.
  */
 #pragma once
 
@@ -29,8 +29,8 @@ struct load_difference {
 DESCRIBE(load_difference);
 
 /*
- * Have a connection count that has begun while its Service did not. False if it does already, or
- * is none by which packets of a client find a backend.
+ * Count a connection that began before its Service was counted. False if the connection is counted
+ * already, or if its entry does not lead a client's packets to a backend.
  */
 static inline bool connection_count(struct flow *flow)
 {

@@ -7,7 +7,7 @@
 
 #define REJECT_TTL 64 /* of every packet that begins here */
 
-/* Set the time to live of `ip`, the header at `l3`, to that of a packet which begins here. */
+/* Set the time to live of `ip`, the header at `l3`, as the packet begins here. */
 static inline int restart_ttl(struct __sk_buff *skb, __u32 l3, const struct ipv4_start *ip)
 {
 	__be16 was = bpf_htons(ip->ttl << 8 | ip->protocol);

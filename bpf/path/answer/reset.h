@@ -60,7 +60,7 @@ static inline __u64 reset_difference(const struct packet *packet, const struct t
 	return sum + (__u32)bpf_csum_diff(0, 0, (__be32 *)reset, sizeof(*reset), 0);
 }
 
-/* Make the IP header that of a packet with a bare TCP header. Nonzero if that fails. */
+/* Make the IP header fit a packet with a bare TCP header. Nonzero if that fails. */
 static inline int shorten_ipv4(struct __sk_buff *skb, __u32 l3, __u32 header)
 {
 	__u32 checksum = l3 + IPV4_CHECKSUM_OFFSET;

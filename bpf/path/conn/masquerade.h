@@ -1,4 +1,4 @@
-/* The entry by which egress masquerades a connection. */
+/* The entry that makes egress masquerade a connection. */
 #pragma once
 
 #include "lib/flow.h"
@@ -9,8 +9,8 @@
 #include "path/conn/source_ports.h"
 
 /*
- * Write the entry by which egress masquerades the packets of `entry`, a forward entry that becomes
- * `after`. Without `masquerade` it changes their port alone. False when there is no room.
+ * Write the entry that makes egress masquerade the packets of `entry`, a forward entry that becomes
+ * `after`. Without `entry->masquerade` egress changes the port alone. False when there is no room.
  */
 static inline bool masquerade_request(const struct flow *after, const struct connection *entry)
 {

@@ -1,13 +1,13 @@
 /*
- * Connections from outside that begin on the fast path, and whose answers do not take it. On a
- * bridge there may be a port without programs, of a pod that came while no agent runs: questions
- * reach it by the bridge, and netfilter would take its first answer after the SYN's for the
- * beginning of a connection of the pod's own (path/first/direct.h). So such a connection is
- * the stack's from its second packet on: of the ACK that follows, conntrack learns who asks whom.
+ * Outside connections that begin on the fast path, and whose answers take the stack. A bridge may
+ * have a port without programs, of a pod that was made while no agent ran. Packets to the pod reach
+ * it by the bridge. Netfilter would take the pod's first answer after the SYN's for the beginning
+ * of a connection of the pod's own (path/first/direct.h). So such a connection takes the stack from
+ * its second packet on: from the ACK that follows, conntrack learns which side is the client.
  *
- * Where netfilter drops an answer whose SYN it has not seen, the client sends its SYN again, and
- * that takes the stack. (What is masqueraded is not meant: without the programs of the pod's port
- * no path serves it.)
+ * Where netfilter drops an answer because it has not seen the SYN, the client sends its SYN again,
+ * and that SYN takes the stack. (Masqueraded connections are not meant: without the programs of the
+ * pod's port no path serves them.)
  */
 #pragma once
 

@@ -21,8 +21,8 @@
 #define ENOSPC 28
 
 /*
- * The verifier follows every try of a round, and nearly all searches end in the first one. Each
- * further round is a tail call, of which Linux allows 33.
+ * The verifier follows every try of a round, and nearly all searches end in the first round. Each
+ * further round is a tail call. Linux allows 33 tail calls.
  */
 #define PORT_TRIES 2
 #define SOURCE_PORT_ROUNDS 6
@@ -56,10 +56,10 @@ static inline __be16 port_search_next(struct port_search *search, const struct s
 }
 
 /*
- * Begin the search for a port to masquerade to. Ports come in turn, so the first one that is tried
- * is the one that was not used for longest; for each backend the turn begins elsewhere, so it does
- * not show which ports others get (RFC 6056, 3.3.3). The next ones are strides apart: those of
- * connections that began together are adjacent. The same `turn` leads to the same ports.
+ * Begin the search for a port to masquerade to. Ports come in turn, so the first try is the port
+ * that was not used for longest. For each backend the turn begins elsewhere, so a client does not
+ * see which ports others get (RFC 6056, 3.3.3). The next tries are strides apart, because
+ * connections that began together have adjacent ports. The same `turn` leads to the same ports.
  */
 static inline struct port_search masquerade_search_begin(const struct settings *settings,
 							 const struct flow *wire, __u16 turn)
@@ -132,10 +132,10 @@ static inline int reply_take(struct flow *key, struct connection *reply, enum po
 }
 
 /*
- * Make `routed` (client -> backend, between the hooks) unique, by another source port if
- * necessary, and take the key of its replies. When several ports are in use, those of flows that
- * have just ended are taken, its own first. -EAGAIN: none was free in this round; after another
- * error the packet must be dropped.
+ * Make `routed` (client -> backend, between the hooks) unique, by another source port if necessary,
+ * and take the key of its replies. When several ports are in use, ports of flows that have just
+ * ended are taken, the packet's own port first. -EAGAIN: no port was free in this round. After
+ * another error the packet must be dropped.
  */
 static inline int routed_flow_take(const struct settings *settings, struct port_search *search,
 				   struct flow *routed, struct connection *reply)
@@ -180,8 +180,8 @@ static inline bool socket_expects(struct __sk_buff *skb, const struct flow *repl
 }
 
 /*
- * Take a port: `key` is that of its replies. -EEXIST if it is in use, or of a connection that the
- * search does not claim yet.
+ * Take a port. `key` is the key of the replies. -EEXIST if the port is in use, or if its connection
+ * is not claimed by the search yet.
  */
 static inline int masquerade_port_try(struct __sk_buff *skb, struct flow *wire, struct flow *key,
 				      struct connection *reply, const struct port_search *search)

@@ -169,7 +169,7 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		load_follow(flow->protocol, other);
 }
 
-/* Remove an entry whose partner is missing: nothing would translate the other direction. */
+/* Remove an entry without a partner: nothing would translate the other direction. */
 static inline void connection_forget_half(struct flow *flow, struct connection *connection)
 {
 	COUNT(dropped__evicted);

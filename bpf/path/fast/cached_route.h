@@ -15,8 +15,9 @@
 #define NEIGHBOUR_TURNS 64
 
 /*
- * Note the port of a bridge by which a packet of a pod came, if its hardware address is that of the
- * pod, `mac`, by the neighbour table: what another pod sends in its name changes nothing.
+ * Note the port of a bridge where a packet of a pod came in, if the packet has the hardware address
+ * `mac`, which the neighbour table has for the pod. So packets that another pod sends in the pod's
+ * name change nothing.
  */
 static inline void pod_port_note(struct __sk_buff *skb, const struct address *pod, const __u8 *mac)
 {
@@ -32,9 +33,9 @@ static inline void pod_port_note(struct __sk_buff *skb, const struct address *po
 }
 
 /*
- * Return the port of the bridge that `route` leads to, if behind it there is the pod and nothing
- * else; 0: the bridge has to find it. A pod that is gone leaves an entry. So the kernel is asked for
- * a route by that interface, of which it says if there is none of the kind.
+ * Return the port of the bridge that `route` leads to, if the pod and nothing else is behind that
+ * port; 0: the bridge has to find the port. Entries of deleted pods stay. bpf_fib_lookup() fails if
+ * the interface is gone.
  */
 static inline __u32 pod_port_find(struct __sk_buff *skb, const struct address *pod,
 				  const struct bpf_fib_lookup *route)
@@ -114,7 +115,10 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 	cached->destination = flow->destination;
 	cached->comes_by = skb->ifindex;
 	cached->traffic_class = traffic_class;
-	/* Of a way whose neighbour is unknown the kernel does not say the MTU: good for this packet. */
+	/*
+	 * The kernel does not tell the MTU while the neighbour is unknown: the route is good for
+	 * this packet only.
+	 */
 	cached->tick = cached_route_now() - !neighbour;
 	cached->mtu = route->mtu_result;
 	cached->asked++;
@@ -145,7 +149,7 @@ static inline struct cached_route *cached_route_find(struct __sk_buff *skb,
 			     traffic_class) &&
 	    !cached_route_ask(skb, cached, flow, packet->v4, traffic_class, length))
 		return NULL;
-	/* A frame for the hardware address of a bridge is none for that of its port. */
+	/* A port of a bridge gets frames for the hardware address of the bridge. */
 	if (skb->pkt_type != PACKET_HOST && !(cached->of_port && frame_is_ours(skb)))
 		return NULL;
 	return length <= cached->mtu ? cached : NULL;

@@ -1,6 +1,7 @@
 /*
- * The fast path for packets that are not translated: what pods send each other directly, or by
- * sockets that were translated, on the node of the sender and on that of the receiver.
+ * The fast path for packets that are not translated: direct traffic between pods, and traffic of
+ * sockets that were translated. It serves them on the node of the sender and on the node of the
+ * receiver.
  */
 #pragma once
 
@@ -63,8 +64,8 @@ static inline bool direct_flow_is_fast(const struct settings *settings, const st
 }
 
 /*
- * Forward a packet of a fast flow as the stack would. A packet whose answers would not leave by the
- * interface that it came by is left to the stack: a reverse path filter may have to drop it.
+ * Forward a packet of a fast flow as the stack would. If answers would not leave by the interface
+ * where the packet came in, the packet takes the stack: a reverse path filter may have to drop it.
  */
 static inline int fast_path_forward(struct __sk_buff *skb, const struct settings *settings,
 				    struct packet *packet, const struct cached_route *cached)
@@ -107,9 +108,9 @@ static inline struct cached_route *direct_route_find(struct __sk_buff *skb,
 }
 
 /*
- * True if a packet that has a route opens a connection that is fast from here on, without the steps
- * of step/first.h. If not, what is known of its 5-tuple stays: the packet may be forged. One that has
- * the ports of an older fast flow, as clients take ports in turn, has no entry to look for.
+ * True if a SYN that has a route opens a fast flow at once, without STEP_FIRST. If it does not, the
+ * entry of its 5-tuple stays as it is: the SYN may be forged. Clients take ports in turn. If the
+ * SYN has the ports of an older fast flow, it can have no connection, so no entry is looked up.
  */
 static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet)
@@ -126,8 +127,8 @@ static inline bool fast_path_opens(struct __sk_buff *skb, const struct settings 
 }
 
 /*
- * The same for a packet whose flow is known to be fast, or that opens a connection between pods, to
- * no frontend (KIND_FAST_FLOW).
+ * Forward a packet of KIND_FAST_FLOW, as the stack would. TC_ACT_UNSPEC: it takes the stack or, as
+ * a SYN, the steps.
  */
 static inline int fast_path_go_on(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)

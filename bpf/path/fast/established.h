@@ -23,8 +23,8 @@ static inline bool established_has_way(const struct __sk_buff *skb)
 }
 
 /*
- * Note that netfilter has let a packet pass. A SYN begins another connection, of which conntrack
- * expects every packet.
+ * Note that netfilter has let a packet pass. A SYN begins another connection, and conntrack expects
+ * to see every packet of that.
  */
 static inline void established_passed(const struct __sk_buff *skb, const struct settings *settings,
 				      const struct packet *packet)

@@ -138,10 +138,10 @@ static inline void packet_go_by(struct __sk_buff *skb, const struct settings *se
 }
 
 /*
- * True if a packet with SYN of the server's side shows that an untranslated connection is over: the
- * pod begins another one with the same ports, or answers to one whose beginning was not seen here.
- * Netfilter has to see all of that. One that is not closed ends only by the pod's own interface:
- * behind a bridge, other pods could send such a packet, too.
+ * True if a packet with SYN from the server's side shows that an untranslated connection is over:
+ * the pod begins another one with the same ports, or answers to a connection whose beginning was
+ * not seen here. Netfilter has to see all of that. If the connection is not closed, only a packet
+ * by the pod's own interface ends it: behind a bridge, other pods could send such a packet, too.
  */
 static inline bool untranslated_is_over(struct __sk_buff *skb, const struct connection *leaving,
 					bool opens)
@@ -152,8 +152,9 @@ static inline bool untranslated_is_over(struct __sk_buff *skb, const struct conn
 }
 
 /*
- * The same as fast_path_reply() for a packet; egress is what translates it. A packet that opens a
- * connection is looked up only if it may end an untranslated one, whose client has such a port.
+ * Call fast_path_reply() for a packet. Return the entry if the packet may be forwarded with it. A
+ * SYN is looked up only if it may end an untranslated connection: the client of such a connection
+ * has a port of the masquerade range.
  */
 static inline struct connection *
 fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struct packet *packet)
@@ -181,7 +182,7 @@ fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struc
 	return leaving;
 }
 
-/* How a packet goes on whose connection has an entry at egress only. */
+/* Return how a packet of KIND_REPLY goes on. */
 static inline enum forwarding fast_path_reply_via(const struct settings *settings,
 						  const struct connection *leaving)
 {

@@ -1,4 +1,4 @@
-/* Routes: by which interface, and to which neighbour, the kernel would send a packet. */
+/* Routes: the interface and the neighbour that the kernel would send a packet to. */
 #pragma once
 
 #include "lib/address.h"
@@ -12,7 +12,7 @@
 #define IPV6_DSCP 0x0fc00000
 #define TCP_LENGTH_OFFSET 12
 
-/* A route is kept with the packet, in bytes whose layout is that of the kernel. */
+/* Return the route that is kept with the packet, in the kernel's layout. */
 static inline struct bpf_fib_lookup *route_of(struct packet *packet)
 {
 	return (struct bpf_fib_lookup *)packet->forward.route;
@@ -41,8 +41,9 @@ static inline void route_ask(struct bpf_fib_lookup *route, const struct flow *fl
 }
 
 /*
- * Return the interface by which the kernel would send a packet of `flow` that came by `comes_by`.
- * NULL if it would not forward it, or would fragment it, or by an interface without the fast path.
+ * Return the interface where the kernel would send a packet of `flow` that came in by `comes_by`.
+ * NULL if the kernel would not forward it, or would fragment it, or if the interface has no fast
+ * path.
  */
 static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib_lookup *route,
 					   const struct flow *flow, bool v4, __u32 comes_by,

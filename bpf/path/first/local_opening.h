@@ -1,9 +1,9 @@
 /*
- * Connections that a process of this node opens to a frontend that is to answer by silence. A hook
- * of the socket could only refuse them at once, so connect() lets them go on (socket/lb.h), and
- * their SYN is dropped where it leaves the node: as with kube-proxy, the client tries again until
- * it gives up. What connect() refuses or translates never comes here, but for processes outside of
- * the cgroup, whose packets are left alone.
+ * Connections that a process of this node opens to a frontend that must answer by silence. A socket
+ * hook could only refuse them at once, so connect() lets them go on (socket/lb.h). Their SYN is
+ * dropped where it leaves the node: as with kube-proxy, the client tries again until it gives up.
+ * Connections that connect() refuses or translates do not come here. Processes outside of the
+ * cgroup have no such hook; their packets are left alone.
  */
 #pragma once
 
@@ -15,8 +15,8 @@
 #include "path/schedule/backend_select.h"
 
 /*
- * True if both addresses that the node may have for connect() are allowed: that of the packet, and
- * the one that is taken for a socket that is not bound.
+ * True if both addresses are allowed that the node may have for connect(): the address of the
+ * packet, and the address that is assumed for a socket that is not bound.
  */
 static inline bool local_client_allowed(const struct settings *settings,
 					const struct packet *packet, __u32 service)

@@ -1,10 +1,10 @@
 /*
- * Connections of netfilter that leave from a port of the masquerade range. Netfilter does not know
- * that range: where two of its connections would have one 5-tuple, it gives the second any port
- * from 1024 on, as kube-proxy's rules do with each that they masquerade. If a connection of ours
- * has that port to the same backend, ingress takes the answers for those of ours. So it gets
- * another port here, behind netfilter, by a pair of entries around the wire. If it keeps its port,
- * it is noted, and ours do not get it.
+ * Netfilter's connections that leave from a port of the masquerade range. Netfilter does not know
+ * that range: if two of its connections would have one 5-tuple, it gives the second one any port
+ * from 1024 on. kube-proxy's rules do so with each connection that they masquerade. If a connection
+ * of ours has that port to the same backend, ingress takes netfilter's answers for ours. So
+ * netfilter's connection gets another port here, behind netfilter, by a pair of entries around the
+ * wire. If it keeps its port, the port is noted, and no connection of ours gets it.
  *
  * A socket of the node that is bound to such a port is treated in the same way.
  */
@@ -38,9 +38,9 @@ static inline bool netfilter_port_possible(const struct __sk_buff *skb,
 }
 
 /*
- * True if a connection of ours has the port of such a packet: one that is masqueraded, or one that is
- * not translated and comes from outside, of which this is no packet. If none has, note that it is
- * used.
+ * True if a connection of ours has the port of such a packet, and the packet is not of that
+ * connection. Our connection is masqueraded, or it is untranslated and comes from outside. If no
+ * connection has the port, note that the port is used.
  */
 static inline bool netfilter_port_collides(struct __sk_buff *skb, const struct settings *settings,
 					   const struct packet *packet)

@@ -1,8 +1,9 @@
 /*
- * Packets from the middle of a connection through a frontend that has no entry: it was another
- * node's before this one took over the address, or its entry has been removed. Netfilter would
- * choose a backend anew, whose TCP answers with a reset. Here egress answers so itself. What has
- * no such answer is dropped. No packet to a frontend leaves the node as it came.
+ * Unknown connections: packets from the middle of a connection through a frontend that has no
+ * entry. Another node had the connection before this node took over the address, or its entry has
+ * been removed. Netfilter would choose a backend anew, and the backend's TCP would answer with a
+ * reset. Here egress answers with the reset itself. Other protocols have no such answer: their
+ * packets are dropped. No packet to a frontend leaves the node as it came.
  *
  * Packets to NodePorts are left to the node's own TCP, which answers in the same way.
  */

@@ -49,8 +49,8 @@ enum kind {
 };
 
 /*
- * Parse a frame whose type is not IP: it may have a tag in its bytes, that only says a priority.
- * (Most tags are kept beside the frame.)
+ * Parse a frame whose type is not IP. It may have a VLAN tag in its bytes that only says a
+ * priority. (Most tags are kept beside the frame.)
  */
 static inline enum kind parse_tagged(struct __sk_buff *skb, __u32 l2, __u8 hook,
 				     struct packet *packet)

@@ -80,9 +80,9 @@ static inline bool affinity_apply(struct backend_key *key, const struct policy *
 
 /*
  * Set `key` to the slot that a number leads to. False if the choice is left to tc: pods' sockets do
- * not know the port of the client yet, and the verifier has less to follow; and tc has an entry of
- * each connection, by which it is counted, can be reset when its backend leaves, or moved when it
- * is silent.
+ * not know the client's port yet, and the verifier has less to follow. tc has an entry for each
+ * connection. By that entry the connection is counted, is reset when its backend leaves, and is
+ * moved when its backend is silent.
  */
 static inline bool slot_choose(struct backend_key *key, const struct frontend *frontend,
 			       const struct policy *policy, __u64 number, enum chooser chooser)
@@ -97,8 +97,8 @@ static inline bool slot_choose(struct backend_key *key, const struct frontend *f
 }
 
 /*
- * The verdict on what is no frontend: refuse undefined ports of Services, drop free cluster IPs.
- * `service`: the service port that owns the address; 0 without one.
+ * Return the verdict on an address that is not a frontend: refuse undefined ports of Services, drop
+ * packets to unused cluster IPs. `service`: the service port that owns the address; 0 without one.
  */
 static inline int guard(const struct address *address, __u32 *service)
 {
@@ -110,7 +110,7 @@ static inline int guard(const struct address *address, __u32 *service)
 	return service_network_has(address) ? VERDICT_DROP : VERDICT_NONE;
 }
 
-/* Note what is to be counted and noted of the connection. */
+/* Note whether the connection is counted, and whether its connect result is recorded. */
 static inline void choice_mark(struct choice *choice, const struct frontend *frontend,
 			       const struct policy *policy)
 {

@@ -66,7 +66,7 @@ static inline void comparison_begin(struct schedule_work *work, __u8 schedule, _
 	work->place = position;
 }
 
-/* Read what is compared of a backend. False if it has no counters. */
+/* Read the load and the weight of a backend. False if the backend has no counters. */
 static inline bool compared_read(struct compared *backend, const struct schedule_work *work,
 				 const struct candidate *candidate)
 {

@@ -1,10 +1,11 @@
 /*
  * Schedules that keep an address at the same backends: the rules of ip_vs_lblc.c and ip_vs_lblcr.c.
- * The first has one backend for each address, the other one a set of which the least loaded is
- * chosen. Where that is overloaded, the least loaded of all is chosen, and takes its place or joins.
+ * lblc has one backend for each address. lblcr has a set, and the least loaded member is chosen. If
+ * the chosen backend is overloaded, the least loaded of all backends is chosen. It replaces the
+ * backend (lblc) or joins the set (lblcr).
  *
  * A comparison has some 220 instructions for each backend, so it is done where few paths lead to
- * it: in a step of its own for packets, and at the begin of the program that explains.
+ * it: in a step of its own for packets, and at the beginning of the program that explains.
  */
 #pragma once
 
@@ -67,7 +68,7 @@ static inline __u64 member_compare(struct compared_member *best, const struct co
 	return better;
 }
 
-/* Compare one more backend with those before it: with all, and with those of the address. */
+/* Compare one more backend with all before it, and with the members of the address. */
 static inline void locality_compare(struct schedule_work *work, const struct locality *locality,
 				    const struct candidate *candidate, __u32 position)
 {
@@ -190,9 +191,9 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 }
 
 /*
- * Find the place of a backend for schedule_least(), if what is asked for keeps its backends.
- * `counted`: what follows for later connections is written. The node itself gets the least loaded
- * of all, as its sockets do: for them the verifier would follow too much.
+ * Find the position of a backend for schedule_least(), if the address keeps its backends.
+ * `counted`: write what later connections need. For the node itself the least loaded of all is
+ * chosen, as for its sockets: the verifier would follow too much code for them.
  */
 static inline void schedule_locality(const struct frontend_key *asked, __u32 class, bool counted)
 {

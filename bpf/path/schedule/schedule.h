@@ -1,6 +1,6 @@
 /*
- * Which place of a Service's schedule is a client's: by a random number, in turn, by a hash, or by
- * the loads of the backends. The hashes are those of ip_vs.
+ * The position in a Service's schedule that a client gets: by a random number, in turn, by a hash,
+ * or by the loads of the backends. The hashes are ip_vs's.
  */
 #pragma once
 
@@ -153,9 +153,9 @@ static inline bool schedule_is_pending(const struct frontend *frontend, __u32 cl
 }
 
 /*
- * Return the number that a schedule gives to a client's connection. `random` is the one that a
- * random schedule gives; `counted`: the connection takes its turn. Only services whose backends
- * take turns have an entry in schedule_rounds.
+ * Return the number that a schedule gives to a client's connection. `random`: the number that a
+ * random schedule gives. `counted`: the connection takes its turn. Only services that take turns
+ * have an entry in schedule_rounds.
  */
 static inline __u32 schedule_number(const struct frontend *frontend, const struct address *asked,
 				    const struct client *client, __u32 random, bool counted)

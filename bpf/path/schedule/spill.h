@@ -1,6 +1,6 @@
 /*
- * Where clients are kept to the endpoints that are near by topology: whether a new connection
- * spills over to all that serve, because the near ones carry too much.
+ * Locality overflow: clients use the near endpoints. A new connection overflows to all serving
+ * endpoints if the near ones carry too much.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "maps/spills.h"
 #include "path/schedule/work.h"
 
-/* Add up the loads of the backends of an entry, those of the near ones also apart from others. */
+/* Add up the loads of the backends of an entry; the loads of the near ones also apart. */
 static inline void spill_sum(struct spilling *spilling, const struct spill *spill)
 {
 	spilling->near = 0;
@@ -33,7 +33,7 @@ static inline void spill_sum(struct spilling *spilling, const struct spill *spil
 	AS_IN_MEMORY();
 }
 
-/* Note for which service it is to be decided; `needed`: 1 if its policy spills, else 0. */
+/* Ask spill_decide() to decide for this service. `needed`: 1 if its policy may overflow, else 0. */
 static inline void spill_ask(struct schedule_work *work, const struct frontend *frontend,
 			     __u32 needed)
 {
@@ -46,8 +46,8 @@ static inline void spill_ask(struct schedule_work *work, const struct frontend *
 }
 
 /*
- * Decide what spill_ask() has asked for a new connection, on this CPU. The choice that follows takes
- * it from there, by policy_spill().
+ * Decide whether a new connection of the service of spill_ask() overflows, on this CPU. The choice
+ * that follows reads the decision by policy_spill().
  */
 static inline void spill_decide(struct schedule_work *work)
 {
@@ -61,7 +61,7 @@ static inline void spill_decide(struct schedule_work *work)
 	if (!spill)
 		return;
 	spill_sum(spilling, spill);
-	/* Below 0 if the near ones carry too much. */
+	/* Below 0 if the near endpoints carry too much. */
 	over = (spilling->sum - spilling->near) * spill->far_factor -
 	       spilling->near * spill->near_factor;
 	spilling->spills = over >> 63;
@@ -74,8 +74,8 @@ static inline void spill_decide(struct schedule_work *work)
 }
 
 /*
- * 1 if the connection at hand spills over: its policy does, and so was decided for the service and
- * generation of `work->key`. Else 0; without a branch.
+ * Return 1 if the connection at hand overflows: its policy may, and spill_decide() said so for the
+ * service and generation of `work->key`. Else 0; without a branch.
  */
 static inline __u64 spills_now(const struct schedule_work *work, const struct policy *policy)
 {
@@ -87,8 +87,8 @@ static inline __u64 spills_now(const struct schedule_work *work, const struct po
 }
 
 /*
- * Return how many of the backends on trial of a policy that spills the connection at hand may try:
- * none that is far while nothing spills over.
+ * Return how many backends on trial the connection at hand may try. While nothing overflows, it may
+ * try no far one.
  */
 static inline __u32 spill_trials(const struct frontend *frontend, const struct policy *policy)
 {
@@ -102,8 +102,8 @@ static inline __u32 spill_trials(const struct frontend *frontend, const struct p
 }
 
 /*
- * Return the policy by which is chosen: that of all backends that serve, if the connection spills
- * over. (Without a branch, as it is for every policy that has a schedule.)
+ * Return the policy to choose from: all serving endpoints if the connection overflows. (Without a
+ * branch, as for every policy that has a schedule.)
  */
 static inline const struct policy *policy_spill(struct schedule_work *work,
 						const struct policy *policy)

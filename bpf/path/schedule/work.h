@@ -19,7 +19,7 @@ struct compared_member {
 	__u64 counters;
 };
 
-/* Whether the connection at hand spills over: see path/schedule/spill.h. */
+/* Whether the connection at hand overflows: see path/schedule/spill.h. */
 struct spilling {
 	struct spill_key key; /* of the service that was asked about last */
 	__u32 needed;	      /* 1 if its policy spills, else 0 */
@@ -48,7 +48,7 @@ struct schedule_work {
 	/* of one that keeps an address where it is: */
 	struct frontend_key asked;
 	__u32 stepped; /* 1: the step of the packet at hand was taken */
-	__u32 done;    /* 1: `place` is that of the packet at hand, for the service of `key` */
+	__u32 done; /* 1: `place` is the position of the packet at hand, for the service of `key` */
 	struct locality_key locality;
 	__u32 kept_place; /* of the least loaded member, */
 	__u64 kept_busy;  /* 1: which has more active connections than its weight */
@@ -57,7 +57,7 @@ struct schedule_work {
 	struct compared_member least;
 	struct compared_member most;
 	struct spilling spilling;
-	struct policy policies[2]; /* that of the client, and that of all backends that serve */
+	struct policy policies[2]; /* of the client, and of all serving endpoints */
 	__u32 shift;		   /* of 1, to an enum among */
 	__u32 class;		   /* of a client that explain asks about */
 };
@@ -82,7 +82,10 @@ static inline const struct policy *policy_for(const struct frontend *frontend, _
 	return policies + (client < CLIENT_OTHER ? client : CLIENT_OTHER);
 }
 
-/* The places that a number is for: those of the table, or the slots where there is no table. */
+/*
+ * Return how many positions a number chooses from: the rows of the table, or the slots where there
+ * is no table.
+ */
 static inline __u32 schedule_places(const struct policy *policy)
 {
 	__u32 table = (policy->table | -policy->table) >> 31;

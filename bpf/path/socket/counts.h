@@ -1,4 +1,4 @@
-/* What connected sockets count for: the load of the backend that was chosen for them. */
+/* Connected sockets count for the load of their backend. */
 #pragma once
 
 #include "lib/socket_helpers.h"
@@ -8,8 +8,8 @@
 #include "path/socket/call.h"
 
 /*
- * Have a socket count for the load of the backend that was chosen. Of an MPTCP socket, only its own
- * end is seen, and not those of its paths.
+ * Count a socket for the load of its backend. Of an MPTCP socket only its own end is seen, and not
+ * the ends of its paths.
  */
 static inline void socket_count(struct bpf_sock_addr *context, const struct socket_call *call)
 {

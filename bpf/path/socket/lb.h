@@ -92,7 +92,7 @@ static inline bool call_is_dropped_by_tc(const struct socket_call *call, bool co
 }
 
 /*
- * True for a connect() by which a ping prepares to send echo requests to an address that answers
+ * True for a connect() of a ping that prepares to send echo requests to an address that answers
  * them: iputils' ping connects to UDP port 1025, to learn its own address.
  */
 static inline bool call_is_of_ping(const struct socket_call *call, bool connect)
@@ -116,8 +116,8 @@ static inline int socket_refuse(const struct socket_call *call, int verdict, boo
 }
 
 /*
- * A call to what is no frontend. If it is to a backend by which the socket has a frontend, answers
- * are its own from now on.
+ * The destination is not a frontend. If it is a backend this socket already uses through one,
+ * replies keep the backend's address.
  */
 static inline int socket_leave(struct bpf_sock_addr *context, struct socket_translations *known,
 			       struct socket_call *call, bool connect)
@@ -131,7 +131,10 @@ static inline int socket_leave(struct bpf_sock_addr *context, struct socket_tran
 	}
 	call->choice.backend.address = call->asked.address;
 	call->choice.backend.port = call->asked.port;
-	/* (The kernel asks for each datagram of a connected IPv6 socket whose peer is mapped.) */
+	/*
+	 * (The kernel asks for each datagram of a connected IPv6 socket if the peer's address is
+	 * v4-mapped.)
+	 */
 	if (!udp_is_connected(context) && socket_shares(context, known, call)) {
 		if (!known->calls)
 			known->calls = 1;
@@ -236,8 +239,8 @@ static inline bool call_is_for_listener(struct bpf_sock_addr *context,
 }
 
 /*
- * Have a socket try a backend that is on trial, if none other does. Not one of MPTCP, of which it
- * is not noted how the attempt ends.
+ * Send this socket to a backend on trial, unless another connection is probing it. Not for MPTCP:
+ * its connect result is not recorded.
  */
 static inline void socket_try(struct bpf_sock_addr *context, struct socket_call *call)
 {

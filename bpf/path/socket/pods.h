@@ -50,7 +50,7 @@ static inline bool pod_call_is_left_to_tc(struct bpf_sock_addr *context,
 	/* Two frontends may send one port to one backend: only tc can change the port of one. */
 	if (connect && call_socket(context)->src_port)
 		return true;
-	/* These may be routed differently from what is known of the namespace. */
+	/* Packets of such sockets may be routed in another way than packets of the namespace. */
 	return call_socket(context)->bound_dev_if || call_socket(context)->mark;
 }
 
@@ -69,9 +69,8 @@ static inline void pod_unknown(struct bpf_sock_addr *context, bool connect, __u6
 }
 
 /*
- * Find out who the client is in a pod's call, and return what is known of where its packets come
- * from. NULL if the call is left to tc. `bound`: the socket has a source address, that of
- * `call->client`.
+ * Find the client of a pod's call, and return the source that the namespace's packets have. NULL if
+ * the call is left to tc. `bound`: the socket has a source address, in `call->client`.
  */
 static inline struct netns_source *pod_client(struct bpf_sock_addr *context, bool connect,
 					      const struct settings *settings,
@@ -118,8 +117,8 @@ static inline struct netns_source *pod_client(struct bpf_sock_addr *context, boo
 }
 
 /*
- * Note a pod's translation, and whether its first packet has to prove what is known of the
- * namespace. False if the call is left to tc: no note can be made, or the pod is its own backend.
+ * Note a pod's translation, and whether its first packet has to prove the source of the namespace.
+ * False if the call is left to tc: no note can be made, or the pod is its own backend.
  */
 static inline bool pod_commit(struct netns_source *pod, const struct socket_call *call,
 			      struct socket_translations *known)

@@ -35,8 +35,8 @@ static inline struct socket_translation *socket_named(struct bpf_sock_addr *cont
 }
 
 /*
- * Find the translation that a sendmsg() has already been given for this frontend, and use it. True
- * if there is one whose backend still serves; `known`: the translations of the socket.
+ * Find the translation that an earlier sendmsg() got for this frontend, and use it. True if there
+ * is one and its backend still serves. `known`: the translations of the socket.
  */
 static inline bool socket_reuse(struct bpf_sock_addr *context, bool v4,
 				const struct settings *settings, const struct socket_call *call,
@@ -71,7 +71,9 @@ static inline void socket_remember(struct bpf_sock_addr *context, struct socket_
 	__u32 next = known->next;
 	__u64 cookie;
 
-	/* If the frontend has a row, whose backend has left, socket_row() has found it before. */
+	/*
+	 * If the frontend has a row with a backend that has left, socket_row() has found it before.
+	 */
 	if (!translation_is_to(row, &call->asked)) {
 		row = NULL;
 		if (next < SOCKET_TRANSLATIONS) {

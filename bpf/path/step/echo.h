@@ -1,8 +1,8 @@
 /*
- * STEP_ECHO: answering an echo request (ping) to an address of a Service. The request itself becomes
- * the reply, as the kernel's own would be, and goes back by the interface by which it came. What a
- * process of this node sends is answered where it leaves, and the reply arrives by that interface.
- * The kernel does not limit how many such replies it sends (icmp_ratemask), so here is no limit.
+ * STEP_ECHO: answering an echo request (ping) to an address of a Service. The request itself
+ * becomes the reply, as the kernel's own would be, and goes back where it came in. A request of a
+ * process of this node is answered where it leaves, and the reply comes in by that interface. The
+ * kernel does not limit how many such replies it sends (icmp_ratemask), so here is no limit.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ static inline int echo_set_reply(struct __sk_buff *skb, const struct packet *pac
 	       bpf_skb_store_bytes(skb, packet->l4, &now, sizeof(now), 0);
 }
 
-/* Set the hop limit to that of a packet which begins here. Nonzero if that fails. */
+/* Set the hop limit as the reply begins here. Nonzero if that fails. */
 static inline int echo_set_hops(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u8 hops = REJECT_TTL;

@@ -113,10 +113,10 @@ static inline int conn_new_switched(struct __sk_buff *skb, const struct settings
 }
 
 /*
- * Remove the entries of a connection whose flow begins again with a SYN: it is closed, or its
- * backend has not answered and is in quarantine. A SYN from the
- * client opens a new connection: its backend is chosen at ingress, and at egress it passes as
- * ingress has translated it. A SYN from the backend belongs to no frontend.
+ * Remove the entries of a connection that a SYN opens anew: the connection is closed, or its
+ * backend is in quarantine and has not answered. A SYN from the client opens a new connection:
+ * ingress chooses its backend, and at egress the SYN passes as ingress has translated it. A SYN
+ * from the backend belongs to no frontend.
  */
 static inline void conn_new_clear(struct packet *packet)
 {
@@ -160,7 +160,7 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 	return way;
 }
 
-/* The step of a first packet whose backend is chosen. */
+/* Return the step of a first packet that has a backend. */
 static inline enum step opening_step(const struct choice *choice)
 {
 	return choice->watched == WATCHED_MAY_TRY ? STEP_TRIAL : STEP_OPEN;

@@ -32,7 +32,9 @@ static inline void next_hop_find(struct __sk_buff *skb, struct packet *packet, _
 	*hop = packet->flow.destination;
 	__builtin_memset(route, 0, sizeof(*route));
 	route_ask(route, &packet->flow, true, came_by ? came_by : out, 0, 0);
-	/* Of a packet of this node's own sockets, only the interface is known by which it leaves. */
+	/*
+	 * A packet of this node's own sockets has no other interface than the one where it leaves.
+	 */
 	result = bpf_fib_lookup(skb, route, sizeof(*route), came_by ? 0 : BPF_FIB_LOOKUP_OUTPUT);
 	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH &&
 	    result != BPF_FIB_LKUP_RET_FRAG_NEEDED)
@@ -62,9 +64,9 @@ static inline bool masquerade_address(struct __sk_buff *skb, struct packet *pack
 }
 
 /*
- * Choose source address and port for a masqueraded connection whose first packet leaves. -EAGAIN:
- * no port was found in this round; else an error drops the packet. Two packets at once, on two
- * CPUs, find the same port: their searches begin at the same place.
+ * Choose source address and port for a masqueraded connection when its first packet leaves.
+ * -EAGAIN: no port was found in this round. After another error the packet must be dropped. Two
+ * packets at once, on two CPUs, find the same port: their searches begin at the same port.
  */
 static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 			     struct connection *pending)

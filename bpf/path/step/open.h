@@ -1,4 +1,7 @@
-/* STEP_OPEN: a first packet whose backend is chosen; the entries for the packets that follow. */
+/*
+ * STEP_OPEN: a first packet that has a backend. Its connection gets the entries for the packets
+ * that follow.
+ */
 #pragma once
 
 #include "lib/address.h"
@@ -21,7 +24,10 @@
 #include "path/schedule/backend_select.h"
 #include "path/tail_calls.h"
 
-/* Decide how a connection through a frontend will travel: masqueraded or not, and by which path. */
+/*
+ * Decide how a connection through a frontend will travel: masqueraded or not, by the stack or by
+ * the fast path.
+ */
 static inline void conn_new_plan(struct __sk_buff *skb, const struct settings *settings,
 				 struct packet *packet)
 {
@@ -151,7 +157,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 		return TC_ACT_SHOT;
 	}
 	pass_note(skb, settings, &packet->after);
-	/* A direct flow whose port had to change belongs to no service. */
+	/* A direct flow that only got another port belongs to no service. */
 	if (packet->first.choice.service) {
 		choice_made(&packet->first.choice, &packet->first.client);
 		count_packet(packet->first.choice.backend.counters, false, skb->len);

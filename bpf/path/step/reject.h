@@ -1,6 +1,6 @@
 /*
- * STEP_REJECT: refusing a packet. It becomes its own answer, a reset or an ICMP error, and goes back
- * by the interface by which it came.
+ * STEP_REJECT: refusing a packet. The packet becomes its own answer, a reset or an ICMP error, and
+ * goes back where it came in.
  */
 #pragma once
 
@@ -15,9 +15,9 @@
 #include "path/packet.h"
 
 /*
- * Answer a packet of an unknown connection, which was about to leave, as the frontend would: the
- * reset arrives by the interface by which the packet would have left. So netfilter sees it, and
- * translates it back if it has translated the packet's source.
+ * Answer a packet of an unknown connection that was about to leave, as the frontend would. The
+ * reset comes in by the interface where the packet would have left. So netfilter sees the reset,
+ * and translates it back if it has translated the packet's source.
  */
 static inline int reset_unknown(struct __sk_buff *skb, const struct packet *packet)
 {

@@ -1,4 +1,4 @@
-/* STEP_TRIAL: a first packet that may be the trial of a backend. */
+/* STEP_TRIAL: a first packet that may probe a backend on trial. */
 #pragma once
 
 #include "maps/frontends.h"
@@ -6,7 +6,7 @@
 #include "path/schedule/backend_select.h"
 #include "path/tail_calls.h"
 
-/* Have a first packet try a backend that is on trial, if none other does. */
+/* Send a first packet to a backend on trial, unless another connection is probing it. */
 static inline int first_packet_try(struct __sk_buff *skb, struct packet *packet)
 {
 	struct frontend_key asked = {

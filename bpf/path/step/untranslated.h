@@ -35,8 +35,9 @@ static inline bool leads_to_pod(struct packet *packet)
 }
 
 /*
- * Write the entries of such a connection, whose first packet is planned. They are never among those
- * that may be evicted. After another error than -EEXIST the stack serves the connection.
+ * Write the entries of an untranslated connection. STEP_OPEN has planned its first packet. The
+ * entries are never among those that the kernel may evict. After another error than -EEXIST the
+ * connection takes the stack.
  */
 static inline int untranslated_open(struct __sk_buff *skb, struct packet *packet)
 {

@@ -66,8 +66,7 @@ static inline bool xdp_renew(struct connection *connection, __u64 now)
 }
 
 /*
- * Find the uplink and the neighbour by which the kernel would send the packet. False if there is
- * none.
+ * Find the uplink and the neighbour where the kernel would send the packet. False if there is none.
  */
 static inline bool xdp_route(struct xdp_md *context, const struct xdp_packet *packet,
 			     const struct flow *routed, const struct uplink *uplink,
@@ -121,7 +120,7 @@ static inline bool xdp_is_ours(void *data, void *end, const struct xdp_packet *p
 	       link->destination[2] == uplink->mac[2];
 }
 
-/* The entries by which the hooks would translate a packet; NULL where a hook has none. */
+/* The entries that translate a packet at each hook; NULL where a hook has none. */
 struct xdp_entries {
 	struct connection *ingress;
 	struct connection *egress;
