@@ -1,8 +1,8 @@
 /*
  * Every entry point, in the order in which a packet meets them. Each interface runs `ingress` on
  * what it receives and `egress` on what it sends; between the two, the kernel routes an ordinary
- * packet from client to backend. XDP, what the agent runs, and the programs of sockets follow at the
- * end.
+ * packet from client to backend. XDP, the programs that the agent runs, and the programs of sockets
+ * follow at the end.
  *
  * Steps are programs for what few packets need, reached by tail calls. STEP_X is `step_x`, in
  * path/step/x.h. They find the packet in struct packet (path/packet.h): `headers` are its fields up
@@ -15,14 +15,14 @@
  *			ATTEMPT, itself						passes_egress
  *	SCHEDULE	FIRST				flow, first.client	(map schedule_works)
  *	TRIAL		FIRST				flow, first		first.choice
- *	OPEN		FIRST, TRIAL, itself		headers, first, search	after, forward, search,
- *										first.ends, .outside
+ *	OPEN		FIRST, TRIAL, itself		headers, first, search	after, forward,
+ *									search, first
  *	UNTRANSLATED	OPEN				headers, after, first,	forward.hop
  *							forward
  *	ATTEMPT		hooks, PARSE_SLOW		headers			reuse
  *	ESTABLISHED	hooks, PARSE_SLOW, ATTEMPT,	headers			after, forward.via
  *			OPEN, UNTRANSLATED, MASQUERADE
- *	MASQUERADE	ESTABLISHED, FIRST, itself	headers, search		search, forward.route
+ *	MASQUERADE	ESTABLISHED, FIRST, itself	headers, search		search, forward
  *	FAST_PATH	OPEN, ESTABLISHED		headers, after, forward	after, forward
  *	REWRITE		hooks, PARSE_SLOW, OPEN,	headers, after,		forward
  *			ESTABLISHED, FAST_PATH		forward.via
@@ -45,7 +45,6 @@
 #include "path/conn/established.h"
 #include "path/fast/direct.h"
 #include "path/fast/fast_path.h"
-#include "path/fast/leave.h"
 #include "path/fragments.h"
 #include "path/hook/triage.h"
 #include "path/marks.h"
@@ -67,7 +66,6 @@
 #include "path/step/schedule.h"
 #include "path/step/trial.h"
 #include "path/step/untranslated.h"
-#include "path/step_missing.h"
 #include "path/tail_calls.h"
 #include "path/xdp/forward.h"
 

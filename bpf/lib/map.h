@@ -8,11 +8,11 @@
 	BPF_F_TABLE(type, key, value, name, entries, flags)
 
 /*
- * Programs are compiled once for all sizes. Those of the maps are set when the maps are made; a size
- * that programs calculate with is written into the instructions when they are loaded. So elsewhere
- * than in MAP() a size is used by LOADED_SIZE() only: its own number means nothing. An index is
- * masked, because a division by a number that the compiler does not know takes long; if the size is
- * no power of two, the entries up to the next lower one are used.
+ * Programs are compiled once for all sizes. Those of the maps are set when the maps are made; a
+ * size that programs calculate with is written into the instructions when they are loaded. So
+ * elsewhere than in MAP() a size is used by LOADED_SIZE() only: its own number means nothing. An
+ * index is masked, because a division by a number that the compiler does not know takes long; if
+ * the size is no power of two, the entries up to the next lower one are used.
  */
 enum loaded_size {
 	LOADED_MAX_CONNECTIONS = 1,

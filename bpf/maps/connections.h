@@ -62,7 +62,7 @@ struct connection {
 	__u8 window_shift; /* of its window, plus one; 0: not known */
 	__u8 counted;	   /* of enum counted, where the client's packets find their backend */
 	__u8 outside;	   /* of enum outside */
-	__u8 client_first; /* both have sent their FIN, the backend after it had seen the client's */
+	__u8 client_first; /* both have sent a FIN, the backend after it had seen the client's */
 	__u8 watched; /* of enum watched, until it is known how the attempt ends (step/attempt.h) */
 	__u8 zeros[5];
 };
@@ -178,8 +178,8 @@ static inline __u8 counted_clear(struct connection *connection, __u64 bits)
 }
 
 /*
- * Add a new connection that is `counted` to the load of its backend. This is before its entry can be
- * found: who finds it may take it back.
+ * Add a new connection that is `counted` to the load of its backend. This is before its entry can
+ * be found: who finds it may take it back.
  */
 static inline void load_enter(__u8 protocol, struct connection *connection)
 {

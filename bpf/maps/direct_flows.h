@@ -43,8 +43,8 @@ enum direct_flow_end {
 MAP("array", __u32, struct direct_flow, direct_flows, MAX_DIRECT_FLOWS, 0);
 
 /*
- * Return the entry for a flow from client to backend, and compute the fingerprint of the flow. Ports
- * in turn, as a client has them, are entries in turn: so most are still in the cache.
+ * Return the entry for a flow from client to backend, and compute the fingerprint of the flow.
+ * Ports in turn, as a client has them, are entries in turn: so most are still in the cache.
  */
 static inline struct direct_flow *fingerprint_entry(const struct flow *flow, __u32 *fingerprint)
 {

@@ -133,7 +133,9 @@ static inline bool fast_flow_goes_on(const struct flow *flow, __u8 tcp_flags)
 	if (!entry || !(entry->state & FAST_BOTH))
 		return false;
 	if (tcp_flags & TCP_SYN) {
-		/* The answer to a SYN that did not come this way, with the ports of an older flow? */
+		/*
+		 * The answer to a SYN that did not come this way, with the ports of an older flow?
+		 */
 		if (entry->state & FAST_ENDED)
 			return false;
 		entry->state |= FAST_ANSWERED;
@@ -233,8 +235,8 @@ static inline bool fast_flow_begin(const struct settings *settings, const struct
 }
 
 /*
- * Forget a flow that has ended: the packet with its ports, of a flow that is not fast, answers a SYN
- * that did not come this way.
+ * Forget a flow that has ended: the packet with its ports, of a flow that is not fast, answers a
+ * SYN that did not come this way.
  */
 static inline void fast_flow_forget_ended(const struct flow *flow)
 {

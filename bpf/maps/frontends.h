@@ -19,7 +19,7 @@ struct policy {
 	__u8 masquerade;
 	__u8 reject; /* without an endpoint: refuse the client, else drop silently */
 	__u8 trials; /* backends on trial, in the slots behind (quarantined.h) */
-	__u8 spills; /* 1: may overflow to all serving endpoints. Their slots are right before these; see spills.h */
+	__u8 spills; /* 1: may overflow to all that serve; their slots precede these (spills.h) */
 };
 
 /* What gives the number of a place in the schedule's table. */
@@ -83,6 +83,13 @@ struct frontend {
 	__u8 zero[2];
 };
 
+enum client_class {
+	CLIENT_POD,
+	CLIENT_NODE,
+	CLIENT_OTHER,
+	CLIENT_UNKNOWN, /* asked by `bpfsvc explain`: to be found out */
+};
+
 MAP("hash", struct frontend_key, struct frontend, frontends, MAX_FRONTENDS, BPF_F_NO_PREALLOC);
 
 /*
@@ -121,4 +128,15 @@ static inline bool policy_has(const struct policy *policy, __u32 slot)
 	__u32 first = policy->first & ((__u32)policy->spills - 1);
 
 	return slot >= first && slot - first < policy->first - first + policy->size;
+}
+
+/*
+ * The policy for a class of clients. (By an index: the verifier would follow three branches through
+ * all that comes after.)
+ */
+static inline const struct policy *policy_for(const struct frontend *frontend, __u32 client)
+{
+	const struct policy *policies = &frontend->pod;
+
+	return policies + (client < CLIENT_OTHER ? client : CLIENT_OTHER);
 }

@@ -1,4 +1,6 @@
-/* Interfaces that the programs are attached to, by index, and the bridges of those that are ports. */
+/*
+ * Interfaces that the programs are attached to, by index, and the bridges of those that are ports.
+ */
 #pragma once
 
 #include "lib/address.h"
@@ -9,7 +11,7 @@ struct interface {
 	struct address v4;
 	struct address v6;
 	__u8 pods; /* packets that come by it are of pods of this node */
-	__u8 peer; /* a veth, with its other end in another namespace; it may be a port of a bridge */
+	__u8 peer; /* a veth with its other end in another namespace; maybe a port of a bridge */
 	__u8 shortcut; /* the fast path may take packets from it and send by it (an older name) */
 	__u8 zero;
 	/*

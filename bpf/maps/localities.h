@@ -45,8 +45,8 @@ MAP("hash", struct locality_key, struct locality, localities, MAX_SCHEDULE_CHUNK
     BPF_F_NO_PREALLOC);
 
 /*
- * The two places where a member may be. Ids of a service mostly follow each other, so the first ones
- * are all different. There are twice as many places as backends that are compared.
+ * The two places where a member may be. Ids of a service mostly follow each other, so the first
+ * ones are all different. There are twice as many places as backends that are compared.
  */
 static inline __u32 locality_first(__u32 counters)
 {

@@ -33,6 +33,8 @@ static inline void loopback_normalize(struct address *address)
 	if (!entry)
 		return;
 	closed = not_zero(entry->nodeports ^ NODEPORTS_OPEN_LOOPBACK);
-	/* Without a branch: the verifier would follow the address that it knows beside the others. */
+	/*
+	 * Without a branch: the verifier would follow the address that it knows beside the others.
+	 */
 	address->words[3] ^= (address->words[3] ^ only.words[3]) & (closed - 1);
 }

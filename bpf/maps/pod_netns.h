@@ -34,7 +34,9 @@ struct netns {
 
 MAP("lru_hash", __u64, struct netns, namespaces, MAX_INTERFACES, 0);
 
-/* The zeros that a namespace begins with. No program writes them; the stack has no room for them. */
+/*
+ * The zeros that a namespace begins with. No program writes them; the stack has no room for them.
+ */
 MAP("array", __u32, struct netns, fresh_namespaces, 1, 0);
 
 static inline void namespace_add(__u64 cookie)

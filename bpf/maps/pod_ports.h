@@ -1,7 +1,7 @@
 /*
  * Ports of bridges where packets of pods came in, and the pods' hardware addresses at that time.
  * The forwarding table of a bridge has the same, but programs cannot ask it. So the fast path
- * delivers into a pod on a bridge as into any other pod (path/fast/cached_route.h). An entry is
+ * delivers into a pod on a bridge as into any other pod (path/fast/route.h). An entry is
  * only written where the neighbour table has the same hardware address for the pod, and only used
  * where it still has.
  */

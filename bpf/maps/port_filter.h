@@ -23,7 +23,9 @@ MAP("array", __u32, struct port_filter, port_filters, 6, 0);
 
 static inline struct port_filter *port_filter_get(__u8 hook, __u8 protocol)
 {
-	/* By bits of HOOK_EGRESS, PROTO_UDP and PROTO_SCTP that the others do not have: no branch. */
+	/*
+	 * By bits of HOOK_EGRESS, PROTO_UDP and PROTO_SCTP that the others do not have: no branch.
+	 */
 	__u32 index = (hook >> 1) + 2 * (protocol & 1) + 4 * (protocol >> 7);
 
 	return port_filters.lookup(&index);

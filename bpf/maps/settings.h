@@ -22,7 +22,7 @@ enum socket_lb {
 enum { ICMP_UNLIMITED = 0xffffffff };
 
 struct settings {
-	__u64 netns_cookie; /* of the node's network namespace; sockets of other namespaces are sockets of pods */
+	__u64 netns_cookie; /* of the node's network namespace; others are pods' */
 	struct address pod_network_v4;
 	struct address pod_mask_v4;
 	struct address pod_network_v6;
@@ -38,7 +38,7 @@ struct settings {
 	__u32 sctp_seconds;
 	__u32 half_open_seconds; /* connections that are not established */
 	__u32 detect_interfaces; /* clients are pods if they come by an interface with `pods` */
-	__u32 settling;		 /* connections of an older build are still being copied */
+	__u32 settling;		 /* migrating: connections of an older build are still copied */
 	__u32 socket_lb;	 /* of enum socket_lb */
 	__u32 fast_path;	 /* connections between pods may skip the stack as a whole */
 	__u32 established;	 /* or in their middle, once netfilter has them established */

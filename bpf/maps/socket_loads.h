@@ -1,6 +1,6 @@
 /*
- * What a connected socket of the node counts for, and what a TCP socket is about to be connected to.
- * It is in the storage of the socket itself, so that the hook of its end can take it back.
+ * What a connected socket of the node counts for, and what a TCP socket is about to be connected
+ * to. It is in the storage of the socket itself, so that the hook of its end can take it back.
  */
 #pragma once
 

@@ -2,16 +2,10 @@
 #pragma once
 
 #include "lib/address.h"
+#include "maps/frontends.h"
 #include "maps/interfaces.h"
 #include "maps/node_addresses.h"
 #include "maps/settings.h"
-
-enum client_class {
-	CLIENT_POD,
-	CLIENT_NODE,
-	CLIENT_OTHER,
-	CLIENT_UNKNOWN, /* asked by `bpfsvc explain`: to be found out */
-};
 
 struct client {
 	struct address address;

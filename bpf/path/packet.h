@@ -7,6 +7,8 @@
 
 #include "lib/flow.h"
 #include "lib/map.h"
+#include "lib/parse.h"
+#include "lib/wire.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
 #include "path/client.h"
@@ -40,9 +42,9 @@ struct fast_path_ends {
 };
 
 /*
- * What is decided about the first packet of a connection. STEP_FIRST sets it, for STEP_SCHEDULE (which
- * reads the client), STEP_TRIAL, STEP_OPEN and STEP_UNTRANSLATED. Any other packet finds here what an
- * earlier one has left.
+ * Decisions about the first packet of a connection. STEP_FIRST sets them for STEP_SCHEDULE (which
+ * reads `client`), STEP_TRIAL, STEP_OPEN and STEP_UNTRANSLATED. For other packets this has stale
+ * values.
  */
 struct first {
 	struct choice choice; /* STEP_TRIAL may choose another backend */
@@ -66,8 +68,9 @@ enum forwarding {
 };
 
 /*
- * How the packet at hand leaves. `via` is set by whoever leaves it to STEP_FAST_PATH or STEP_REWRITE;
- * fast_path_find() sets the rest for the program at hand, and STEP_OPEN for STEP_FAST_PATH.
+ * How the packet at hand leaves. A program that jumps to STEP_FAST_PATH or STEP_REWRITE sets `via`
+ * for that step. fast_path_find() sets the rest for the program at hand, and in STEP_OPEN for
+ * STEP_FAST_PATH.
  */
 struct forward {
 	__u8 via;    /* of enum forwarding */
@@ -109,4 +112,56 @@ static inline struct packet *packet_get(void)
 	__u32 only = 0;
 
 	return packets.lookup(&only);
+}
+
+/* Reset the fields that parsing does not set for every packet. */
+static inline void begin_packet(struct packet *packet)
+{
+	packet->reuse = 0;
+	packet->fragment = FRAGMENT_NONE;
+	packet->forward.hop = 0;
+	packet->passes_egress = 0;
+	packet->search.round = 0;
+}
+
+static inline void keep_tcp(struct packet *packet, const struct tcp_progress *tcp)
+{
+	packet->tcp_flags = tcp->flags;
+	packet->tcp_window = tcp->window;
+	packet->tcp_acknowledged = tcp->acknowledged;
+}
+
+/* Keep the flow of a packet, which has a `protocol`, `ports` and, of TCP, `tcp`. */
+static inline bool parse_flow(struct __sk_buff *skb, struct packet *packet, __u8 protocol,
+			      const struct ports *ports, const struct tcp_progress *tcp)
+{
+	packet->flow.source_port = ports->source;
+	packet->flow.destination_port = ports->destination;
+	packet->flow.protocol = protocol;
+	packet->flow.zero = 0;
+	keep_tcp(packet, tcp);
+	begin_packet(packet);
+	return parse_addresses(skb, packet->l3, packet->v4, &packet->flow);
+}
+
+/*
+ * Compute the bytes of the transport by the IP header, so without padding. Nonzero: cannot be
+ * read.
+ */
+static inline int transport_size(struct __sk_buff *skb, const struct packet *packet, __u32 *size)
+{
+	if (packet->v4) {
+		struct ipv4_start ip;
+
+		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
+			return -1;
+		*size = packet->l3 + bpf_ntohs(ip.total_length) - packet->l4;
+	} else {
+		struct ipv6_start ip;
+
+		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
+			return -1;
+		*size = packet->l3 + IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length) - packet->l4;
+	}
+	return 0;
 }

@@ -10,7 +10,6 @@
 #include "maps/counters.h"
 #include "maps/crc32c_steps.h"
 #include "path/packet.h"
-#include "path/parse.h"
 
 /* The common case at less cost: all that changes is adjacent, and is written at once. */
 static inline int rewrite_ipv4(struct __sk_buff *skb, struct packet *packet, __u32 checksum,

@@ -37,7 +37,10 @@ static inline int explain_question(struct __sk_buff *skb)
 
 	if (!settings || !work || bpf_skb_load_bytes(skb, 0, &question, sizeof(question)))
 		return -1;
-	/* In memory of a map: the verifier would follow what comes once for each way to get here. */
+	/*
+	 * In memory of a map: otherwise the verifier would follow all that comes after once for
+	 * each way to get here.
+	 */
 	work->asked = question.frontend;
 	loopback_normalize(&work->asked.address);
 	work->class = question.client.class;

@@ -1,7 +1,6 @@
 /*
  * The connection GC: removing connections that are over. The agent reads the tables and proposes
- * flows. Whether one is over is decided here, by the state of its entries at the moment of the
- * deletion.
+ * flows. Here the state of the entries at the moment of the deletion decides.
  */
 #pragma once
 

@@ -7,7 +7,6 @@
 #include "maps/quotes.h"
 #include "path/answer/answer.h"
 #include "path/packet.h"
-#include "path/parse.h"
 
 #define ICMP_PORT_UNREACHABLE 3
 #define ICMPV6_PORT_UNREACHABLE 4

@@ -13,7 +13,6 @@
 #include "lib/wire.h"
 #include "path/answer/answer.h"
 #include "path/packet.h"
-#include "path/parse.h"
 
 struct tcp_start {
 	struct ports ports;

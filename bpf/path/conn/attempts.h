@@ -1,4 +1,4 @@
-/* What a failed attempt to open a connection leaves, and the step of a connection that is watched. */
+/* Failed attempts to open a connection, and the step of a connection that is watched. */
 #pragma once
 
 #include "lib/flow.h"
@@ -7,13 +7,16 @@
 #include "maps/connections.h"
 #include "path/tail_calls.h"
 
-/* The step of a packet of a known connection that needs one. */
+/* Return the step of a packet that a hook leaves to one. */
 static inline enum step established_step(const struct connection *connection)
 {
 	return connection->watched ? STEP_ATTEMPT : STEP_ESTABLISHED;
 }
 
-/* An attempt has failed. If it was a trial, the agent ends that: until then, no other one tries. */
+/*
+ * Record a failed attempt. If it was a probe, the agent ends the trial: until then, no other
+ * connection probes the backend.
+ */
 static inline void attempt_fail(struct connection *connection, struct connection *other)
 {
 	if (connection->watched != WATCHED_FAILED)
@@ -21,7 +24,10 @@ static inline void attempt_fail(struct connection *connection, struct connection
 	connection->watched = other->watched = WATCHED_FAILED;
 }
 
-/* An attempt is refused by an ICMP error; `connection` is the entry of replies, found by `key`. */
+/*
+ * Record that an ICMP error refuses an attempt. `connection`: the entry of replies, with the key
+ * `key`.
+ */
 static inline void attempt_refuse(const struct flow *key, struct connection *connection)
 {
 	struct connection *other;

@@ -17,7 +17,7 @@ static inline bool conn_established_advance(struct __sk_buff *skb, const struct 
 					    struct packet *packet, struct connection *connection)
 {
 	packet->after = connection->after;
-	/* Others from the middle of a TCP connection are known by their flags to be no first ones. */
+	/* Other TCP packets need no mark: their flags show that they are no first packets. */
 	if (packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags))
 		pass_note_translated(skb, settings, packet, connection);
 	if (connection->counters)
@@ -30,10 +30,10 @@ static inline bool conn_established_advance(struct __sk_buff *skb, const struct 
 }
 
 /*
- * True if egress has nothing to do for a packet that the stack routes. CNIs masquerade what leaves
- * the pod range, or comes from elsewhere, and egress may have to change the port that netfilter has
- * chosen (path/first/netfilter_ports.h). It looks at first packets, too, and where it counts those that
- * netfilter lets pass.
+ * True if egress has nothing to do for a packet that the stack routes. CNIs masquerade packets that
+ * leave the pod range or come from outside of it, and egress may have to change the port that
+ * netfilter has chosen (path/first/netfilter_ports.h). Egress also looks at first packets, and
+ * where it counts the packets that netfilter lets pass, at all of them.
  */
 static inline bool leaves_as_routed(const struct settings *settings, const struct packet *packet,
 				    const struct connection *connection)
@@ -45,8 +45,8 @@ static inline bool leaves_as_routed(const struct settings *settings, const struc
 
 /*
  * True if conn_established_rare() must handle the packet: a port has to be chosen, a pair of
- * entries moved, options read, or, after a pause, the entry of the masquerade may have been
- * collected; or if attempt_step() must see it before.
+ * entries moved, or options read; or the entry of the masquerade may have been collected after a
+ * pause; or attempt_step() must see the packet before.
  */
 static inline bool conn_established_is_rare(const struct connection *connection, __u8 hook,
 					    __u8 tcp_flags)

@@ -22,7 +22,10 @@
 /* A SYN that comes so long after the first has been sent again: clients wait for a second. */
 #define SYN_AGAIN_NS (NS_PER_SECOND / 2)
 
-/* True if a packet that leaves has come by a bridge, so its port has no programs or left it there. */
+/*
+ * True if a packet that leaves came in by a bridge: the port of the bridge has no programs, or left
+ * the packet to the bridge.
+ */
 static inline bool came_by_bridge(const struct __sk_buff *skb)
 {
 	__u32 came_by = skb->ingress_ifindex;
@@ -32,8 +35,8 @@ static inline bool came_by_bridge(const struct __sk_buff *skb)
 }
 
 /*
- * True if a packet with SYN of a connection from outside shows that answers take the stack: it is
- * one, or there was none to the SYN before it.
+ * True if a packet with SYN of an outside connection shows that answers take the stack: the packet
+ * is such an answer, or the SYN before it was not answered.
  */
 static inline bool outside_answers_by_stack(const struct __sk_buff *skb, const struct flow *flow,
 					    const struct connection *connection,
@@ -46,8 +49,8 @@ static inline bool outside_answers_by_stack(const struct __sk_buff *skb, const s
 }
 
 /*
- * Have the stack serve a connection from outside if its answers take the stack. True if its packets
- * have no entry any more, and pass as they are.
+ * Leave an outside connection to the stack if its answers take the stack. True if its packets have
+ * no entry any more, and pass as they are.
  */
 static inline bool outside_left_to_stack(const struct __sk_buff *skb, struct packet *packet,
 					 struct connection *connection)

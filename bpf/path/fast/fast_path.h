@@ -24,11 +24,11 @@
 #include "maps/interfaces.h"
 #include "maps/settings.h"
 #include "path/conn/state.h"
-#include "path/fast/cached_route.h"
 #include "path/fast/route.h"
 #include "path/marks.h"
 #include "path/packet.h"
 #include "path/rewrite.h"
+#include "path/tail_calls.h"
 
 #define MAC_BYTES 12 /* both addresses of an Ethernet header, the destination first */
 
@@ -45,9 +45,9 @@ static inline bool comes_by(struct __sk_buff *skb, __u32 ifindex)
 }
 
 /*
- * Find the connection of a reply that was not masqueraded. It has an entry at egress only, so the
- * fast path, which skips that hook, looks there at ingress. `flow` becomes the key of that entry;
- * `passes_egress` is set if there is one, be it of the fast path or not.
+ * Return the entry of a reply that was not masqueraded. It has an entry at egress only. The fast
+ * path skips that hook, so it looks there at ingress. `flow` becomes the key of the entry.
+ * `passes_egress` is set if there is an entry, of the fast path or not.
  */
 static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 						 const struct settings *settings, struct flow *flow,
@@ -69,7 +69,10 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 	return settings->established || comes_by(skb, leaving->shortcut) ? leaving : NULL;
 }
 
-/* True if the fast path serves a flow that is not translated: pods' own, on this node and others. */
+/*
+ * True if the fast path serves a flow that is not translated: both ends are pods, on this node or
+ * on others.
+ */
 static inline bool between_pods(const struct settings *settings, const struct flow *flow, bool v4)
 {
 	return (settings->fast_path || settings->established) && !settings->settling &&
@@ -125,8 +128,8 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 }
 
 /*
- * Keep with a packet of a connection how it goes on. (The verifier would follow the rest for each
- * way.)
+ * Keep with a packet of a connection how it goes on. (Otherwise the verifier would follow the rest
+ * for each way.)
  */
 static inline void packet_go_by(struct __sk_buff *skb, const struct settings *settings,
 				struct packet *packet, __u8 hook,
@@ -219,9 +222,9 @@ static inline bool fast_path_decide(struct __sk_buff *skb, const struct settings
 
 /*
  * Do what egress would do: a packet that is redirected to the other end of a veth does not pass
- * it, and one that leaves the node need not be looked at twice. A packet that needs more than an
- * update passes egress, of the pod's interface if it goes to a pod. `leaving` is its entry at
- * egress, if that is known already.
+ * egress, and a packet that leaves the node need not be looked at twice. A packet that needs more
+ * than an update passes egress, of the pod's interface if it goes to a pod. `leaving`: its entry at
+ * egress, if it is known already.
  */
 static inline void translate_for_egress(struct __sk_buff *skb, struct packet *packet,
 					struct connection *leaving)
@@ -279,4 +282,36 @@ static inline int fast_path_leave(struct __sk_buff *skb, struct packet *packet)
 			egress_done_note(skb, settings);
 	}
 	return redirect_to_neighbour(route_of(packet));
+}
+
+/*
+ * Rewrite a packet and send it on: by the fast path, as far as `via` allows. The route of a first
+ * packet is known already. `leaving`: as for translate_for_egress().
+ */
+static inline int leave(struct __sk_buff *skb, struct packet *packet, enum forwarding via,
+			struct connection *leaving)
+{
+	if (packet->fragment || packet->flow.protocol == PROTO_SCTP ||
+	    (via & BY_FAST_PATH_ALL && !packet_is_plain(packet))) {
+		packet->forward.via = via;
+		return tail_call(skb, STEP_REWRITE);
+	}
+	if (via != BY_STACK && (packet->forward.hop || fast_path_find(skb, packet, via))) {
+		if (via & BY_FAST_PATH_TWICE)
+			translate_for_egress(skb, packet, leaving);
+		else
+			packet->forward.egress_done = 1;
+	}
+	if (rewrite(skb, packet))
+		return rewritten(-1);
+	return via != BY_STACK && packet->forward.hop ? fast_path_leave(skb, packet) :
+							TC_ACT_UNSPEC;
+}
+
+/* Call leave() from a step: there the fast path is a program of its own. */
+static inline int leave_rare(struct __sk_buff *skb, struct packet *packet, enum forwarding via)
+{
+	packet->forward.via = via;
+	return via == BY_STACK ? leave(skb, packet, BY_STACK, NULL) :
+				 tail_call(skb, STEP_FAST_PATH);
 }

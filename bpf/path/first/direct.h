@@ -1,19 +1,20 @@
 /*
- * First packets to a backend's own address, which mostly stay as they are. Among them are those from
- * outside that begin connections of the fast path, on the backend's node: those that another node
- * has masqueraded, which made them of connections to a NodePort. They are not translated here.
- * But netfilter has to see all of their packets or none, or it takes an answer for the beginning of
- * a connection of the pod's own, and a CNI's rules give that another source. So they take the fast
- * path as a whole, and for that they get a pair of entries that change nothing: all that holds for a
- * connection through a NodePort (path/fast/fast_path.h) holds for them. Unlike fingerprints
- * (maps/fast_flows.h), entries are not lost while a connection lasts.
+ * Direct flows: first packets to a backend's own address. Mostly they stay as they are.
+ *
+ * Untranslated connections are some of them, on the backend's node: another node has made them of
+ * connections to a NodePort, and has masqueraded them. They are not translated here. But netfilter
+ * has to see all of their packets or none. Otherwise it takes an answer for the beginning of a
+ * connection of the pod's own, and a CNI's rules give that connection another source. So they take
+ * the fast path as a whole, and for that they get a pair of entries that change nothing. All that
+ * holds for a connection through a NodePort (path/fast/fast_path.h) holds for them. Fingerprints
+ * (maps/fast_flows.h) would not do: entries are not lost while a connection lasts.
  *
  * Only a SYN begins one, so never UDP: a first datagram may be forged, and the pod's answer to it
- * looks like one of a flow that the pod itself has begun. Only from a port of a masquerade: of these
- * the programs know which ones netfilter has for translations of its own, as of a hostPort
- * (path/first/netfilter_ports.h).
+ * looks like a packet of a flow that the pod itself has begun. Only a port of a masquerade begins
+ * one: the programs know which of these ports netfilter uses for its own translations, for instance
+ * of a hostPort (path/first/netfilter_ports.h).
  *
- * Whatever is missing, room, route or guard, leaves a connection to the stack, from its SYN on.
+ * If room, route or guard is missing, the connection takes the stack, from its SYN on.
  */
 #pragma once
 
@@ -29,7 +30,7 @@
 #include "path/pod_netns.h"
 #include "path/schedule/backend_select.h"
 
-/* True if a first packet that stays as it is may get such entries. */
+/* True if a first packet that stays as it is may begin an untranslated connection. */
 static inline bool untranslated_possible(const struct settings *settings, struct packet *packet)
 {
 	struct flow flow = packet->flow;
@@ -43,8 +44,9 @@ static inline bool untranslated_possible(const struct settings *settings, struct
 }
 
 /*
- * A first packet to a backend's own address. It stays as it is, unless a connection through a
- * frontend already owns its 5-tuple; then it gets another source port.
+ * Return the verdict on a first packet to a backend's own address. The packet stays as it is,
+ * unless a connection through a frontend already owns its 5-tuple: then it gets another source
+ * port.
  */
 static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *settings,
 				  struct packet *packet)
@@ -59,7 +61,9 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 		return VERDICT_NONE;
 	}
 	if (owner && connection_closed(owner)) {
-		/* The entries of a closed connection must not translate this one's replies. */
+		/*
+		 * The entries of a closed connection must not translate the replies of this flow.
+		 */
 		connection_remove(&reply, owner);
 		masquerade_remove(&packet->flow);
 		owner = NULL;
@@ -84,7 +88,10 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 	return VERDICT_DNAT;
 }
 
-/* Remove the entries of such a connection, over by a packet of the server's side. */
+/*
+ * Remove the entries of an untranslated connection. A packet from the server's side has shown that
+ * it is over.
+ */
 static inline void untranslated_clear(struct packet *packet)
 {
 	struct connection *leaving;

@@ -1,8 +1,9 @@
 /*
  * Whether an echo request (ping) to an address of a Service is answered (step/echo.h).
  *
- * A request with IPv4 options or IPv6 extension headers is not answered: a reply that has them, too,
- * may be wrong (a recorded route, a routing header). It is handled as if there was no endpoint.
+ * A request with IPv4 options or IPv6 extension headers is not answered: a reply that has them,
+ * too, may be wrong (a recorded route, a routing header). It is handled as if there was no
+ * endpoint.
  */
 #pragma once
 

@@ -1,12 +1,12 @@
 /*
- * Triage: what kind of flow a packet is of. It is decided here and nowhere else, with as few loads as
- * possible; handle() of bpfsvc.c switches on the answer.
+ * Triage: what kind of flow a packet is of. It is decided here and nowhere else, with as few loads
+ * as possible; handle() of bpfsvc.c switches on the answer.
  *
  * The kinds of flows:
  *
  *	connection	a translated flow; its entries are in maps/connections.h
  *	direct flow	from a client to a backend's own address (maps/direct_flows.h)
- *	fast flow	between pods, not translated, and served by the fast path (maps/fast_flows.h)
+ *	fast flow	between pods, not translated, on the fast path (maps/fast_flows.h)
  *	established	a level of the fast path: packets are fast only after the handshake, because
  *			netfilter has to see that (maps/established_flows.h)
  *	outside		a connection from outside of the node to a pod (path/conn/outside.h)
@@ -32,7 +32,6 @@
 #include "path/first/unknown.h"
 #include "path/marks.h"
 #include "path/packet.h"
-#include "path/parse.h"
 
 /* What is done with a packet. */
 enum kind {
@@ -86,8 +85,8 @@ static inline bool fast_flow_may_open(const struct settings *settings, const str
 }
 
 /*
- * True if a packet may open or end a connection, whatever its ports are. Of other protocols than TCP
- * each packet at ingress may open one.
+ * True if a packet may open or end a connection, whatever its ports are. At ingress each packet
+ * that is not TCP may open one.
  */
 static inline bool may_open_or_end(const struct __sk_buff *skb, const struct settings *settings,
 				   __u8 hook, __u8 protocol, __be16 source, __u8 tcp_flags)
@@ -108,7 +107,9 @@ static inline bool may_be_fast_flow(const struct settings *settings, const struc
 	return fast_flow_goes_on(&packet->flow, tcp_flags);
 }
 
-/* Return the kind of a packet by its ports and, where it may be of a fast flow, by its addresses. */
+/*
+ * Return the kind of a packet by its ports and, where it may be of a fast flow, by its addresses.
+ */
 static inline enum kind triage_by_ports(struct __sk_buff *skb, const struct settings *settings,
 					struct packet *packet, __u8 protocol,
 					const struct ports *ports, const struct tcp_progress *tcp)
@@ -143,9 +144,9 @@ static inline enum kind triage_by_ports(struct __sk_buff *skb, const struct sett
 /*
  * Parse a packet whose link layer header has `l2` bytes, and return its kind as far as its headers
  * tell it. Most packets are in the middle of a TCP connection that was never translated. So that is
- * found out before anything else is read: by the flow if the flow is fast, else by the ports. (Replies
- * of the fast path have an entry at egress only, so ingress looks there, too. And the end of a
- * connection may be the end of a direct flow, see maps/direct_flows.h.)
+ * found out before anything else is read: by the flow if the flow is fast, else by the ports.
+ * (Replies of the fast path have an entry at egress only, so ingress looks there, too. And the end
+ * of a connection may be the end of a direct flow, see maps/direct_flows.h.)
  */
 static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 hook,
 					  const struct settings *settings, struct packet *packet)
@@ -207,8 +208,8 @@ static inline bool may_be_first(const struct __sk_buff *skb, const struct settin
 }
 
 /*
- * Return the connection of a packet that has an entry at this hook. NULL if it has none, or if a SYN
- * opens it anew: then `packet->reuse` says so.
+ * Return the connection of a packet that has an entry at this hook. NULL if it has none, or if a
+ * SYN opens it anew: then `packet->reuse` says so.
  */
 static inline struct connection *connection_of(struct packet *packet, __u8 hook)
 {
@@ -225,9 +226,9 @@ static inline struct connection *connection_of(struct packet *packet, __u8 hook)
 }
 
 /*
- * Return the kind of a packet by its entries, after its headers did not tell it. `entry` becomes the
- * entry of KIND_CONNECTION and KIND_REPLY. `by_steps`: other programs have to forward the packet, and
- * they forward no replies but those of connections from outside.
+ * Return the kind of a packet by its entries, after its headers did not tell it. `entry` becomes
+ * the entry of KIND_CONNECTION and KIND_REPLY. `by_steps`: other programs have to forward the
+ * packet, and they forward no replies but those of connections from outside.
  */
 static inline enum kind triage_by_entries(struct __sk_buff *skb, const struct settings *settings,
 					  struct packet *packet, __u8 hook, bool by_steps,

@@ -1,4 +1,4 @@
-/* Choosing a backend for a first packet, or for the call of a socket; or refusing it. */
+/* Choosing a backend for a first packet or for the call of a socket, or refusing it. */
 #pragma once
 
 #include "lib/address.h"
@@ -30,7 +30,7 @@ enum verdict {
 	VERDICT_FORBIDDEN, /* dropped: the client is not in the source ranges */
 	VERDICT_BY_TC,	   /* not chosen: tc sees the connection, with the client's port */
 	VERDICT_ECHO,	   /* an echo request that is answered: see first/echo.h */
-	VERDICT_SCHEDULE,  /* not chosen: what it needs is another step, schedule_apart() */
+	VERDICT_SCHEDULE,  /* not chosen: another step is needed first, STEP_SCHEDULE */
 };
 
 /* For whom a backend is chosen. */
@@ -38,9 +38,9 @@ enum chooser {
 	CHOOSER_PACKET,
 	CHOOSER_NODE_SOCKET, /* which no tc program translates */
 	CHOOSER_POD_SOCKET,
-	CHOOSER_TRIAL,	     /* a node's socket, which may try a backend that is on trial */
+	CHOOSER_TRIAL,	     /* a node's socket that may probe a backend on trial */
 	CHOOSER_EXPLAIN = 4, /* nothing is counted */
-	/* Beside one of these, until it has been decided whether the connection spills over. */
+	/* with one of these, until it is decided whether the connection overflows */
 	CHOOSER_UNDECIDED = 8,
 };
 
@@ -183,7 +183,7 @@ static inline int choose_found(struct frontend_key *frontend_key, struct fronten
 	return choose_numbered(frontend_key, frontend, client, number, choice, chooser);
 }
 
-/* True if it has to be decided first whether the connection of a socket spills over. */
+/* True if it must be decided first whether the connection of a socket overflows. */
 static inline bool spill_is_pending(const struct frontend *frontend, __u32 class, __u32 chooser)
 {
 	struct schedule_work *work;
@@ -246,8 +246,8 @@ static inline bool slot_read(struct frontend_key *frontend_key, struct frontend 
 }
 
 /*
- * Send a connection to a backend on trial of its frontend, if no other connection tries that one.
- * Of several such backends it is one at random.
+ * Send a connection to a backend on trial of its frontend, unless another connection is probing
+ * that backend. Of several such backends one is chosen at random.
  */
 static inline void choose_trial(struct frontend_key *frontend_key, const struct client *client,
 				struct choice *choice)
@@ -304,7 +304,7 @@ int subprogram_choose(struct choosing *choosing)
 	return choose_backend(&key, &choosing->client, &choosing->choice, choosing->chooser);
 }
 
-/* Decide whether a connection spills over, where choose() has said that this is to be done first. */
+/* Decide whether a connection overflows, after choose() has asked for that. */
 static int (*decide_spill)(struct choosing *choosing) = (void *)SUBPROGRAM_SPILL;
 
 int subprogram_spill(struct choosing *choosing)
@@ -317,9 +317,9 @@ int subprogram_spill(struct choosing *choosing)
 }
 
 /*
- * Choose once more, where the backend that choose_backend() has chosen will not do: another one for
- * each `number` in a row, as long as there are more. The choice stays as it is where the service
- * has session affinity or a schedule, or where entries change at this moment.
+ * Choose once more, because the backend that choose_backend() has chosen is not possible.
+ * Consecutive values of `number` give other backends, as long as there are more. The choice stays
+ * as it is if the service has session affinity or a schedule, or if entries change at this moment.
  */
 static inline void choose_again(struct frontend_key *frontend_key, const struct client *client,
 				struct choice *choice, __u32 number)

@@ -14,13 +14,14 @@
 #include "maps/frontends.h"
 #include "maps/localities.h"
 #include "maps/settings.h"
-#include "path/client.h"
 #include "path/schedule/loads.h"
 #include "path/schedule/work.h"
 
 #define LOCALITY_EXPIRES (24 * 3600 * NS_PER_SECOND) /* lblcr_expiration of ip_vs, by default */
 
-/* 1 if two ids are the same, else 0; without a branch, which the compiler makes of what it knows. */
+/*
+ * 1 if two ids are the same, else 0; without a branch, which the compiler makes of what it knows.
+ */
 static inline __u64 same_counters(__u32 left, __u32 right)
 {
 	__u64 difference = left ^ right;

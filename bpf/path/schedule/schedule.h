@@ -54,7 +54,9 @@ static inline void siphash_round(struct siphash *state)
 
 #define MAGLEV_KEY 2654435761ULL /* both halves of the key; of ip_vs_mh.c */
 
-/* SipHash-1-3 of four bytes (https://www.aumasson.jp/siphash/siphash.pdf), as ip_vs_mh.c uses it. */
+/*
+ * SipHash-1-3 of four bytes (https://www.aumasson.jp/siphash/siphash.pdf), as ip_vs_mh.c uses it.
+ */
 static inline __u32 maglev_hash(__u32 value)
 {
 	struct siphash state = {
@@ -128,31 +130,6 @@ static inline void schedule_static(struct schedule_work *work, const struct fron
 }
 
 /*
- * True if a packet has to take STEP_SCHEDULE, which calls spill_decide() and schedule_locality();
- * afterwards, once, false.
- */
-static inline bool schedule_is_pending(const struct frontend *frontend, __u32 class)
-{
-	__u32 spills_over = policy_for(frontend, class)->spills, needed = spills_over;
-	struct schedule_work *work;
-	__u32 stepped;
-
-	asm("" : "+r"(needed)); /* one branch for both */
-	needed |= (SCHEDULE_LBLC - 1 - (__u32)frontend->schedule) >> 31;
-	if (!needed)
-		return false;
-	work = schedule_work_get();
-	if (!work)
-		return false;
-	stepped = work->stepped;
-	work->stepped = 0;
-	if (stepped)
-		return false;
-	spill_ask(work, frontend, spills_over);
-	return true;
-}
-
-/*
  * Return the number that a schedule gives to a client's connection. `random`: the number that a
  * random schedule gives. `counted`: the connection takes its turn. Only services that take turns
  * have an entry in schedule_rounds.
@@ -200,4 +177,29 @@ static inline void schedule_apply(struct backend_key *key, const struct policy *
 		work->slot = chunk->slots[work->number % TABLE_CHUNK];
 	AS_IN_MEMORY();
 	key->slot = (work->key.first + work->slot) | schedule_refuses(number, schedule);
+}
+
+/*
+ * True if a packet must take STEP_SCHEDULE first, which calls spill_decide() and
+ * schedule_locality(). After that step it is false, once.
+ */
+static inline bool schedule_is_pending(const struct frontend *frontend, __u32 class)
+{
+	__u32 spills_over = policy_for(frontend, class)->spills, needed = spills_over;
+	struct schedule_work *work;
+	__u32 stepped;
+
+	asm("" : "+r"(needed)); /* one branch for both */
+	needed |= (SCHEDULE_LBLC - 1 - (__u32)frontend->schedule) >> 31;
+	if (!needed)
+		return false;
+	work = schedule_work_get();
+	if (!work)
+		return false;
+	stepped = work->stepped;
+	work->stepped = 0;
+	if (stepped)
+		return false;
+	spill_ask(work, frontend, spills_over);
+	return true;
 }

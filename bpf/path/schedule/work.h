@@ -1,6 +1,6 @@
 /*
- * All that schedules calculate, in a map: the verifier does not follow values there (lib/verifier.h),
- * so they do not multiply the paths through all that comes after them.
+ * All that schedules calculate, in a map: the verifier does not follow values in a map
+ * (lib/verifier.h), so they do not multiply the paths through all code that comes after.
  */
 #pragma once
 
@@ -9,7 +9,6 @@
 #include "maps/localities.h"
 #include "maps/schedule_tables.h"
 #include "maps/spills.h"
-#include "path/client.h"
 
 /* The least or the most loaded backend so far of those that an address has. */
 struct compared_member {
@@ -69,17 +68,6 @@ static inline struct schedule_work *schedule_work_get(void)
 	__u32 only = 0;
 
 	return schedule_works.lookup(&only);
-}
-
-/*
- * The policy for a class of clients. (By an index: the verifier would follow three branches through
- * all that comes after.)
- */
-static inline const struct policy *policy_for(const struct frontend *frontend, __u32 client)
-{
-	const struct policy *policies = &frontend->pod;
-
-	return policies + (client < CLIENT_OTHER ? client : CLIENT_OTHER);
 }
 
 /*

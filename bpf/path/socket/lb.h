@@ -1,6 +1,6 @@
 /*
  * The socket LB: calls of sockets are translated when they connect or send, so that no packet has
- * to be. If the result would differ from what tc does with the packets, the call is left alone and
+ * to be. A call is left alone if the result would differ from what tc does with the packets. Then
  * tc translates them.
  */
 #pragma once
@@ -20,7 +20,6 @@
 #include "maps/settings.h"
 #include "maps/socket_storage.h"
 #include "maps/udp_sockets.h"
-#include "path/client.h"
 #include "path/first/local_listener.h"
 #include "path/schedule/backend_select.h"
 #include "path/socket/attempts.h"
@@ -54,7 +53,7 @@ static inline bool connects_bound(struct bpf_sock_addr *context, const struct so
 
 /*
  * True if a bound port cannot be connected to the chosen backend, because another socket of the
- * node has just that connection, by another frontend.
+ * node has exactly that connection through another frontend.
  */
 static inline bool bound_port_is_taken(struct bpf_sock_addr *context,
 				       const struct socket_call *call)
@@ -80,8 +79,8 @@ static inline void socket_leave_loopback(struct bpf_sock_addr *context, bool v4,
 }
 
 /*
- * True if tc drops the SYN of this call where it leaves (first/local_opening.h). What is for an address
- * of the node itself leaves by no interface.
+ * True if tc drops the SYN of this call where it leaves (first/local_opening.h). A SYN to an
+ * address of the node itself leaves by no interface.
  */
 static inline bool call_is_dropped_by_tc(const struct socket_call *call, bool connect)
 {
@@ -145,8 +144,8 @@ static inline int socket_leave(struct bpf_sock_addr *context, struct socket_tran
 
 /*
  * Note what a TCP socket is about to be connected to. Of MPTCP, the hook sees the first path, and
- * getpeername() asks the socket itself. So that has to know; how its paths end is not noted, because
- * they outlive it.
+ * getpeername() asks the socket itself. So that has to know; how its paths end is not noted,
+ * because they outlive it.
  */
 static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
 {

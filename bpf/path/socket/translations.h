@@ -1,6 +1,6 @@
 /*
- * The translations that a socket remembers: what asks again for a frontend gets the same backend, and
- * what comes from a backend has the address of the frontend that was asked.
+ * The translations that a socket remembers. A call to a frontend gets the same backend again, and a
+ * datagram or name from a backend gets the address of the frontend that was asked.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * STEP_ATTEMPT: a packet of a connection whose attempt to open is watched, because its Service ejects
- * endpoints that fail. The step comes before STEP_ESTABLISHED until it is known how the attempt ends.
+ * STEP_ATTEMPT: a packet of a connection that is watched, because its Service ejects endpoints that
+ * fail. This step comes before STEP_ESTABLISHED until the connect result is recorded.
  */
 #pragma once
 
@@ -26,8 +26,9 @@ static inline void attempt_succeed(struct connection *connection, struct connect
 }
 
 /*
- * A connection is no trial any more: its backend answers, or the client has given up. (An answer
- * that the client does not acknowledge must not keep others out: a flood of SYNs would.)
+ * A connection does not probe its backend any more: the backend answers, or the client has given
+ * up. (The client need not acknowledge the answer. A flood of SYNs with forged sources would keep
+ * others out otherwise.)
  */
 static inline void attempt_release(struct connection *connection, struct connection *other)
 {
@@ -39,7 +40,8 @@ static inline void attempt_release(struct connection *connection, struct connect
 
 /*
  * The client sends its SYN again, to a backend that has not answered. Return the step that goes on
- * with it: if the backend is in quarantine, the SYN opens a connection anew, to another one.
+ * with the SYN: if the backend is in quarantine, the SYN opens a connection anew, to another
+ * backend.
  */
 static inline enum step attempt_again(struct packet *packet, struct connection *connection,
 				      struct connection *other)
@@ -55,8 +57,8 @@ static inline enum step attempt_again(struct packet *packet, struct connection *
 }
 
 /*
- * Note what a packet says of an attempt: both sides' first ones, as connection_progress() has it.
- * Return the step that goes on with it.
+ * Record what a packet says about an attempt: only the first packets of both sides do, as in
+ * connection_progress(). Return the step that goes on with the packet.
  */
 static inline enum step attempt_follow(struct packet *packet, struct connection *connection)
 {

@@ -10,7 +10,6 @@
 #include "path/conn/masquerade.h"
 #include "path/conn/outside.h"
 #include "path/fast/fast_path.h"
-#include "path/fast/leave.h"
 #include "path/packet.h"
 #include "path/tail_calls.h"
 

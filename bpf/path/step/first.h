@@ -1,6 +1,7 @@
 /*
- * STEP_FIRST: a packet of no known connection, or a SYN that opens one anew. Here is decided whether
- * it concerns a Service at all, and which backend it goes to. STEP_OPEN then opens its connection.
+ * STEP_FIRST: a packet of no known connection, or a SYN that opens one anew. Here is decided
+ * whether it concerns a Service at all, and which backend it goes to. STEP_OPEN then opens its
+ * connection.
  */
 #pragma once
 
@@ -34,9 +35,9 @@
 #include "path/tail_calls.h"
 
 /*
- * True if a packet must be dropped because connections of an older build are still being copied,
- * and it may belong to one of those. If it passed untranslated, its receiver would answer with a
- * reset. A dropped packet is sent again.
+ * True if a packet must be dropped because connections of an older build are still being copied
+ * (settings.settling), and the packet may belong to one of them. If it passed untranslated, its
+ * receiver would answer with a reset. A dropped packet is sent again.
  */
 static inline bool conn_new_hold_back(const struct settings *settings, struct packet *packet)
 {
@@ -53,7 +54,7 @@ static inline bool conn_new_hold_back(const struct settings *settings, struct pa
 	return packet->flow.hook == HOOK_INGRESS && frontend_find(&key);
 }
 
-/* Return the verdict on a packet that belongs to no known connection; see schedule/backend_select.h. */
+/* Return the verdict (schedule/backend_select.h) on a packet that belongs to no connection. */
 static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings *settings,
 				   struct packet *packet)
 {
@@ -100,8 +101,8 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 }
 
 /*
- * Return the verdict on a frame for another machine, which the port of a bridge passes on: between
- * pods it may be to a backend's own address. A frontend in it is of no concern to this node.
+ * Return the verdict on a frame for another machine, which the port of a bridge passes on. Between
+ * pods it may go to a backend's own address. This node does not handle frontends in it.
  */
 static inline int conn_new_switched(struct __sk_buff *skb, const struct settings *settings,
 				    struct packet *packet)
@@ -135,8 +136,9 @@ static inline void conn_new_clear(struct packet *packet)
 }
 
 /*
- * True if a packet that is not translated begins a flow between pods that the stack serves. (While
- * connections of an older build are copied, it may be of one that is not there yet.)
+ * True if a packet begins a flow between pods that is not translated and takes the stack. (While
+ * connections of an older build are copied, the packet may be of a connection that is not copied
+ * yet.)
  */
 static inline bool begins_untranslated(const struct settings *settings, const struct packet *packet)
 {
@@ -145,7 +147,7 @@ static inline bool begins_untranslated(const struct settings *settings, const st
 	       ends_in_pod_range(settings, &packet->flow, packet->v4);
 }
 
-/* Let a first packet pass that is not translated, by the fast path or the stack. */
+/* Let a first packet pass that is not translated, by the fast path or by the stack. */
 static inline int first_packet_pass(struct __sk_buff *skb, const struct settings *settings,
 				    struct packet *packet)
 {
@@ -154,7 +156,7 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 	if (begins_untranslated(settings, packet))
 		fast_flow_note_untranslated(&packet->flow);
 	way = fast_path_direct(skb, settings, packet);
-	/* A fast flow is remembered by that: fast_flow_exists(). */
+	/* fast_flow_exists() remembers a fast flow. */
 	if (way == TC_ACT_UNSPEC && packet->first.direct)
 		direct_flow_note(&packet->flow);
 	return way;
@@ -174,7 +176,10 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 
 	packet->first.untranslated = packet->first.direct = 0;
 	if (packet->reuse && !(packet->reuse & REUSE_CLEARED)) {
-		/* Then begin anew: the verifier would follow all of the rest once more. */
+		/*
+		 * Then begin this step anew: otherwise the verifier would follow all of the rest
+		 * once more.
+		 */
 		conn_new_clear(packet);
 		packet->reuse |= REUSE_CLEARED;
 		return tail_call(skb, STEP_FIRST);

@@ -1,8 +1,8 @@
 /*
  * STEP_ICMP: ICMP errors. They quote a packet as it was after translation. Quote and addresses are
- * translated back, so that the sender recognises its own packet; path MTU discovery depends on that.
- * The checksum of the quoted transport stays as it is: often it is cut off, and no receiver verifies
- * it.
+ * translated back, so that the sender recognises its own packet; path MTU discovery depends on
+ * that. The checksum of the quoted transport stays as it is: often it is cut off, and no receiver
+ * verifies it.
  *
  * Redirects about a translated packet are dropped, as netfilter does. They name a way to the
  * backend, and the client, which sends to the frontend, must neither follow nor see it.

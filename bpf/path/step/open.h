@@ -18,7 +18,6 @@
 #include "path/conn/masquerade.h"
 #include "path/conn/source_ports.h"
 #include "path/fast/fast_path.h"
-#include "path/fast/leave.h"
 #include "path/marks.h"
 #include "path/packet.h"
 #include "path/schedule/backend_select.h"

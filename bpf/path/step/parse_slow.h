@@ -11,7 +11,6 @@
 #include "path/fragments.h"
 #include "path/hook/triage.h"
 #include "path/packet.h"
-#include "path/parse.h"
 
 #define MAX_EXTENSIONS 8
 

@@ -32,8 +32,8 @@ static inline int reset_unknown(struct __sk_buff *skb, const struct packet *pack
 }
 
 /*
- * Refuse: a SYN over IPv6 by a reset, see answer/reset.h, everything else by an ICMP error. Of those there
- * is a limit, as in the kernel, and of resets there is none.
+ * Refuse a packet: a SYN over IPv6 by a reset (answer/reset.h says why), all others by an ICMP
+ * error. The number of ICMP errors is limited, as in the kernel. The number of resets is not.
  */
 static inline int reject(struct __sk_buff *skb, struct packet *packet)
 {

@@ -1,4 +1,7 @@
-/* STEP_SCHEDULE: a first packet to an address that keeps its backends, or that may overflow. */
+/*
+ * STEP_SCHEDULE: a first packet to an address that keeps its backends, or to a service port that
+ * may overflow.
+ */
 #pragma once
 
 #include "maps/frontends.h"
@@ -9,9 +12,9 @@
 #include "path/tail_calls.h"
 
 /*
- * Find the place of a first packet's backend, if the address that it is for keeps its backends, and
- * whether it spills over. Then begin anew with the packet. (Here the verifier follows the comparison
- * once.)
+ * Find the position of a first packet's backend if the address keeps its backends, and decide
+ * whether the connection overflows. Then begin STEP_FIRST anew. (The verifier follows the
+ * comparison only in this program.)
  */
 static inline int first_packet_schedule(struct __sk_buff *skb, struct packet *packet)
 {

@@ -1,6 +1,6 @@
 /*
- * STEP_UNTRANSLATED, after STEP_OPEN: a first packet from outside that stays as it is. Its connection
- * gets a pair of entries that change nothing; first/direct.h says why.
+ * STEP_UNTRANSLATED, after STEP_OPEN: a first packet from outside that stays as it is. Its
+ * connection gets a pair of entries that change nothing; first/direct.h says why.
  */
 #pragma once
 
@@ -67,7 +67,10 @@ static inline int untranslated_open(struct __sk_buff *skb, struct packet *packet
 	return error;
 }
 
-/* Begin such a connection, if that is possible: then its first packet goes on as a later one does. */
+/*
+ * Begin an untranslated connection, if that is possible: then its first packet goes on as a later
+ * one does.
+ */
 static inline int untranslated_first(struct __sk_buff *skb, struct packet *packet)
 {
 	int error = untranslated_open(skb, packet);
