@@ -26,6 +26,7 @@ from bpfsvc.devtools.bench.steps import Context, Report, Step
 from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
 from bpfsvc.devtools.bench.testbeds.agents import CACHE
 from bpfsvc.devtools.bench.testbeds.change import ChangeTestbed
+from bpfsvc.devtools.lab.patience import wait
 
 ORIGINS: tuple[Origin, ...] = ("API", "json")
 _PAUSES = (0.02, 0.12)
@@ -76,6 +77,7 @@ def _kube_proxy(context: Context, services: int, mode: str, report: Report) -> N
         testbed.kube_proxy(binary, KUBE_PROXIES[mode]) as kube_proxy,
     ):
         kube_proxy.ready(2 * scale.baseline_limit)
+        wait(kube_proxy.has_caught_up, "kube-proxy has written all rules", 2 * scale.baseline_limit)
         times = _times(testbed, scale.baseline_changes, _KUBE_PROXY_PAUSES, report)
     context.results.cells.append(Cell("change", "change", mode, services, "ms", times, "API"))
 

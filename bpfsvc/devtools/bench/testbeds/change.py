@@ -102,7 +102,10 @@ class ChangeTestbed(Environment):
 
     def first_answer(self) -> FirstAnswer:
         """Wait for the answer that the client is waiting for."""
-        return FirstAnswer(*self._client.receive())
+        answer = self._client.receive()
+        if answer is None:
+            raise ProcessFailed("packets have not come to the backend in time")
+        return FirstAnswer(*answer)
 
     def change(self) -> float:
         """Have the other backend serve; return the seconds from the change to its first answer."""
