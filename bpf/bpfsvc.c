@@ -218,7 +218,7 @@ int step_established(struct __sk_buff *skb)
 	return settings && packet ? conn_established_rare(skb, settings, packet) : TC_ACT_SHOT;
 }
 
-/* A packet of a connection whose connect result is recorded (quarantine). */
+/* A packet of a connection, while its connect result is not recorded yet (quarantine). */
 int step_attempt(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();

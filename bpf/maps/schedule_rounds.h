@@ -1,8 +1,8 @@
 /*
- * Rounds: the number of connections so far of each service whose schedule takes turns. Connections
- * that overflow (spills.h) have a number of their own. With one number for both, turns would go
- * wrong: if each second connection overflows, each of the two kinds would only find even numbers,
- * or only odd ones.
+ * Rounds: for each service with a schedule that takes turns, the number of connections so far.
+ * Connections that overflow (spills.h) have a number of their own. With one number for both, turns
+ * would go wrong: if each second connection overflows, each of the two kinds would only find even
+ * numbers, or only odd ones.
  */
 #pragma once
 

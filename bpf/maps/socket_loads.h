@@ -12,7 +12,7 @@
 struct socket_load {
 	__u32 counters; /* of the backend; 0: it counts for none */
 	__u32 datagram; /* UDP */
-	/* The backend of an attempt to connect whose result is recorded; 0: none. */
+	/* The backend of an attempt to connect, if its result is recorded; else 0. */
 	__u32 attempt;
 	__u32 trial; /* that attempt is a trial of the backend: the second when it began; else 0 */
 };

@@ -24,7 +24,7 @@
 /* By their place in `steps`; the program of STEP_X is `step_x`. */
 enum step {
 	STEP_FIRST,	   /* a packet of no known connection, or a SYN that opens one anew */
-	STEP_ESTABLISHED,  /* a packet of a connection whose entries need more than an update */
+	STEP_ESTABLISHED,  /* a packet of a connection; the entries need more than an update */
 	STEP_ICMP,	   /* an ICMP error */
 	STEP_PARSE_SLOW,   /* fragments, IPv6 extension headers */
 	STEP_REWRITE,	   /* fragments and SCTP, once it is known what they become */

@@ -1,5 +1,5 @@
 /*
- * Outside connections that begin on the fast path, and whose answers take the stack. A bridge may
+ * Outside connections that begin on the fast path while their answers take the stack. A bridge may
  * have a port without programs, of a pod that was made while no agent ran. Packets to the pod reach
  * it by the bridge. Netfilter would take the pod's first answer after the SYN's for the beginning
  * of a connection of the pod's own (path/first/direct.h). So such a connection takes the stack from

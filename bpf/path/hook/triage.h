@@ -48,7 +48,7 @@ enum kind {
 };
 
 /*
- * Parse a frame whose type is not IP. It may have a VLAN tag in its bytes that only says a
+ * Parse a frame of another type than IP. It may have a VLAN tag in its bytes that only says a
  * priority. (Most tags are kept beside the frame.)
  */
 static inline enum kind parse_tagged(struct __sk_buff *skb, __u32 l2, __u8 hook,
@@ -142,11 +142,11 @@ static inline enum kind triage_by_ports(struct __sk_buff *skb, const struct sett
 }
 
 /*
- * Parse a packet whose link layer header has `l2` bytes, and return its kind as far as its headers
- * tell it. Most packets are in the middle of a TCP connection that was never translated. So that is
- * found out before anything else is read: by the flow if the flow is fast, else by the ports.
- * (Replies of the fast path have an entry at egress only, so ingress looks there, too. And the end
- * of a connection may be the end of a direct flow, see maps/direct_flows.h.)
+ * Parse a packet behind a link layer header of `l2` bytes, and return its kind as far as its
+ * headers tell it. Most packets are in the middle of a TCP connection that was never translated. So
+ * that is found out before anything else is read: by the flow if the flow is fast, else by the
+ * ports. (Replies of the fast path have an entry at egress only, so ingress looks there, too. And
+ * the end of a connection may be the end of a direct flow, see maps/direct_flows.h.)
  */
 static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 hook,
 					  const struct settings *settings, struct packet *packet)
@@ -227,8 +227,8 @@ static inline struct connection *connection_of(struct packet *packet, __u8 hook)
 
 /*
  * Return the kind of a packet by its entries, after its headers did not tell it. `entry` becomes
- * the entry of KIND_CONNECTION and KIND_REPLY. `by_steps`: other programs have to forward the
- * packet, and they forward no replies but those of connections from outside.
+ * the entry of KIND_CONNECTION and KIND_REPLY. `by_steps`: steps have to forward the packet, and of
+ * replies they forward only those of outside connections.
  */
 static inline enum kind triage_by_entries(struct __sk_buff *skb, const struct settings *settings,
 					  struct packet *packet, __u8 hook, bool by_steps,

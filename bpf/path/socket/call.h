@@ -57,8 +57,9 @@ static inline void socket_set_address(struct bpf_sock_addr *context, bool v4,
 }
 
 /*
- * True for the unspecified address of IPv6; that of IPv4 becomes 127.0.0.1. connect(2) takes both
- * for loopback. They must not be looked up: NodePorts have these addresses in the map.
+ * True for the unspecified address of IPv6. The unspecified address of IPv4 becomes 127.0.0.1.
+ * connect(2) takes both for loopback. They must not be looked up: NodePorts have these addresses in
+ * the map.
  */
 static inline bool is_unspecified(struct address *address)
 {

@@ -1,4 +1,7 @@
-/* STEP_ESTABLISHED: a packet of a known connection whose entries need more than an update. */
+/*
+ * STEP_ESTABLISHED: a packet of a connection, if the entries of the connection need more than an
+ * update.
+ */
 #pragma once
 
 #include "lib/flow.h"
@@ -13,7 +16,7 @@
 #include "path/packet.h"
 #include "path/tail_calls.h"
 
-/* Handle a packet of a known connection whose entries need more than an update. */
+/* Handle a packet of a connection, if the entries need more than an update. */
 static inline int conn_established_rare(struct __sk_buff *skb, const struct settings *settings,
 					struct packet *packet)
 {
