@@ -64,23 +64,26 @@ def layout(name: str, *more: tuple[str, str]) -> MapLayout:
     return MapLayout(kind, Record(key), Record((*value, *more)), max_entries=8, flags=0)
 
 
-def codec(one: ServiceMap[Any]) -> EntryCodec[Any]:
-    return EntryCodec(one, layout(one.name))
+def codec(service_map: ServiceMap[Any]) -> EntryCodec[Any]:
+    return EntryCodec(service_map, layout(service_map.name))
 
 
 def test_every_map_is_named() -> None:
-    assert {one for one, _ in ENTRIES} == set(registry.MAPS)
+    assert {service_map for service_map, _ in ENTRIES} == set(registry.MAPS)
 
 
 @pytest.mark.parametrize(
-    ("one", "entry"), [pytest.param(*each, id=each[0].name) for each in ENTRIES]
+    ("service_map", "entry"), [pytest.param(*pair, id=pair[0].name) for pair in ENTRIES]
 )
-def test_an_entry_comes_back_as_it_was(one: ServiceMap[Any], entry: Any) -> None:
-    key, value = codec(one).encode(entry)
-    (found,) = codec(one).decode([(key, value)])
-    assert (found, repr(found)) == (entry, repr(entry))
-    assert codec(one).encode_key(one.key(entry)) == key
-    assert (len(key), len(value)) == (layout(one.name).key.size, layout(one.name).value.size)
+def test_an_entry_comes_back_as_it_was(service_map: ServiceMap[Any], entry: Any) -> None:
+    key, value = codec(service_map).encode(entry)
+    (decoded,) = codec(service_map).decode([(key, value)])
+    assert (decoded, repr(decoded)) == (entry, repr(entry))
+    assert codec(service_map).encode_key(service_map.key(entry)) == key
+    assert (len(key), len(value)) == (
+        layout(service_map.name).key.size,
+        layout(service_map.name).value.size,
+    )
 
 
 def test_ports_are_in_network_order_and_other_numbers_in_that_of_the_machine() -> None:
@@ -120,8 +123,8 @@ def test_entries_of_an_earlier_build_have_the_usual_values_in_new_fields() -> No
     older = MapLayout("hash", Record(key), record, max_entries=8, flags=0)
     frontends = EntryCodec(registry.FRONTENDS, older, lenient=True)
     raw = record.pack({"service": 7, "generation": 8, "pod.size": 3, "affinity_seconds": 60})
-    (found,) = frontends.decode([(bytes(older.key.size), raw)])
-    assert found.policies == Policies(
+    (decoded,) = frontends.decode([(bytes(older.key.size), raw)])
+    assert decoded.policies == Policies(
         Policy(0, 3, False, False), *(Policy(0, 0, False, False),) * 2, affinity_seconds=60
     )
     with pytest.raises(KernelError, match="the values of map frontends"):

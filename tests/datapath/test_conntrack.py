@@ -65,9 +65,9 @@ def test_only_different_values_are_set_and_reported(machine: Machine) -> None:
 
 
 def test_the_hash_table_grows_with_the_limit(machine: Machine) -> None:
-    found = wanted_set(conntrack(min=400000), machine.root)
-    assert found is not None
-    assert "hashsize=100000" in found.changed
+    wanted = wanted_set(conntrack(min=400000), machine.root)
+    assert wanted is not None
+    assert "hashsize=100000" in wanted.changed
     assert machine.hash_size.read_text() == "100000\n"
 
 
@@ -83,26 +83,26 @@ def test_a_kernel_without_connection_tracking_is_left_alone(tmp_path: Path) -> N
 
 def test_a_kernel_with_built_in_conntrack_without_parameters_is_supported(machine: Machine) -> None:
     machine.hash_size.unlink()
-    found = wanted_set(conntrack(min=400000), machine.root)
-    assert found is not None
-    assert found.refused == ()
+    wanted = wanted_set(conntrack(min=400000), machine.root)
+    assert wanted is not None
+    assert wanted.refused == ()
 
 
 def test_values_that_cannot_be_set_are_reported_and_the_others_are_set(machine: Machine) -> None:
     stream = machine.sysctls / "nf_conntrack_udp_timeout_stream"
     stream.unlink()
-    found = wanted_set(conntrack(udp_stream=7), machine.root)
-    assert found is not None
-    assert found.refused == ("nf_conntrack_udp_timeout_stream=7 (No such file or directory)",)
-    assert len(found.changed) == 3
+    wanted = wanted_set(conntrack(udp_stream=7), machine.root)
+    assert wanted is not None
+    assert wanted.refused == ("nf_conntrack_udp_timeout_stream=7 (No such file or directory)",)
+    assert len(wanted.changed) == 3
 
 
 def test_values_that_only_the_first_namespace_may_set_are_no_error(machine: Machine) -> None:
     (machine.sysctls / "nf_conntrack_max").chmod(0o444)
-    found = wanted_set(conntrack(min=400000), machine.root)
-    assert found is not None
-    assert found.elsewhere == ("nf_conntrack_max=400000",)
-    assert found.refused == ()
+    wanted = wanted_set(conntrack(min=400000), machine.root)
+    assert wanted is not None
+    assert wanted.elsewhere == ("nf_conntrack_max=400000",)
+    assert wanted.refused == ()
     assert machine.values()["nf_conntrack_max"] == PRESENT["nf_conntrack_max"]
     assert machine.hash_size.read_text() == "65536\n"
 

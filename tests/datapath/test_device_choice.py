@@ -24,14 +24,14 @@ def device(
     hardware: int = ETHER,
 ) -> Device:
     packed = tuple(
-        each if isinstance(each, DeviceAddress) else DeviceAddress(pack(each), 24, 0, True)
-        for each in addresses
+        text if isinstance(text, DeviceAddress) else DeviceAddress(pack(text), 24, 0, True)
+        for text in addresses
     )
     return Device(index, name, kind, master, True, hardware, packed)
 
 
 def names(chosen: tuple[Device, ...]) -> str:
-    return " ".join(each.name for each in chosen)
+    return " ".join(device.name for device in chosen)
 
 
 LO = device(1, "lo", "loopback", hardware=LOOP)
@@ -159,15 +159,15 @@ def test_ethernet_header(hardware: int, expected: bool) -> None:
 def test_names_that_choose_no_interface_are_a_fault(patterns: list[str], fault: str) -> None:
     """A typing error would leave a node without Services; the names that there are help."""
     devices = [ETH0, LO]
-    found = choice_fault(devices, patterns, devices_to_attach(devices, patterns))
-    assert fault in found
-    assert bool(found) == bool(fault)
-    assert not fault or found.endswith("(eth0, lo)")
+    said = choice_fault(devices, patterns, devices_to_attach(devices, patterns))
+    assert fault in said
+    assert bool(said) == bool(fault)
+    assert not said or said.endswith("(eth0, lo)")
 
 
 @pytest.mark.parametrize(("devices", "there"), [([LO], "(lo)"), ([], "(none)")], ids=["lo", "none"])
 def test_a_node_without_a_usable_interface_is_a_fault(devices: list[Device], there: str) -> None:
     """Nobody has chosen wrong, and still no packet meets the programs."""
-    found = choice_fault(devices, [], devices_to_attach(devices, []))
-    assert found.startswith("no interface has programs attached: no interface of this node carries")
-    assert found.endswith(there)
+    said = choice_fault(devices, [], devices_to_attach(devices, []))
+    assert said.startswith("no interface has programs attached: no interface of this node carries")
+    assert said.endswith(there)

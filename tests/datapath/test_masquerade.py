@@ -24,7 +24,9 @@ def address(text: str, scope: int = 0, **more: object) -> DeviceAddress:
 def device(
     index: int, name: str, kind: str = "", *addresses: str | DeviceAddress, master: int = 0
 ) -> Device:
-    made = tuple(each if isinstance(each, DeviceAddress) else address(each) for each in addresses)
+    made = tuple(
+        given if isinstance(given, DeviceAddress) else address(given) for given in addresses
+    )
     return Device(index, name, kind, master, True, 1, made)
 
 

@@ -39,13 +39,13 @@ def made(where: str) -> Bytecode:
 class Choice:
     """The directories of both kinds of compiled programs, and what came of them."""
 
-    def __init__(self, place: Path) -> None:
-        self.kept, self.came = place / "cache", place / "programs"
+    def __init__(self, directory: Path) -> None:
+        self.kept, self.came = directory / "cache", directory / "programs"
         self.loaded: list[Bytecode] = []
         self.refused: set[str] = set()
         self.messages: list[str] = []
         self.compiler: Callable[[], bytes] = made("compiled").encode
-        self._root = PinRoot(place / "pins")
+        self._root = PinRoot(directory / "pins")
 
     def put(self, directory: Path, build: bytes) -> Path:
         """Write a file for SOURCE into one of the directories."""

@@ -63,8 +63,8 @@ def asked(client: str, protocol: str, destination: str, origin: str | None = Non
 def test_a_destination_is_found_by_its_name(
     protocol: str, destination: str, address: str, port: int
 ) -> None:
-    found = asked("prod/here", protocol, destination)
-    assert (unpack(found.destination), found.port) == (address, port)
+    asked_question = asked("prod/here", protocol, destination)
+    assert (unpack(asked_question.destination), asked_question.port) == (address, port)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_destination_is_found_by_its_name(
 def test_for_the_name_of_a_pod_it_is_known_where_the_packet_comes_from(
     client: str, origin: str, address: str
 ) -> None:
-    found = asked(client, "TCP", "prod/shop:80")
-    assert (found.origin, unpack(found.source)) == (origin, address)
+    asked_question = asked(client, "TCP", "prod/shop:80")
+    assert (asked_question.origin, unpack(asked_question.source)) == (origin, address)
     assert asked(client, "TCP", "prod/shop:80", "external").origin == "external"
 
 
@@ -95,8 +95,8 @@ def test_for_the_name_of_a_pod_it_is_known_where_the_packet_comes_from(
 def test_both_ends_are_of_one_family(
     client: str, destination: str, source: str, address: str
 ) -> None:
-    found = asked(client, "TCP", destination, "pod")
-    assert (unpack(found.source), unpack(found.destination)) == (source, address)
+    asked_question = asked(client, "TCP", destination, "pod")
+    assert (unpack(asked_question.source), unpack(asked_question.destination)) == (source, address)
 
 
 @pytest.mark.parametrize(

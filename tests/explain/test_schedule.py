@@ -58,10 +58,10 @@ def outcome_of(
     scheduling, _ = read_scheduling(thing, [SLICE])
     scheduling = scheduling._replace(shares=shares, **others)
     ((port, entries),) = evaluate(thing, [SLICE], NODE, CONFIG, scheduling).entries.items()
-    slots = [(one, 1 + at) for at, one in enumerate(entries.backends)]
+    slots = [(backend, 1 + at) for at, backend in enumerate(entries.backends)]
     owner = applied(port, 80, 1, 1, slots, entries.frontends, entries.extra)
-    one = question("pod", "10.244.0.9", "TCP", "10.96.0.1", 80)
-    return Outcome(verdict, one, VIP, owner, "pod", frozenset(), at)
+    asked = question("pod", "10.244.0.9", "TCP", "10.96.0.1", 80)
+    return Outcome(verdict, asked, VIP, owner, "pod", frozenset(), at)
 
 
 CASES = {
@@ -147,8 +147,8 @@ def test_an_endpoint_in_quarantine_or_on_trial_is_named(state: str, text: str) -
     thing = service(annotations={"bpfsvc.io/quarantine": "1 failure/10s for 30s"})
     out: dict[str, Any] = {state: (ONE,)}
     outcome = outcome_of(thing, NO_SHARES, **out)
-    found = reasons(outcome, Known(thing, (SLICE,)), NODE, (), {ONE: state == "trial"})
-    assert list(found)[3:] == [
+    texts = reasons(outcome, Known(thing, (SLICE,)), NODE, (), {ONE: state == "trial"})
+    assert list(texts)[3:] == [
         "endpoints see the address of the client",
         "scheduler random: one of 2 endpoints at random",
         f"10.0.0.1:8080 {text}",

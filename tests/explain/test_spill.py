@@ -23,7 +23,8 @@ from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, servi
 VIP = frontend("10.96.0.1 80")
 NEAR, FAR = ("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6")
 PODS = endpoint_slice(
-    *(f"{one} here zone-a@" for one in NEAR), *(f"{one} there zone-b@" for one in FAR)
+    *(f"{address} here zone-a@" for address in NEAR),
+    *(f"{address} there zone-b@" for address in FAR),
 )
 
 
@@ -39,11 +40,11 @@ def asked(
     assert not faults
     ((port, entries),) = evaluate(thing, [pods], NODE, CONFIG, scheduling).entries.items()
     # The id of an endpoint's counters is the last byte of its address.
-    slots = [(one, one.address[-1]) for one in entries.backends]
+    slots = [(backend, backend.address[-1]) for backend in entries.backends]
     owner = applied(port, 80, 1, 1, slots, entries.frontends, entries.extra)
-    one = question("pod", "10.244.0.9", "TCP", "10.96.0.1", 80)
+    asked_question = question("pod", "10.244.0.9", "TCP", "10.96.0.1", 80)
     at = (pack("10.0.0.4"), 8080)
-    return Outcome(verdict, one, VIP, owner, "pod", frozenset(), at, spilled=spilled)
+    return Outcome(verdict, asked_question, VIP, owner, "pod", frozenset(), at, spilled=spilled)
 
 
 def said(outcome: Outcome, loads: Mapping[int, int], inactive: int = 0) -> list[str]:
@@ -72,7 +73,7 @@ def test_it_says_that_a_connection_stays_near() -> None:
 
 def test_of_many_endpoints_it_says_how_many_are_added_up() -> None:
     far = (f"10.0.1.{at} there zone-b@" for at in range(1, 81))
-    pods = endpoint_slice(*(f"{one} here zone-a@" for one in NEAR), *far)
+    pods = endpoint_slice(*(f"{address} here zone-a@" for address in NEAR), *far)
     numbers, most, _ = said(asked(spilling(), pods), {})
     assert "the 2 near endpoints and all 82 that serve have 0 and 0" in numbers
     assert most == "the programs add up the connections of 64 endpoints"
@@ -94,7 +95,7 @@ def test_it_says_nothing_where_no_connection_can_spill_over(outcome: Outcome) ->
 def test_far_endpoints_are_named_with_the_reason() -> None:
     thing = spilling()
     texts = list(reasons(asked(thing), Known(thing, (PODS,)), NODE))
-    far = [one for one in texts if "may overflow to it" in one]
-    assert [one.split(":")[0] for one in far] == list(FAR)
-    assert all(":8080 is far: " in one for one in far)
-    assert not [one for one in texts if "not eligible" in one]
+    far = [text for text in texts if "may overflow to it" in text]
+    assert [text.split(":")[0] for text in far] == list(FAR)
+    assert all(":8080 is far: " in text for text in far)
+    assert not [text for text in texts if "not eligible" in text]

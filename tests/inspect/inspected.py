@@ -20,20 +20,20 @@ OPEN = {"replied": 1, "established": 1}
 """The state of an established connection's entries."""
 
 
-def records(found: Records) -> list[dict[str, Value]]:
-    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+def records(dumped: Records) -> list[dict[str, Value]]:
+    return [dict(zip(dumped.columns, row, strict=True)) for row in dumped.rows]
 
 
 def shown(maps: Maps, name: str) -> list[dict[str, Value]]:
-    (found,) = dump(maps, [name])
-    return records(found)
+    (dumped,) = dump(maps, [name])
+    return records(dumped)
 
 
 def policy(
-    who: str, first: int = 0, size: int = 0, masquerade: int = 0, reject: int = 0
+    clients: str, first: int = 0, size: int = 0, masquerade: int = 0, reject: int = 0
 ) -> dict[str, int]:
     values = {"first": first, "size": size, "masquerade": masquerade, "reject": reject}
-    return {f"{who}.{name}": value for name, value in values.items()}
+    return {f"{clients}.{name}": value for name, value in values.items()}
 
 
 def frontend(text: str, protocol: int = 6) -> dict[str, int | bytes]:

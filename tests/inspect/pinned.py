@@ -49,7 +49,11 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
         (
             ("service", "I"),
             ("generation", "I"),
-            *((f"{who}.{n}", kind) for who in ("pod", "node", "other") for n, kind in _POLICY),
+            *(
+                (f"{clients}.{n}", kind)
+                for clients in ("pod", "node", "other")
+                for n, kind in _POLICY
+            ),
             *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
             ("removal", "B"),
             *(("watched", "B"), ("counted", "B")),
@@ -174,9 +178,9 @@ CONSTANTS = {
     **{"CLIENT_POD": 0, "CLIENT_NODE": 1, "CLIENT_OTHER": 2},
     **{"SOURCE_UNKNOWN": 0, "SOURCE_LEARNED": 1, "SOURCE_TRIED": 2, "SOURCE_PROVEN": 3},
     "SOURCE_UNSURE": 4,
-    **{f"SCHEDULE_{one.name}": one.value for one in Schedule},
+    **{f"SCHEDULE_{schedule.name}": schedule.value for schedule in Schedule},
     **{f"AMONG_{name}": number for number, name in enumerate(("ALL", "LOCAL", "NEAR"))},
-    **{f"REMOVAL_{one.name}": one.value for one in OnRemoval},
+    **{f"REMOVAL_{removal.name}": removal.value for removal in OnRemoval},
     **{"QUARANTINE_AWAY": 1, "QUARANTINE_TRIAL": 2},
 }
 

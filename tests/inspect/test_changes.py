@@ -15,8 +15,8 @@ from tests.inspect.pinned import Maps
 COLUMNS = ("service", "backend", "packets", "age")
 
 
-def rows(*found: tuple[str, str, int, float]) -> list[Records]:
-    return [Records("backends", COLUMNS, found, frozenset({"age"}), keys=2)]
+def rows(*some: tuple[str, str, int, float]) -> list[Records]:
+    return [Records("backends", COLUMNS, some, frozenset({"age"}), keys=2)]
 
 
 WEB = ("default/web", "10.0.0.1:80", 5, 0.1)
@@ -72,7 +72,7 @@ def test_a_line_has_names_and_both_values_of_a_change(changes: Changes) -> None:
 def test_json_has_an_object_in_each_line(changes: Changes) -> None:
     more = (*WEB[:2], 9, 0.1)
     lines = [json.loads(line) for line in write_json_lines(changes.update(rows(more, DNS)))]
-    assert [(each["change"], each["map"]) for each in lines] == [
+    assert [(line["change"], line["map"]) for line in lines] == [
         ("changed", "backends"),
         ("added", "backends"),
     ]
@@ -94,4 +94,6 @@ def test_a_rollout_changes_the_generation_of_backends_that_stay() -> None:
     changes = Changes()
     list(changes.update(dump(before, ["backends"])))
     shown = list(changes.update(dump(after, ["backends"])))
-    assert [(each.kind, each.before) for each in shown] == [("changed", {"generation": 9})] * 2
+    assert [(change.kind, change.before) for change in shown] == [
+        ("changed", {"generation": 9})
+    ] * 2

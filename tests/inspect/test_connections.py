@@ -29,8 +29,8 @@ def pair(
 
 
 def one(maps: Maps) -> dict[str, Value]:
-    (found,) = records(connections(maps, NOW))
-    return found
+    (connection,) = records(connections(maps, NOW))
+    return connection
 
 
 def test_a_pair_of_entries_is_one_connection() -> None:
@@ -56,10 +56,10 @@ def test_the_outer_pair_belongs_to_the_same_connection() -> None:
     pair(maps, replied=1, established=1)
     maps.entry("connections", EGRESS, (CLIENT, BACKEND), (NODE, BACKEND), masquerade=1, **OPEN)
     maps.entry("connections", INGRESS, (BACKEND, NODE), (BACKEND, CLIENT), reply=1, **OPEN)
-    found = one(maps)
-    assert found["client"] == CLIENT
-    assert found["masquerade"] == NODE
-    assert found["translation"] == ("destination", "source")
+    connection = one(maps)
+    assert connection["client"] == CLIENT
+    assert connection["masquerade"] == NODE
+    assert connection["translation"] == ("destination", "source")
 
 
 def test_a_hairpin_is_one_connection_too() -> None:
@@ -69,8 +69,12 @@ def test_a_hairpin_is_one_connection_too() -> None:
     maps.entry("connections", EGRESS, (BACKEND, hairpin), (VIP, hairpin), reply=1)
     maps.entry("connections", EGRESS, (hairpin, BACKEND), (NODE, BACKEND), masquerade=1)
     maps.entry("connections", INGRESS, (BACKEND, NODE), (BACKEND, hairpin), reply=1)
-    found = one(maps)
-    assert (found["client"], found["backend"], found["masquerade"]) == (hairpin, BACKEND, NODE)
+    connection = one(maps)
+    assert (connection["client"], connection["backend"], connection["masquerade"]) == (
+        hairpin,
+        BACKEND,
+        NODE,
+    )
 
 
 def test_a_masquerade_that_has_not_left_yet_is_pending() -> None:
@@ -90,9 +94,9 @@ def test_a_masquerade_that_has_not_left_yet_is_pending() -> None:
 def test_a_changed_source_port_is_shown() -> None:
     maps = Maps()
     pair(maps, routed_client="10.244.1.5:10001")
-    found = one(maps)
-    assert found["client"] == CLIENT
-    assert found["translation"] == ("destination", "source-port=10001")
+    connection = one(maps)
+    assert connection["client"] == CLIENT
+    assert connection["translation"] == ("destination", "source-port=10001")
 
 
 def test_a_direct_connection_whose_port_was_changed_has_no_frontend() -> None:
@@ -100,9 +104,9 @@ def test_a_direct_connection_whose_port_was_changed_has_no_frontend() -> None:
     changed = "10.244.1.5:10001"
     maps.entry("connections", INGRESS, (CLIENT, BACKEND), (changed, BACKEND))
     maps.entry("connections", EGRESS, (BACKEND, changed), (BACKEND, CLIENT), reply=1)
-    found = one(maps)
-    assert (found["frontend"], found["service"]) == ("", "")
-    assert found["translation"] == ("source-port=10001",)
+    connection = one(maps)
+    assert (connection["frontend"], connection["service"]) == ("", "")
+    assert connection["translation"] == ("source-port=10001",)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +137,8 @@ def test_one_entry_alone_still_shows_the_connection(lost: str) -> None:
         maps.entry("new_connections", INGRESS, (CLIENT, VIP), (CLIENT, BACKEND))
     else:
         maps.entry("new_connections", EGRESS, (BACKEND, CLIENT), (VIP, CLIENT), reply=1)
-    found = one(maps)
-    assert (found["client"], found["frontend"], found["backend"]) == (
+    connection = one(maps)
+    assert (connection["client"], connection["frontend"], connection["backend"]) == (
         CLIENT,
         "10.96.0.10:80/TCP",
         BACKEND,
@@ -153,8 +157,8 @@ def test_two_connections_to_one_backend_stay_two() -> None:
     pair(maps)
     other = "10.244.1.5:40001"
     maps.entry("connections", INGRESS, (other, VIP), (other, BACKEND))
-    found = records(connections(maps, NOW))
-    assert [each["client"] for each in found] == [CLIENT, other]
+    both = records(connections(maps, NOW))
+    assert [connection["client"] for connection in both] == [CLIENT, other]
 
 
 def test_a_clock_read_before_the_entry_was_written_gives_no_negative_age() -> None:
@@ -170,6 +174,6 @@ def test_a_hundred_thousand_entries_take_little_memory() -> None:
         client = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:40000"
         maps.entry("connections", INGRESS, (client, VIP), (client, BACKEND), service=1)
         maps.entry("connections", EGRESS, (BACKEND, client), (VIP, client), service=1, reply=1)
-    found, _, peak = measured(lambda: connections(maps, NOW))
-    assert len(found.rows) == 25_000
-    assert peak < 1200 * len(found.rows)
+    dumped, _, peak = measured(lambda: connections(maps, NOW))
+    assert len(dumped.rows) == 25_000
+    assert peak < 1200 * len(dumped.rows)

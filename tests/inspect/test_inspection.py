@@ -37,8 +37,8 @@ def test_settings_are_shown_as_the_options_that_set_them() -> None:
     values: dict[str, int | bytes] = {"pod_network_v4": network, "pod_mask_v4": mask}
     values |= {"detect_pods_v4": 1, "masquerade_first": 10000, "masquerade_ports": 20000}
     maps.put("settings", {"value": 0}, {**values, "udp_seconds": 120, "reserved_ports": b"10000"})
-    found = {str(each["setting"]): each["value"] for each in shown(maps, "settings")}
-    assert found == {
+    settings = {str(row["setting"]): row["value"] for row in shown(maps, "settings")}
+    assert settings == {
         "pod_range_IPv4": "10.244.0.0/16",
         "pod_range_IPv6": "",
         "masquerade_ports": "10000-29999",
@@ -69,9 +69,9 @@ def test_a_number_of_a_setting_has_the_name_that_its_option_has(
     kind, key, value = FIELDS["settings"]
     maps = Maps({"settings": (kind, key, (*value, (setting, "I")))})
     maps.put("settings", {"value": 0}, {setting: number, "udp_seconds": 120})
-    found = {str(each["setting"]): each["value"] for each in shown(maps, "settings")}
-    assert found[setting] == shown_as
-    assert type(found[setting]) is type(shown_as)
+    settings = {str(row["setting"]): row["value"] for row in shown(maps, "settings")}
+    assert settings[setting] == shown_as
+    assert type(settings[setting]) is type(shown_as)
 
 
 def test_counters_are_events_with_reasons_summed_over_the_cpus() -> None:
@@ -86,10 +86,10 @@ def test_counters_are_events_with_reasons_summed_over_the_cpus() -> None:
 def test_sizes_shows_how_full_maps_are() -> None:
     maps = Maps()
     maps.service(1, "web")
-    found = {each["map"]: each for each in shown(maps, "sizes")}
-    assert found["services"] == {"map": "services", "rows": 1, "capacity": 8, "use": 12.5}
-    assert "settings" not in found
-    assert "socket_translations" not in found
+    sizes = {row["map"]: row for row in shown(maps, "sizes")}
+    assert sizes["services"] == {"map": "services", "rows": 1, "capacity": 8, "use": 12.5}
+    assert "settings" not in sizes
+    assert "socket_translations" not in sizes
 
 
 # -- other versions --
@@ -144,10 +144,10 @@ def test_a_map_that_lost_a_field_is_shown_by_the_fields_it_has() -> None:
     older = tuple(field for field in value if field[0] != "fin_sent")
     maps = Maps({"connections": (kind, key, older), "new_connections": ("lru_hash", key, older)})
     maps.entry("connections", INGRESS, (CLIENT, VIP), (CLIENT, BACKEND), service=1)
-    (found,) = shown(maps, "connections")
-    assert found["source"] == "10.244.1.5"
-    assert found["source_port"] == 40000
-    assert found["after.destination_port"] == 8080
+    (row,) = shown(maps, "connections")
+    assert row["source"] == "10.244.1.5"
+    assert row["source_port"] == 40000
+    assert row["after.destination_port"] == 8080
     assert "new_connections" in available(maps.layout), "no other view shows it now"
 
 
@@ -179,7 +179,7 @@ def test_an_unknown_map_is_an_error_that_lists_the_maps() -> None:
 
 
 def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
-    everything = [found.name for found in dump(Maps())]
+    everything = [dumped.name for dumped in dump(Maps())]
     assert everything == [
         "frontends",
         "services",
@@ -206,7 +206,7 @@ def test_every_map_is_shown_once_and_parts_by_the_whole() -> None:
         "schedule_rounds",
     ]
     parts = ["new_connections", "connections", "backend_counters"]
-    assert [found.name for found in dump(Maps(), parts)] == ["connections", "backends"]
+    assert [dumped.name for dumped in dump(Maps(), parts)] == ["connections", "backends"]
 
 
 def test_the_order_does_not_depend_on_that_of_the_kernel() -> None:
@@ -247,8 +247,8 @@ def test_a_table_is_aligned_and_leaves_nothing_out() -> None:
 def test_documents_carry_the_same_names_and_values(write: object) -> None:
     assert callable(write)
     document = "".join(write(SAMPLE))
-    found = json.loads(document) if write is write_json else yaml.safe_load(document)
-    assert found == {
+    records = json.loads(document) if write is write_json else yaml.safe_load(document)
+    assert records == {
         "empty": [],
         "sample": [
             {"name": "a", "count": 5, "clients": ["pod", "node"], "nodeports": True, "age": 63.0},

@@ -59,9 +59,9 @@ def test_a_healthy_node_is_shown_in_ten_lines() -> None:
 
 def test_notes_are_shown_with_the_agent_and_are_not_problems() -> None:
     """A node that serves the last good state is healthy, but the output says so."""
-    found = replace(HEALTHY, health=AgentHealth(status=200, notes=("serving the last good state",)))
-    assert problems(found) == ()
-    assert "agent:       running, /healthz 200; serving the last good state" in lines(found)
+    facts = replace(HEALTHY, health=AgentHealth(status=200, notes=("serving the last good state",)))
+    assert problems(facts) == ()
+    assert "agent:       running, /healthz 200; serving the last good state" in lines(facts)
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,14 @@ def maps() -> Maps:
 
 def dumped(maps: Maps, text: str, *names: str) -> dict[str, list[dict[str, object]]]:
     return {
-        found.name: [dict(row) for row in records(found)]
-        for found in OneService(text).dump(maps, names)
+        dump.name: [dict(row) for row in records(dump)]
+        for dump in OneService(text).dump(maps, names)
     }
 
 
 def test_all_maps_that_have_rows_of_services_are_shown(maps: Maps) -> None:
-    found = dumped(maps, "default/web")
-    assert {name: len(rows) for name, rows in found.items() if rows} == {
+    dump = dumped(maps, "default/web")
+    assert {name: len(rows) for name, rows in dump.items() if rows} == {
         "frontends": 2,
         "services": 2,
         "backends": 2,
@@ -58,8 +58,8 @@ def test_all_maps_that_have_rows_of_services_are_shown(maps: Maps) -> None:
         "connections": 1,
         "source_ranges": 1,
     }
-    assert found.keys().isdisjoint({"settings", "counters", "interfaces", "sizes"})
-    assert found["frontends"][0]["service"] == "default/web:http"
+    assert dump.keys().isdisjoint({"settings", "counters", "interfaces", "sizes"})
+    assert dump["frontends"][0]["service"] == "default/web:http"
 
 
 def test_one_port_of_it_can_be_named(maps: Maps) -> None:

@@ -25,7 +25,7 @@ EARLIER_BUILD = {
     "frontends": (
         _KIND,
         _KEY,
-        tuple(each for each in _OLD if each[0] not in ("schedule", "removal")),
+        tuple(field for field in _OLD if field[0] not in ("schedule", "removal")),
     ),
     "schedule_tables": ("hash", (("value", "I"),), (("value", "I"),)),
 }
@@ -46,8 +46,8 @@ def scheduled(
 def lead(maps: Maps, to: str, first: int, size: int, schedule: Schedule, table: int = 0) -> None:
     """Write a frontend that leads to slots."""
     value = {"service": 1, "generation": 9, "schedule": schedule.value}
-    for who in CLIENTS:
-        value |= {**policy(who, first, size, reject=int(not size)), f"{who}.table": table}
+    for clients in CLIENTS:
+        value |= {**policy(clients, first, size, reject=int(not size)), f"{clients}.table": table}
     maps.put("frontends", frontend(to), value)
 
 
@@ -65,7 +65,7 @@ def only(maps: Maps) -> ServicePortFacts:
 
 
 def weights(port: ServicePortFacts) -> list[int]:
-    return [one.weight for one in port.backends]
+    return [backend.weight for backend in port.backends]
 
 
 NAMES = {
@@ -124,8 +124,11 @@ def test_weights_of_every_scheduler_are_those_that_were_given(
 def test_a_backend_behind_all_ranges_is_quiesced_with_or_without_connections() -> None:
     maps = scheduled(PODS[:3], 2, Schedule.ROUND)
     connection(maps, 1000, PODS[2], OPEN)
-    found = {one.text: (one.state, one.weight, one.active) for one in only(maps).backends}
-    assert found == {
+    backends = {
+        backend.text: (backend.state, backend.weight, backend.active)
+        for backend in only(maps).backends
+    }
+    assert backends == {
         PODS[0]: ("ready", 1, 0),
         PODS[1]: ("ready", 1, 0),
         PODS[2]: ("quiesced", 0, 1),
@@ -135,11 +138,11 @@ def test_a_backend_behind_all_ranges_is_quiesced_with_or_without_connections() -
 def test_a_backend_in_quarantine_and_one_on_trial_are_told_from_others() -> None:
     pods = [*PODS, "10.244.1.5:8080"]
     maps = scheduled(pods, 2, Schedule.ROUND)
-    by_name = {one.text: one.counters for one in only(maps).backends}
+    by_name = {backend.text: backend.counters for backend in only(maps).backends}
     for backend, until, state in ((PODS[2], 5, 1), (PODS[3], 0, 2)):
         maps.put("quarantined", {"value": by_name[backend]}, {"until": until, "state": state})
-    found = {one.text: (one.state, one.weight) for one in only(maps).backends}
-    assert found == {
+    backends = {backend.text: (backend.state, backend.weight) for backend in only(maps).backends}
+    assert backends == {
         PODS[0]: ("ready", 1),
         PODS[1]: ("ready", 1),
         PODS[2]: ("quarantined", 0),
@@ -153,12 +156,15 @@ def test_a_backend_on_trial_that_all_clients_may_get_has_its_weight() -> None:
     maps = scheduled(PODS[:2], 2, Schedule.ROUND)
     counters = only(maps).backends[1].counters
     maps.put("quarantined", {"value": counters}, {"until": 0, "state": 2})
-    assert [(one.state, one.weight) for one in only(maps).backends] == [("ready", 1), ("trial", 1)]
+    assert [(backend.state, backend.weight) for backend in only(maps).backends] == [
+        ("ready", 1),
+        ("trial", 1),
+    ]
 
 
 def test_all_backends_of_a_service_may_be_quiesced() -> None:
-    found = only(scheduled(PODS[:2], 0, Schedule.ROUND)).backends
-    assert [(one.state, one.weight) for one in found] == [("quiesced", 0)] * 2
+    backends = only(scheduled(PODS[:2], 0, Schedule.ROUND)).backends
+    assert [(backend.state, backend.weight) for backend in backends] == [("quiesced", 0)] * 2
 
 
 def test_of_two_sets_the_larger_one_has_the_weights() -> None:

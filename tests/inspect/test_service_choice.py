@@ -18,15 +18,15 @@ def meant(*texts: str, namespace: str = "") -> list[str]:
     maps = busy_node()
     maps.service(3, "web", "metrics")
     maps.put("frontends", frontend("10.96.0.10:9090"), {"service": 3, **policy("pod", reject=1)})
-    view = look(maps, [Wanted(each) for each in texts], namespace)
-    return [one.text for one in view.ports]
+    view = look(maps, [Wanted(text) for text in texts], namespace)
+    return [port.text for port in view.ports]
 
 
 BOTH = [WEB, "default/web:metrics"]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "names"),
     [
         pytest.param("web", BOTH, id="a name"),
         pytest.param("default/web", BOTH, id="namespace and name"),
@@ -42,8 +42,8 @@ BOTH = [WEB, "default/web:metrics"]
         pytest.param("192.168.50.11:30080", [WEB], id="the node's address and a node port"),
     ],
 )
-def test_an_argument_means_service_ports(text: str, found: list[str]) -> None:
-    assert meant(text) == found
+def test_an_argument_means_service_ports(text: str, names: list[str]) -> None:
+    assert meant(text) == names
 
 
 def test_without_arguments_the_namespace_alone_decides() -> None:

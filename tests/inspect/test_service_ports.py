@@ -26,27 +26,29 @@ CLIENT = "10.244.1.7:1000"
 
 
 def web(maps: Maps) -> ServicePortFacts:
-    return next(one for one in collect(maps) if one.name == "web")
+    return next(port for port in collect(maps) if port.name == "web")
 
 
 def states(port: ServicePortFacts) -> dict[str, tuple[str, int, int]]:
-    return {one.text: (one.state, one.active, one.inactive) for one in port.backends}
+    return {
+        backend.text: (backend.state, backend.active, backend.inactive) for backend in port.backends
+    }
 
 
 def test_a_service_port_has_frontends_backends_and_what_is_special_about_them() -> None:
-    dns, port = sorted(collect(busy_node()), key=lambda one: one.name)
+    dns, port = sorted(collect(busy_node()), key=lambda port: port.name)
     assert (port.text, port.protocol, port.scheduler) == ("default/web:http", "TCP", "random")
     assert (port.affinity_seconds, port.source_ranges) == (60, ("10.0.0.0/8",))
-    assert {one.text: words(one) for one in port.frontends} == {
+    assert {frontend.text: words(frontend) for frontend in port.frontends} == {
         "10.96.0.10:80/TCP": ("masquerade=node",),
         "nodeport:30080/TCP": ("restricted", "masquerade=node", "local=other"),
     }
-    assert [(one.text, one.local, one.clients) for one in port.backends] == [
+    assert [(backend.text, backend.local, backend.clients) for backend in port.backends] == [
         (WEB_BACKENDS[0], True, ("pod", "node", "other")),
         (WEB_BACKENDS[1], False, ("pod", "node", "other")),
     ]
     assert (dns.text, dns.backends) == ("kube-system/dns:53", ())
-    assert [words(one) for one in dns.frontends] == [("reject",)]
+    assert [words(frontend) for frontend in dns.frontends] == [("reject",)]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_backends_that_no_frontend_leads_to_are_unused_or_drain() -> None:
     maps.service(3, "shadowed")
     slots(maps, 3, 5, ["10.244.3.3:80", "10.244.3.4:80"])
     connection(maps, 1000, "10.244.3.4:80", OPEN, service=3)
-    (port,) = (one for one in collect(maps) if one.name == "shadowed")
+    (port,) = (port for port in collect(maps) if port.name == "shadowed")
     assert states(port) == {
         "10.244.3.3:80": ("unused", 0, 0),
         "10.244.3.4:80": ("draining", 1, 0),
@@ -118,22 +120,22 @@ def test_far_backends_are_ready_where_connections_spill_over_to_them() -> None:
     maps = busy_node()
     maps.service(3, "zoned")
     slots(maps, 3, 5, ["10.244.3.3:80", "10.244.3.4:80", "10.244.3.3:80"], local="10.244.3.3:80")
-    met = policy("pod", 2, 1) | policy("node", 2, 1) | policy("other", 2, 1)
+    policies = policy("pod", 2, 1) | policy("node", 2, 1) | policy("other", 2, 1)
     spilling = {"pod.spills": 1, "node.spills": 1, "counted": 1}
-    near = {"service": 3, "generation": 5, **met, **spilling}
+    near = {"service": 3, "generation": 5, **policies, **spilling}
     maps.put("frontends", frontend("10.96.0.30:80"), near)
     entry = {"first": 0, "size": 2, "overload": 1500}
     maps.put("spills", {"service": 3, "generation": 5}, entry)
     maps.put("backend_loads", {"value": 2}, {"sockets": 4})
-    (port,) = (one for one in collect(maps) if one.name == "zoned")
+    (port,) = (port for port in collect(maps) if port.name == "zoned")
     assert port.zone_overload == "1.5"
-    assert [(one.text, one.state, one.clients) for one in port.backends] == [
+    assert [(backend.text, backend.state, backend.clients) for backend in port.backends] == [
         ("10.244.3.3:80", "ready", ("pod", "node", "other")),
         ("10.244.3.4:80", "ready", ("pod", "node")),
     ]
     # All connections are counted, by the same counters as with a scheduler that compares them.
     assert port.partial == ()
-    (web_port,) = (one for one in collect(maps) if one.name == "web")
+    (web_port,) = (port for port in collect(maps) if port.name == "web")
     assert web_port.zone_overload == ""
 
 
@@ -148,13 +150,13 @@ def test_a_generation_that_is_written_while_the_maps_are_read_is_looked_up() -> 
         """Has another generation when the frontends are read than when the backends were."""
 
         def entries(self, name: str):  # type: ignore[no-untyped-def]
-            found = list(super().entries(name))
+            items = list(super().entries(name))
             if name == "backends":
                 slots(self, 1, 10, [GONE])
                 flipped = {"service": 1, "generation": 10} | policy("pod", 0, 1)
                 self.put("frontends", frontend(NODE_PORT), flipped)
                 self.put("frontends", frontend("10.96.0.10:80"), flipped)
-            return iter(found)
+            return iter(items)
 
     maps = Flipping()
     maps.service(1, "web", "http")
@@ -164,7 +166,7 @@ def test_a_generation_that_is_written_while_the_maps_are_read_is_looked_up() -> 
 
 def test_maps_of_a_build_without_a_needed_field_are_named() -> None:
     kind, key, value = FIELDS["backends"]
-    shorter = tuple(each for each in value if each[0] != "counters")
+    shorter = tuple(field for field in value if field[0] != "counters")
     with pytest.raises(KernelError, match="map backends of build test lacks"):
         collect(Maps({"backends": (kind, key, shorter)}))
 
@@ -172,8 +174,8 @@ def test_maps_of_a_build_without_a_needed_field_are_named() -> None:
 def test_the_frontends_of_a_service_port_without_name_are_left_to_the_dump() -> None:
     maps = busy_node()
     maps.put("frontends", frontend("10.96.0.77:1"), {"service": 8, **policy("pod", reject=1)})
-    assert {one.text for one in collect(maps)} == {"default/web:http", "kube-system/dns:53"}
-    assert DNS_VIP in {one.text.partition("/")[0] for one in collect(maps)[1].frontends}
+    assert {port.text for port in collect(maps)} == {"default/web:http", "kube-system/dns:53"}
+    assert DNS_VIP in {frontend.text.partition("/")[0] for frontend in collect(maps)[1].frontends}
 
 
 def test_maps_of_an_earlier_build_are_read_without_its_successors_fields() -> None:

@@ -102,7 +102,7 @@ def test_a_number_that_leaves_out_sockets_of_pods_is_the_least_there_may_be() ->
     assert "what sockets of pods, and UDP sockets of the node's processes, carry" in text
     web, dns = as_json(look(made))["services"]
     assert (web["at_least"], web["active"], web["inactive"]) == (["active"], 1, 0)
-    assert [one["active"] for one in web["backends"]] == [1, None]
+    assert [backend["active"] for backend in web["backends"]] == [1, None]
     assert (dns["at_least"], dns["active"], dns["inactive"]) == (["inactive"], 0, None)
 
 
@@ -123,9 +123,9 @@ def as_yaml(view: View) -> Any:
 
 @pytest.mark.parametrize("read", [as_json, as_yaml])
 def test_documents_have_all_that_tables_show(read: Callable[[View], Any]) -> None:
-    found = read(look(maps(), traffic=True))
-    assert found["socket_lb"] == "host"
-    web, dns = found["services"]
+    document = read(look(maps(), traffic=True))
+    assert document["socket_lb"] == "host"
+    web, dns = document["services"]
     names = ("namespace", "name", "port_name", "port", "protocol", "family", "scheduler")
     assert [web[name] for name in names] == [
         *("default", "web", "http", 80, "TCP", "IPv4", "random")
@@ -146,7 +146,7 @@ def test_documents_have_all_that_tables_show(read: Callable[[View], Any]) -> Non
     }
     assert (gone["state"], gone["counts"], gone["local"]) == ("draining", None, None)
     assert (dns["counts"]["rejected"], dns["counts"]["dropped"]) == (5, 1)
-    assert "seconds" not in found
+    assert "seconds" not in document
 
 
 def test_a_table_without_services_has_names_of_columns_only() -> None:
@@ -160,16 +160,16 @@ def test_documents_without_services_are_documents(read: Callable[[View], Any]) -
 
 def test_rates_are_in_documents_with_their_seconds() -> None:
     before, now = (look(maps(), traffic=True) for _ in range(2))
-    found = as_json(with_rates(before, now))
-    assert found["seconds"] >= 0
-    assert found["services"][0]["backends"][0]["rates"]["connections"] == 0
+    document = as_json(with_rates(before, now))
+    assert document["seconds"] >= 0
+    assert document["services"][0]["backends"][0]["rates"]["connections"] == 0
 
 
 def test_changes_are_compared_by_service_port_and_backend() -> None:
     def rows(view: View) -> Iterator[tuple[str, int, tuple[Any, ...]]]:
-        for each in view_records(view):
-            assert all(len(row) == len(each.columns) for row in each.rows)
-            yield each.name, each.keys, tuple(each.rows[0])
+        for records in view_records(view):
+            assert all(len(row) == len(records.columns) for row in records.rows)
+            yield records.name, records.keys, tuple(records.rows[0])
 
     assert list(rows(look(maps()))) == [
         (

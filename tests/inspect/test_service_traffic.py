@@ -24,12 +24,12 @@ def traffic(seconds: float, *backends: Amounts, refused: Refused | None = None) 
 
 
 def test_a_rate_is_what_was_added_by_the_seconds_between() -> None:
-    found = rates(
+    change = rates(
         traffic(10, Amounts(100, 1000, 50000, 900, 70000), refused=Refused(5, 0)),
         traffic(12, Amounts(110, 1200, 60000, 1000, 80000), refused=Refused(5, 8)),
     )
-    assert found.backends == {FIRST: Amounts(5, 100, 5000, 50, 5000)}
-    assert found.refused == {2: Refused(0, 4)}
+    assert change.backends == {FIRST: Amounts(5, 100, 5000, 50, 5000)}
+    assert change.refused == {2: Refused(0, 4)}
 
 
 def test_a_counter_that_became_smaller_began_anew() -> None:
@@ -46,8 +46,8 @@ def test_a_backend_that_came_between_began_at_zero() -> None:
 
 
 def test_the_first_refusal_between_two_looks_counts() -> None:
-    found = rates(traffic(10, Amounts()), traffic(12, Amounts(), refused=Refused(6, 0)))
-    assert found.refused == {2: Refused(3, 0)}
+    change = rates(traffic(10, Amounts()), traffic(12, Amounts(), refused=Refused(6, 0)))
+    assert change.refused == {2: Refused(3, 0)}
 
 
 def test_counters_given_to_another_backend_are_not_compared() -> None:
@@ -60,28 +60,28 @@ def test_counters_given_to_another_backend_are_not_compared() -> None:
     now = look(maps, traffic=True)
     assert before.traffic
     assert now.traffic
-    (port,) = (one for one in now.ports if one.name == "web")
-    found = rates(Traffic(0, before.traffic.backends), Traffic(1, now.traffic.backends)).of_backend(
-        port, port.backends[1]
-    )
-    assert found == Amounts(1004, 1010, 1010, 1010, 1010)
+    (port,) = (port for port in now.ports if port.name == "web")
+    change = rates(
+        Traffic(0, before.traffic.backends), Traffic(1, now.traffic.backends)
+    ).of_backend(port, port.backends[1])
+    assert change == Amounts(1004, 1010, 1010, 1010, 1010)
 
 
 def test_a_backend_in_two_slots_counts_once() -> None:
     maps = busy_node()
     count(maps, 1, 3, 30, 300, 20, 200)
     (port, _) = collect(maps)
-    found = read_traffic(maps, [port])
-    assert found.of_port(port) == (3, 30, 300, 20, 200)
+    counted = read_traffic(maps, [port])
+    assert counted.of_port(port) == (3, 30, 300, 20, 200)
 
 
 def test_a_draining_backend_has_no_counters() -> None:
     maps = busy_node()
     connection(maps, 1000, GONE, OPEN)
     (port, _) = collect(maps)
-    found = read_traffic(maps, [port])
-    assert found.of_backend(port, port.backends[-1]) is None
-    assert found.of_backend(port, port.backends[0]) == Amounts()
+    counted = read_traffic(maps, [port])
+    assert counted.of_backend(port, port.backends[-1]) is None
+    assert counted.of_backend(port, port.backends[0]) == Amounts()
 
 
 def test_many_counters_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

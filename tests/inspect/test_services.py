@@ -51,8 +51,8 @@ def test_a_frontend_without_backends_shows_reject_or_drop(reject: int, action: s
         frontend(VIP),
         value | policy("node", reject=reject) | policy("other", reject=reject),
     )
-    (found,) = shown(maps, "frontends")
-    assert (found["clients"], found["action"], found["backends"]) == (
+    (row,) = shown(maps, "frontends")
+    assert (row["clients"], row["action"], row["backends"]) == (
         ("pod", "node", "other"),
         action,
         (),
@@ -62,8 +62,8 @@ def test_a_frontend_without_backends_shows_reject_or_drop(reject: int, action: s
 def test_the_guard_of_an_address_has_no_port_and_no_protocol() -> None:
     maps = Maps()
     maps.put("frontends", frontend("10.96.0.10:0", 0), {"service": 7})
-    (found,) = shown(maps, "frontends")
-    assert found["frontend"] == "10.96.0.10:*"
+    (row,) = shown(maps, "frontends")
+    assert row["frontend"] == "10.96.0.10:*"
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_the_guard_of_an_address_has_no_port_and_no_protocol() -> None:
 def test_a_frontend_is_named_after_what_clients_use(text: str, protocol: int, name: str) -> None:
     maps = Maps()
     maps.put("frontends", frontend(text, protocol), {"service": 7})
-    (found,) = shown(maps, "frontends")
-    assert found["frontend"] == name
-    assert found["service"] == "#7", "an id without a name"
+    (row,) = shown(maps, "frontends")
+    assert row["frontend"] == name
+    assert row["service"] == "#7", "an id without a name"
 
 
 def test_a_backend_shows_its_traffic_summed_over_the_cpus() -> None:
@@ -114,7 +114,7 @@ def test_services_and_endpoints_are_listed_by_name_and_number_of_uses() -> None:
     maps.service(2, "web", family=6)
     maps.service(1, "web", "http")
     maps.put("endpoints", frontend(BACKEND), {"value": 3})
-    assert [(each["id"], each["family"]) for each in shown(maps, "services")] == [
+    assert [(row["id"], row["family"]) for row in shown(maps, "services")] == [
         (2, "IPv6"),
         (1, "IPv4"),
     ]

@@ -27,8 +27,8 @@ def node(
     maps.put("services", {"value": 1}, {**named, "number": 80, "protocol": protocol, "family": 4})
     slots(maps, 1, 9, [ONE, TWO])
     value: dict[str, int | bytes] = {"service": 1, "generation": 9, "schedule": schedule.value}
-    for who in ("pod", "node", "other"):
-        value |= policy(who, 0, 2)
+    for clients in ("pod", "node", "other"):
+        value |= policy(clients, 0, 2)
     fields = {"table": "pod.table"}
     value |= {fields.get(field, field): number for field, number in more.items()}
     maps.put("frontends", frontend(VIP, protocol), value)
@@ -47,7 +47,10 @@ def web(maps: Maps) -> ServicePortFacts:
 
 
 def counts(maps: Maps) -> dict[str, tuple[str, int, int]]:
-    return {one.text: (one.state, one.active, one.inactive) for one in web(maps).backends}
+    return {
+        backend.text: (backend.state, backend.active, backend.inactive)
+        for backend in web(maps).backends
+    }
 
 
 def test_sockets_of_the_node_count_beside_connections_by_packets() -> None:
@@ -68,7 +71,7 @@ def test_a_backend_that_left_drains_as_long_as_sockets_are_connected_to_it() -> 
 
 def counts_of(maps: Maps) -> dict[str, dict[str, tuple[str, int]]]:
     return {
-        port.text: {one.text: (one.state, one.active) for one in port.backends}
+        port.text: {backend.text: (backend.state, backend.active) for backend in port.backends}
         for port in collect(maps)
     }
 

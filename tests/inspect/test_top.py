@@ -33,14 +33,14 @@ def view() -> View:
         if name == "old":
             for number in range(1000, 1030):
                 connection(maps, number, backend, OPEN, service=service)
-    ports = {one.name: one for one in collect(maps)}
+    ports = {port.name: port for port in collect(maps)}
     amounts = {
         "chatty": Amounts(1.0, 9000.0, 90000.0, 9000.0, 90000.0),
         "fat": Amounts(1.0, 800.0, 9e6, 800.0, 9e6),
         "new": Amounts(250.0, 700.0, 7000.0, 700.0, 7000.0),
         "old": Amounts(0.0, 100.0, 100.0, 100.0, 100.0),
     }
-    counted = {key(ports[name]): each for name, each in amounts.items()}
+    counted = {key(ports[name]): amount for name, amount in amounts.items()}
     refused = {ports["refused"].service: Refused(3.5, 1.0)}
     return View(list(ports.values()), "off", Traffic(0, counted, refused), 2.0)
 
@@ -61,8 +61,10 @@ def key(port: ServicePortFacts) -> tuple[int, tuple[bytes, int], int]:
     ],
 )
 def test_the_busiest_comes_first_in_every_order(order: str, first: list[str]) -> None:
-    found = [one.title.split(":")[0].removeprefix("default/") for one in busiest(view(), order)]
-    assert found == first
+    order_of_names = [
+        busy.title.split(":")[0].removeprefix("default/") for busy in busiest(view(), order)
+    ]
+    assert order_of_names == first
     assert order in ORDERS
 
 

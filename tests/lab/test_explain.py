@@ -20,8 +20,8 @@ def testbed() -> Iterator[Testbed]:
     """Two nodes with agents, and the Services of the testbed."""
     with running_testbed(layout="routed") as made:
         pods = (
-            pod(each.name, [each.address(family) for family in (4, 6)], each.node.name)
-            for each in made.lab.pods
+            pod(lab_pod.name, [lab_pod.address(family) for family in (4, 6)], lab_pod.node.name)
+            for lab_pod in made.lab.pods
         )
         made.cluster.apply("pods", *pods)
         yield made
@@ -38,7 +38,7 @@ def explained(testbed: Testbed, *question: str, on: LabNode | None = None) -> di
 def test_explain_answers_for_a_pod_of_a_running_agent(testbed: Testbed) -> None:
     client = testbed.pod
     answer = explained(testbed, "--from", "pod", client.address(4), "TCP", f"{WEB.vip(4)}:80")
-    backends = sorted(f"{each.address(4)}:8080" for each in testbed.lab.pods)
+    backends = sorted(f"{lab_pod.address(4)}:8080" for lab_pod in testbed.lab.pods)
     assert (answer["verdict"], answer["endpoints"]) == ("dnat", backends)
     assert answer["frontend"] == f"{WEB.vip(4)}:80/TCP"
     assert answer["masquerade_endpoints"] == [f"{client.address(4)}:8080"]
@@ -64,8 +64,8 @@ def test_endpoints_that_are_not_eligible_are_named_with_the_reason(testbed: Test
         "externalTrafficPolicy Local: only endpoints on this node",
         "no endpoint on this node is usable, but others are: dropped",
         *(
-            f"{each.address(4)}:8080 is not eligible: it is on {testbed.node.name}"
-            for each in testbed.node.pods.values()
+            f"{lab_pod.address(4)}:8080 is not eligible: it is on {testbed.node.name}"
+            for lab_pod in testbed.node.pods.values()
         ),
     ]
 
@@ -138,6 +138,6 @@ def test_an_endpoint_that_is_the_asked_node_sees_what_explain_says(testbed: Test
     assert (answer["masquerade"], answer["masquerade_endpoints"]) == (False, [other])
     seen: dict[str, str] = {}
     while len(seen) < 2:
-        found = ask(client, node.address(4), API.node_port, "tcp")
-        seen[found.pod] = host(found.peer)
+        reply = ask(client, node.address(4), API.node_port, "tcp")
+        seen[reply.pod] = host(reply.peer)
     assert seen == {node.name: own, testbed.lab.nodes[1].name: node.address(4)}

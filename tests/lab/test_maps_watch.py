@@ -52,10 +52,10 @@ class Watch:
     def changes(self, kind: str, number: int) -> list[dict[str, Any]]:
         """Wait for so many lines more; all must be of one kind."""
         wait(lambda: len(self._rest()) >= number, f"{number} lines: {kind}")
-        found = [json.loads(line) for line in self._rest()]
-        assert {each["change"] for each in found} == {kind}, found
-        self._read += len(found)
-        return found
+        lines = [json.loads(line) for line in self._rest()]
+        assert {line["change"] for line in lines} == {kind}, lines
+        self._read += len(lines)
+        return lines
 
     def end(self) -> None:
         """End it as Ctrl-C does; assert that it has printed nothing since."""
@@ -69,30 +69,30 @@ class Watch:
 
 
 def rows(changes: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [each["row"] for each in changes if each["map"] == name]
+    return [change["row"] for change in changes if change["map"] == name]
 
 
 def dumped(cluster: LabCluster, *words: str) -> dict[str, list[dict[str, Any]]]:
     done = cluster.command(cluster.lab.nodes[0], "maps", "dump", "-o", "json", *words)
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
-    return found
+    maps: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return maps
 
 
 def backends(lab: Lab, *numbers: int) -> set[str]:
     """Return the backends for TCP of these pods."""
-    found = (lab.pods[number].address(family) for number in numbers for family in FAMILIES)
-    return {f"[{each}]:8080" if ":" in each else f"{each}:8080" for each in found}
+    addresses = (lab.pods[number].address(family) for number in numbers for family in FAMILIES)
+    return {f"[{address}]:8080" if ":" in address else f"{address}:8080" for address in addresses}
 
 
 def test_the_rows_of_a_service_are_shown_alone(lab: Lab, cluster: LabCluster) -> None:
     cluster.apply("web", *objects(WEB, lab.pods))
-    found = dumped(cluster, "--service", f"{NAME}:web")
-    assert {each["service"] for each in found["frontends"]} == {f"{NAME}:web"}
+    maps = dumped(cluster, "--service", f"{NAME}:web")
+    assert {row["service"] for row in maps["frontends"]} == {f"{NAME}:web"}
     vips = {f"{WEB.vip(4)}:80/TCP", f"[{WEB.vip(6)}]:80/TCP"}
-    assert vips <= {each["frontend"] for each in found["frontends"]}
-    assert {each["backend"] for each in found["backends"]} == backends(lab, 0, 1)
-    every = {each["service"] for each in dumped(cluster, "frontends")["frontends"]}
+    assert vips <= {row["frontend"] for row in maps["frontends"]}
+    assert {row["backend"] for row in maps["backends"]} == backends(lab, 0, 1)
+    every = {row["service"] for row in dumped(cluster, "frontends")["frontends"]}
     assert f"default/{ONE[0].name}:web" in every
     cluster.drop("web")
     cluster.settle()
@@ -117,10 +117,10 @@ def test_what_comes_changes_and_goes_is_shown_while_an_agent_writes_it(
         refusals = [row for row in wanted if not row["backends"]]
         cluster.apply("web", *objects(WEB, lab.pods))
         changed = watch.changes("changed", len(wanted) - len(refusals))
-        for each in changed:
-            assert set(each["before"]) == {"backends"}
-            assert set(each["before"]["backends"]) < set(each["row"]["backends"])
-        shown = {one for row in rows(changed, name) for one in row["backends"]}
+        for change in changed:
+            assert set(change["before"]) == {"backends"}
+            assert set(change["before"]["backends"]) < set(change["row"]["backends"])
+        shown = {backend for row in rows(changed, name) for backend in row["backends"]}
         assert shown == backends(lab, 0, 1)
         wanted = refusals + rows(changed, name)
     cluster.drop("web")

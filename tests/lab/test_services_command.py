@@ -40,26 +40,28 @@ def services(node: Testbed, *words: str) -> list[dict[str, Any]]:
     """Return the service ports for IPv4 that the command prints."""
     done = node.cluster.command(node.node, "services", *words, "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
-    return [one for one in json.loads(done.stdout)["services"] if one["family"] == "IPv4"]
+    return [port for port in json.loads(done.stdout)["services"] if port["family"] == "IPv4"]
 
 
 def backends(node: Testbed, name: str, *words: str) -> dict[str, dict[str, Any]]:
     """Return the backends of a service port by their addresses."""
     (port,) = services(node, name, *words)
-    return {one["address"]: one for one in port["backends"]}
+    return {backend["address"]: backend for backend in port["backends"]}
 
 
 def active(node: Testbed) -> dict[str, int]:
     """Return how many active connections each backend for TCP has."""
-    return {at: one["active"] for at, one in backends(node, TCP).items() if one["active"]}
+    return {
+        at: backend["active"] for at, backend in backends(node, TCP).items() if backend["active"]
+    }
 
 
 def opened(node: Testbed, stack: ExitStack, number: int) -> list[tuple[OpenConnection, str]]:
     """Open connections to the node port; return each with the address of its backend."""
     made = []
     for _ in range(number):
-        one = stack.enter_context(connect(node.client, at_node(node), WEB.node_port))
-        made.append((one, host(one.who().local)))
+        connection = stack.enter_context(connect(node.client, at_node(node), WEB.node_port))
+        made.append((connection, host(connection.who().local)))
     return made
 
 
@@ -73,11 +75,11 @@ def test_held_connections_are_active_at_their_backends_and_closed_ones_are_not(
     with ExitStack() as stack:
         held = opened(node, stack, HELD)
         assert active(node) == Counter(at for _, at in held)
-        for one, _ in held[:3]:
-            one.close()
+        for connection, _ in held[:3]:
+            connection.close()
         left = Counter(at for _, at in held[3:])
         wait(lambda: active(node) == left, "the closed ones are no longer active")
-        assert sum(one["inactive"] for one in backends(node, TCP).values()) <= 3
+        assert sum(backend["inactive"] for backend in backends(node, TCP).values()) <= 3
     wait(lambda: not active(node), "none is active")
 
 
@@ -89,15 +91,15 @@ def test_a_removed_backend_drains_until_its_connections_end(node: Testbed) -> No
             held += opened(node, stack, 1)
         stays, goes = node.lab.pods
         node.cluster.apply("web", *objects(WEB, [stays]))
-        found = backends(node, TCP, "--stats")
+        states = backends(node, TCP, "--stats")
         of_former = Counter(at for _, at in held)[goes.address(4)]
-        former, present = found[goes.address(4)], found[stays.address(4)]
+        former, present = states[goes.address(4)], states[stays.address(4)]
         assert (former["state"], former["active"]) == ("draining", of_former)
         assert (former["weight"], former["counts"], former["clients"]) == (0, None, [])
         assert (present["state"], present["weight"]) == ("ready", 1)
-        assert all(one.echo(b"still here") for one, _ in held)
-        for one, _ in held:
-            one.close()
+        assert all(connection.echo(b"still here") for connection, _ in held)
+        for connection, _ in held:
+            connection.close()
         wait(lambda: goes.address(4) not in backends(node, TCP), "it is gone", 60)
     node.cluster.apply("web", *objects(WEB, node.lab.pods))
 
@@ -124,8 +126,8 @@ def test_counts_are_those_of_the_packets_that_were_sent(node: Testbed) -> None:
 
 def counts(node: Testbed, name: str) -> dict[str, int]:
     (port,) = services(node, name, "--stats")
-    found: dict[str, int] = port["counts"]
-    return found
+    totals: dict[str, int] = port["counts"]
+    return totals
 
 
 def test_what_was_refused_is_counted_for_its_service(node: Testbed) -> None:
@@ -137,7 +139,11 @@ def test_what_was_refused_is_counted_for_its_service(node: Testbed) -> None:
     assert counts(node, name)["rejected"] - before == 3
     (port,) = services(node, name)
     assert port["backends"] == []
-    actions = {met["action"] for one in port["frontends"] for met in one["clients"].values()}
+    actions = {
+        treatment["action"]
+        for frontend in port["frontends"]
+        for treatment in frontend["clients"].values()
+    }
     assert actions == {"reject"}
 
 
@@ -146,9 +152,9 @@ def test_connections_that_sockets_of_the_node_carry_are_active(node: Testbed) ->
     before = counts(node, TCP)["connections"]
     with ExitStack() as stack:
         held = [stack.enter_context(connect(node.node, WEB.vip(4), 80)) for _ in range(HELD)]
-        assert active(node) == Counter(host(one.who().local) for one in held)
+        assert active(node) == Counter(host(connection.who().local) for connection in held)
         assert counts(node, TCP)["connections"] - before == HELD
-        held += [one for one, _ in opened(node, stack, 2)]
+        held += [connection for connection, _ in opened(node, stack, 2)]
         assert sum(active(node).values()) == HELD + 2
         (port,) = services(node, TCP)
         assert (port["active"], port["at_least"]) == (HELD + 2, ["active"])
@@ -161,8 +167,8 @@ def test_what_sockets_of_pods_may_add_is_said_and_is_no_0(node: Testbed) -> None
     lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
     numbers = [line.split()[-2] for line in lines if line.startswith("  -> 10.")]
     assert numbers == ["-"] * len(node.lab.pods)
-    with connect(node.node, WEB.vip(4), 80) as one:
-        at = host(one.who().local)
+    with connect(node.node, WEB.vip(4), 80) as connection:
+        at = host(connection.who().local)
         lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
     assert [line.split()[-2] for line in lines if at in line] == ["1+"]
     assert lines[-1].startswith("Note: with + there may be more, and - is not known: ")
@@ -170,7 +176,7 @@ def test_what_sockets_of_pods_may_add_is_said_and_is_no_0(node: Testbed) -> None
 
 def test_a_service_is_found_by_what_clients_use(node: Testbed) -> None:
     for text in (f"{WEB.vip(4)}:80/TCP", f"{at_node(node)}:{WEB.node_port}/TCP", TCP):
-        assert [(one["name"], one["port_name"]) for one in services(node, text)] == [
+        assert [(port["name"], port["port_name"]) for port in services(node, text)] == [
             (WEB.name, "web")
         ]
     wrong = node.cluster.command(node.node, "services", "10.96.0.99:80")

@@ -63,11 +63,11 @@ def test_random_clusters_are_answered_as_the_specification_says(tmp_path: Path) 
     cases = random_cases(160, SEED)
     path = tmp_path / "cases.json"
     path.write_text(json.dumps({"format": FORMAT, "cases": cases}))
-    found = answers(path)
+    by_id = answers(path)
     asked = [(case, flow) for case in cases for flow in case["flows"]]
-    assert len(asked) == len(found) > 300
+    assert len(asked) == len(by_id) > 300
     for _, flow in asked:
-        assert comparable(found[flow["id"]]) == flow["expect"], flow
+        assert comparable(by_id[flow["id"]]) == flow["expect"], flow
 
 
 def text(*question: str) -> list[str]:
