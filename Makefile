@@ -58,7 +58,7 @@ C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*
 LONGEST_FUNCTION := 50
 
 # Where every variable is named for what it holds.
-WORDS := bpfsvc bpf/lib
+WORDS := bpfsvc bpf
 
 .PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared emulator containers nodes

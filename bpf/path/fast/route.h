@@ -201,10 +201,10 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 	__u32 ifindex = skb->ifindex;
 	bool neighbour;
 
-	/* What is there would be found by those that it is of, and without a route from here on. */
+	/* Until there is a new route, packets must not find the old one. */
 	cached->tick = cached_route_now() - 1;
 	comes_by = interfaces.lookup(&ifindex);
-	/* Another program may have been attached to it, which has to see what comes by it. */
+	/* Another program may have been attached to the interface, and has to see its packets. */
 	if (!comes_by || !comes_by->shortcut)
 		return false;
 	cached->of_port = comes_by->bridge != 0;
@@ -214,17 +214,14 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 		return false;
 	flow_reverse(&back, &between, 0);
 	cached->comes_by = route->ifindex;
-	/*
-	 * Between ports of one bridge, answers are switched, and the stack may see them there
-	 * (br_netfilter): it has to see all of the connection.
-	 */
+	/* Between ports of one bridge answers are switched; br_netfilter must see both ways. */
 	cached->both_ways =
 		!(cached->of_port && route->ifindex == ifindex) &&
 		route_find(skb, route, &back, v4, cached->comes_by, traffic_class, 0, &neighbour) &&
 		route->ifindex == ifindex;
 	if (cached->both_ways && cached->of_port && comes_by->peer && neighbour)
 		pod_port_note(skb, &flow->source, route->dmac);
-	/* Asked once more, as one answer overwrites the other. */
+	/* Asked again, because the route back has overwritten the route. */
 	leaves_by =
 		route_find(skb, route, &between, v4, ifindex, traffic_class, length, &neighbour);
 	if (!leaves_by)
@@ -233,10 +230,7 @@ static inline bool cached_route_ask(struct __sk_buff *skb, struct cached_route *
 	cached->destination = flow->destination;
 	cached->comes_by = skb->ifindex;
 	cached->traffic_class = traffic_class;
-	/*
-	 * The kernel does not tell the MTU while the neighbour is unknown: the route is good for
-	 * this packet only.
-	 */
+	/* Without a known neighbour the kernel tells no MTU: the route is for this packet only. */
 	cached->tick = cached_route_now() - !neighbour;
 	cached->mtu = route->mtu_result;
 	cached->asked++;
