@@ -176,7 +176,7 @@ class Health:
         return body
 
 
-class HealthServer:
+class HealthServer(HttpServer):
     """Serves :class:`Health` at kube-proxy's paths, and at the same paths below ``/bpfsvc``."""
 
     def __init__(
@@ -200,7 +200,7 @@ class HealthServer:
             "/healthz": _route("/healthz", health.healthz, answered),
             "/livez": _route("/livez", health.livez, answered),
         }
-        self._server = HttpServer(
+        super().__init__(
             "healthz",
             address,
             routes | {OWN_PATHS + path: route for path, route in routes.items()},
@@ -208,19 +208,6 @@ class HealthServer:
             hard_fail=hard_fail,
             server_port=port,
         )
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on; 0 while there is none."""
-        return self._server.port
-
-    def start(self) -> None:
-        """Serve from now on; ``UsageError`` with ``hard_fail`` if the address is in use."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving and free the port."""
-        self._server.stop()
 
 
 def _route(

@@ -21,8 +21,11 @@ Answer = Callable[[str, str], bytes | None]
 """Returns JSON about the object of a namespace and a name, None if there is no such object."""
 
 
-class LocalServer:
-    """Answers by path, with ``namespace`` and ``name`` as the query."""
+class LocalServer(HttpServer):
+    """Answers by path, with ``namespace`` and ``name`` as the query.
+
+    It starts to answer at once, or as soon as the agent that is being replaced has ended.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class LocalServer:
     ) -> None:
         """As :class:`HttpServer`."""
         address = address_of(pin_root)
-        self._server = HttpServer(
+        super().__init__(
             "explain",
             (f"@{address[1:].decode()}", 0),
             {path: partial(_respond, answer) for path, answer in answers.items()},
@@ -43,14 +46,6 @@ class LocalServer:
             server_port=LocalAddress(address),
             admits=is_trusted,
         )
-
-    def start(self) -> None:
-        """Answer from now on, or as soon as the agent that is being replaced has ended."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Answer no more."""
-        self._server.stop()
 
 
 def _respond(answer: Answer, request: Request) -> Response:

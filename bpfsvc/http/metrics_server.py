@@ -51,7 +51,7 @@ class AgentInfo:
     started: float = field(default_factory=time.time)
 
 
-class MetricsServer:
+class MetricsServer(HttpServer):
     """Serves :class:`~bpfsvc.metrics.recorder.Metrics`."""
 
     def __init__(
@@ -64,22 +64,9 @@ class MetricsServer:
         hard_fail: bool = False,
     ) -> None:
         """``log`` and ``hard_fail`` as for :class:`bpfsvc.http.server.HttpServer`."""
-        self._server = HttpServer(
+        super().__init__(
             "metrics", address, routes(metrics, info), log, workers=_WORKERS, hard_fail=hard_fail
         )
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on; 0 while there is none."""
-        return self._server.port
-
-    def start(self) -> None:
-        """Serve from now on; ``UsageError`` with ``hard_fail`` if the address is in use."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving and free the port."""
-        self._server.stop()
 
 
 def routes(metrics: Metrics, info: AgentInfo) -> dict[str, Route]:
