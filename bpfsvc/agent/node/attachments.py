@@ -17,10 +17,10 @@ from bpfsvc.config.config import Config
 from bpfsvc.datapath.attach import cgroup, interfaces
 from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.loader.installation import Installation
-from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.devices import Device
-from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
+from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
 from bpfsvc.datapath.syscall import program_id
 
 _log = logging.getLogger(__name__)
@@ -94,18 +94,14 @@ class TcAttachments:
         return lost
 
     def _attach(self, device: Device) -> None:
-        suffix = "" if device.has_ethernet else "_l3"
         try:
-            for hook in Hook:
-                program = self._pinned.program(f"{hook}{suffix}")
-                label = self._pinned.layout.digest
-                for other in self._attacher.attach(device.index, hook, program, label):
-                    self._warn_once(
-                        f"{device.name} {hook}",
-                        f"{device.name} {hook}: another program comes first ({other});"
-                        " if it does not pass packets on, Services do not work there"
-                        " (lower --tc-priority, or let it return 'unspecified')",
-                    )
+            for hook, other in attach_hooks(self._attacher, self._pinned, device):
+                self._warn_once(
+                    f"{device.name} {hook}",
+                    f"{device.name} {hook}: another program comes first ({other});"
+                    " if it does not pass packets on, Services do not work there"
+                    " (lower --tc-priority, or let it return 'unspecified')",
+                )
         except DeviceGone:
             return
         except BpfsvcError as error:
@@ -133,6 +129,21 @@ class TcAttachments:
     def _is_attached(self, filters: tc.Lister, index: int, hook: Hook) -> bool:
         ours = {program_id(self._pinned.program(f"{hook}{suffix}")) for suffix in ("", "_l3")}
         return bool(interfaces.programs(self._root, filters, index, hook) & ours)
+
+
+def attach_hooks(
+    attacher: interfaces.Attacher, pinned: Pinned, device: Device
+) -> list[tuple[Hook, Filter]]:
+    """Attach to both hooks of a device; return the programs of others that come first.
+
+    Raises :class:`DeviceGone`, and :class:`BpfsvcError` if the kernel refuses.
+    """
+    suffix, label = "" if device.has_ethernet else "_l3", pinned.layout.digest
+    return [
+        (hook, other)
+        for hook in Hook
+        for other in attacher.attach(device.index, hook, pinned.program(f"{hook}{suffix}"), label)
+    ]
 
 
 def shared_devices(root: PinRoot, devices: Iterable[Device]) -> dict[int, bool]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from bpfsvc.agent.flows.outside_flows import hand_over
-from bpfsvc.agent.node.attachments import shared_devices
+from bpfsvc.agent.node.attachments import attach_hooks, shared_devices
 from bpfsvc.agent.node.node_maps import NodeMaps
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text
@@ -120,12 +120,8 @@ class EarlyAttachments:
 
     def _attach(self, device: Device) -> bool:
         assert self._pinned
-        suffix = "" if device.has_ethernet else "_l3"
         try:
-            for hook in Hook:
-                program = self._pinned.program(f"{hook}{suffix}")
-                label = self._pinned.layout.digest
-                self._attacher.attach(device.index, hook, program, label)
+            attach_hooks(self._attacher, self._pinned, device)
         except DeviceGone:
             return False
         return True
