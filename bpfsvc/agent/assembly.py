@@ -151,7 +151,7 @@ class Assembly:
             ),
             _RECONCILE_SECONDS: (
                 lambda _: syncer.reconcile(),
-                lambda _: node.follow_again(),
+                lambda _: node.refresh(),
                 lambda _: memory.trim_heap(),
             ),
         }

@@ -38,13 +38,13 @@ class ChangeHandler:
         batches: list[Batch] = []
         for event in events:
             if isinstance(event, Interfaces):
-                self._node.follow(event)
+                self._node.follow_network(event)
                 continue
             batches.append(event)
-            touched |= self._intake.apply(event)
+            touched |= self._intake.apply_batch(event)
             if self._settings.is_outdated:
                 touched |= self._settings.use_node()
-                self._node.follow_again()
+                self._node.refresh()
         if batches:
             self._syncer.sync(touched, now)
             self._intake.report_applied(batches)

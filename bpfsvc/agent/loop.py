@@ -38,7 +38,7 @@ class Loop:
         began = time.monotonic()
         due = {seconds: began + seconds for seconds in self._actions}
         while not stop.is_set():
-            if events := self._events.drain(_WAIT_SECONDS):
+            if events := self._events.take_events(_WAIT_SECONDS):
                 self._handle(events, time.monotonic())
             for seconds, actions in self._actions.items():
                 now = time.monotonic()

@@ -158,7 +158,7 @@ class ShadowAgent:
 
     def _begin(self, monitor: Monitor) -> None:
         """Wait for all objects, and know the node."""
-        while not self._apply_first(self._events.take(_TICK)):
+        while not self._apply_first(self._events.take_event(_TICK)):
             pass
         if not self._config.manifests:
             self._intake.report_missing_node(self._config.node_name)
@@ -189,7 +189,7 @@ class ShadowAgent:
         """Apply a batch of objects; return True if it is complete: the cache has all objects."""
         if not isinstance(event, Batch):
             return False
-        self._intake.apply(event)
+        self._intake.apply_batch(event)
         return event.complete
 
     def _view(self) -> NodeView:
@@ -215,7 +215,7 @@ class ShadowAgent:
         begin = time.monotonic() + self._settings.tolerance
         end = begin + (self._settings.limit or float("inf"))
         while not self._stop.is_set():
-            self._apply_events(self._events.drain(_TICK))
+            self._apply_events(self._events.take_events(_TICK))
             now = time.monotonic()
             if now >= begin and self._since is None:
                 self._since = time.time_ns()
@@ -233,7 +233,7 @@ class ShadowAgent:
             if isinstance(event, Interfaces):
                 self._network = event
             else:
-                touched |= self._intake.apply(event)
+                touched |= self._intake.apply_batch(event)
         if not events:
             return
         services = self._config.services(self._cache.node)

@@ -72,11 +72,11 @@ class Startup:
         may_start_cold = self._feed.cold_start is not None
         while True:
             left = patience_ends - time.monotonic() if may_start_cold else CHECK_SECONDS
-            event = self._feed.events.take(max(0.0, left))
+            event = self._feed.events.take_event(max(0.0, left))
             if isinstance(event, Interfaces):
-                self._node.follow(event)
+                self._node.follow_network(event)
             elif event is not None:
-                self._feed.intake.apply(event)
+                self._feed.intake.apply_batch(event)
                 batches.append(event)
                 if event.complete:
                     return batches
@@ -101,6 +101,6 @@ class Startup:
 
     def _attach(self) -> None:
         if self._node.is_following:
-            self._node.follow_again()
+            self._node.refresh()
         else:
             self._attach_first()

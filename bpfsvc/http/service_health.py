@@ -96,7 +96,7 @@ class ServiceHealthChecks:
             self._addresses = tuple(addresses)
         os.eventfd_write(self._wake, 1)
 
-    def update(self, checks: Iterable[tuple[ServiceKey, Mapping[int, HealthCheck]]]) -> None:
+    def set_checks(self, checks: Iterable[tuple[ServiceKey, Mapping[int, HealthCheck]]]) -> None:
         """Set the health checks of Services, by family; none closes the listeners of a Service."""
         ports_changed = False
         with self._lock:

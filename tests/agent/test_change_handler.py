@@ -61,7 +61,7 @@ def test_a_batch_that_touches_no_service_changes_none() -> None:
 def test_a_change_of_interfaces_is_none_of_services() -> None:
     running = Running()
     running.handler.handle([Interfaces((), 0, 0)], NOW)
-    assert running.node.mock_calls == [call.follow(Interfaces((), 0, 0))]
+    assert running.node.mock_calls == [call.follow_network(Interfaces((), 0, 0))]
     running.services.sync.assert_not_called()
 
 
@@ -71,10 +71,10 @@ def test_a_node_object_that_changed_is_used_at_once(caplog: pytest.LogCaptureFix
     running.handle(Node("here", "zone-b"))
     assert running.planner.config == ServiceConfig(detector_v4=False, detector_v6=False)
     assert running.services.sync.mock_calls[1:] == [call({WEB}, NOW)]
-    assert running.node.mock_calls == [call.set_node(Node("here", "zone-b")), call.follow_again()]
+    assert running.node.mock_calls == [call.set_node(Node("here", "zone-b")), call.refresh()]
     assert caplog.messages == [
         "local pods cannot be identified; their traffic is handled as external"
         " (--detect-local-mode is ClusterCIDR, and no range of pods is known)"
     ]
     running.handle(Node("here", "zone-b"))
-    assert running.node.follow_again.call_count == 1
+    assert running.node.refresh.call_count == 1

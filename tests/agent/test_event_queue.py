@@ -14,21 +14,21 @@ def test_all_waiting_events_are_taken_in_order() -> None:
     events = EventQueue()
     events.put(ONE)
     events.put(TWO)
-    assert events.drain(1) == [ONE, TWO]
+    assert events.take_events(1) == [ONE, TWO]
 
 
 def test_without_events_nothing_is_taken() -> None:
-    assert EventQueue().take(0) is None
-    assert EventQueue().drain(0) == []
+    assert EventQueue().take_event(0) is None
+    assert EventQueue().take_events(0) == []
 
 
 def test_the_end_comes_after_all_earlier_events() -> None:
     events = EventQueue()
     events.put(ONE)
     events.put(None)
-    assert events.take(1) == ONE
+    assert events.take_event(1) == ONE
     with pytest.raises(Stopped):
-        events.drain(1)
+        events.take_events(1)
 
 
 def test_an_error_of_another_thread_is_raised_here() -> None:
@@ -37,4 +37,4 @@ def test_an_error_of_another_thread_is_raised_here() -> None:
     events.put(ONE)
     events.put(ValueError("not expected"))
     with pytest.raises(ValueError, match="not expected"):
-        events.drain(1)
+        events.take_events(1)

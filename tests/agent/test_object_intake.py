@@ -37,7 +37,7 @@ class Intake:
 
     def apply(self, *problems: ParseError, name: str = "") -> None:
         puts = read_object(objects.node(name, ("192.0.2.1",))) if name else ()
-        self.intake.apply(Batch(tuple(puts), (), True, problems))
+        self.intake.apply_batch(Batch(tuple(puts), (), True, problems))
 
     def shown(self, field: str) -> dict[str, str]:
         texts = self.health.healthz()[1].get(field, {})

@@ -20,7 +20,7 @@ def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixt
     errors = ParseErrors()
     with caplog.at_level(logging.INFO):
         for broken in ([FILE], [FILE, SLICE], [SLICE], []):
-            errors.update(broken)
+            errors.replace(broken)
     assert caplog.messages == [
         "a.yaml:3: malformed YAML; the last good state stays in force",
         "slice: no port; the last good state stays in force",
@@ -45,5 +45,5 @@ def test_broken_objects_may_hide_services(
 ) -> None:
     """The entries of such Services stay in the kernel."""
     errors = ParseErrors()
-    errors.update(broken)
+    errors.replace(broken)
     assert errors.may_hide(SERVICES) == hidden

@@ -143,7 +143,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 
 def serve(proxy: Proxy, port: int, count: int, family: int = 4) -> None:
-    proxy.served.update([(WEB, {family: HealthCheck(port, count)})])
+    proxy.served.set_checks([(WEB, {family: HealthCheck(port, count)})])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_listener_is_closed_with_its_health_check_and_may_come_back(proxy: Pro
     port = free_port()
     serve(proxy, port, 1)
     eventually(lambda: not refuses(port))
-    proxy.served.update([(WEB, {})])
+    proxy.served.set_checks([(WEB, {})])
     eventually(lambda: refuses(port))
     serve(proxy, port, 1)
     eventually(lambda: not refuses(port))

@@ -134,13 +134,13 @@ def test_what_waits_is_taken_at_once(api: ApiServer) -> None:
     waiting, stop = Waiting(), threading.Event()
     thread = threading.Thread(target=source.follow, args=(stop, waiting.put))
     thread.start()
-    objects = applied({}, taken(waiting.take(10)))
+    objects = applied({}, taken(waiting.take_event(10)))
     wait(lambda: all(state.connected for state in source.connections().values()), "every watch")
     for number in range(50):
         api.put(service("web-0", clusterIP=f"10.96.1.{number}"))
     api.delete("Service", "default", "web-1")
     wait(lambda: waiting.has_deletion, "the changes")
-    for event in waiting.drain(0):
+    for event in waiting.take_events(0):
         objects = applied(objects, taken(event))
     # The list of what is not waited for may have come late.
     assert {key: state for key, state in objects.items() if key.kind == "Service"} == {
@@ -149,7 +149,7 @@ def test_what_waits_is_taken_at_once(api: ApiServer) -> None:
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
-    assert waiting.take(0) is None
+    assert waiting.take_event(0) is None
 
 
 def taken(event: Event | None) -> Batch:

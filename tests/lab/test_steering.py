@@ -112,7 +112,7 @@ def checks(
 ) -> ServiceHealthChecks:
     """Return the health checks of an agent, of one Service with three endpoints."""
     made = ServiceHealthChecks(lambda: True, lambda _, text: failed(text), steering.listen())
-    made.update([(WEB, {4: HealthCheck(port, 3), 6: HealthCheck(port, 3)})])
+    made.set_checks([(WEB, {4: HealthCheck(port, 3), 6: HealthCheck(port, 3)})])
     made.listen_on(ANY)
     made.start()
     ending.callback(made.stop)
@@ -227,7 +227,7 @@ def test_a_closed_check_is_kube_proxys_again(steering: Steering, ending: ExitSta
     port = ending.enter_context(bound(KubeProxy))
     made = checks(port, steering, ending)
     wait(lambda: count(port) == 3, "the agent to answer")
-    made.update([(WEB, {})])
+    made.set_checks([(WEB, {})])
 
     def is_kube_proxys() -> bool:
         # Who has connected when the check is closed gets no answer, as from any that is closed.

@@ -42,7 +42,7 @@ def test_no_connection_begins_on_the_fast_path_while_netfilter_is_told(
     monkeypatch.setattr(fast_path, "shared_devices", lambda *_: dict(shared))
     monkeypatch.setattr(fast_path, "hand_over", lambda _: allowed.append(allows_new(node)))
     sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
-    sync.follow(Interfaces((), 0, 0))
+    sync.follow_network(Interfaces((), 0, 0))
     sync.use_fast_path("")
     assert allows_new(node)
     shared[7] = True
@@ -66,11 +66,11 @@ def test_a_bridge_leaves_the_fast_path_with_the_first_of_its_ports(
         "shared_devices",
         lambda _, found: {entry.index: entry.index in others for entry in found},
     )
-    monkeypatch.setattr(TcAttachments, "follow", lambda *_: None)
+    monkeypatch.setattr(TcAttachments, "follow_network", lambda *_: None)
     monkeypatch.setattr(fast_path, "hand_over", told)
     sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
     sync.use_fast_path("")
-    sync.follow(network)
+    sync.follow_network(network)
     assert fast(node) == {30, 31, 32}
     others.add(31)
     sync.check_shared_devices()

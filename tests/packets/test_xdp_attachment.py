@@ -118,7 +118,7 @@ def test_a_driver_without_native_xdp_is_reported(node: Node, netns: Namespace) -
     links.bridge(netns, "plain")
     attachments = XdpAttachments(("plain",), node.installation)
     now = network()
-    attachments.follow(now, [device for device in now.devices if device.name == "plain"])
+    attachments.follow_network(now, [device for device in now.devices if device.name == "plain"])
     assert attachments.served == []
     assert attachments.declined == {"plain": "its driver has no native XDP"}
 

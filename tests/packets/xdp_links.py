@@ -60,14 +60,14 @@ def network() -> Interfaces:
 
 def follow(attachments: XdpAttachments) -> None:
     now = network()
-    attachments.follow(now, devices_to_attach(now.devices))
+    attachments.follow_network(now, devices_to_attach(now.devices))
 
 
 def follow_as(attachments: XdpAttachments, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Pass on the interfaces of the kernel, with the attributes in ``changes``, by name."""
     now = network()
     devices = tuple(replace(device, **changes.get(device.name, {})) for device in now.devices)
-    attachments.follow(replace(now, devices=devices), devices_to_attach(devices))
+    attachments.follow_network(replace(now, devices=devices), devices_to_attach(devices))
 
 
 def programs(netns: Namespace, name: str) -> tuple[int, ...]:

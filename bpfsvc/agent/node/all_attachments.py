@@ -39,19 +39,19 @@ class AllAttachments:
         """Names of the interfaces that XDP serves."""
         return self._xdp.served
 
-    def follow(self, network: Interfaces, chosen: tuple[Device, ...]) -> None:
+    def follow_network(self, network: Interfaces, chosen: tuple[Device, ...]) -> None:
         """Attach to the interfaces ``chosen`` of ``network``, and to no others."""
         if self._is_first_build:
             # A connection needs the programs of two interfaces. Until all are attached, the proxy
             # before keeps the new ones. (An earlier build serves meanwhile, and by the same bits.)
             self._destinations.hide()
         try:
-            self._tc.follow({device.index for device in network.devices}, chosen)
+            self._tc.follow_network({device.index for device in network.devices}, chosen)
         finally:
             self._destinations.show()
             self._is_first_build = False
         attached = self._tc.indices
-        self._xdp.follow(network, [device for device in chosen if device.index in attached])
+        self._xdp.follow_network(network, [device for device in chosen if device.index in attached])
 
     def attach_sockets(self) -> None:
         """Attach the socket programs, or detach an earlier agent's where there is no socket LB."""
@@ -62,7 +62,7 @@ class AllAttachments:
         self._socket_watch.use(wanted)
 
     def check(self) -> list[str]:
-        """Return what lost programs; :meth:`follow` attaches again to interfaces among it."""
+        """Return what lost programs; the next :meth:`follow_network` attaches to interfaces."""
         lost = self._sockets.repair() + self._socket_watch.repair()
         return lost + self._tc.check() + self._xdp.check()
 

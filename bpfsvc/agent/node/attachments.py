@@ -58,7 +58,7 @@ class TcAttachments:
         """Names of the interfaces that had the programs, and that the kernel now refuses."""
         return sorted(self._failed & self._once_attached)
 
-    def follow(self, present: set[int], chosen: Sequence[Device]) -> None:
+    def follow_network(self, present: set[int], chosen: Sequence[Device]) -> None:
         """Attach to the interfaces ``chosen``; detach from others that are ``present``."""
         for index in set(self._attached) - {device.index for device in chosen}:
             # It is gone, or part of a bond by now: a packet must meet our ingress only once.
@@ -80,7 +80,7 @@ class TcAttachments:
         return [device.name for device in refused if device.index in self._attached]
 
     def check(self) -> list[str]:
-        """Return the interfaces that lost our programs; the next :meth:`follow` attaches again."""
+        """Return the interfaces that lost our programs; :meth:`follow_network` attaches again."""
         lost = []
         with tc.lister() as filters:
             for index, name in list(self._attached.items()):

@@ -73,7 +73,7 @@ class FastPath:
             hand_over(self._pinned)
             self._maps.end_fast_outside()
 
-    def follow(self, network: Interfaces, chosen: tuple[Device, ...]) -> None:
+    def follow_network(self, network: Interfaces, chosen: tuple[Device, ...]) -> None:
         """Write the interfaces ``chosen``; only new ones are looked at for programs of others."""
         self._network, self._chosen = network, chosen
         sending = self._sending()

@@ -22,7 +22,7 @@ class MasqueradeMaps:
         self._first_bits = pinned.layout.constant("MASQUERADE_CHOICE_BITS")
         self._wanted: dict[bytes, bytes] = {}
 
-    def follow(
+    def follow_network(
         self, network: Interfaces, devices: Iterable[Device]
     ) -> Mapping[int, Mapping[str, Value]]:
         """Write the exceptions for these interfaces; return the fields of their entries by index.

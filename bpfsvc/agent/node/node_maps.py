@@ -246,7 +246,7 @@ class NodeMaps:
         record = self._pinned.layout.maps["interfaces"].value
         network = self._network
         # Exceptions are there before an interface refers to them, and as long as one does.
-        masqueraded = self._masquerades.follow(network, chosen)
+        masqueraded = self._masquerades.follow_network(network, chosen)
         pods = self._config.detection.pod_interfaces(arrival_names(network.devices))
         entries: dict[int, dict[str, Value]] = {
             bridge.index: {"shortcut": not shared.get(bridge.index), "bridge": bridge.index}

@@ -89,7 +89,7 @@ class NodeSync:
         installation = self._installation
         installation.catch_up()
         self._maps.write_settings(settling=installation.settling)
-        self.follow(network)
+        self.follow_network(network)
         if installation.settling:
             installation.catch_up()
             self._maps.write_settings()
@@ -99,7 +99,7 @@ class NodeSync:
         self._fast_path.end_outside()
         self._attachments.report()
 
-    def follow(self, network: Interfaces) -> None:
+    def follow_network(self, network: Interfaces) -> None:
         """Follow ``network`` with maps and attachments, and report missing attachments."""
         self._pins.check()
         self._network = network
@@ -115,17 +115,17 @@ class NodeSync:
             address for family in (4, 6) for address in nodeports.listening(own, family)
         )
 
-    def follow_again(self) -> None:
+    def refresh(self) -> None:
         """Write again what follows from the interfaces, if they are known."""
         if self._network is not None:
-            self.follow(self._network)
+            self.follow_network(self._network)
 
     def _write(self, network: Interfaces) -> None:
         self._chosen = devices_to_attach(network.devices, self._devices)
         self._report_choice(network)
         self._maps.set_network(network)
-        self._fast_path.follow(network, self._chosen)
-        self._attachments.follow(network, self._chosen)
+        self._fast_path.follow_network(network, self._chosen)
+        self._attachments.follow_network(network, self._chosen)
 
     def _report_choice(self, network: Interfaces) -> None:
         """Report patterns of interfaces that choose none, as a typing error does."""
@@ -152,10 +152,10 @@ class NodeSync:
         if lost := self._attachments.check():
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
             self._metrics.interfaces_lost(len(lost))
-            self.follow(self._network)
+            self.follow_network(self._network)
         elif allowed := self._attachments.retry(self._chosen):
             _log.info("attached to %s, which the kernel refused before", ", ".join(allowed))
-            self.follow(self._network)
+            self.follow_network(self._network)
         else:
             self._attachments.report()
 

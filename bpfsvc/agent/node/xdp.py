@@ -63,7 +63,7 @@ class XdpAttachments:
         }
         return dict(sorted((self._unsuitable | refused).items()))
 
-    def follow(self, network: Interfaces, attached: Sequence[Device]) -> None:
+    def follow_network(self, network: Interfaces, attached: Sequence[Device]) -> None:
         """Attach to those interfaces of ``attached`` that the patterns choose.
 
         ``attached``: interfaces with programs at tc hooks. An interface keeps XDP when it loses its
@@ -175,7 +175,7 @@ class XdpAttachments:
         )
 
     def check(self) -> list[str]:
-        """Return the interfaces that lost the program; the next :meth:`follow` attaches again.
+        """Return the interfaces that lost the program; :meth:`follow_network` attaches again.
 
         Interfaces without XDP are tried again first: another program or an MTU that prevented it
         may be gone. A driver is asked only once in the same conditions.

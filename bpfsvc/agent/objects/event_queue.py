@@ -25,7 +25,7 @@ class EventQueue:
         """Add a change, a failure, or the end; any thread may, and a signal handler."""
         self._queue.put(event)
 
-    def take(self, seconds: float) -> Event | None:
+    def take_event(self, seconds: float) -> Event | None:
         """Wait for the next change and return it; None if there is none for ``seconds``.
 
         Raises :class:`Stopped` at the end, and every failure that was put.
@@ -35,9 +35,9 @@ class EventQueue:
         except queue.Empty:
             return None
 
-    def drain(self, seconds: float) -> list[Event]:
-        """Wait for the next change, and return all that are there; raises as :meth:`take`."""
-        first = self.take(seconds)
+    def take_events(self, seconds: float) -> list[Event]:
+        """Wait for the next change, and return all that are there; raises as :meth:`take_event`."""
+        first = self.take_event(seconds)
         if first is None:
             return []
         taken = [first]

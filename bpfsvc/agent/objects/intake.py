@@ -38,12 +38,12 @@ class ObjectIntake:
         self._metrics = metrics
         self._reports = reports
 
-    def apply(self, batch: Batch) -> set[ServiceKey]:
+    def apply_batch(self, batch: Batch) -> set[ServiceKey]:
         """Put a batch into the cache; return the Services with entries that may differ now."""
         if self._cold_start:
             self._cold_start.end(batch)
         touched = self.cache.apply(batch.puts, batch.gone, batch.listed)
-        self._reports.unusable(self._parse_errors.update(batch.problems))
+        self._reports.unusable(self._parse_errors.replace(batch.problems))
         self._metrics.unreadable(len(self._parse_errors))
         self._report_unreadable()
         self.report_node()

@@ -25,7 +25,7 @@ class ParseErrors:
     def __len__(self) -> int:
         return len(self._known)
 
-    def update(self, errors: Iterable[ParseError]) -> list[ParseError]:
+    def replace(self, errors: Iterable[ParseError]) -> list[ParseError]:
         """Replace the errors; log new errors and fixed errors; return the new errors."""
         now = {str(error): error for error in errors}
         new = sorted(now.keys() - self._known.keys())

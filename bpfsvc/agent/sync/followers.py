@@ -25,7 +25,7 @@ class LocalEndpoints(Follower):
 
     def follow(self, summaries: Summaries) -> None:
         """Report Services."""
-        self._health_checks.update(
+        self._health_checks.set_checks(
             (key, summary.health_checks) for key, summary in summaries.items()
         )
         for key, summary in summaries.items():
