@@ -1,5 +1,4 @@
-"""The agent's loop, and what keeps the kernel and the agent's picture of the cluster together.
+"""The agent: its loop, and all that keeps the kernel in step with the objects of the cluster.
 
-May import every room of the product but ``cli``, ``doctor`` and ``explain``; never
-``lab``, ``bench`` or ``demo``.
+May import every room of the product but ``cli``, ``doctor`` and ``explain``; never ``devtools``.
 """

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
-from bpfsvc.agent.flows.quarantine import Quarantine
+from bpfsvc.agent.flows.outlier_ejection import OutlierEjection
 from bpfsvc.agent.flows.udp_cleanup import UdpCleanup
 from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
@@ -49,7 +49,7 @@ def make_syncer(
         LocalEndpoints(health_checks, metrics),
         UdpCleanup(planner, pinned, metrics, reports, with_sockets=with_sockets),
         removal,
-        Quarantine(planner, pinned, metrics, reports, watch_sockets),
+        OutlierEjection(planner, pinned, metrics, reports, watch_sockets),
         Faults(planner, reports),
     )
     writer = ServiceWriter(planner, maps, followers, metrics, reports)

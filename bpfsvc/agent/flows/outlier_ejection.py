@@ -20,7 +20,7 @@ from bpfsvc.services.planner import Planner
 from bpfsvc.services.scheduling.quarantine import Outcome, Step
 
 
-class Quarantine(Follower):
+class OutlierEjection(Follower):
     """Ejects endpoints for the clients of one node; belongs to the agent's thread."""
 
     def __init__(
