@@ -82,7 +82,9 @@ class NodeSync:
 
     def watch_sockets(self, wanted: bool) -> None:
         """Have the kernel report what happens to TCP sockets, or not any more."""
+        self._pins.check()
         self._attachments.watch_sockets(wanted)
+        self._pins.hold_links()  # or the removed link would count as lost
 
     def start(self, network: Interfaces) -> None:
         """Attach all programs, and release the build that they replace."""
