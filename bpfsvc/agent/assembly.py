@@ -73,19 +73,14 @@ class Assembly:
         """Return the phases; ``ending`` stops what they start."""
         config, feed, pinned = self._config, self._feed, installation.pinned
         metrics, reports = self._servers.metrics, self._reports
+        health, listeners = self._servers.health, self._servers.steered_listeners()
         health_checks = ServiceHealthChecks(
-            lambda: self._servers.health.report()[0],
-            reports.failed_check,
-            self._servers.steered_listeners(),
+            lambda: health.report()[0], reports.failed_check, listeners
         )
         ending.callback(health_checks.stop)
         gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
         ending.callback(gc.stop)
-        planner = Planner(
-            feed.cache,
-            config.services(Node(config.node_name)),
-            max_backends=config.sizes.max_backends,
-        )
+        planner = self._make_planner()
         self._answer(planner, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
         syncer = make_syncer(
@@ -102,7 +97,6 @@ class Assembly:
         )
         self._use_fast_path(node)
         netfilter_flows = NetfilterFlows(pinned, config.masquerade_ports)
-
         monitor = Monitor(feed.events.put, feed.events.put)
         ending.callback(monitor.stop)
 
@@ -123,6 +117,11 @@ class Assembly:
             Loop(feed.events, handler.handle, actions),
             node,
         )
+
+    def _make_planner(self) -> Planner:
+        config = self._config
+        services = config.services(Node(config.node_name))
+        return Planner(self._feed.cache, services, max_backends=config.sizes.max_backends)
 
     def _answer(self, planner: Planner, ending: ExitStack) -> None:
         """Answer questions of this node's commands."""
