@@ -1,5 +1,5 @@
 """Collect the files that bpfsvc needs, and no others, into an empty directory; into another one
-what its compiler needs beside them.
+what its compiler and login plugins need beside them.
 
 The packages of bcc and Python are several times larger than the files that are read. This program
 finds those: modules by importing all that the product imports, shared libraries by the dynamic
@@ -65,9 +65,12 @@ clusters: [{name: one, cluster: {server: "https://localhost"}}]}
 NOT_FOR_NODES = ("bpfsvc/devtools", "bpfsvc/cli/bench")
 """Rooms and modules of the product that are in no image; ``bpfsvc bench`` says so there."""
 
+LOGIN_PLUGINS = "bpfsvc/kube/client/plugin"
+"""The module that loads the package ``kubernetes``, 16 MB. Pods log in by their ServiceAccount."""
+
 OUT = (
     *NOT_FOR_NODES,
-    *(f"{module}.py" for module in NOT_FOR_NODES),
+    *(f"{module}.py" for module in (*NOT_FOR_NODES, LOGIN_PLUGINS)),
     *(f"kubernetes/{part}" for part in ("aio", "client/api", "client/models", "e2e_test", "test")),
     *("*.pyi", "*.pyx", "*.pxd", "__pycache__", "tests", "py.typed"),
 )
@@ -170,12 +173,13 @@ def import_all() -> set[Path]:
 
 def module_names(package: ModuleType) -> Iterator[str]:
     """Yield the names of modules below a package, except those that nodes do not need."""
-    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if found.name.replace(".", "/") in NOT_FOR_NODES or found.name.endswith(".__main__"):
+    left_out = (*NOT_FOR_NODES, LOGIN_PLUGINS)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if module.name.replace(".", "/") in left_out or module.name.endswith(".__main__"):
             continue
-        yield found.name
-        if found.ispkg:
-            yield from module_names(importlib.import_module(found.name))
+        yield module.name
+        if module.ispkg:
+            yield from module_names(importlib.import_module(module.name))
 
 
 def import_connections() -> None:
@@ -278,8 +282,9 @@ def image(target: Path) -> Tree:
 
 
 def compiler(target: Path, beside: Tree) -> None:
-    """Fill ``target`` with bcc and LLVM. The loader finds libraries in these places by itself."""
+    """Fill ``target`` with bcc, LLVM and login plugins; the loader finds the libraries there."""
     importlib.import_module(COMPILER)
+    importlib.import_module(LOGIN_PLUGINS.replace("/", "."))
     imported = ImportRecorder.files
     (bcc,) = {path.parent for path in imported if path.match(f"{COMPILER}/__init__.py")}
     tree = Tree(target, beside)

@@ -136,3 +136,12 @@ def test_no_proxy_names_domains(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not find_proxy("https://example.com", "")
     assert not find_proxy("https://api.example.com:6443", "")
     assert find_proxy("https://myexample.com", "")
+
+
+def test_an_image_without_login_plugins_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bpfsvc.kube.client.kubeconfig._PLUGIN", "bpfsvc.kube.client.missing")
+    path = kubeconfig(tmp_path, SERVER, {"exec": plugin(tmp_path, token="token")})
+    with pytest.raises(LoginError, match="this image runs none: use a kubeconfig"):
+        read_kubeconfig(path)

@@ -9,6 +9,7 @@ which ends afterwards. Loaded into the agent, the package would take 23 MB and 0
 from __future__ import annotations
 
 import binascii
+import importlib.util
 import subprocess
 import sys
 from base64 import b64decode, b64encode
@@ -22,6 +23,7 @@ from bpfsvc.base import yaml_documents
 from bpfsvc.base.yaml_documents import YamlError
 from bpfsvc.kube.client.login import Login, LoginError, Tls, read_file
 
+_PLUGIN = "bpfsvc.kube.client.plugin"
 _PLUGIN_SECONDS = 60.0
 
 
@@ -150,7 +152,12 @@ def _pem(directory: Path, data: str | None, file: str | None) -> bytes:
 
 def _run_plugin(path: Path, login: Login) -> Login:
     """Run the login plugin of a kubeconfig; return the login with what the plugin returned."""
-    command = (sys.executable, "-m", "bpfsvc.kube.client.plugin", str(path))
+    if importlib.util.find_spec(_PLUGIN) is None:
+        raise LoginError(
+            f"{path} has a login plugin, and this image runs none: use a kubeconfig with a token or"
+            " a certificate, or the image whose name ends with -compiler"
+        )
+    command = (sys.executable, "-m", _PLUGIN, str(path))
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PLUGIN_SECONDS, check=False)
         result = msgspec.json.decode(done.stdout, type=PluginResult)
