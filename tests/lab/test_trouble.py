@@ -202,7 +202,7 @@ def test_names_that_choose_no_interface_are_no_health(small: Testbed) -> None:
     cluster.stop(node)
     cluster.launch(node, options=["--devices", "eht0"])
     wait(lambda: [*unhealthy(small)] == ["devices"], "the problem")
-    assert "--devices eht0 chooses none" in unhealthy(small)["devices"]
+    assert "--devices eht0 matches none of the interfaces" in unhealthy(small)["devices"]
     assert "eth0" in unhealthy(small)["devices"]
     cluster.stop(node)
     cluster.start(node)
