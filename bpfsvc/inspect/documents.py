@@ -20,39 +20,45 @@ _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _WIDTH = 1 << 20
 """Columns before PyYAML breaks a line: never."""
 
-_AT_ONCE = 500
-"""Records passed to PyYAML in one call: few enough for memory, enough for speed."""
+_AT_ONCE = 100
+"""Objects passed to PyYAML in one call: few enough for memory, enough for speed."""
 
 
 def write_json(dumped: Iterable[Records]) -> Iterator[str]:
     """Yield the pieces of one JSON object, with one record per line."""
     start = "{"
     for records in dumped:
-        yield f"{start}\n{json.dumps(records.name)}: ["
-        before = "\n"
-        for record in _objects(records):
-            yield f"{before}  {json.dumps(record)}"
-            before = ",\n"
-        yield "\n]" if records.rows else "]"
+        yield f"{start}\n{json.dumps(records.name)}: "
+        yield from json_list(_objects(records))
         start = ","
     yield "\n}\n"
+
+
+def json_list(objects: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the pieces of a JSON list, with one object per line."""
+    yield "["
+    before, end = "\n", "]"
+    for item in objects:
+        yield f"{before}  {json.dumps(item)}"
+        before, end = ",\n", "\n]"
+    yield end
 
 
 def write_yaml(dumped: Iterable[Records]) -> Iterator[str]:
     """Yield the pieces of one YAML document."""
     for records in dumped:
-        yield f"{records.name}:\n" if records.rows else f"{records.name}: []\n"
-        objects = _objects(records)
-        while some := list(islice(objects, _AT_ONCE)):
-            yield yaml_list(some)
+        yield from yaml_list(records.name, _objects(records))
 
 
-def yaml_list(some: list[dict[str, Any]]) -> str:
-    """Return objects as the items of a YAML list."""
-    text: str = yaml.dump(
-        some, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=_WIDTH
-    )
-    return text
+def yaml_list(name: str, objects: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Yield the pieces of a YAML list under the name ``name``."""
+    some = list(islice(objects, _AT_ONCE))
+    yield f"{name}:\n" if some else f"{name}: []\n"
+    while some:
+        yield yaml.dump(
+            some, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=_WIDTH
+        )
+        some = list(islice(objects, _AT_ONCE))
 
 
 def _objects(records: Records) -> Iterator[dict[str, object]]:

@@ -89,7 +89,7 @@ def test_many_counters_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> 
     for index in (1, 2, 3):
         count(maps, index, *[index * 10] * 5)
     (port, _) = collect(maps)
-    monkeypatch.setattr("bpfsvc.inspect.services.traffic._FEW", 1)
+    monkeypatch.setattr("bpfsvc.inspect.maps.services._FEW", 1)
     monkeypatch.setattr(Maps, "value", lambda *_: pytest.fail("one was looked up"))
     assert read_traffic(maps, [port]).of_port(port) == tuple([30] * 5)
 

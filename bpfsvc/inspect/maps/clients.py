@@ -6,7 +6,7 @@ from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.base.networks import Network, network_text
 from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.fields import address_text, chooser
-from bpfsvc.inspect.maps.generic import extras
+from bpfsvc.inspect.maps.generic import known_entries
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
@@ -49,18 +49,13 @@ def affinities(reader: Reader, now: int) -> Records:
 
     ``age`` is in seconds. The frontend has the age at which the entry expires.
     """
-    layout = reader.layout.maps["affinities"]
-    key, value = chooser(layout.key, CLIENT), chooser(layout.value, AFFINITY)
-    more = extras(layout, CLIENT, AFFINITY)
+    more, entries = known_entries(reader, "affinities", CLIENT, AFFINITY)
     names = ServiceNames(reader)
     rows: list[Row] = []
-    for raw_key, raw in reader.entries("affinities"):
-        service, client = key(raw_key)
-        address, port, seen = value(raw)
+    for (service, client, address, port, seen), cells in entries:
         age = round(max(0, now - seen) / 1e9, 1)
-        row: Row = (names[service], unpack(client), endpoint_text(address, port), age)
-        rows.append(row + more.values(raw_key, raw))
-    columns = ("service", "client", "backend", "age", *more.columns)
+        rows.append((names[service], unpack(client), endpoint_text(address, port), age, *cells))
+    columns = ("service", "client", "backend", "age", *more)
     return Records("affinities", columns, sorted(rows), frozenset({"age"}))
 
 

@@ -14,6 +14,7 @@ Entries are folded when they are read, so that each connection is one small obje
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from socket import IPPROTO_TCP
 
 from bpfsvc.base.address import endpoint_text
@@ -55,37 +56,22 @@ Place = tuple[bytes, int]
 """Address and port."""
 
 
+@dataclass(slots=True)
 class _Connection:
     """One connection, as the entries read so far show it."""
 
-    __slots__ = (
-        "answered",
-        "client",
-        "created",
-        "established",
-        "fins",
-        "frontend",
-        "masquerade",
-        "more",
-        "pending",
-        "reset",
-        "seen",
-        "service",
-    )
-
-    def __init__(self) -> None:
-        self.client: Place | None = None
-        self.frontend: Place | None = None
-        self.masquerade: Place | None = None
-        self.more: Row | None = None
-        self.pending = False
-        self.answered = False
-        self.established = False
-        self.reset = False
-        self.fins = 0
-        self.created = _NEVER
-        self.seen = 0
-        self.service = 0
+    client: Place | None = None
+    frontend: Place | None = None
+    masquerade: Place | None = None
+    more: Row | None = None
+    pending: bool = False
+    answered: bool = False
+    established: bool = False
+    reset: bool = False
+    fins: int = 0
+    created: int = _NEVER
+    seen: int = 0
+    service: int = 0
 
     def state(self, protocol: int) -> str:
         """Return the state in TCP's words; UDP is established by its first reply."""
@@ -124,7 +110,7 @@ def connections(reader: Reader, now: int) -> Records:
         if name in reader.layout.maps:
             _gather(reader, name, by_flow)
     names = ServiceNames(reader)
-    more = _extras(reader)
+    more = _extras(reader, "connections")
     rows = [_row(routed, by_flow.pop(routed), names, now, more) for routed in sorted(by_flow)]
     columns = (
         "protocol",
@@ -142,9 +128,8 @@ def connections(reader: Reader, now: int) -> Records:
     return Records("connections", columns, rows, frozenset({"age", "idle"}))
 
 
-def _extras(reader: Reader, name: str = "connections") -> Extras:
-    layout = reader.layout.maps[name]
-    return extras(layout, FLOW, _KNOWN)
+def _extras(reader: Reader, name: str) -> Extras:
+    return extras(reader.layout.maps[name], FLOW, _KNOWN)
 
 
 def _gather(reader: Reader, name: str, by_flow: dict[Routed, _Connection]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bpfsvc.datapath.maps.layout import MapLayout, Record
@@ -63,6 +63,24 @@ def extras(layout: MapLayout, key: Iterable[str], value: Iterable[str]) -> Extra
     values = tuple(name for name in names(layout.value) if name not in set(value))
     readers = (_cells(layout.key, keys), _cells(layout.value, values))
     return Extras(keys + values, readers)
+
+
+def known_entries(
+    reader: Reader, name: str, key: tuple[str, ...], value: tuple[str, ...], *hidden: str
+) -> tuple[tuple[str, ...], Iterator[tuple[Fields, Row]]]:
+    """Return the columns of :class:`Extras`, and for each entry the known fields and these cells.
+
+    The known fields of an entry are the fields ``key`` and the fields ``value``. ``hidden``: fields
+    of the value that a view leaves out on purpose.
+    """
+    layout = reader.layout.maps[name]
+    more = extras(layout, key, (*value, *hidden))
+    read_key, read_value = chooser(layout.key, key), chooser(layout.value, value)
+    entries = (
+        (read_key(raw_key) + read_value(raw), more.values(raw_key, raw))
+        for raw_key, raw in reader.entries(name)
+    )
+    return more.columns, entries
 
 
 def generic(reader: Reader, name: str) -> Records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bpfsvc.base.address import unpack
 from bpfsvc.inspect.fields import address_text, chooser, interface_text
-from bpfsvc.inspect.maps.generic import extras
+from bpfsvc.inspect.maps.generic import known_entries
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 
@@ -34,28 +34,22 @@ def namespaces(reader: Reader) -> Records:
     ``cookie`` is the kernel's number of the namespace (SO_NETNS_COOKIE). ``state`` is explained in
     ``bpf/maps/pod_netns.h``: calls are translated when it is proven.
     """
-    layout = reader.layout.maps["namespaces"]
-    key, value = chooser(layout.key, ("value",)), chooser(layout.value, NAMESPACE)
-    more = extras(layout, ("value",), (*NAMESPACE, *_INTERNAL))
+    more, entries = known_entries(reader, "namespaces", ("value",), NAMESPACE, *_INTERNAL)
     clients = reader.layout.constants_named("CLIENT_")
     states = reader.layout.constants_named("SOURCE_")
     rows: list[Row] = []
-    for raw_key, raw in reader.entries("namespaces"):
-        *sources, left_alone = value(raw)
+    for (cookie, *sources, left_alone), cells in entries:
         for at in range(0, len(sources), len(_SOURCE)):
             address, ifindex, kind, state = sources[at : at + len(_SOURCE)]
-            if not state:
-                continue
-            row: Row = (
-                key(raw_key)[0],
-                address_text(address),
-                interface_text(ifindex),
-                clients.get(kind, str(kind)),
-                states.get(state, str(state)),
-                bool(left_alone),
-            )
-            rows.append(row + more.values(raw_key, raw))
-    columns = ("cookie", "address", "interface", "clients", "state", "left_alone", *more.columns)
+            if state:
+                rows.append(
+                    (
+                        *(cookie, address_text(address), interface_text(ifindex)),
+                        *(clients.get(kind, str(kind)), states.get(state, str(state))),
+                        *(bool(left_alone), *cells),
+                    )
+                )
+    columns = ("cookie", "address", "interface", "clients", "state", "left_alone", *more)
     return Records("namespaces", columns, sorted(rows))
 
 

@@ -8,7 +8,7 @@ from bpfsvc.base.address import unpack
 from bpfsvc.base.networks import Network, network_text
 from bpfsvc.datapath.attach import cgroup
 from bpfsvc.inspect.fields import address_text, chooser, interface_text, lacks, names, total
-from bpfsvc.inspect.maps.generic import extras, generic
+from bpfsvc.inspect.maps.generic import generic, known_entries
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row, Value
 
@@ -30,69 +30,52 @@ _PORTS = ("masquerade_first", "masquerade_ports")
 
 def node_addresses(reader: Reader) -> Records:
     """Return the node's addresses, and whether NodePorts are accepted there."""
-    layout = reader.layout.maps["node_addresses"]
-    key, value = chooser(layout.key, ("address",)), chooser(layout.value, ("nodeports",))
-    more = extras(layout, ("address",), ("nodeports",))
-    rows: list[Row] = []
-    for raw_key, raw in sorted(reader.entries("node_addresses")):
-        row: Row = (unpack(key(raw_key)[0]), bool(value(raw)[0]))
-        rows.append(row + more.values(raw_key, raw))
-    return Records("node_addresses", ("address", "nodeports", *more.columns), rows)
+    more, entries = known_entries(reader, "node_addresses", ("address",), ("nodeports",))
+    rows: list[Row] = [
+        (unpack(address), bool(nodeports), *cells)
+        for (address, nodeports), cells in sorted(entries)
+    ]
+    return Records("node_addresses", ("address", "nodeports", *more), rows)
 
 
 def interfaces(reader: Reader) -> Records:
     """Return the interfaces with programs, their masquerade addresses, and which are pods'."""
-    layout = reader.layout.maps["interfaces"]
-    key, value = chooser(layout.key, ("value",)), chooser(layout.value, INTERFACE)
-    more = extras(layout, ("value",), INTERFACE)
-    rows: list[Row] = []
-    entries = sorted(
-        (key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("interfaces")
-    )
-    for index, raw_key, raw in entries:
-        v4, v6, pods = value(raw)
-        row: Row = (interface_text(index), index, address_text(v4), address_text(v6), bool(pods))
-        rows.append(row + more.values(raw_key, raw))
+    more, entries = known_entries(reader, "interfaces", ("value",), INTERFACE)
+    rows: list[Row] = [
+        (interface_text(index), index, address_text(v4), address_text(v6), bool(pods), *cells)
+        for (index, v4, v6, pods), cells in sorted(entries)
+    ]
     columns = ("interface", "index", "masquerade_v4", "masquerade_v6", "pods")
-    return Records("interfaces", columns + more.columns, rows)
+    return Records("interfaces", columns + more, rows)
 
 
 def masquerade_choices(reader: Reader) -> Records:
     """Return the masquerade addresses that depend on the destination of a packet."""
-    layout = reader.layout.maps["masquerade_choices"]
-    key = chooser(layout.key, CHOICE)
-    more = extras(layout, CHOICE, ("address",))
+    more, entries = known_entries(reader, "masquerade_choices", CHOICE, ("address",))
     first_bits = reader.layout.constant("MASQUERADE_CHOICE_BITS")
-    rows: list[Row] = []
-    for raw_key, raw in reader.entries("masquerade_choices"):
-        bits, choices, towards = key(raw_key)
-        network = network_text(Network(towards, bits - first_bits))
-        row: Row = (interface_text(choices), network, unpack(raw))
-        rows.append(row + more.values(raw_key, raw))
-    columns = ("interface", "towards", "address", *more.columns)
+    rows: list[Row] = [
+        (
+            *(interface_text(choices), network_text(Network(towards, bits - first_bits))),
+            *(unpack(address), *cells),
+        )
+        for (bits, choices, towards, address), cells in entries
+    ]
+    columns = ("interface", "towards", "address", *more)
     return Records("masquerade_choices", columns, sorted(rows, key=str))
 
 
 def uplinks(reader: Reader) -> Records:
     """Return the interfaces with XDP, each with the interface that routes name."""
-    layout = reader.layout.maps["uplinks"]
-    key, value = chooser(layout.key, ("value",)), chooser(layout.value, UPLINK)
-    more = extras(layout, ("value",), UPLINK)
-    rows: list[Row] = []
-    entries = sorted((key(raw_key)[0], raw_key, raw) for raw_key, raw in reader.entries("uplinks"))
-    for index, raw_key, raw in entries:
-        routed, mac, redirect, takes = value(raw)
-        row: Row = (
-            interface_text(index),
-            index,
-            interface_text(routed),
-            mac.hex(":"),
-            bool(redirect),
-            bool(takes),
+    more, entries = known_entries(reader, "uplinks", ("value",), UPLINK)
+    rows: list[Row] = [
+        (
+            *(interface_text(index), index, interface_text(routed), mac.hex(":")),
+            *(bool(redirect), bool(takes), *cells),
         )
-        rows.append(row + more.values(raw_key, raw))
+        for (index, routed, mac, redirect, takes), cells in sorted(entries)
+    ]
     columns = ("interface", "index", "routed_as", "mac", "redirects", "takes_redirected")
-    return Records("uplinks", columns + more.columns, rows)
+    return Records("uplinks", columns + more, rows)
 
 
 class MasqueradePorts(NamedTuple):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection, Iterator
+
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.inspect.entries import EntryReader
-from bpfsvc.inspect.fields import protocol_text, total
+from bpfsvc.inspect.fields import protocol_text
 from bpfsvc.inspect.policies import PolicyTexts, action_text
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.metrics.sums import Folding
 from bpfsvc.services.entries import CLIENTS, Frontend, frontend_text
 from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, FRONTENDS, SERVICES
 
 TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 """The fields of a value of map ``backend_counters``."""
+
+_FEW = 4096
+"""Up to this number, counters are looked up one by one; of more, all counters are read."""
 
 
 def services(reader: Reader) -> Records:
@@ -86,13 +93,16 @@ def backends(reader: Reader) -> Records:
     A backend in several slots has one count, shown at each slot. Packets and bytes are counted
     when they are rewritten; a connection of the node's own sockets has no packets.
     """
-    names, traffic = ServiceNames(reader), _Traffic(reader)
+    names, entries = ServiceNames(reader), list(EntryReader(reader).read(BACKENDS))
+    traffic = dict(backend_traffic(reader, {entry.counters_id for entry in entries}))
+    nothing = (0,) * len(TRAFFIC)
     rows: list[Row] = [
         (
             *(names[entry.service_id], endpoint_text(entry.address, entry.port)),
-            *(*traffic[entry.counters_id], entry.generation, entry.slot, entry.hairpin),
+            *traffic.get(entry.counters_id, nothing),
+            *(entry.generation, entry.slot, entry.hairpin),
         )
-        for entry in EntryReader(reader).read(BACKENDS)
+        for entry in entries
     ]
     generation = 2 + len(TRAFFIC)
     rows.sort(key=lambda row: (row[0], *row[generation : generation + 2]))
@@ -100,22 +110,36 @@ def backends(reader: Reader) -> Records:
     return Records("backends", columns, rows)
 
 
-class _Traffic:
-    """Counts of backends, summed over the CPUs. Only the requested counters are read."""
+def backend_traffic(
+    reader: Reader, wanted: Collection[int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the counters that are not 0, by their ids: the fields ``TRAFFIC``, over all CPUs."""
+    layout = reader.layout.maps["backend_counters"]
+    order = [layout.value.names.index(field) for field in TRAFFIC]
+    folding, zeros = Folding(layout.value.size, layout.value.size), b""
+    for index, raw in _raw_counters(reader, wanted):
+        if len(raw) != len(zeros):
+            folding, zeros = Folding(layout.value.size, len(raw)), bytes(len(raw))
+        if raw == zeros:
+            continue
+        fields = folding.fields(folding.fold(raw))
+        yield index, tuple([fields[field] for field in order])
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        layout = reader.layout.maps["backend_counters"]
-        self._key = layout.key.codec
-        self._sum = total(layout, TRAFFIC)
-        self._nothing = [0] * len(TRAFFIC)
-        self._known: dict[int, list[int]] = {}
 
-    def __getitem__(self, counters: int) -> list[int]:
-        if counters not in self._known:
-            raw = self._reader.value("backend_counters", self._key.pack(counters))
-            self._known[counters] = self._sum(raw) if raw else self._nothing
-        return self._known[counters]
+def _raw_counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, bytes]]:
+    if len(wanted) <= _FEW:
+        for index in wanted:
+            raw = reader.value("backend_counters", index.to_bytes(4, sys.byteorder))
+            if raw:
+                yield index, raw
+        return
+    last = max(wanted)
+    for key, raw in reader.entries("backend_counters"):  # an array: in the order of its indexes
+        index = int.from_bytes(key, sys.byteorder)
+        if index > last:
+            return
+        if index in wanted:
+            yield index, raw
 
 
 def endpoints(reader: Reader) -> Records:

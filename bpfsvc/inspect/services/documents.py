@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from bpfsvc.base.address import unpack
-from bpfsvc.inspect.documents import yaml_list
+from bpfsvc.inspect.documents import json_list, yaml_list
 from bpfsvc.inspect.services.facts import BackendFacts, FrontendFacts, ServicePortFacts
 from bpfsvc.inspect.services.view import View
-
-_AT_ONCE = 100
-"""Service ports passed to PyYAML in one call."""
 
 
 def write_view_json(view: View) -> Iterator[str]:
     """Yield the pieces of one JSON object, with a service port per line."""
-    head = json.dumps(_head(view))[:-1]
-    before = "\n"
-    yield f'{head}, "services": ['
-    for service_port in _objects(view):
-        yield f"{before}  {json.dumps(service_port)}"
-        before = ",\n"
-    yield "\n]}\n" if view.ports else "]}\n"
+    yield f'{json.dumps(_head(view))[:-1]}, "services": '
+    yield from json_list(_objects(view))
+    yield "}\n"
 
 
 def write_view_yaml(view: View) -> Iterator[str]:
     """Yield the pieces of one YAML document."""
     for name, value in _head(view).items():
         yield f"{name}: {json.dumps(value)}\n"
-    yield "services:\n" if view.ports else "services: []\n"
-    objects = _objects(view)
-    while some := list(islice(objects, _AT_ONCE)):
-        yield yaml_list(some)
+    yield from yaml_list("services", _objects(view))
 
 
 def _head(view: View) -> dict[str, Any]:

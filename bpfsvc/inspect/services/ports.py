@@ -11,6 +11,7 @@ from bpfsvc.datapath.maps.backend_outcomes import read_states
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect.entries import EntryReader, lacking
 from bpfsvc.inspect.fields import lacks, protocol_text
+from bpfsvc.inspect.maps.services import TRAFFIC
 from bpfsvc.inspect.policies import KEEP, PolicyTexts, action_text, longest_table
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.services import connection_counts
@@ -30,7 +31,6 @@ from bpfsvc.inspect.services.facts import (
 )
 from bpfsvc.inspect.services.reach import Reached, Reaching, WrittenBackend, ranges_of
 from bpfsvc.inspect.services.socket_counts import SocketCounts
-from bpfsvc.inspect.services.traffic import TRAFFIC
 from bpfsvc.inspect.services.weights import SlotRange
 from bpfsvc.services.entries import CLIENTS, Frontend, Place, Policy, frontend_text
 from bpfsvc.services.plans.registry import (

@@ -15,19 +15,14 @@ _COLUMNS = ("SERVICE", *RATES, "ACTIVE", "INACTIVE", "BACKENDS")
 
 
 class Busy(NamedTuple):
-    """One service port, and its traffic per second.
-
-    * ``active``, ``inactive``: connections that are known; ``shown``: both as texts.
-    * ``backends``: the number of ready backends.
-    """
+    """One service port, and its traffic per second; ``active``, ``inactive``: its connections."""
 
     title: str
+    port: ServicePortFacts
     rates: Amounts
     refused: Refused
     active: int
     inactive: int
-    shown: tuple[str, str]
-    backends: int
 
 
 ORDERS: dict[str, Callable[[Busy], tuple[float, ...]]] = {
@@ -58,13 +53,8 @@ def _busy(view: View, port: ServicePortFacts) -> Busy:
     if view.traffic is None:
         raise ValueError("the view has no traffic")
     return Busy(
-        title(port),
-        view.traffic.of_port(port),
-        view.traffic.refused_of(port),
-        port.active,
-        port.inactive,
-        connection_texts(port, port.active, port.inactive),
-        sum(backend.state == READY for backend in port.backends),
+        *(title(port), port, view.traffic.of_port(port), view.traffic.refused_of(port)),
+        *(port.active, port.inactive),
     )
 
 
@@ -92,7 +82,9 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
 
 def _cells(busy: Busy) -> tuple[str, ...]:
     rates = (*in_order(busy.rates), *busy.refused)
-    return (busy.title, *map(number_text, rates), *busy.shown, str(busy.backends))
+    shown = connection_texts(busy.port, busy.active, busy.inactive)
+    ready = sum(backend.state == READY for backend in busy.port.backends)
+    return (busy.title, *map(number_text, rates), *shown, str(ready))
 
 
 def _more(view: View, name: str) -> str:

@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bpfsvc.inspect.fields import names, total
+from bpfsvc.inspect.maps.services import backend_traffic
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
-from bpfsvc.metrics.sums import Folding
 from bpfsvc.services.entries import Place
-
-_FEW = 4096
-"""Up to this number, counters are looked up one by one; of more, all counters are read."""
 
 
 class Amounts(NamedTuple):
@@ -31,10 +28,6 @@ class Amounts(NamedTuple):
     bytes: float = 0
     reply_packets: float = 0
     reply_bytes: float = 0
-
-
-TRAFFIC = Amounts._fields
-"""The fields of a value of map ``backend_counters`` that are read."""
 
 
 class Refused(NamedTuple):
@@ -84,40 +77,13 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
         for backend in port.backends:
             if backend.counters:
                 indexes[port.service, backend.endpoint, backend.counters] = backend.counters
-    counted = dict(_counters(reader, set(indexes.values())))
+    counted = dict(backend_traffic(reader, set(indexes.values())))
     nothing = Amounts()
-    backends = {key: counted.get(index, nothing) for key, index in indexes.items()}
+    backends = {
+        key: Amounts(*counted[index]) if index in counted else nothing
+        for key, index in indexes.items()
+    }
     return Traffic(at, backends, dict(_refusals(reader, services)))
-
-
-def _counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Amounts]]:
-    """Yield the counters that are not 0."""
-    layout = reader.layout.maps["backend_counters"]
-    order = [layout.value.names.index(field) for field in TRAFFIC]
-    folding, zeros = Folding(layout.value.size, layout.value.size), b""
-    for index, raw in _raw_counters(reader, wanted):
-        if len(raw) != len(zeros):
-            folding, zeros = Folding(layout.value.size, len(raw)), bytes(len(raw))
-        if raw == zeros:
-            continue
-        fields = folding.fields(folding.fold(raw))
-        yield index, Amounts(*[fields[field] for field in order])
-
-
-def _raw_counters(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, bytes]]:
-    if len(wanted) <= _FEW:
-        for index in wanted:
-            raw = reader.value("backend_counters", index.to_bytes(4, sys.byteorder))
-            if raw:
-                yield index, raw
-        return
-    last = max(wanted)
-    for key, raw in reader.entries("backend_counters"):  # an array: in the order of its indexes
-        index = int.from_bytes(key, sys.byteorder)
-        if index > last:
-            return
-        if index in wanted:
-            yield index, raw
 
 
 def _refusals(reader: Reader, services: Collection[int]) -> Iterator[tuple[int, Refused]]:
