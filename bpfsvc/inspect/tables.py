@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from bpfsvc.inspect.records import Records, Value
 
-_GAP = "  "
+GAP = "  "
 _EMPTY = "-"
 
 
@@ -31,12 +31,18 @@ def _table(records: Records) -> Iterator[str]:
     for row in records.rows:
         cells = zip(row, durations, strict=True)
         lines.append(tuple(duration_text(c) if is_time else cell_text(c) for c, is_time in cells))
-    pattern = _GAP.join(
-        f"{{:{'>' if _is_number(records, at) else '<'}{max(map(len, column))}}}"
-        for at, column in enumerate(zip(*lines, strict=True))
-    )
+    right = [_is_number(records, at) for at in range(len(records.columns))]
+    pattern = line_pattern(lines, right)
     for line in lines:
         yield pattern.format(*line).rstrip() + "\n"
+
+
+def line_pattern(lines: Iterable[tuple[str, ...]], right: Iterable[bool]) -> str:
+    """Return the format of lines; columns where ``right`` is true, as numbers, end at the right."""
+    columns = zip(right, zip(*lines, strict=True), strict=True)
+    return GAP.join(
+        f"{{:{'>' if is_right else '<'}{max(map(len, column))}}}" for is_right, column in columns
+    )
 
 
 def _is_number(records: Records, column: int) -> bool:

@@ -11,10 +11,10 @@ from bpfsvc.inspect.fields import protocol_text
 from bpfsvc.inspect.policies import PolicyTexts, action_text
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
-from bpfsvc.inspect.service_names import ServiceNames
+from bpfsvc.inspect.service_names import ServiceNames, port_names
 from bpfsvc.metrics.sums import Folding
 from bpfsvc.services.entries import CLIENTS, Frontend, frontend_text
-from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, FRONTENDS, SERVICES
+from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, FRONTENDS
 
 TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 """The fields of a value of map ``backend_counters``."""
@@ -25,15 +25,8 @@ _FEW = 4096
 
 def services(reader: Reader) -> Records:
     """Return all service ports."""
-    rows: list[Row] = [
-        (
-            *(port.namespace, port.name, port.port_name, number),
-            *(protocol_text(port.protocol), f"IPv{port.family}", service),
-        )
-        for service, port, number in EntryReader(reader).read(SERVICES)
-    ]
     columns = ("namespace", "name", "port_name", "port", "protocol", "family", "id")
-    return Records("services", columns, sorted(rows))
+    return Records("services", columns, sorted(port_names(EntryReader(reader))))
 
 
 def frontends(reader: Reader) -> Records:

@@ -10,10 +10,11 @@ from bpfsvc.base.networks import network_text
 from bpfsvc.datapath.maps.backend_outcomes import read_states
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect.entries import EntryReader, lacking
-from bpfsvc.inspect.fields import lacks, protocol_text
+from bpfsvc.inspect.fields import lacks
 from bpfsvc.inspect.maps.services import TRAFFIC
 from bpfsvc.inspect.policies import KEEP, PolicyTexts, action_text, longest_table
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.service_names import PortName, port_names
 from bpfsvc.inspect.services import connection_counts
 from bpfsvc.inspect.services.connection_counts import Counts
 from bpfsvc.inspect.services.facts import (
@@ -33,12 +34,7 @@ from bpfsvc.inspect.services.reach import Reached, Reaching, WrittenBackend, ran
 from bpfsvc.inspect.services.socket_counts import SocketCounts
 from bpfsvc.inspect.services.weights import SlotRange
 from bpfsvc.services.entries import CLIENTS, Frontend, Place, Policy, frontend_text
-from bpfsvc.services.plans.registry import (
-    FRONTENDS,
-    SERVICES,
-    SOURCE_RANGES,
-    FrontendEntry,
-)
+from bpfsvc.services.plans.registry import FRONTENDS, SOURCE_RANGES, FrontendEntry
 from bpfsvc.services.scheduling.spill import overload_text
 
 _NEEDED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -59,18 +55,6 @@ class _Common(NamedTuple):
     ejected: Mapping[int, bool]
 
 
-class _PortName(NamedTuple):
-    """What people call a service id; empty for one that has no name any more."""
-
-    service: int
-    namespace: str = ""
-    name: str = ""
-    port_name: str = ""
-    number: int = 0
-    protocol: str = ""
-    family: str = ""
-
-
 def collect(reader: Reader, sockets: SocketCounts | None = None) -> list[ServicePortFacts]:
     """Return all service ports, sorted by name. ``sockets``: the counts of this reader, if known.
 
@@ -85,12 +69,12 @@ def collect(reader: Reader, sockets: SocketCounts | None = None) -> list[Service
     reaching = Reaching.read(entries, texts)
     frontends = _frontends(entries)
     ranges = _source_ranges(entries)
-    names = _names(entries)
+    names = {name.service: name for name in port_names(entries)}
     common = _Common(texts, sockets, _ejected(reader))
     ports = []
     for service in sorted(names.keys() | counts.keys() | sockets.services):
         own = frontends.get(service, [])
-        name = names.get(service) or _PortName(service)
+        name = names.get(service) or PortName(service=service)
         reached = reaching.reach(service, own)
         connections, networks = counts.get(service, {}), ranges.get(service, ())
         ports.append(_service_port(name, own, reached, connections, networks, common))
@@ -123,18 +107,6 @@ def _source_ranges(entries: EntryReader) -> dict[int, tuple[str, ...]]:
     return by_service
 
 
-def _names(entries: EntryReader) -> dict[int, _PortName]:
-    """Return service id -> name."""
-    return {
-        service: _PortName(
-            service,
-            *(port.namespace, port.name, port.port_name, number),
-            *(protocol_text(port.protocol), f"IPv{port.family}"),
-        )
-        for service, port, number in entries.read(SERVICES)
-    }
-
-
 def _ejected(reader: Reader) -> Mapping[int, bool]:
     """Return the backends in quarantine; earlier builds know none."""
     if "quarantined" not in reader.layout.maps:
@@ -146,7 +118,7 @@ def _ejected(reader: Reader) -> Mapping[int, bool]:
 
 
 def _service_port(
-    name: _PortName,
+    name: PortName,
     frontends: Sequence[FrontendEntry],
     reached: Reached,
     counts: Mapping[Place, Counts],

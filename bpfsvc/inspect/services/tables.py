@@ -28,8 +28,8 @@ from bpfsvc.inspect.services.view import (
     title,
     words,
 )
+from bpfsvc.inspect.tables import GAP, line_pattern
 
-_GAP = "  "
 _EMPTY = "-"
 _ARROW = "  -> "
 _SERVICE, _FRONTEND, _BACKEND, _SCHEDULER = "SERVICE", "  FRONTEND", f"{_ARROW}BACKEND", "SCHEDULER"
@@ -74,12 +74,12 @@ def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
     first = _first_width(view, frontends=True)
     second = max([len(_SCHEDULER), *(len(port.scheduler) for port in view.ports)])
     line = _pattern(cells, first, at_least=second)
-    yield f"{_SERVICE:<{first}}{_GAP}{_SCHEDULER:<{second}}{_GAP}FLAGS\n"
-    yield f"{_FRONTEND:<{first}}{_GAP}FLAGS\n"
+    yield f"{_SERVICE:<{first}}{GAP}{_SCHEDULER:<{second}}{GAP}FLAGS\n"
+    yield f"{_FRONTEND:<{first}}{GAP}FLAGS\n"
     yield line(_BACKEND, names)
     for port, backends in blocks:
         flags = " ".join(_flags(port, wide=wide))
-        head = f"{title(port):<{first}}{_GAP}{port.scheduler:<{second}}{_GAP}{flags}"
+        head = f"{title(port):<{first}}{GAP}{port.scheduler:<{second}}{GAP}{flags}"
         yield head.rstrip() + "\n"
         yield from _frontends(port, first)
         yield from (line(*cells) for cells in backends)
@@ -105,7 +105,7 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
     line = _pattern(cells, first)
     yield line(_SERVICE, names)
     if wide:
-        yield f"{_FRONTEND:<{first}}{_GAP}FLAGS\n"
+        yield f"{_FRONTEND:<{first}}{GAP}FLAGS\n"
     yield f"{_BACKEND}\n"
     for port, (head, *backends) in blocks:
         yield line(*head)
@@ -127,7 +127,7 @@ def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
 
 def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
     for frontend in port.frontends:
-        yield f"{'  ' + frontend.text:<{width}}{_GAP}{' '.join(words(frontend))}".rstrip() + "\n"
+        yield f"{'  ' + frontend.text:<{width}}{GAP}{' '.join(words(frontend))}".rstrip() + "\n"
 
 
 def _connections(port: ServicePortFacts, backend: BackendFacts, *, wide: bool) -> tuple[str, ...]:
@@ -156,10 +156,6 @@ def _pattern(
 
     ``at_least``: the width of the first of their cells.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[0] = max(widths[0], at_least)
-    pattern = _GAP.join(
-        f"{{:{'<' if name in _TEXTS else '>'}{width}}}"
-        for name, width in zip(rows[0], widths, strict=True)
-    )
-    return lambda start, cells: f"{start:<{first}}{_GAP}{pattern.format(*cells)}".rstrip() + "\n"
+    least = (" " * at_least, *("",) * (len(rows[0]) - 1))
+    pattern = line_pattern([*rows, least], [name not in _TEXTS for name in rows[0]])
+    return lambda start, cells: f"{start:<{first}}{GAP}{pattern.format(*cells)}".rstrip() + "\n"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from bpfsvc.inspect.services.facts import ACTIVE, INACTIVE, READY, ServicePortFacts
 from bpfsvc.inspect.services.traffic import Amounts, Refused
 from bpfsvc.inspect.services.view import RATES, View, connection_texts, in_order, number_text, title
+from bpfsvc.inspect.tables import line_pattern
 
-_GAP = "  "
 _COLUMNS = ("SERVICE", *RATES, "ACTIVE", "INACTIVE", "BACKENDS")
 
 
@@ -74,8 +74,7 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
         yield view.note
     yield ""
     table = [_COLUMNS, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    pattern = _GAP.join(f"{{:{'>' if at else '<'}{width}}}" for at, width in enumerate(widths))
+    pattern = line_pattern(table, [bool(at) for at in range(len(_COLUMNS))])
     for cells in table:
         yield pattern.format(*cells)
 
