@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.kube.manifests import JSON_LIST, SERVICE, YAML_LIST, problems, service
@@ -101,3 +103,17 @@ def test_every_broken_document_of_a_file_is_reported_up_to_ten() -> None:
     bad = service("a").replace("port: 80", "port: 0")
     assert len(problems("---\n".join([bad] * 3))) == 3
     assert len(problems("---\n".join([bad] * 30))) == 10
+
+
+def test_every_broken_item_of_a_list_is_reported_with_its_line() -> None:
+    bad = "- apiVersion: v1\n  kind: Node\n  metadata: {name: 5}\n"
+    assert problems(f"kind: List\nitems:\n{bad * 2}") == [
+        "x.yaml:5: items[0].metadata.name: expected str, got int",
+        "x.yaml:8: items[1].metadata.name: expected str, got int",
+    ]
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": 5}}
+    inner = {"kind": "List", "items": [node, node]}
+    assert problems(json.dumps({"kind": "List", "items": [inner]}, indent=1), "x.json") == [
+        "x.json:11: items[0].items[0].metadata.name: expected str, got int",
+        "x.json:18: items[0].items[1].metadata.name: expected str, got int",
+    ]

@@ -11,12 +11,11 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
-from itertools import chain
-from typing import NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType, field
 
 from bpfsvc.base import yaml_documents
 from bpfsvc.base.yaml_documents import FieldPath, YamlError
@@ -24,6 +23,7 @@ from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ModelObject, ObjectError, path_text, read_json, read_object
 
 Objects = tuple[ModelObject, ...]
+_Item = TypeVar("_Item")
 
 _PROBLEMS_PER_FILE = 10
 
@@ -40,23 +40,6 @@ class Stopped(Exception):
     """Asked to stop in the middle of a file, which may hold ten thousand objects."""
 
 
-class _Defaults(NamedTuple):
-    """What the items of a ``ServiceList`` leave out."""
-
-    kind: str
-    api_version: object
-
-
-class _Document(NamedTuple):
-    """One object, or one List, of a file.
-
-    ``objects`` returns the objects and the path to each; ``line`` returns the line of a path.
-    """
-
-    objects: Callable[[], Iterator[tuple[FieldPath, ModelObject]]]
-    line: Callable[[FieldPath], int]
-
-
 class _Malformed(Exception):
     """Text that is no JSON or no UTF-8."""
 
@@ -65,24 +48,46 @@ class _Malformed(Exception):
         self.reason = reason
 
 
+class _Value(NamedTuple):
+    """A value that should be a single object: JSON text or plain values.
+
+    ``path`` leads to the value within its document; ``find_line`` returns the line of a path.
+    """
+
+    value: object
+    path: FieldPath
+    find_line: Callable[[FieldPath], int]
+
+
+class _List(msgspec.Struct, Generic[_Item]):
+    """A List of the API; nothing else fits. In JSON the items are not parsed."""
+
+    kind: Annotated[str, msgspec.Meta(pattern="List$")]
+    items: list[_Item] | None
+    api_version: object = msgspec.field(default=None, name="apiVersion")
+
+
+_decode_list = msgspec.json.Decoder(_List[msgspec.Raw]).decode
+
+
 def read(name: str, data: bytes, stop: threading.Event | None = None) -> Objects:
     """Return the objects in the text of file ``name``, in order; kinds of no use are left out.
 
-    Raises :class:`Unusable` with the errors: each document with a wrong field, up to the first
-    error of syntax. Raises :class:`Stopped` soon after ``stop`` is set.
+    Raises :class:`Unusable` with the errors: each object with a wrong field, up to the first error
+    of syntax. Raises :class:`Stopped` soon after ``stop`` is set.
     """
     objects: list[ModelObject] = []
     problems: list[ParseError] = []
     try:
-        for document in _documents(name, data):
+        for value, path, find_line in _values(name, data):
             if stop is not None and stop.is_set():
                 raise Stopped
             try:
-                objects += (item for _, item in document.objects())
+                objects += _read_value(value)
             except ObjectError as error:
-                field_name = path_text(error.path)
-                reason = f"{field_name}: {error.reason}" if field_name else error.reason
-                problems.append(ParseError(name, document.line(error.path), reason))
+                where = (*path, *error.path)
+                reason = f"{path_text(where)}: {error.reason}".removeprefix(": ")
+                problems.append(ParseError(name, find_line(where), reason))
             if len(problems) == _PROBLEMS_PER_FILE:
                 break
     except (YamlError, _Malformed) as error:
@@ -97,76 +102,68 @@ def find_lines(name: str, data: bytes, numbers: Collection[int]) -> dict[int, in
     lines: dict[int, int] = {}
     number = 0
     try:
-        for document in _documents(name, data):
-            for path, _ in document.objects():
+        for value, path, find_line in _values(name, data):
+            for _ in _read_value(value):
                 if number in numbers:
-                    lines[number] = document.line((*path, "metadata", "name"))
+                    lines[number] = find_line((*path, "metadata", "name"))
                 number += 1
     except (YamlError, _Malformed, ObjectError):
         pass  # the file has changed meanwhile and will be read again
     return lines
 
 
-def _documents(name: str, data: bytes) -> Iterator[_Document]:
+def _values(name: str, data: bytes) -> Iterator[_Value]:
     try:
         data.decode()
     except UnicodeDecodeError as error:
         reason = f"not UTF-8: byte 0x{data[error.start]:02x} ({error.reason})"
         raise _Malformed(1 + data.count(b"\n", 0, error.start), reason) from error
     if name.endswith(".json"):
-        for line, text in _json_values(data):
-            yield from _json_documents(line, text)
+        for line, text in _json_texts(data):
+            yield from _items(_Value(text, (), partial(_json_line, line, text)))
+    else:
+        for document in yaml_documents.read(data):
+            yield from _items(_Value(document.value, (), document.line))
+
+
+def _items(candidate: _Value) -> Iterator[_Value]:
+    """Return the items of a List, and of a List within it; return any other value as it is."""
+    value, path, find_line = candidate
+    api_list: _List[Any] | None = None
+    with suppress(msgspec.ValidationError):
+        if not isinstance(value, bytes):
+            api_list = msgspec.convert(value, _List[object])
+        elif b'"items"' in value:
+            api_list = _decode_list(value)
+    if api_list is None:
+        yield candidate
         return
-    for document in yaml_documents.read(data):
-        yield _Document(partial(_objects, document.value, (), None), document.line)
+    kind = api_list.kind.removesuffix("List")
+    # The items of a ``ServiceList`` leave out what they are.
+    defaults = {"kind": kind, "apiVersion": api_list.api_version}
+    for index, raw in enumerate(api_list.items or ()):
+        item = bytes(raw) if isinstance(raw, msgspec.Raw) else raw
+        if kind:
+            plain = msgspec.json.decode(item) if isinstance(item, bytes) else item
+            item = defaults | plain if isinstance(plain, dict) else plain
+        yield from _items(_Value(item, (*path, "items", index), find_line))
 
 
-def _objects(
-    value: object, path: FieldPath, defaults: _Defaults | None
-) -> Iterator[tuple[FieldPath, ModelObject]]:
-    if not isinstance(value, dict):
-        raise ObjectError(path, f"expected an object, got {_type_name(value)}")
-    if defaults is not None:
-        value = {"kind": defaults.kind, "apiVersion": defaults.api_version} | value
-    kind, items = value.get("kind"), value.get("items", UNSET)
-    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list | None):
-        inner = _defaults(kind, value.get("apiVersion"))
-        for index, item in enumerate(items or ()):
-            yield from _objects(item, (*path, "items", index), inner)
-        return
-    try:
-        for item in read_object(value):
-            yield path, item
-    except ObjectError as error:
-        raise ObjectError((*path, *error.path), error.reason) from error
+def _read_value(value: object) -> Objects:
+    if isinstance(value, bytes):
+        return read_json(value)
+    if isinstance(value, dict):
+        return read_object(value)
+    kinds = {list: "a list", str: "text", type(None): "nothing"}
+    raise ObjectError((), f"expected an object, got {kinds.get(type(value), 'a bare value')}")
 
 
-def _defaults(kind: str, api_version: object) -> _Defaults | None:
-    return None if kind == "List" else _Defaults(kind.removesuffix("List"), api_version)
-
-
-def _type_name(value: object) -> str:
-    return {list: "a list", str: "text", type(None): "nothing"}.get(type(value), "a bare value")
-
-
-# -- JSON --
-
-
-class _Head(msgspec.Struct, gc=False):
-    """As much of an object as shows whether it is a List; its items are not parsed."""
-
-    kind: object = None
-    api_version: object = field(default=None, name="apiVersion")
-    items: list[msgspec.Raw] | UnsetType | None = UNSET
-
-
-_decode_head = msgspec.json.Decoder(_Head).decode
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
-def _json_values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the values of a file, and the line where each begins."""
+def _json_texts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Return the texts of the values of a file, and the line where each begins."""
     try:
         _validate(data)
         yield 1, data
@@ -191,52 +188,18 @@ def _json_values(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield line, value
 
 
-def _json_documents(line: int, text: bytes) -> Iterator[_Document]:
-    """Return a value, or each item of a List, which are parsed one by one."""
-    try:
-        head = _decode_head(text)
-    except msgspec.ValidationError:
-        head = _Head()
-    kind, items = head.kind, head.items
-    if isinstance(items, UnsetType) or not (isinstance(kind, str) and kind.endswith("List")):
-        yield _json_document(line, text, (), None)
-        return
-    position = 0
-    for index, item in enumerate(map(bytes, items or ())):
-        start = text.find(item, position)
-        line += text.count(b"\n", position, start)
-        yield _json_document(line, item, ("items", index), _defaults(kind, head.api_version))
-        line += item.count(b"\n")
-        position = start + len(item)
-
-
-def _json_document(
-    line: int, text: bytes, path: FieldPath, defaults: _Defaults | None
-) -> _Document:
-    return _Document(
-        partial(_json_objects, text, path, defaults), partial(_json_line, line, text, len(path))
-    )
-
-
-def _json_objects(
-    text: bytes, path: FieldPath, defaults: _Defaults | None
-) -> Iterator[tuple[FieldPath, ModelObject]]:
-    if defaults is not None or b'"items"' in text:
-        yield from _objects(msgspec.json.decode(text), path, defaults)
-        return
-    try:
-        for item in read_json(text):
-            yield path, item
-    except ObjectError as error:
-        raise ObjectError((*path, *error.path), error.reason) from error
-
-
-def _json_line(first: int, text: bytes, skipped: int, path: FieldPath) -> int:
-    """Return the line of a field, by its path in the file; ``skipped`` steps lead to the text."""
+def _json_line(line: int, text: bytes, path: FieldPath) -> int:
+    """Return the line of a field of a JSON text that begins at ``line``."""
+    if len(path) > 1 and path[0] == "items" and isinstance(index := path[1], int):
+        # Only the item is read as YAML, which would take seconds for a large List.
+        start = end = 0
+        for item in map(bytes, (_decode_list(text).items or [])[: index + 1]):
+            start = text.index(item, end)
+            end = start + len(item)
+        return _json_line(line + text.count(b"\n", 0, start), text[start:end], path[2:])
     try:
         # JSON is YAML but for tabs, which its strings cannot hold.
         documents = yaml_documents.read(text.replace(b"\t", b" "), last_wins=True)
-        lines: Iterator[int] = (document.line(path[skipped:]) for document in documents)
-        return first - 1 + next(chain(lines, (1,)))
+        return line - 1 + next((document.line(path) for document in documents), 1)
     except YamlError:
-        return first
+        return line

@@ -12,8 +12,10 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Collection
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,12 +36,10 @@ class Difference(NamedTuple):
 
 
 class _Conflict(NamedTuple):
-    """An object that ``loser`` defines at position ``number`` though ``winner`` has defined it."""
+    """A problem of a file that defines what ``winner``, an earlier file or itself, has defined."""
 
-    key: ObjectKey
     winner: str
-    loser: str
-    number: int
+    problem: ParseError
 
 
 class _Waiting(NamedTuple):
@@ -84,8 +84,8 @@ class FileCache:
         self._broken: dict[str, tuple[ParseError, ...]] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._unreadable: tuple[ParseError, ...] = ()
-        self._conflicts: tuple[_Conflict, ...] = ()
-        self._explained: list[tuple[_Conflict, ParseError]] = []
+        self._conflicts: list[_Conflict] = []
+        """Some objects that are defined twice, and one entry for all others."""
 
     def compare(self, tree: ManifestTree) -> Difference:
         """Read every file that differs from what a walk found, and every file that is due.
@@ -129,8 +129,8 @@ class FileCache:
         # A rename in two steps looks like a conflict until the old name is known to be gone.
         conflicts = [
             problem
-            for conflict, problem in self._explained
-            if self._waiting.keys().isdisjoint((conflict.winner, conflict.loser))
+            for winner, problem in self._conflicts
+            if self._waiting.keys().isdisjoint((winner, problem.file))
         ]
         return tuple(sorted(chain(self._unreadable, *self._broken.values(), conflicts)))
 
@@ -212,37 +212,31 @@ class FileCache:
         """Go through all files in order; the first definition of an object counts."""
         objects: dict[ObjectKey, ModelObject] = {}
         winners: dict[ObjectKey, str] = {}
-        conflicts: list[_Conflict] = []
+        repeated: list[tuple[str, int, ObjectKey]] = []
         for name in sorted(self._files):
             for number, item in enumerate(self._files[name]):
-                winner = winners.setdefault(item.key, name)
+                winners.setdefault(item.key, name)
                 if objects.setdefault(item.key, item) is not item:
-                    conflicts.append(_Conflict(item.key, winner, name, number))
-        self._conflicts = tuple(conflicts)
-        self._explained = self._explain()
+                    repeated.append((name, number, item.key))
+        self._conflicts = []
+        for name, group in groupby(repeated[:_CONFLICTS_LISTED], itemgetter(0)):
+            keys = {number: key for _, number, key in group}
+            lines = self._lines(name, keys)
+            for number, key in keys.items():
+                winner = winners[key]
+                reason = f"is already defined in {winner}, which counts"
+                if winner == name:
+                    reason = "is already defined above; the first counts"
+                what = f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
+                problem = ParseError(name, lines.get(number, 0), f"{what} {reason}")
+                self._conflicts.append(_Conflict(winner, problem))
+        if rest := repeated[_CONFLICTS_LISTED:]:
+            name, _, key = rest[0]
+            reason = f"{len(rest)} more objects, from here on, are defined twice"
+            self._conflicts.append(_Conflict(winners[key], ParseError(name, 0, reason)))
         return objects
 
-    def _explain(self) -> list[tuple[_Conflict, ParseError]]:
-        listed, rest = self._conflicts[:_CONFLICTS_LISTED], self._conflicts[_CONFLICTS_LISTED:]
-        lines = {
-            name: self._lines(name, {item.number for item in listed if item.loser == name})
-            for name in {item.loser for item in listed}
-        }
-        explained: list[tuple[_Conflict, ParseError]] = []
-        for item in listed:
-            key = item.key
-            what = f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
-            reason = f"{what} is already defined in {item.winner}, which counts"
-            if item.winner == item.loser:
-                reason = f"{what} is already defined above; the first counts"
-            line = lines[item.loser].get(item.number, 0)
-            explained.append((item, ParseError(item.loser, line, reason)))
-        if rest:
-            reason = f"{len(rest)} more objects, from here on, are defined twice"
-            explained.append((rest[0], ParseError(rest[0].loser, 0, reason)))
-        return explained
-
-    def _lines(self, name: str, numbers: set[int]) -> dict[int, int]:
+    def _lines(self, name: str, numbers: Collection[int]) -> dict[int, int]:
         try:
             return find_lines(name, _load(self._directory, name)[0], numbers)
         except (Unusable, FileNotFoundError):
