@@ -1,15 +1,13 @@
-"""Steps that fail, come too late, or are interrupted, and modes that took too long before."""
+"""Steps that fail or come too late, and modes that took too long before."""
 
 from __future__ import annotations
 
 import io
-from typing import cast
 
 import pytest
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.devtools.bench.baselines import TooSlow
-from bpfsvc.devtools.bench.interruption import Interruption
 from bpfsvc.devtools.bench.progress import Progress
 from bpfsvc.devtools.bench.results import Results
 from bpfsvc.devtools.bench.run import take_steps
@@ -38,23 +36,10 @@ def test_a_mode_is_not_tried_again_where_a_cluster_as_small_took_too_long() -> N
         raise AssertionError("it is tried")
 
 
-class _Interrupted:
-    """Interrupts before the n-th step; never if n is 0."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-
-    def check(self) -> None:
-        self._left -= 1
-        if not self._left:
-            raise KeyboardInterrupt
-
-
-def _take(*steps: Step, limit: float = 0.0, interrupted_at: int = 0) -> tuple[Results, str]:
+def _take(*steps: Step, limit: float = 0.0) -> tuple[Results, str]:
     """Return the results, and what was shown."""
     results, shown = Results(), io.StringIO()
-    interruption = cast(Interruption, _Interrupted(interrupted_at))
-    take_steps(steps, results, Progress(100, stream=shown), interruption, limit)
+    take_steps(steps, results, Progress(100, stream=shown), limit)
     return results, shown.getvalue()
 
 
@@ -105,11 +90,3 @@ def test_a_tool_that_is_missing_ends_the_run() -> None:
 
     with pytest.raises(SystemUnfit):
         _take(Step("one", 1.0, fail))
-
-
-def test_an_interruption_that_got_lost_ends_the_run_before_the_next_step() -> None:
-    done: list[str] = []
-    steps = [Step(name, 1.0, lambda _, name=name: done.append(name)) for name in ("one", "two")]  # type: ignore[misc]
-    with pytest.raises(KeyboardInterrupt):
-        _take(*steps, interrupted_at=2)
-    assert done == ["one"]

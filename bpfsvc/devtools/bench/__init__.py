@@ -2,7 +2,7 @@
 
 ``bpfsvc bench`` as root. May import lab; starts agents as processes. From the top down::
 
-    run          a run: the suites of a plan, carried out (progress, interruption, shortfall)
+    run          a run: the suites of a plan, carried out (progress, shortfall)
     report       the results on the terminal, as CSV, HTML and Markdown
     suites       the measurements
     aims         the goals, reached or missed

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bpfsvc.devtools.bench.figures import Spread, services_text
+from bpfsvc.devtools.bench.figures import services_text
 from bpfsvc.devtools.bench.modes import (
     DEFAULT,
     DIRECT,
@@ -25,7 +25,7 @@ from bpfsvc.devtools.bench.modes import (
     STACK_TC,
     TC,
 )
-from bpfsvc.devtools.bench.results import Results, ratios
+from bpfsvc.devtools.bench.results import Results
 
 _LARGE = 10_000
 _SIZES = (1, _LARGE)
@@ -78,11 +78,9 @@ class _Comparison:
         if cell is None:
             missing = _missing(results, suite, services)
             return replace(aim, remark=missing or f"no figures of {self.mode}")
-        other = results.beside(cell, self.other)
-        compared = ratios(cell, other, cpu=self.cpu) if other else ()
-        if not compared:
+        spread = results.compared(cell, self.other, cpu=self.cpu)
+        if spread is None:
             return replace(aim, remark=f"no figures of {self.other}")
-        spread = Spread.of(compared)
         quartiles = (spread.quarter, spread.three_quarters)
         return replace(aim, measured=spread.median, quartiles=quartiles)
 

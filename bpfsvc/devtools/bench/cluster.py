@@ -61,22 +61,6 @@ def measured_slice(backend: str, port: int) -> Object:
     return _slice(NAME, [backend], port, PROTOCOLS)
 
 
-def measured_ports(backend: str, port: int) -> tuple[BaselineService, BaselineService]:
-    """Return the ports of the measured Service for a baseline: TCP, UDP."""
-    tcp, udp = (
-        BaselineService(
-            f"{_NAMESPACE}/{NAME}:{protocol}",
-            MEASURED,
-            PORT,
-            protocol,
-            NODE_PORT,
-            ((backend, port),),
-        )
-        for protocol in ("tcp", "udp")
-    )
-    return tcp, udp
-
-
 class BenchCluster:
     """A cluster of ``services`` Services in each form that a mode needs; made when asked for.
 
@@ -111,7 +95,12 @@ class BenchCluster:
             for filler in fillers(self.services)
         ]
         middle = len(others) // 2
-        return [*others[:middle], *measured_ports(*self._backend), *others[middle:]]
+        name = f"{_NAMESPACE}/{NAME}"
+        others[middle:middle] = [
+            BaselineService(f"{name}:{kind}", MEASURED, PORT, kind, NODE_PORT, (self._backend,))
+            for kind in ("tcp", "udp")
+        ]
+        return others
 
 
 def write_cluster(

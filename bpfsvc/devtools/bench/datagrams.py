@@ -3,8 +3,8 @@
 Started bare, with the standard library alone. ``server CORE DESCRIPTOR WORD``
 answers every datagram with its word. ``client CORE``: each line of standard input is a JSON array
 [address, port, now, next]; it prints ``true`` when it has received the word ``now`` (at once, if
-that is empty), and then asks until it receives ``next`` and prints [monotonic time of that answer,
-requests, requests without an answer], or ``null`` if ``next`` does not come.
+that is empty), and then asks until it receives ``next`` and prints the monotonic time of that
+answer, or ``null`` if ``next`` does not come.
 """
 
 from __future__ import annotations
@@ -17,21 +17,12 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 _WAIT_MS = 2  # for one answer: many times what it takes
 _ports = itertools.cycle(range(2_000, 65_000))
 """In turn: one chosen at random may still belong to a flow that the kernel remembers."""
 
 _PATIENCE = 170.0  # seconds, less than the parent waits for this process
-
-
-class FirstAnswer(NamedTuple):
-    """When the word came, and after how many requests."""
-
-    at: float
-    asked: int
-    unanswered: int
 
 
 def serve(made: socket.socket, word: bytes) -> None:
@@ -55,17 +46,13 @@ def ask_once(to: tuple[str, int]) -> bytes:
             return b""  # an ICMP error is no answer either
 
 
-def ask_until(to: tuple[str, int], word: bytes) -> FirstAnswer | None:
-    """Ask until the answer is ``word``; return None if it does not come."""
-    asked = unanswered = 0
+def ask_until(to: tuple[str, int], word: bytes) -> float | None:
+    """Ask until the answer is ``word``; return the moment, None if the answer does not come."""
     deadline = time.monotonic() + _PATIENCE
     while True:
-        answer = ask_once(to)
-        now = time.monotonic()
-        asked += 1
-        unanswered += not answer
+        answer, now = ask_once(to), time.monotonic()
         if answer == word:
-            return FirstAnswer(now, asked, unanswered)
+            return now
         if now > deadline:
             return None
 

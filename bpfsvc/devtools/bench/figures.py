@@ -104,13 +104,11 @@ class Spread(NamedTuple):
         return abs((self.three_quarters - self.quarter) / self.median) if self.median else 0.0
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which ``percent`` of the values lie, interpolated if necessary."""
-    ordered = sorted(values)
-    index = (len(ordered) - 1) * percent / 100
-    below = int(index)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (index - below)
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the value below which ``percent`` (1 to 99) of the values lie, interpolated."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def services_text(number: int) -> str:

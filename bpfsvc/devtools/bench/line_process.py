@@ -10,13 +10,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.namespace import Namespace, script
 from bpfsvc.devtools.lab.patience import readable
 
 ROOT = Path(__file__).parents[3]
@@ -79,19 +78,6 @@ class LineProcess:
         self._process.stdin.flush()
 
 
-def command(module: str, *words: str) -> list[str]:
-    """Return the command that runs ``main`` of a module of this package.
-
-    ^C in a terminal reaches that process too; it ignores it and is ended by its parent.
-    """
-    code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        f"sys.path.append({str(ROOT)!r}); "
-        f"from bpfsvc.devtools.bench.{module} import main; main(sys.argv[1:])"
-    )
-    return [sys.executable, "-I", "-S", "-c", code, *words]
-
-
 def udp_server(namespace: Namespace, port: int, core: int, word: str) -> None:
     """Start a server on an IPv4 port that answers every datagram with ``word``.
 
@@ -101,4 +87,4 @@ def udp_server(namespace: Namespace, port: int, core: int, word: str) -> None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("0.0.0.0", port))
         words = ("server", str(core), str(made.fileno()), word)
-        namespace.popen(command("datagrams", *words), pass_fds=(made.fileno(),))
+        namespace.popen(script("bench.datagrams", *words), pass_fds=(made.fileno(),))

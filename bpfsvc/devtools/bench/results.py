@@ -86,7 +86,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         """The median ratio to the reference, if there is a reference."""
         return Spread.of(self.ratios).median if self.ratios else None
 
-    def tail(self, percent: float) -> float:
+    def tail(self, percent: int) -> float:
         """Return the percentile of the values; there must be a value."""
         return percentile(self.values, percent)
 
@@ -138,6 +138,12 @@ class Results(
         """Return the cell of a mode that was measured where ``cell`` was, if there is one."""
         fields = ("suite", "kind", "where", "clients", "services")
         return self.first(mode=mode, **{name: getattr(cell, name) for name in fields})
+
+    def compared(self, cell: Cell, mode: str, *, cpu: bool = False) -> Spread | None:
+        """Compare a cell with the cell of a mode beside it, by the ratios of their rounds."""
+        other = self.beside(cell, mode)
+        rounds = ratios(cell, other, cpu=cpu) if other else ()
+        return Spread.of(rounds) if rounds else None
 
     def wanted(self, what: str, value: object) -> bool | None:
         """True if a value is among the values of the scale; None if the scale does not say."""

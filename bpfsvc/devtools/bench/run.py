@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -11,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.devtools.bench import baselines
 from bpfsvc.devtools.bench.figures import Scale, duration_text, services_text
-from bpfsvc.devtools.bench.interruption import Interruption
 from bpfsvc.devtools.bench.kube_proxy import version
 from bpfsvc.devtools.bench.load.tool import build
 from bpfsvc.devtools.bench.modes import DIRECT, KUBE_PROXIES, MODES, Layout
@@ -28,6 +30,7 @@ from bpfsvc.devtools.bench.testbeds.traffic import Tools
 from bpfsvc.devtools.lab import sandbox
 
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
+_SHOW_CURSOR = b"\33[?25h"
 _ERRORS = (BpfsvcError, OSError, subprocess.SubprocessError)
 
 
@@ -67,7 +70,6 @@ class Run:
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
-        self._interruption = self._stack.enter_context(Interruption())
         plan, scale, results = self.plan, self.plan.scale, self.results
         layouts = plan.layouts if plan.kube_proxy else ()
         modes, results.notes[:] = possible(scale.modes, layouts, scale.without)
@@ -98,9 +100,7 @@ class Run:
     def take_steps(self, progress: Progress) -> Results:
         """Take all steps and return what was measured."""
         began = time.monotonic()
-        take_steps(
-            self.steps, self.results, progress, self._interruption, limit=self.plan.scale.limit
-        )
+        take_steps(self.steps, self.results, progress, self.plan.scale.limit)
         self.results.seconds = time.monotonic() - began
         return self.results
 
@@ -112,6 +112,7 @@ def measure(plan: RunPlan) -> Results:
     (``sandbox.enter``).
     """
     sandbox.enter()
+    signal.signal(signal.SIGINT, _exit_at_once)
     with Run(plan) as run, Progress(run.seconds) as progress:
         sizes = ", ".join(map(services_text, plan.scale.services))
         most = f", at most {duration_text(plan.scale.limit)}" if plan.scale.limit else ""
@@ -121,12 +122,20 @@ def measure(plan: RunPlan) -> Results:
         return run.take_steps(progress)
 
 
+def _exit_at_once(_number: int, _frame: FrameType | None) -> NoReturn:
+    """End this process on ^C; the supervisor of the sandbox ends all other processes.
+
+    ``KeyboardInterrupt`` is no way out: Python drops it in code that runs after a fork, and this
+    program forks all the time. Taking testbeds down one by one would take long.
+    """
+    if os.isatty(2):
+        os.write(2, _SHOW_CURSOR)
+    os.write(2, b"\nError: interrupted\n")
+    os._exit(128 + signal.SIGINT)
+
+
 def take_steps(
-    steps: Iterable[Step],
-    results: Results,
-    progress: Progress,
-    interruption: Interruption,
-    limit: float = 0.0,
+    steps: Iterable[Step], results: Results, progress: Progress, limit: float = 0.0
 ) -> None:
     """Take steps; a step that fails, or that would end too late, becomes a note.
 
@@ -146,13 +155,11 @@ def take_steps(
             late.append(step.about)
             continue
         progress.show(step.about)
-        interruption.check()
         try:
             step.act(lambda line, about=step.about: progress.show(f"{about}: {line}"))  # type: ignore[misc]
         except SystemUnfit:
             raise
         except _ERRORS as error:
-            interruption.check()
             note(f"{step.about}: {_explained(error)}")
         progress.done(step.seconds)
     if late:

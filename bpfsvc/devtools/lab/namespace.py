@@ -78,7 +78,7 @@ class Namespace(NetworkNamespace):
         if self._line is None:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self.popen(script("worker", str(theirs.fileno())), pass_fds=(theirs.fileno(),))
+                self.popen(script("lab.worker", str(theirs.fileno())), pass_fds=(theirs.fileno(),))
         self._line.send(json.dumps([*kind, count]).encode())
         answer, descriptors, _, _ = socket.recv_fds(self._line, 64, count)
         if not answer:
@@ -150,7 +150,7 @@ class Namespace(NetworkNamespace):
                     made.listen(4096)
         descriptors = [listener.fileno() for listener in listening]
         words = [name or self.name, *(str(descriptor) for descriptor in descriptors)]
-        process = self.popen(script("server", *words), pass_fds=descriptors)
+        process = self.popen(script("lab.server", *words), pass_fds=descriptors)
         for listener in listening:
             listener.close()
         return process
@@ -159,7 +159,7 @@ class Namespace(NetworkNamespace):
         """Start a load (see ``load``) from here; ``spec`` are further fields of ``load.Spec``."""
         wanted = Spec(kind=kind, address=address, port=port, **spec)
         wanted = dataclasses.replace(wanted, timeout=stretched(wanted.timeout))
-        command = script("pressure", json.dumps(dataclasses.asdict(wanted)))
+        command = script("lab.pressure", json.dumps(dataclasses.asdict(wanted)))
         return Load(self.popen(command, stdout=subprocess.PIPE))
 
     def end(self, process: Process) -> None:
@@ -189,7 +189,7 @@ class Namespace(NetworkNamespace):
 
 
 def script(module: str, *words: str) -> list[str]:
-    """Return the command that runs ``main`` of a module of this package, without site-packages.
+    """Return the command that runs ``main`` of a module of ``devtools``, without site-packages.
 
     It starts in 20 ms; the packages of a virtual environment would double that. It ignores ^C in a
     terminal: the process that started it ends it.
@@ -197,7 +197,7 @@ def script(module: str, *words: str) -> list[str]:
     root = str(Path(__file__).parents[3])
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        f"sys.path.append({root!r}); from bpfsvc.devtools.lab.{module} import main; "
+        f"sys.path.append({root!r}); from bpfsvc.devtools.{module} import main; "
         "main(sys.argv[1:])"
     )
     return [sys.executable, "-I", "-S", "-c", code, *words]

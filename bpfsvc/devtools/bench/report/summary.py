@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bpfsvc.devtools.bench.figures import Spread, services_text
+from bpfsvc.devtools.bench.figures import services_text
 from bpfsvc.devtools.bench.modes import DEFAULT, DIRECT, KUBE_PROXIES, NO_SERVICE
 from bpfsvc.devtools.bench.report.tables import Figure, Row, Table
 from bpfsvc.devtools.bench.report.text import digits, factor
-from bpfsvc.devtools.bench.results import Results, ratios
+from bpfsvc.devtools.bench.results import Results
 
 _SUITES = ("pods", "edge", "change")
 _BESIDE = ("kube-proxy-nftables", "kube-proxy-iptables")
@@ -59,28 +59,24 @@ _Text = Callable[[Results, str, int], str]
 """Makes the entry of a mode at a size; empty if there is no figure."""
 
 
-def _rate(kind: str, where: str) -> _Text:
+def _ratio(kind: str, where: str, *, cpu: bool = False) -> _Text:
     suite = "edge" if where in ("remote", "local") else "pods"
 
     def text(results: Results, mode: str, services: int) -> str:
-        cell = results.fewest_clients(
-            suite=suite, kind=kind, where=where, mode=mode, services=services
-        )
-        return factor(cell.ratio) if cell and cell.ratio is not None else ""
+        wanted = {"suite": suite, "kind": kind, "where": where, "mode": mode}
+        cell = results.fewest_clients(services=services, **wanted)
+        if cell is None:
+            return ""
+        if not cpu:
+            return factor(cell.ratio) if cell.ratio is not None else ""
+        spread = results.compared(cell, DIRECT, cpu=True)
+        return factor(spread.median) if spread else ""
 
     return text
 
 
 def _no_service(results: Results, mode: str, services: int) -> str:
-    return _rate("connect", "pod")(results, NO_SERVICE, services) if mode == DEFAULT else ""
-
-
-def _cpu(results: Results, mode: str, services: int) -> str:
-    wanted = {"suite": "pods", "kind": "connect", "where": "pod", "mode": mode}
-    cell = results.fewest_clients(services=services, **wanted)
-    direct = results.beside(cell, DIRECT) if cell else None
-    rounds = ratios(cell, direct, cpu=True) if cell and direct else ()
-    return factor(Spread.of(rounds).median) if rounds else ""
+    return _ratio("connect", "pod")(results, NO_SERVICE, services) if mode == DEFAULT else ""
 
 
 def _change(results: Results, mode: str, services: int) -> str:
@@ -90,14 +86,14 @@ def _change(results: Results, mode: str, services: int) -> str:
 
 
 _ROWS: dict[str, _Text] = {
-    "connections from a pod": _rate("connect", "pod"),
-    "connections from a process of the node": _rate("connect", "node"),
-    "requests on one connection": _rate("request", "pod"),
-    "one direction at full rate": _rate("bulk", "pod"),
-    "UDP question and answer, a socket each": _rate("questions", "pod"),
-    "connections to a NodePort, backend elsewhere": _rate("connect", "remote"),
-    "connections to a NodePort, backend on that node": _rate("connect", "local"),
+    "connections from a pod": _ratio("connect", "pod"),
+    "connections from a process of the node": _ratio("connect", "node"),
+    "requests on one connection": _ratio("request", "pod"),
+    "one direction at full rate": _ratio("bulk", "pod"),
+    "UDP question and answer, a socket each": _ratio("questions", "pod"),
+    "connections to a NodePort, backend elsewhere": _ratio("connect", "remote"),
+    "connections to a NodePort, backend on that node": _ratio("connect", "local"),
     "connections to no Service, agent there": _no_service,
-    "CPU time of a connection (less is better)": _cpu,
+    "CPU time of a connection (less is better)": _ratio("connect", "pod", cpu=True),
     "a change until packets follow, 99 of 100": _change,
 }

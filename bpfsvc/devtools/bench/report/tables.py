@@ -14,7 +14,7 @@ from bpfsvc.devtools.bench.figures import Spread, clients_text, services_text
 from bpfsvc.devtools.bench.load.tool import FLOWS
 from bpfsvc.devtools.bench.modes import AGENTS, BASELINES, KUBE_PROXIES, OURS
 from bpfsvc.devtools.bench.report.text import digits, factor, measured, span
-from bpfsvc.devtools.bench.results import Cell, Results, rank, ratios
+from bpfsvc.devtools.bench.results import Cell, Results, rank
 
 SUITES = {
     "pods": "To a backend on the other node",
@@ -161,9 +161,8 @@ def _ratio(results: Results, cell: Cell, mode: str) -> float | None:
     if cell.suite == "change":
         other = results.first(suite="change", services=cell.services, mode=mode)
         return cell.median / other.median if other and other.median else None
-    beside = results.beside(cell, mode)
-    rounds = ratios(cell, beside) if beside else ()
-    return Spread.of(rounds).median if rounds else None
+    spread = results.compared(cell, mode)
+    return spread.median if spread else None
 
 
 def _about(cell: Cell) -> str:

@@ -20,13 +20,14 @@ from bpfsvc.devtools.bench.modes import DEFAULT
 from bpfsvc.devtools.bench.results import Cell
 from bpfsvc.devtools.bench.steps import Context, Report, Step
 from bpfsvc.devtools.bench.suites.setup_times import setup_seconds
-from bpfsvc.devtools.bench.testbeds.agents import CompilerPeak, Memory
+from bpfsvc.devtools.bench.testbeds.agents import BenchAgent, CompilerPeak
 from bpfsvc.devtools.bench.testbeds.change import ChangeTestbed
 from bpfsvc.devtools.lab import sandbox
 
 _CHANGES = 100
 _CHANGE_SECONDS = 0.01
 _COMPILER_SECONDS = 3.0
+_WARM = "warm"
 
 _Figures = defaultdict[tuple[str, str, str], list[float]]
 """Suite, kind and unit -> the figures of several starts."""
@@ -56,47 +57,36 @@ def _start(context: Context, services: int, origin: Origin, report: Report) -> N
 
 
 def _measure(figures: _Figures, services: int, origin: Origin, changes: int) -> None:
-    def add_time(kind: str, seconds: float) -> None:
-        figures["start", kind, "s"].append(seconds)
+    def add_start(testbed: ChangeTestbed, agent: BenchAgent, when: str) -> None:
+        figures["start", f"until healthy, {when}", "s"].append(agent.healthy())
+        figures["start", f"of CPU until healthy, {when}", "s"].append(agent.cpu_seconds())
+        if when != _WARM:
+            first = testbed.first_answer() - agent.started
+            figures["start", f"until the first packet, {when}", "s"].append(first)
 
-    def add_memory(when: str, memory: Memory) -> None:
-        for name, size in memory._asdict().items():
+    def add_memory(agent: BenchAgent, when: str) -> None:
+        for name, size in agent.memory()._asdict().items():
             figures["memory", f"agent, {name} {when}", "MB"].append(size)
 
     with ChangeTestbed(services, origin) as testbed:
         testbed.watch_first()
         with testbed.agent() as agent:
             compiler = CompilerPeak(agent)
-            add_time("until healthy, cold", agent.healthy())
-            add_time("of CPU until healthy, cold", agent.cpu_seconds())
-            add_time("until the first packet, cold", testbed.first_answer().at - agent.started)
+            add_start(testbed, agent, "cold")
             figures["memory", "compiler, largest", "MB"].append(compiler.stop())
-            add_memory("after a cold start", agent.memory())
+            add_memory(agent, "after a cold start")
             for _ in range(changes):
                 testbed.change()
-            add_memory(f"after {changes} changes", agent.memory())
+            add_memory(agent, f"after {changes} changes")
             figures["memory", "agent, largest", "MB"].append(agent.peak())
-        testbed.boot()
-        testbed.watch_first()
+        for when, programs in (("after a boot", None), ("first of an image", _image_programs())):
+            testbed.boot()
+            testbed.watch_first()
+            with testbed.agent(programs) as agent:
+                add_start(testbed, agent, when)
         with testbed.agent() as agent:
-            add_time("until healthy, after a boot", agent.healthy())
-            add_time("of CPU until healthy, after a boot", agent.cpu_seconds())
-            add_time(
-                "until the first packet, after a boot", testbed.first_answer().at - agent.started
-            )
-        testbed.boot()
-        testbed.watch_first()
-        with testbed.agent(_image_programs()) as agent:
-            add_time("until healthy, first of an image", agent.healthy())
-            add_time("of CPU until healthy, first of an image", agent.cpu_seconds())
-            add_time(
-                "until the first packet, first of an image",
-                testbed.first_answer().at - agent.started,
-            )
-        with testbed.agent() as agent:
-            add_time("until healthy, warm", agent.healthy())
-            add_time("of CPU until healthy, warm", agent.cpu_seconds())
-            add_memory("after a warm start", agent.memory())
+            add_start(testbed, agent, _WARM)
+            add_memory(agent, "after a warm start")
 
 
 @cache

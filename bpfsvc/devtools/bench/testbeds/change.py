@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bpfsvc.devtools.bench.cluster import MEASURED, PORT, measured_slice
-from bpfsvc.devtools.bench.datagrams import FirstAnswer
 from bpfsvc.devtools.bench.figures import Origin
 from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy, legacy_iptables
-from bpfsvc.devtools.bench.line_process import ROOT, LineProcess, ProcessFailed, command, udp_server
+from bpfsvc.devtools.bench.line_process import ROOT, LineProcess, ProcessFailed, udp_server
 from bpfsvc.devtools.bench.modes import Layout
 from bpfsvc.devtools.bench.supplies import BenchFiles, BenchServer
 from bpfsvc.devtools.bench.testbeds.agents import PODS, BenchAgent, cores
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.environment import Environment
+from bpfsvc.devtools.lab.namespace import script
 from bpfsvc.devtools.lab.topology import Lab
 
 _BACKEND_PORT = 9000
@@ -60,7 +60,7 @@ class ChangeTestbed(Environment):
         for number, pod in enumerate(far.pods.values()):
             udp_server(pod, _BACKEND_PORT, core, str(number))
         pod = next(iter(self._node.pods.values()))
-        line = command("datagrams", "client", str(core))
+        line = script("bench.datagrams", "client", str(core))
         self._client = LineProcess(pod, "the client that asks", line)
         self._client.patience = _PATIENCE
         self._directory.mkdir()
@@ -100,12 +100,12 @@ class ChangeTestbed(Environment):
         """Have the client ask from now on, though there may be no answer yet."""
         self._client.ask(MEASURED, PORT, "", str(self._present))
 
-    def first_answer(self) -> FirstAnswer:
-        """Wait for the answer that the client is waiting for."""
+    def first_answer(self) -> float:
+        """Return the moment of the answer that the client waits for (``CLOCK_MONOTONIC``)."""
         answer = self._client.receive()
         if answer is None:
             raise ProcessFailed("packets have not come to the backend in time")
-        return FirstAnswer(*answer)
+        return float(answer)
 
     def change(self) -> float:
         """Have the other backend serve; return the seconds from the change to its first answer."""
@@ -115,9 +115,9 @@ class ChangeTestbed(Environment):
         changed = self._supply.release()
         answer = self.first_answer()
         self._present = following
-        if answer.at < changed:
+        if answer < changed:
             raise ProcessFailed("the other backend answered before the change")
-        return answer.at - changed
+        return answer - changed
 
     def timed_changes(self, during: Iterable[None], pauses: tuple[float, float]) -> list[float]:
         """Make changes as long as ``during`` lasts; return the milliseconds of each change.
