@@ -235,15 +235,10 @@ static inline struct connection *connection_find(struct flow *flow)
 	return new_connections.lookup(flow);
 }
 
-/* Write an entry of a flow that is not established. Nonzero if the table or the memory is full. */
-static inline int connection_note(struct flow *flow, struct connection *connection)
-{
-	port_filter_note(flow, connection->reply, !connection->held);
-	return connection->held ? connections.update(flow, connection) :
-				  new_connections.update(flow, connection);
-}
-
-/* The same, unless there is an entry of that key: inserting decides which of two flows gets it. */
+/*
+ * Insert an entry of a flow that is not established: inserting decides which of two flows gets the
+ * key. Nonzero if there is an entry of that key, or if the table or the memory is full.
+ */
 static inline int connection_take(struct flow *flow, struct connection *connection)
 {
 	port_filter_note(flow, connection->reply, !connection->held);

@@ -20,12 +20,11 @@ STACK = 10
 """The register of the end of the stack, which lies below it."""
 
 _SIZES = {4: 0x00, 2: 0x08, 1: 0x10, 8: 0x18}
-_LOAD, _STORE, _ADD_IN_MEMORY = 0x61, 0x63, 0xDB
-_LOAD_IMMEDIATE, _MAP, _MAP_VALUE = 0x18, 1, 2
+_LOAD, _STORE = 0x61, 0x63
+_LOAD_IMMEDIATE, _MAP = 0x18, 1
 _ARITHMETIC = {"=": 0xB7, "+": 0x07, "&": 0x57, "^": 0xA7}
 _FROM_REGISTER = 0x08
-_TO_BIG_ENDIAN = 0xDC
-_IF_MORE, _IF_UNLIKE, _CALL, _EXIT = 0x2D, 0x55, 0x85, 0x95
+_IF_UNLIKE, _CALL, _EXIT = 0x55, 0x85, 0x95
 
 
 class Code:
@@ -57,15 +56,6 @@ class Code:
             self.calculate(R5, "=", *struct.unpack_from("=i", data, whole))
             self.store(base, offset + whole, R5, 4)
 
-    def increment(self, map_value: int, offset: int) -> None:
-        """Add one to 8 bytes of the value of an array of one entry, given by its descriptor.
-
-        Uses R4 and R5.
-        """
-        self._wide(R4, _MAP_VALUE, map_value, 0)
-        self.calculate(R5, "=", 1)
-        self._add(_ADD_IN_MEMORY, R4, R5, offset)
-
     def map(self, to: int, descriptor: int) -> None:
         """Set a register to a map, given by its descriptor."""
         self._wide(to, _MAP, descriptor, 0)
@@ -78,17 +68,9 @@ class Code:
         """Set a register to a number of 32 bits, or combine it with one."""
         self._add(_ARITHMETIC[operation], to, value=value)
 
-    def network_order(self, to: int) -> None:
-        """Change 16 bits from host order to network order, or back."""
-        self._add(_TO_BIG_ENDIAN, to, value=16)
-
     def call(self, helper: int) -> None:
         """Call a helper by its number."""
         self._add(_CALL, value=helper)
-
-    def if_more(self, left: int, right: int, to: str) -> None:
-        """Jump if one register is more than another, without signs."""
-        self._jump(_IF_MORE, left, right, 0, to)
 
     def if_unlike(self, left: int, value: int, to: str) -> None:
         """Jump if a register is not a number."""
