@@ -153,18 +153,22 @@ class _Struct:
         """For each leaf what converts it after it is unpacked, if it needs that."""
         formats, unknown = [], []
         for name, kind in record.fields:
-            at = next((at for at, leaf in enumerate(leaves) if name and name in leaf.names), None)
-            if at is None:
+            index = next(
+                (index for index, leaf in enumerate(leaves) if name and name in leaf.names), None
+            )
+            if index is None:
                 formats.append(f"{struct.calcsize('=' + kind)}x")
                 unknown += [name] if name and name.rpartition(".")[2] != _PADDING else []
                 continue
-            encode, self.decode[at] = _conversions(record, name, kind, leaves[at].type)
+            encode, self.decode[index] = _conversions(record, name, kind, leaves[index].type)
             self._encode += [(len(self._order), encode)] if encode else []
-            self._order.append(at)
+            self._order.append(index)
             formats.append(kind)
         self.unknown = unknown if leaves else []
-        self._missing = [at for at in range(len(leaves)) if at not in self._order]
-        required = [at for at in self._missing if not lenient or leaves[at].default is None]
+        self._missing = [index for index in range(len(leaves)) if index not in self._order]
+        required = [
+            index for index in self._missing if not lenient or leaves[index].default is None
+        ]
         if required or (self.unknown and not lenient):
             raise KernelError(
                 f"the layout of {what} is {', '.join(record.names)}; expected "
@@ -176,15 +180,15 @@ class _Struct:
     def packer(self) -> Callable[[Any], bytes]:
         """Return a function that packs the leaves of an entry."""
         pack, conversions = self._codec.pack, self._encode
-        paths = [self.leaves[at].path for at in self._order]
+        paths = [self.leaves[index].path for index in self._order]
         get = _tuple_getter(paths)
         if not conversions:
             return lambda entry: pack(*get(entry))
 
         def pack_converted(entry: Any) -> bytes:
             values = [*get(entry)]
-            for at, convert in conversions:
-                values[at] = convert(values[at])
+            for position, convert in conversions:
+                values[position] = convert(values[position])
             return pack(*values)
 
         return pack_converted
@@ -195,7 +199,7 @@ class _Struct:
         if order == sorted(order) and not self._missing:
             return unpack
         reorder = itemgetter(*map(order.index, range(len(order))))
-        defaults = tuple(self.leaves[at].default for at in self._missing)
+        defaults = tuple(self.leaves[index].default for index in self._missing)
         return lambda data: reorder(unpack(data) + defaults)
 
 

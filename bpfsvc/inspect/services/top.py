@@ -74,7 +74,7 @@ def top_lines(view: View, order: str, now: datetime) -> Iterator[str]:
         yield view.note
     yield ""
     table = [_COLUMNS, *map(_cells, rows)]
-    pattern = line_pattern(table, [bool(at) for at in range(len(_COLUMNS))])
+    pattern = line_pattern(table, [column > 0 for column in range(len(_COLUMNS))])
     for cells in table:
         yield pattern.format(*cells)
 
