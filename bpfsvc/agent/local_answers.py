@@ -1,6 +1,6 @@
 """Answers to the commands of this node: the objects behind the entries in the kernel.
 
-The thread of the server reads what the agent's own thread changes. Each value that is read here is
+The threads of the server read what the agent's own thread changes. Each value that is read here is
 replaced as a whole and never changed in place, so an answer is at most a moment old.
 """
 

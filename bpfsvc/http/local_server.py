@@ -1,6 +1,7 @@
 """Answers to the commands of this node, by HTTP at a socket that only root can use.
 
-It is a server of its own, with its own thread: no probe waits for a long answer.
+It is a server of its own, so no probe waits for a long answer. An answer about a Pod waits for the
+API server; so several threads answer, and a question about a Service does not wait as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
 from bpfsvc.http.ports import LocalAddress
 from bpfsvc.http.server import JSON, RETRY_SECONDS, HttpServer, Request, Response
+
+_WORKERS = 4
 
 Answer = Callable[[str, str], bytes | None]
 """Returns JSON about the object of a namespace and a name, None if there is no such object."""
@@ -42,6 +45,7 @@ class LocalServer(HttpServer):
             (f"@{address[1:].decode()}", 0),
             {path: partial(_respond, answer) for path, answer in answers.items()},
             log,
+            workers=_WORKERS,
             retry_seconds=retry_seconds,
             server_port=LocalAddress(address),
             admits=is_trusted,

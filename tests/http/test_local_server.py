@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.local_server import LocalServer
-from tests.http.asking import body, read_all
+from tests.http.asking import SECONDS, body, read_all
 
 
 def answer(namespace: str, name: str) -> bytes | None:
@@ -33,6 +34,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def ask(root: Path, query: str) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(SECONDS)
         client.connect(address_of(root))
         client.sendall(f"GET /service?{query} HTTP/1.1\r\n\r\n".encode())
         return read_all(client)
@@ -89,3 +91,25 @@ def test_it_waits_for_the_address_of_the_agent_that_is_replaced(tmp_path: Path) 
     wait(lambda: "served" in log[-1], "the second one serves")
     assert body(ask(tmp_path, "namespace=prod&name=web")) == b'["prod", "web"]'
     second.stop()
+
+
+def test_an_answer_that_waits_for_the_api_server_holds_up_no_other(tmp_path: Path) -> None:
+    """Each question about a Pod waits as long as a server that hangs is waited for."""
+    asked, answers = threading.Semaphore(0), threading.Event()
+
+    def wait_for_server(_namespace: str, _name: str) -> bytes | None:
+        asked.release()
+        answers.wait(2 * SECONDS)
+        return b"late"
+
+    server = LocalServer(tmp_path, {"/service": answer, "/pod": wait_for_server}, print)
+    server.start()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(address_of(tmp_path))
+        client.sendall(b"GET /pod?namespace=prod&name=web HTTP/1.1\r\n\r\n")
+        assert asked.acquire(timeout=SECONDS)
+        assert body(ask(tmp_path, "namespace=prod&name=web")) == b'["prod", "web"]'
+        assert not answers.is_set()
+        answers.set()
+        assert body(read_all(client)) == b"late"
+    server.stop()
