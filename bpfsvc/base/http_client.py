@@ -6,7 +6,9 @@ Commands ask the agent, and the agent asks programs that listen at its ports. Th
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import time
 from typing import NamedTuple
@@ -37,6 +39,26 @@ def connect(address: tuple[str, int], seconds: float) -> socket.socket:
     return socket.create_connection((_LOOPBACK_OF.get(host, host), port), timeout=seconds)
 
 
+def begin_connect(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that does not block and connects to a server; raise ``OSError`` if it cannot.
+
+    The socket is ready to write when it is connected, or when that has failed.
+    """
+    host, port = address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    client = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    code = client.connect_ex((_LOOPBACK_OF.get(host, host), port))
+    if code in (0, errno.EINPROGRESS):
+        return client
+    client.close()
+    raise OSError(code, os.strerror(code))
+
+
+def encode_get(path: str) -> bytes:
+    """Return the text of a GET of ``path``."""
+    return f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
+
+
 def get(client: socket.socket, path: str) -> Answer:
     """Return the answer to a GET of ``path``, within the timeout of ``client``.
 
@@ -44,25 +66,41 @@ def get(client: socket.socket, path: str) -> Answer:
     """
     seconds = client.gettimeout()
     ends = None if seconds is None else time.monotonic() + seconds
-    client.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-    received = bytearray()
+    client.sendall(encode_get(path))
+    reader = AnswerReader()
     answer: Answer | None = None
-    length: int | None = None
-    while length is None or len(received) < length:
+    while answer is None:
         if ends is not None:
             client.settimeout(max(0.001, ends - time.monotonic()))
-        part = client.recv(_PART_BYTES)
-        received += part
-        if answer is None and b"\r\n\r\n" in received:
-            head, _, received = received.partition(b"\r\n\r\n")
-            answer, length = _parse_head(head.decode("latin-1"))
-        if len(received) > _MAX_BYTES:
+        answer = reader.feed(client.recv(_PART_BYTES))
+    return answer
+
+
+class AnswerReader:
+    """Reads an answer that arrives in parts."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._answer: Answer | None = None
+        self._length: int | None = None
+
+    def feed(self, part: bytes) -> Answer | None:
+        """Take what has arrived, b"" for the end; return the answer once it is complete.
+
+        Raises ``OSError`` if it ends too early, is too long, or is not HTTP.
+        """
+        self._received += part
+        if self._answer is None and b"\r\n\r\n" in self._received:
+            head, _, self._received = self._received.partition(b"\r\n\r\n")
+            self._answer, self._length = _parse_head(head.decode("latin-1"))
+        if len(self._received) > _MAX_BYTES:
             raise OSError(f"the answer has more than {_MAX_BYTES} bytes")
-        if not part:
-            break
-    if answer is None or (length is not None and len(received) < length):
-        raise OSError("the connection ended before the answer")
-    return answer._replace(body=bytes(received[:length]))
+        has_all = self._length is not None and len(self._received) >= self._length
+        if part and not has_all:
+            return None
+        if self._answer is None or (self._length is not None and not has_all):
+            raise OSError("the connection ended before the answer")
+        return self._answer._replace(body=bytes(self._received[: self._length]))
 
 
 def ask_json(address: tuple[str, int], path: str, seconds: float = 1.0) -> object:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import selectors
 import socket
-from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, unpack
 from bpfsvc.base.address import family as family_of
-from bpfsvc.base.http_client import ask_json
-from bpfsvc.http.ports import bind, destination, is_free
+from bpfsvc.http.port_owners import PortOwners
+from bpfsvc.http.ports import ListenerKey, bind, destination, is_free
 from bpfsvc.http.steered_port import SteeredListeners, port_taken
-from bpfsvc.services.cache import ServiceKey
-
-
-class ListenerKey(NamedTuple):
-    """The Service that a listener belongs to, and its address."""
-
-    service: ServiceKey
-    address: bytes
-    port: int
 
 
 class BoundPorts:
@@ -29,10 +19,11 @@ class BoundPorts:
         self._selector = selector
         self._listeners: dict[ListenerKey, socket.socket] = {}
 
-    def open(self, key: ListenerKey) -> None:
-        """Listen at a port; raise ``OSError`` if it is taken."""
+    def open(self, key: ListenerKey) -> bool:
+        """Listen at a port and return True; raise ``OSError`` if it is taken."""
         self._listeners[key] = opened = bind(unpack(key.address), key.port)
         self._selector.register(opened, selectors.EVENT_READ, lambda _: key)
+        return True
 
     def close(self, key: ListenerKey) -> None:
         """Stop listening at a port."""
@@ -53,21 +44,32 @@ class BoundPorts:
 class SteeredPorts:
     """Ports with the same listeners: the kernel steers all connections there."""
 
-    def __init__(self, selector: selectors.BaseSelector, listeners: SteeredListeners) -> None:
+    def __init__(
+        self, selector: selectors.BaseSelector, listeners: SteeredListeners, owners: PortOwners
+    ) -> None:
         self._listeners = listeners
+        self._owners = owners
         self._keys: dict[tuple[bytes, int], ListenerKey] = {}
         for listener in listeners.sockets:
             selector.register(listener, selectors.EVENT_READ, self._find)
 
-    def open(self, key: ListenerKey) -> None:
-        """Steer a port here; raise ``OSError`` if another Service or program has it."""
+    def open(self, key: ListenerKey) -> bool:
+        """Steer a port here; return False while the program that has the port is asked.
+
+        Raises ``OSError`` if the port is another Service's, or another program's.
+        """
         address = key.address, key.port
         if address in self._keys:
             raise port_taken()
-        if not is_free(unpack(key.address), key.port) and not _answers_for(key):
-            raise port_taken()
+        if not is_free(unpack(key.address), key.port):
+            answers_for = self._owners.answers_for(key)
+            if answers_for is None:
+                return False
+            if not answers_for:
+                raise port_taken()
         self._keys[address] = key
         self._listeners.add(*address)
+        return True
 
     def close(self, key: ListenerKey) -> None:
         """Steer no more connections to a port here."""
@@ -89,11 +91,3 @@ class SteeredPorts:
         address, port = destination(client)
         anywhere = ANY_NODE_ADDRESS_V4 if family_of(address) == 4 else ANY_NODE_ADDRESS_V6
         return self._keys.get((address, port)) or self._keys.get((anywhere, port))
-
-
-def _answers_for(key: ListenerKey) -> bool:
-    """True if the program at a port answers as kube-proxy does, for the same Service."""
-    answer = ask_json((unpack(key.address), key.port), "/")
-    namespace, name = key.service
-    wanted = {"namespace": namespace, "name": name}
-    return isinstance(answer, dict) and answer.get("service") == wanted

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bpfsvc.base.address import pack
+from bpfsvc.services.cache import ServiceKey
 
 UNSPECIFIED = ("", "0.0.0.0", "::")
 """Hosts that mean every address of both families, as in Go."""
 
 _BACKLOG = 128
+
+
+class ListenerKey(NamedTuple):
+    """The Service that a listener belongs to, and its address."""
+
+    service: ServiceKey
+    address: bytes
+    port: int
 
 
 class ServerPort(Protocol):

@@ -6,7 +6,8 @@ socket's buffer, so nothing here waits for a client.
 
 The agent names the ports; the thread opens and closes them. A port that another program uses is
 reported once and tried again. kube-proxy's port for the same Service is no such case where
-connections can be steered (:mod:`bpfsvc.http.steered_port`).
+connections can be steered (:mod:`bpfsvc.http.steered_port`); the thread does not wait for the
+answer that tells (:mod:`bpfsvc.http.port_owners`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from http import HTTPStatus
 from bpfsvc.base.address import endpoint_text
 from bpfsvc.base.address import family as family_of
 from bpfsvc.http import server
-from bpfsvc.http.health_ports import BoundPorts, ListenerKey, SteeredPorts
+from bpfsvc.http.health_ports import BoundPorts, SteeredPorts
+from bpfsvc.http.port_owners import PortOwners, Question
+from bpfsvc.http.ports import ListenerKey
 from bpfsvc.http.request_reader import RequestReader
 from bpfsvc.http.server import JSON, Response
 from bpfsvc.http.steered_port import SteeredListeners
@@ -65,8 +68,11 @@ class ServiceHealthChecks:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
+        self._owners = PortOwners(self._selector)
         self._ports = (
-            SteeredPorts(self._selector, steered) if steered else BoundPorts(self._selector)
+            SteeredPorts(self._selector, steered, self._owners)
+            if steered
+            else BoundPorts(self._selector)
         )
         self._open_keys: set[ListenerKey] = set()
         self._reader: RequestReader[ListenerKey] = RequestReader(
@@ -129,9 +135,15 @@ class ServiceHealthChecks:
                     return
                 self._reconcile(wanted)
                 self._reconcile_at = now + _RETRY_SECONDS
+            for asked in self._owners.expire(now):
+                self._open(asked)
             self._reader.close_expired(now)
 
     def _handle(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, Question):
+            if asked := self._owners.handle(key.data):
+                self._open(asked)
+            return
         ready: socket.socket = key.fileobj  # type: ignore[assignment]
         if key.data is not None:
             self._reader.accept(ready, key.data)
@@ -140,6 +152,7 @@ class ServiceHealthChecks:
 
     def _finish(self) -> None:
         """Answer the clients that have connected, if other programs get new clients by now."""
+        self._owners.close()
         if self._ports.release():
             self._selector.unregister(self._wake)
             self._reader.finish(self._handle)
@@ -156,6 +169,7 @@ class ServiceHealthChecks:
         for key in self._open_keys - wanted:
             self._ports.close(key)
         self._open_keys &= wanted
+        self._owners.keep(wanted)
         for key in self._failures.keys() - wanted:
             del self._failures[key]
         for key in sorted(wanted - self._open_keys):
@@ -163,7 +177,8 @@ class ServiceHealthChecks:
 
     def _open(self, key: ListenerKey) -> None:
         try:
-            self._ports.open(key)
+            if not self._ports.open(key):
+                return
         except OSError as error:
             text = error.strerror or str(error)
             if self._failures.get(key) != text:
@@ -192,6 +207,7 @@ class ServiceHealthChecks:
 
     def _close_all(self) -> None:
         self._reader.close()
+        self._owners.close()
         self._ports.close_all()
         self._selector.close()
         os.close(self._wake)

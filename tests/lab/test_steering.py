@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -29,6 +30,9 @@ ELSEWHERE = "127.0.0.2"
 
 WEB = ("default", "web")
 ANY = (pack("0.0.0.0"), pack("::"))
+
+ASKED_SECONDS = 1.0
+"""How long the agent waits for a program to say whose port it has."""
 
 
 class KubeProxy(BaseHTTPRequestHandler):
@@ -83,6 +87,17 @@ def bound(handler: type[KubeProxy], port: int = 0) -> Iterator[int]:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         yield int(server.server_address[1])
         server.shutdown()
+
+
+@contextmanager
+def held(host: str) -> Iterator[int]:
+    """Hold a port by a socket that accepts connections and sends nothing; yield the port."""
+    with socket.create_server((host, 0), family=family_of(host)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 @pytest.fixture
@@ -221,6 +236,39 @@ def test_another_program_keeps_its_port_and_the_service_is_named(
     wait(lambda: len(failures) == 2, "two reports")
     assert all("Address already in use" in failure for failure in failures)
     assert body(ask(port, "/")) == b"hello"
+
+
+def test_programs_that_hold_ports_and_never_answer_hold_up_no_other_check(
+    steering: Steering, ending: ExitStack
+) -> None:
+    """As a kube-proxy that hangs: it is asked whose port it is, and the others are served."""
+    silent = [ending.enter_context(held("127.0.0.1")) for _ in range(10)]
+    with held("127.0.0.1") as port:
+        pass
+    failures: list[str] = []
+    made = ServiceHealthChecks(
+        lambda: True, lambda service, _: failures.append(service[1]), steering.listen()
+    )
+    services = [(("default", f"silent-{number}"), number) for number in silent]
+    made.set_checks([(key, {4: HealthCheck(number, 1)}) for key, number in services])
+    made.set_checks([(WEB, {4: HealthCheck(port, 3)})])
+    made.listen_on(ANY)
+    made.start()
+    ending.callback(made.stop)
+    longest = 0.0
+
+    def are_all_reported() -> bool:
+        nonlocal longest
+        began = time.monotonic()
+        with suppress(ConnectionRefusedError):
+            assert count(port) == 3
+        longest = max(longest, time.monotonic() - began)
+        return len(failures) == len(silent)
+
+    wait(are_all_reported, "a report for each silent program")
+    assert set(failures) == {name for (_, name), _ in services}
+    assert count(port) == 3
+    assert longest < ASKED_SECONDS / 2
 
 
 def test_a_closed_check_is_kube_proxys_again(steering: Steering, ending: ExitStack) -> None:
