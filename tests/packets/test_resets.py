@@ -170,6 +170,67 @@ def test_a_fin_counts_also_with_data_on_their_way_and_when_it_repeats_data(
 
 @KINDS
 @SENDERS
+@pytest.mark.parametrize("flags", ["FA", "A", "PA"])
+@pytest.mark.parametrize("ahead", [1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
+def test_what_a_forged_packet_acknowledges_does_not_make_the_real_end_count_less(
+    conversation: Conversation, sender: str, flags: str, ahead: int
+) -> None:
+    """Its numbers are arbitrary. Both sides then close, and nothing else comes between."""
+    forged = fin(conversation, sender, ahead)
+    forged.payload.flags = flags
+    forged.payload.ack = (forged.payload.ack + ahead) & 0xFFFFFFFF
+    conversation.node.forward(forged)
+    conversation.node.forward(fin(conversation, other(sender), 0))
+    conversation.node.forward(fin(conversation, sender, 0))
+    assert not conversation.is_kept()
+
+
+@KINDS
+def test_a_fin_before_the_answer_of_the_server_ends_nothing(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    """A client has nothing to close yet. The server closes its half, and the rest goes on."""
+    conversation = Conversation(node, tcp_peers, masquerade)
+    conversation.open(conversation.from_client("FA", seq=77))
+    node.forward(fin(conversation, "backend", 0))
+    assert conversation.removed() == 0
+    assert conversation.is_kept()
+
+
+@KINDS
+@SENDERS
+def test_numbers_that_continue_after_packets_that_were_not_seen_count(
+    conversation: Conversation, sender: str
+) -> None:
+    """Ten megabytes went another way. Their sender's next packet is where it was expected."""
+    if sender == "client":
+        conversation.received += 10 << 20
+    else:
+        conversation.sent += 10 << 20
+    conversation.node.forward(conversation.answer_to_reset(other(sender)))
+    conversation.node.forward(fin(conversation, other(sender), 0))
+    conversation.node.forward(fin(conversation, sender, 0))
+    assert not conversation.is_kept()
+
+
+@KINDS
+def test_a_connection_that_its_backend_has_accepted_anew_ends_by_its_own_numbers(
+    conversation: Conversation,
+) -> None:
+    """No end of the connection before it was seen, and both numbers begin elsewhere."""
+    node = conversation.node
+    conversation.sent, conversation.received = 5, 0x90000000
+    node.forward(conversation.from_client("S", seq=conversation.sent - 1))
+    node.forward(conversation.from_backend("SA", seq=conversation.received - 1))
+    node.forward(conversation.from_client("A"))
+    conversation.talk(100, 1000)
+    node.forward(fin(conversation, "backend", 0))
+    node.forward(fin(conversation, "client", 0))
+    assert not conversation.is_kept()
+
+
+@KINDS
+@SENDERS
 @pytest.mark.parametrize("ahead", [1, 1460, (WINDOW << SCALE) - 1])
 def test_a_doubtful_reset_ends_the_connection_if_nothing_follows(
     conversation: Conversation, sender: str, ahead: int

@@ -19,6 +19,13 @@ static inline __u16 tick_now(void)
 	return bpf_jiffies64() >> 7;
 }
 
+static inline void state_begin_anew(struct connection *connection)
+{
+	connection->fin_sent = connection->fin_received = connection->reset = 0;
+	connection->client_first = 0;
+	connection->acknowledged = connection->window = 0;
+}
+
 /* Reopen both entries of a closed pair, with the same translation. */
 static inline void connection_reopen(const struct flow *flow, struct connection *connection)
 {
@@ -26,30 +33,49 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 	struct flow partner;
 
 	other = partner_find(&partner, flow, connection);
-	connection->fin_sent = connection->fin_received = connection->reset = 0;
-	connection->client_first = 0;
+	state_begin_anew(connection);
 	load_follow(flow->protocol, connection);
 	if (!other)
 		return;
-	other->fin_sent = other->fin_received = other->reset = other->client_first = 0;
+	state_begin_anew(other);
 	load_follow(flow->protocol, other);
 }
 
-#define TCP_LONGEST_SEGMENT 65536 /* as offloads put them together */
+#define TCP_LONGEST_SEGMENT 65536    /* as offloads put them together */
+#define TCP_USUAL_PROGRESS (1 << 20) /* of acknowledgements, from one packet to the next */
+
+/* True if it is known which sequence number the sender of this direction expects next. */
+static inline bool progress_known(const struct connection *receiver)
+{
+	return receiver && (receiver->acknowledged | receiver->window);
+}
 
 /*
- * True if the packet can be judged by what its receiver said last: `ahead` is how far its sequence
- * number is from the one that the receiver expects next, `window` how far it may be.
+ * True if what a packet acknowledges needs no other proof: it continues what its sender has
+ * acknowledged before. Any other packet has to prove itself by its sequence number: if forged
+ * packets changed what is expected next, the genuine end of the connection would be far from that.
+ * A SYN begins both numbers anew.
+ */
+static inline bool progress_is_usual(const struct connection *connection, __u8 tcp_flags,
+				     __be32 acknowledged)
+{
+	__u32 progress = bpf_ntohl(acknowledged) - bpf_ntohl(connection->acknowledged);
+
+	return progress + TCP_USUAL_PROGRESS <= 2 * TCP_USUAL_PROGRESS || tcp_flags & TCP_SYN ||
+	       !connection->established || !progress_known(connection);
+}
+
+/*
+ * Compute how far the sequence number of a packet is from the one that its receiver expects next:
+ * `ahead`. `window`: how far it may be. False if it cannot be read.
  */
 static inline bool segment_place(struct __sk_buff *skb, const struct packet *packet,
-				 const struct connection *connection,
 				 const struct connection *receiver, __s32 *ahead, __u32 *window)
 {
 	__u8 shift = TCP_MAX_WINDOW_SHIFT;
 	__be32 sequence;
 
-	if (!connection->established || !receiver || !(receiver->acknowledged | receiver->window) ||
-	    bpf_skb_load_bytes(skb, packet->l4 + TCP_SEQUENCE_OFFSET, &sequence, sizeof(sequence)))
+	if (bpf_skb_load_bytes(skb, packet->l4 + TCP_SEQUENCE_OFFSET, &sequence, sizeof(sequence)))
 		return false;
 	if (receiver->window_shift)
 		shift = receiver->window_shift - 1;
@@ -72,7 +98,8 @@ static inline __u8 reset_judged(struct __sk_buff *skb, const struct packet *pack
 	__u32 window;
 	__s32 ahead;
 
-	if (!segment_place(skb, packet, connection, receiver, &ahead, &window) || !ahead)
+	if (!connection->established || !progress_known(receiver) ||
+	    !segment_place(skb, packet, receiver, &ahead, &window) || !ahead)
 		return RESET_CERTAIN;
 	/*
 	 * The server refuses a SYN that reused the ports, by a reset of sequence 0: it no longer
@@ -85,18 +112,30 @@ static inline __u8 reset_judged(struct __sk_buff *skb, const struct packet *pack
 }
 
 /*
- * True if a FIN may be genuine. It may be in a segment that repeats data, and a window may shrink,
- * so this is not as strict: if a genuine one did not count, its connection would stay for a day.
+ * True if a segment may be genuine. It may repeat data, and a window may shrink, so this is not as
+ * strict: if a genuine FIN did not count, its connection would stay for a day. Before a server has
+ * answered, its client has nothing to close. (A server may close before its client acknowledges
+ * the answer: RFC 7413.)
  */
-static inline bool fin_counts(struct __sk_buff *skb, const struct packet *packet,
-			      const struct connection *connection,
-			      const struct connection *receiver)
+static inline bool segment_counts(struct __sk_buff *skb, const struct packet *packet,
+				  const struct connection *connection,
+				  const struct connection *receiver)
 {
 	__u32 window;
 	__s32 ahead;
 
-	return !segment_place(skb, packet, connection, receiver, &ahead, &window) ||
+	if (!progress_known(receiver))
+		return !receiver || connection->reply || connection->established;
+	return !segment_place(skb, packet, receiver, &ahead, &window) ||
 	       (ahead >= -TCP_LONGEST_SEGMENT && ahead <= (__s64)window * 2 + TCP_LONGEST_SEGMENT);
+}
+
+static inline void progress_note(struct connection *connection, const struct packet *packet)
+{
+	if (!(packet->tcp_flags & TCP_ACK))
+		return;
+	connection->acknowledged = packet->tcp_acknowledged;
+	connection->window = packet->tcp_window;
 }
 
 static inline void client_first_note(struct connection *connection, struct connection *other,
@@ -117,6 +156,19 @@ static inline void fin_note(struct connection *connection, struct connection *ot
 		other->fin_received = 1;
 }
 
+static inline void time_note(struct connection *connection)
+{
+	__u16 tick = tick_now();
+	__u64 now;
+
+	if (tick == connection->tick)
+		return;
+	connection->tick = tick;
+	now = bpf_ktime_get_coarse_ns();
+	if (now - connection->seen > NS_PER_SECOND)
+		connection->seen = now;
+}
+
 /*
  * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
  * each has the whole state.
@@ -126,22 +178,16 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 {
 	__u8 tcp_flags = packet->tcp_flags, reset;
 	struct connection *other;
-	__u16 tick = tick_now();
 	struct flow partner;
+	bool usual;
 
-	if (tick != connection->tick) {
-		__u64 now = bpf_ktime_get_coarse_ns();
-
-		connection->tick = tick;
-		if (now - connection->seen > NS_PER_SECOND)
-			connection->seen = now;
-	}
-	if ((tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
-		connection->acknowledged = packet->tcp_acknowledged;
-		connection->window = packet->tcp_window;
-	}
-	if (!(tcp_flags & (TCP_FIN | TCP_RST)) && connection->reset != RESET_DOUBTED &&
-	    !connection->client_first)
+	time_note(connection);
+	/* Most packets end here, before another entry is looked up. */
+	usual = !tcp_ends(tcp_flags) &&
+		progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged);
+	if (usual)
+		progress_note(connection, packet);
+	if (usual && connection->reset != RESET_DOUBTED && !connection->client_first)
 		return;
 	other = partner_find(&partner, flow, connection);
 	if (tcp_flags & TCP_RST) {
@@ -149,6 +195,9 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		if (reset == RESET_NONE || connection->reset == RESET_CERTAIN)
 			return;
 	} else {
+		if (!segment_counts(skb, packet, connection, other))
+			return;
+		progress_note(connection, packet);
 		reset = connection->reset;
 		if (reset == RESET_DOUBTED && !tcp_opens(tcp_flags))
 			reset = RESET_NONE;
@@ -161,7 +210,7 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		/* Their FINs have crossed: else a backend has nothing to say after its own. */
 		if (connection->reply)
 			client_first_note(connection, other, 0);
-	} else if (fin_counts(skb, packet, connection, other)) {
+	} else {
 		fin_note(connection, other);
 	}
 	load_follow(flow->protocol, connection);

@@ -17,6 +17,7 @@
 #include "maps/counters.h"
 #include "maps/settings.h"
 #include "maps/uplinks.h"
+#include "path/conn/state.h"
 #include "path/fast/route.h"
 #include "path/xdp/parse.h"
 #include "path/xdp/rewrite.h"
@@ -37,11 +38,13 @@ static inline __u8 turn_of(__u64 now)
  * True if an entry can translate, with nothing else to do. UDP without an answer so far qualifies
  * after its first packet has left: then its port is chosen, and netfilter has let it pass.
  */
-static inline bool xdp_may_use(const struct connection *connection, __u8 protocol)
+static inline bool xdp_may_use(const struct connection *connection, const struct xdp_packet *packet)
 {
-	if (connection->fin_sent || connection->fin_received || connection->reset)
+	if (connection->fin_sent || connection->fin_received || connection->reset ||
+	    (packet->tcp.flags &&
+	     !progress_is_usual(connection, packet->tcp.flags, packet->tcp.acknowledged)))
 		return false;
-	return connection->established || (protocol == PROTO_UDP && connection->held &&
+	return connection->established || (packet->flow.protocol == PROTO_UDP && connection->held &&
 					   !connection->reply && !connection->masquerade_pending);
 }
 
@@ -135,11 +138,10 @@ static inline bool xdp_find(struct xdp_packet *packet, struct xdp_entries *entri
 			    struct flow *routed, __u64 *now)
 {
 	struct connection *ingress = connection_find(&packet->flow), *egress;
-	__u8 protocol = packet->flow.protocol;
 
 	*routed = packet->flow;
 	if (ingress) {
-		if (!xdp_may_use(ingress, protocol))
+		if (!xdp_may_use(ingress, packet))
 			return false;
 		*routed = ingress->after;
 	}
@@ -150,7 +152,7 @@ static inline bool xdp_find(struct xdp_packet *packet, struct xdp_entries *entri
 	egress = connection_find(routed);
 	if (!egress && xdp_needs_egress(ingress))
 		return false;
-	if (egress && (!xdp_may_use(egress, protocol) || (!ingress && !egress->reply) ||
+	if (egress && (!xdp_may_use(egress, packet) || (!ingress && !egress->reply) ||
 		       egress->stack_turn == turn_of(*now)))
 		return false;
 	entries->ingress = ingress;
