@@ -106,11 +106,16 @@ def _listen(opened: socket.socket, address: bytes | tuple[str, int]) -> socket.s
 
 
 def is_free(host: str, port: int) -> bool:
-    """True if no program listens at an address; ``OSError`` if the node has no such address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    """True if no program listens at an address; ``OSError`` if the node has no such address.
+
+    A wildcard is every address of its own family, not of both.
+    """
+    is_v6 = ":" in host
+    with socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM) as probe:
         # A socket that does not listen keeps no other program from binding the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_v6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
             probe.bind((host, port))
         except OSError as error:

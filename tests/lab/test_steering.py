@@ -271,6 +271,18 @@ def test_programs_that_hold_ports_and_never_answer_hold_up_no_other_check(
     assert longest < ASKED_SECONDS / 2
 
 
+@pytest.mark.parametrize(("taken", "free"), [HOSTS, HOSTS[::-1]])
+def test_a_port_that_another_program_holds_in_one_family_is_served_in_the_other(
+    taken: str, free: str, steering: Steering, ending: ExitStack
+) -> None:
+    port = ending.enter_context(held("0.0.0.0" if taken == "127.0.0.1" else "::"))
+    failures: list[str] = []
+    checks(port, steering, ending, failures.append)
+    wait(lambda: bool(failures), "a report")
+    assert count(port, free) == 3
+    assert len(failures) == 1
+
+
 def test_a_closed_check_is_kube_proxys_again(steering: Steering, ending: ExitStack) -> None:
     port = ending.enter_context(bound(KubeProxy))
     made = checks(port, steering, ending)
