@@ -34,6 +34,18 @@ class _Object(msgspec.Struct, gc=False):
     metadata: _Metadata
 
 
+class _ServiceLabel(msgspec.Struct, gc=False):
+    name: str = field(default="", name="kubernetes.io/service-name")
+
+
+class _LabelledMetadata(msgspec.Struct, gc=False):
+    labels: _ServiceLabel
+
+
+class _Labelled(msgspec.Struct, gc=False):
+    metadata: _LabelledMetadata
+
+
 class _Event(msgspec.Struct, gc=False):
     type: str
     object: msgspec.Raw
@@ -81,6 +93,7 @@ class _Status(msgspec.Struct, gc=False):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_object = msgspec.json.Decoder(_Object).decode
+_decode_labelled = msgspec.json.Decoder(_Labelled).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
 
@@ -140,6 +153,14 @@ def identity(text: bytes) -> tuple[str, str]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "", ""
     return metadata.namespace or "", metadata.name
+
+
+def service_label(text: bytes) -> str:
+    """Return the Service that a slice names, however broken its other fields are; "" for none."""
+    try:
+        return _decode_labelled(text).metadata.labels.name
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def head(text: bytes) -> Head | None:

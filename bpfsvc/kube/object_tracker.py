@@ -8,6 +8,7 @@ are reported until they are fixed. An object that cannot be read keeps its last 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from bpfsvc.kube import decoding
 from bpfsvc.kube.decoding import Event, Head
@@ -16,12 +17,19 @@ from bpfsvc.kube.resources import Variant
 from bpfsvc.kube.source import Names, ParseError, Trigger
 from bpfsvc.model import ModelObject, ObjectError, ObjectKey, read_json
 
-_CLASSIC = "Endpoints"
+_CLASSIC, _SLICE = "Endpoints", "EndpointSlice"
 
 Objects = tuple[ModelObject, ...]
 
 Found = Iterator[tuple[Identity, bytes | None]]
 """Objects as text; ``None`` for one that is gone."""
+
+
+class _Broken(NamedTuple):
+    """Why an object cannot be read, and the Service that its endpoints belong to."""
+
+    reason: str
+    service: Identity | None
 
 
 class ObjectTracker:
@@ -31,7 +39,7 @@ class ObjectTracker:
         self._resource = resource
         self._variant = variant
         self._parts: dict[Identity, int] = {}
-        self._broken: dict[Identity, str] = {}
+        self._broken: dict[Identity, _Broken] = {}
 
     def change(self, events: Iterable[Event], since: float) -> Update | None:
         """Read events of a watch; return ``None`` if they change nothing.
@@ -100,18 +108,25 @@ class ObjectTracker:
     def problems(self) -> tuple[ParseError, ...]:
         """Return all objects that cannot be read, in the order of their names."""
         return tuple(
-            ParseError(_name(self._variant, identity), 0, reason, self._key(identity))
-            for identity, reason in sorted(self._broken.items())
+            ParseError(_name(self._variant, identity), 0, reason, self._key(identity), service)
+            for identity, (reason, service) in sorted(self._broken.items())
         )
 
     def _read(self, identity: Identity, text: bytes) -> Objects | None:
         try:
             objects = read_json(text)
         except ObjectError as error:
-            self._broken[identity] = error.message
+            self._broken[identity] = _Broken(error.message, self._service(identity, text))
             return None
         self._broken.pop(identity, None)
         return objects
+
+    def _service(self, identity: Identity, text: bytes) -> Identity | None:
+        """Return the Service that an object with endpoints names, if that can be read."""
+        if self._variant.kind == _CLASSIC:
+            return identity
+        name = decoding.service_label(text) if self._variant.kind == _SLICE else ""
+        return (identity[0], name) if name else None
 
     def _forget(self, identity: Identity) -> Iterator[ObjectKey]:
         self._broken.pop(identity, None)

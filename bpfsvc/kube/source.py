@@ -31,13 +31,15 @@ class ParseError(NamedTuple):
     """Something in the source that cannot be used, for a person to fix.
 
     ``line`` counts from 1; 0 means the file as a whole. ``key`` names the object if only one is
-    concerned; without it, objects of any name may be missing.
+    concerned; without it, objects of any name may be missing. ``service``: namespace and name of
+    the Service that the endpoints of the object belong to, if that can be read.
     """
 
     file: str
     line: int
     reason: str
     key: ObjectKey | None = None
+    service: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         location = f"{self.file}:{self.line}" if self.line else self.file

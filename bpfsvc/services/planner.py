@@ -13,7 +13,7 @@ a plan has at most 500 Services.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, family
@@ -24,7 +24,7 @@ from bpfsvc.services.entries import Frontend, PortEntries
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import add_changes
 from bpfsvc.services.plans.ids import Ids
-from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.plan import Plan, merge_deletes
 from bpfsvc.services.plans.registry import FRONTENDS, MAPS
 from bpfsvc.services.plans.restore import restore
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
@@ -74,9 +74,11 @@ class Planner:
         """Services without room in a map: the kernel holds what was applied of them before."""
         self.config = config
         """Settings that all entries depend on; after a change, call :meth:`sync_all`."""
+        self.held_back: Collection[ServiceKey] = ()
+        """Services that no sync touches: all entries stay as an earlier agent wrote them."""
         self._ids = Ids(max_backends)
         self._at_once = at_once
-        self._strays = Plan()
+        self._strays: dict[ServiceKey | None, Plan] = {}
 
     def restore(self, read: Read) -> None:
         """Begin from what the kernel holds. :meth:`sync_all` must be next."""
@@ -87,27 +89,40 @@ class Planner:
         restored = restore(read, self._ids, shared)
         self.applied_state = AppliedState()
         self.applied_state.update({state.port: state for state in restored.applied})
-        self._strays = restored.strays
+        self._strays = dict(restored.strays_of)
+
+    def restored_keys(self) -> set[ServiceKey]:
+        """Return the Services that have entries in the kernel, complete or not."""
+        return {key for key in (*self.applied_state.keys(), *self._strays) if key}
+
+    def has_backends(self, key: ServiceKey) -> bool:
+        """True if the kernel has a backend for a Service."""
+        return any(state.size for state in self.applied_state.of(key).values())
 
     def sync_all(self, now: float, write: Write) -> Synced:
         """Write all Services known or still in the kernel, and at last delete the strays."""
-        keys = {*self.cache.service_keys(), *self.applied_state.keys()}
-        freed, summaries = self.sync(keys, now, write)
-        if self._strays:
-            strays = self._keep_counting(self._keep_owned(self._strays))
-            write(strays)
-            self._strays = Plan()
-            freed |= strays.frees
-        return Synced(freed, summaries)
+        return self.sync({*self.cache.service_keys(), *self.applied_state.keys()}, now, write)
 
     def sync(self, touched: Iterable[ServiceKey], now: float, write: Write) -> Synced:
         """Write the Services touched, and those that get or lose a frontend by it.
 
         ``now``: seconds of a monotonic clock.
         """
+        freed, summaries = self._sync(set(touched).difference(self.held_back), now, write)
+        return Synced(freed | self._delete_strays(write), summaries)
+
+    def _delete_strays(self, write: Write) -> bool:
+        """Delete the strays of Services that are not held back; return True if that frees room."""
+        deleted = [key for key in self._strays if key not in self.held_back]
+        if not deleted:
+            return False
+        strays = self._keep_owned(merge_deletes(self._strays.pop(key) for key in deleted))
+        write(self._keep_counting(strays))
+        return strays.frees
+
+    def _sync(self, left: set[ServiceKey], now: float, write: Write) -> Synced:
         freed = False
         summaries: dict[ServiceKey, EndpointSummary] = {}
-        left = set(touched)
         ports: dict[ServiceKey, ServicePorts] = {}
         for key in tuple(left):
             ports[key] = service_ports(self.cache.lookup(key).service, self.config)

@@ -1,4 +1,4 @@
-"""Log lines of objects that cannot be parsed, and the Services that they may hide."""
+"""Log lines of objects that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ObjectKey
 
-SERVICES = [("default", "web"), ("default", "dns"), ("shop", "web")]
 FILE = ParseError("a.yaml", 3, "malformed YAML")
-SERVICE = ParseError("service", 0, "no port", ObjectKey("Service", "default", "dns"))
 SLICE = ParseError("slice", 0, "no port", ObjectKey("EndpointSlice", "shop", "web-1"))
 
 
@@ -28,22 +26,3 @@ def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixt
         "fixed: slice: no port",
     ]
     assert not errors
-
-
-@pytest.mark.parametrize(
-    ("broken", "hidden"),
-    [
-        pytest.param([], set(), id="nothing is broken"),
-        pytest.param([FILE], set(SERVICES), id="a file may have held any"),
-        pytest.param([SERVICE], {("default", "dns")}, id="a Service is one of them"),
-        pytest.param([SLICE], {("shop", "web")}, id="a slice belongs to a namespace"),
-        pytest.param([SLICE, FILE], set(SERVICES), id="both"),
-    ],
-)
-def test_broken_objects_may_hide_services(
-    broken: list[ParseError], hidden: set[tuple[str, str]]
-) -> None:
-    """The entries of such Services stay in the kernel."""
-    errors = ParseErrors()
-    errors.replace(broken)
-    assert errors.may_hide(SERVICES) == hidden

@@ -358,6 +358,25 @@ def test_a_broken_object_is_reported_and_keeps_its_last_value(api: ApiServer) ->
         assert not seen.batches[-1].problems
 
 
+def test_a_broken_slice_names_its_service_if_that_can_be_read(api: ApiServer) -> None:
+    """What is in the kernel of this Service stays at a start, and of no other."""
+    put_cluster(api)
+    with following(api) as seen:
+        seen.wait_synced(api)
+        broken = endpoint_slice("web-0")
+        broken["endpoints"][0]["addresses"] = ["10.1.0.300"]
+        api.put(broken)
+        wait(lambda: bool(seen.batches[-1].problems), "the problem")
+        assert seen.batches[-1].problems[0].service == ("default", "web-0")
+        broken["metadata"]["labels"] = ["web-0"]
+        api.put(broken)
+        wait(lambda: "labels" in str(seen.batches[-1].problems), "the other problem")
+        assert seen.batches[-1].problems[0].service is None
+        api.put(service("web-0", ports=[{"port": 0}]))
+        wait(lambda: len(seen.batches[-1].problems) == 2, "both problems")
+        assert [problem.service for problem in seen.batches[-1].problems] == [None, None]
+
+
 def test_the_causes_of_changes_are_sent(api: ApiServer) -> None:
     """A change of endpoints comes with the time of its cause, unless that is before the start."""
     put_cluster(api)

@@ -111,6 +111,28 @@ def test_without_the_server_services_continue_and_missed_changes_follow(running:
         assert conversation.echo(bytes(10_000))
 
 
+def test_a_service_that_becomes_unusable_meanwhile_holds_back_nothing_else(
+    running: Testbed,
+) -> None:
+    """It is served as before, and a Service that was deleted meanwhile is served no more."""
+    lab, cluster = running.lab, running.cluster
+    _point(running, lab.pods[1])
+    cluster.put("two", *objects(ONE[1], [lab.pods[2]]))
+    cluster.put("gone", *objects(ONE[2], [lab.pods[2]]))
+    cluster.settle()
+    cluster.kill(running.node)
+    unusable, *slices = objects(ONE[1], [lab.pods[2]])
+    cluster.put("two", unusable | {"spec": unusable["spec"] | {"ports": [{"port": 0}]}}, *slices)
+    cluster.drop("gone")
+    cluster.launch(running.node).ready()
+    cluster.await_removal(running.node, ONE[2].vip(4), 80)
+    assert ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[2].name
+    cluster.put("two", *objects(ONE[1], [lab.pods[3]]))
+    wait(lambda: ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[3].name, "the mended Service")
+    cluster.drop("two")
+    cluster.await_removal(running.node, ONE[1].vip(4), 80)
+
+
 def test_an_agent_that_starts_without_the_server_changes_nothing(running: Testbed) -> None:
     """What is in the kernel may be newer than what was saved; only interfaces are followed."""
     lab, cluster = running.lab, running.cluster

@@ -32,6 +32,7 @@ SLOTS = ("--max-backend-slots", "12")
 
 VIP = "10.96.7.1"
 OTHER = "10.96.7.2"
+GOOD = "10.96.7.3"
 HTTP = [port(8080, "http")]
 
 
@@ -244,12 +245,16 @@ def test_a_broken_file_changes_nothing_also_across_a_restart(small: Testbed) -> 
     assert serves(small, VIP)
     wait(lambda: "works.yaml:7: " in unhealthy(small).get("unreadable", ""), "the problem")
     for end in (cluster.kill, cluster.stop):
+        cluster.put("good", *simple("good", GOOD, pods[:1]))
+        cluster.await_entry(node, GOOD, 80)
         end(node)
+        cluster.put("good", *simple("good", GOOD, pods[1:]))
         cluster.launch(node)
         agent_of(small).expect("works.yaml:7: ")
         wait(lambda: [*unhealthy(small)] == ["unreadable"], "the end of the start")
         assert serves(small, VIP)
-        # Meanwhile, changes of a correct file are applied.
+        # Changes of a correct file are applied: those made before the start, and later ones.
+        assert ask(small.pod, GOOD, 80).pod == pods[1].name
         cluster.put("whole", *simple("whole", OTHER, pods[1:]))
         cluster.await_entry(node, OTHER, 80)
         assert serves(small, OTHER)

@@ -1,17 +1,12 @@
-"""Files and objects that cannot be parsed: logged once, and remembered until they are fixed.
-
-As long as a file is broken, it is unknown which Services it holds. Of a broken Service in an API
-server the name is known, and of a broken slice at least the namespace.
-"""
+"""Files and objects that cannot be parsed: logged once, and remembered until they are fixed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from bpfsvc.base.texts import list_text
 from bpfsvc.kube.source import ParseError
-from bpfsvc.services.cache import ServiceKey
 
 _log = logging.getLogger("bpfsvc")
 
@@ -24,6 +19,9 @@ class ParseErrors:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def __iter__(self) -> Iterator[ParseError]:
+        return iter(self._known.values())
 
     def replace(self, errors: Iterable[ParseError]) -> list[ParseError]:
         """Replace the errors; log new errors and fixed errors; return the new errors."""
@@ -41,20 +39,6 @@ class ParseErrors:
         files = [text for text, error in self._known.items() if error.key is None]
         single = [text for text, error in self._known.items() if error.key is not None]
         return _line(files), _line(single)
-
-    def may_hide(self, services: Iterable[ServiceKey]) -> set[ServiceKey]:
-        """Return the Services that a broken file or object may hold."""
-        every = set(services)
-        hidden: set[ServiceKey] = set()
-        for error in self._known.values():
-            if error.key is None:
-                return every
-            kind, namespace, name = error.key
-            if kind == "Service":
-                hidden |= every & {(namespace, name)}
-            else:
-                hidden |= {key for key in every if key[0] == namespace}
-        return hidden
 
 
 def _line(texts: list[str]) -> str:

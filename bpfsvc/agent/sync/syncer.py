@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from bpfsvc.agent.follower import Follower
 from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
+from bpfsvc.agent.sync.held_back import find_held_back
 from bpfsvc.agent.sync.service_writer import ServiceWriter
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.cache import ServiceKey
@@ -36,7 +37,6 @@ class Syncer:
         self._parse_errors = parse_errors
         self._metrics = metrics
         self._reports = reports
-        self._holds_back = False
 
     # -- starting --
 
@@ -47,20 +47,16 @@ class Syncer:
     def start(self, now: float) -> None:
         """Restore what an earlier agent left, and make the kernel hold all Services known.
 
-        While a file is broken, it is unknown which Services the file holds. The entries of such
-        Services stay as an earlier agent wrote them, until the file is fixed or something about
-        the Services changes.
+        Of a Service that cannot be read, or whose endpoints cannot, the entries stay as an earlier
+        agent wrote them, until it can be read or is gone.
         """
         self._writer.restore()
         for follower in self._followers:
             follower.restore()
-        held_back = self._parse_errors.may_hide(self._planner.applied_state.keys())
-        self._holds_back = bool(held_back)
-        if held_back:
-            self._sync(set(self._planner.cache.service_keys()) - held_back, now)
-            self.report(held_back)
-        else:
-            self._sync_all(now)
+        self._planner.held_back = self._hidden(self._planner.restored_keys())
+        self._sync_all(now)
+        if self._planner.held_back:
+            self.report(self._planner.held_back)
 
     def report(self, keys: Iterable[ServiceKey]) -> None:
         """Report Services that are not planned to load balancers and metrics."""
@@ -71,11 +67,12 @@ class Syncer:
     # -- working --
 
     def sync(self, touched: set[ServiceKey], now: float) -> None:
-        """Make the kernel hold some Services as they are known; all, once nothing is hidden."""
+        """Make the kernel hold some Services as they are known, and those held back no longer."""
+        if held_back := set(self._planner.held_back):
+            changed = {key for key in touched if self._planner.cache.lookup(key).slices}
+            self._planner.held_back = self._hidden(held_back - changed)
+            touched = touched | held_back.difference(self._planner.held_back)
         self._sync(touched, now)
-        if self._holds_back and not self._parse_errors:
-            self._holds_back = False
-            self._sync_all(now)
 
     def sync_due(self, now: float) -> None:
         """Sync the Services with endpoints that get another share of connections by now."""
@@ -94,6 +91,9 @@ class Syncer:
     def reconcile(self) -> None:
         """Repair what another program changed in the kernel."""
         self._writer.reconcile()
+
+    def _hidden(self, keys: Iterable[ServiceKey]) -> set[ServiceKey]:
+        return find_held_back(keys, self._parse_errors, self._planner)
 
     def _sync(self, touched: set[ServiceKey], now: float) -> None:
         began = time.monotonic()

@@ -11,7 +11,7 @@ batched.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,3 +87,12 @@ class Plan:
                 kept = set(map(service_map.key, self._puts.get(service_map, ())))
                 keys[:] = [key for key in keys if key not in kept]
         return self
+
+
+def merge_deletes(plans: Iterable[Plan]) -> Plan:
+    """Return a plan with what all of these plans delete."""
+    merged = Plan()
+    for plan in plans:
+        for service_map, keys in plan.delete_phases():
+            merged.deletes(service_map).extend(keys)
+    return merged

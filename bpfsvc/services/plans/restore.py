@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, get_type_hints
 from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Frontend
 from bpfsvc.services.plans.applied import Applied, applied
 from bpfsvc.services.plans.ids import Ids
-from bpfsvc.services.plans.plan import Plan
+from bpfsvc.services.plans.plan import Plan, merge_deletes
 from bpfsvc.services.plans.registry import BACKENDS, FRONTENDS, MAPS, SERVICES, ServiceName
 from bpfsvc.services.scheduling.maps import is_complete
 from bpfsvc.services.service_map import E, Read, Restore, ServiceMap
@@ -36,10 +36,18 @@ _FORMATS = {int: "I", bool: "?", bytes: "16s"}
 
 
 class Restored(NamedTuple):
-    """The service ports restored, and a plan that only deletes: the strays."""
+    """The service ports restored, and by Service a plan that only deletes: its strays.
+
+    Strays of service ids without a name have the key None.
+    """
 
     applied: tuple[Applied, ...]
-    strays: Plan
+    strays_of: Mapping[tuple[str, str] | None, Plan]
+
+    @property
+    def strays(self) -> Plan:
+        """The strays of all Services."""
+        return merge_deletes(self.strays_of.values())
 
 
 def restore(read: Read, ids: Ids, shared: Mapping[bytes, bytes] = _NOTHING_SHARED) -> Restored:
@@ -198,22 +206,26 @@ def _counters(states: Iterable[Applied], max_backends: int) -> Iterator[int]:
                 yield counters_id
 
 
-def _strays(restored: Iterable[Applied], names: list[ServiceName], stores: _Stores) -> Plan:
+def _strays(
+    restored: Iterable[Applied], names: list[ServiceName], stores: _Stores
+) -> dict[tuple[str, str] | None, Plan]:
     owners = {state.service_id: state for state in restored}
-    plan = Plan()
-    plan.deletes(SERVICES).extend(
-        name.service_id for name in names if name.service_id not in owners
-    )
+    services = {name.service_id: name.port[:2] for name in names}
+    plans: defaultdict[tuple[str, str] | None, Plan] = defaultdict(Plan)
+    for service_id, service in services.items():
+        if service_id not in owners:
+            plans[service].deletes(SERVICES).append(service_id)
     for service_map, store in stores.items():
-        strays = plan.deletes(service_map)
         for service_id in store.service_ids():
             generation = _generation(service_map, owners.get(service_id))
-            strays.extend(
+            strays = [
                 service_map.key(entry)
                 for entry in store.of(service_id)
                 if getattr(entry, "generation", None) != generation
-            )
-    return plan
+            ]
+            if strays:
+                plans[services.get(service_id)].deletes(service_map).extend(strays)
+    return dict(plans)
 
 
 def _generation(service_map: ServiceMap[Any], owner: Applied | None) -> int | None:
