@@ -61,13 +61,14 @@ class Reports:
         """Show a note on the health page, which is no problem; None removes it."""
         self._health.set_note(subject, text)
 
-    def faults(self, new: Sequence[Fault], bad_schedulers: str) -> None:
-        """Report addresses at which Services are not served, and all bad schedulers as a note."""
+    def faults(self, new: Sequence[Fault], notes: Mapping[str, str]) -> None:
+        """Report new faults of Services; ``notes`` are all that remain, by subject ("" if none)."""
         for fault in new:
             _log.warning("Service %s/%s: %s", *fault.service, fault.text)
         for fault in new[:_AT_ONCE]:
             self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
-        self._health.set_note("schedulers", bad_schedulers)
+        for subject, text in notes.items():
+            self._health.set_note(subject, text)
 
     def quarantine(self, changes: Sequence[Change]) -> None:
         """Report endpoints that are ejected because connections to them fail, and their return.

@@ -21,9 +21,10 @@ from msgspec import UNSET
 from bpfsvc.base.address import family, pack_v4
 from bpfsvc.base.clock import unix_seconds
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.model import values, wire
+from bpfsvc.model import unknown_values, values, wire
 from bpfsvc.model.answers import PodPlace
 from bpfsvc.model.leniency import pack_lenient, pack_network_lenient
+from bpfsvc.model.unknown_values import FAMILIES, VIP, has_known_protocol
 
 Path = tuple[str | int, ...]
 Objects = tuple[values.ModelObject, ...]
@@ -34,7 +35,6 @@ _Ports = TypeVar("_Ports")
 _AFFINITY_DEFAULT = 10800
 """Seconds the API server fills in when ``sessionAffinityConfig`` says nothing."""
 
-_FAMILIES = {"IPv4": 4, "IPv6": 6}
 _AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 
@@ -74,22 +74,24 @@ def _service(raw: wire.Service) -> Objects:
     labels = raw.metadata.labels or wire.NO_LABELS
     balancer = raw.status.load_balancer if raw.status else None
     ingress = (balancer.ingress if balancer else None) or ()
+    cluster_ips = _cluster_ips(spec)
     return (
         values.Service(
             namespace=_namespace(raw.metadata),
             name=intern(raw.metadata.name),
             type=intern(spec.type or "ClusterIP"),
-            cluster_ips=_cluster_ips(spec),
+            cluster_ips=cluster_ips,
             ports=_shared_ports(
                 tuple(
                     _service_port(port.name or "", port.protocol, port.port, port.node_port or 0)
                     for port in spec.ports or ()
+                    if has_known_protocol(port)
                 )
             ),
             external_ips=_usable(pack_lenient, spec.external_ips or ()),
             load_balancer_ips=_usable(
                 pack_lenient,
-                [entry.ip for entry in ingress if entry.ip and entry.ip_mode != "Proxy"],
+                [entry.ip for entry in ingress if entry.ip and (entry.ip_mode or VIP) == VIP],
             ),
             source_ranges=_usable(pack_network_lenient, spec.load_balancer_source_ranges or ()),
             internal_local=spec.internal_traffic_policy == "Local",
@@ -99,6 +101,9 @@ def _service(raw: wire.Service) -> Objects:
             proxied_elsewhere=labels.proxy_name is not UNSET,
             created=max(0, int(unix_seconds(raw.metadata.creation_timestamp))),
             annotations=_annotations(raw.metadata),
+            unknown_values=tuple(unknown_values.of_service(spec, ingress))
+            if _has_cluster_ip(spec)
+            else (),
         ),
     )
 
@@ -124,19 +129,22 @@ def _cluster_ips(spec: wire.ServiceSpec) -> tuple[bytes, ...]:
     ``ipFamilies`` has the families of ``clusterIPs``, in the same order; objects older than
     dual-stack, and many manifests, have ``clusterIP`` alone.
     """
-    if spec.type == "ExternalName" or spec.cluster_ip in (None, "", "None"):
+    if not _has_cluster_ip(spec):
         return ()
-    assert spec.cluster_ip is not None
     if not spec.ip_families or not spec.cluster_ips:
-        return (_address(spec.cluster_ip, ("spec", "clusterIP")),)
+        return (_address(spec.cluster_ip or "", ("spec", "clusterIP")),)
     packed = [
-        _address(text, ("spec", "clusterIPs", index)) for index, text in enumerate(spec.cluster_ips)
+        (wanted, _address(text, ("spec", "clusterIPs", index)))
+        for index, (wanted, text) in enumerate(
+            zip(spec.ip_families, spec.cluster_ips, strict=False)
+        )
+        if wanted in FAMILIES
     ]
-    return tuple(
-        address
-        for wanted, address in zip(spec.ip_families, packed, strict=False)
-        if family(address) == _FAMILIES[wanted]
-    )
+    return tuple(address for wanted, address in packed if family(address) == FAMILIES[wanted])
+
+
+def _has_cluster_ip(spec: wire.ServiceSpec) -> bool:
+    return spec.type != "ExternalName" and spec.cluster_ip not in (None, "", "None")
 
 
 def _affinity_seconds(spec: wire.ServiceSpec) -> int:
@@ -149,7 +157,7 @@ def _affinity_seconds(spec: wire.ServiceSpec) -> int:
 
 def _slice(raw: wire.EndpointSlice) -> Objects:
     labels = raw.metadata.labels or wire.NO_LABELS
-    of_family = _FAMILIES.get(raw.address_type, 0)
+    of_family = FAMILIES.get(raw.address_type, 0)
     usable = [
         (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point), _uid(point))
         for index, point in enumerate(raw.endpoints or ())
@@ -166,7 +174,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
                 tuple(
                     _slice_port(port.name, port.protocol, port.port)
                     for port in raw.ports or ()
-                    if port.name is not None and port.port
+                    if port.name is not None and port.port and has_known_protocol(port)
                 )
             ),
             addresses=b"".join([address for address, _, _ in usable]),
@@ -174,6 +182,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
             uids=_uids([uid for _, _, uid in usable]),
+            unknown_values=tuple(unknown_values.of_ports("ports", raw.ports or ())),
         ),
     )
 
@@ -234,6 +243,11 @@ def _endpoints(raw: wire.Endpoints) -> Objects:
         for of_family, endpoints in _subset_by_family(subset, number).items()
         if endpoints
     ]
+    unknown = tuple(
+        text
+        for number, subset in enumerate(raw.subsets or ())
+        for text in unknown_values.of_ports(f"subsets[{number}].ports", subset.ports or ())
+    )
     return tuple(
         values.EndpointSlice(
             kind="Endpoints",
@@ -245,12 +259,14 @@ def _endpoints(raw: wire.Endpoints) -> Objects:
                 tuple(
                     _slice_port(port.name or "", port.protocol, port.port)
                     for port in subset.ports or ()
+                    if has_known_protocol(port)
                 )
             ),
             addresses=b"".join(address for address, _ in endpoints),
             traits=tuple(traits for _, traits in endpoints),
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
+            unknown_values=unknown,
         )
         for number, (of_family, subset, endpoints) in enumerate(parts)
     )

@@ -56,6 +56,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     * ``created``: ``creationTimestamp`` in Unix seconds; 0 without one.
     * ``annotations``: the names, without ``bpfsvc.io/``, and texts of bpfsvc's annotations, sorted.
       Their meaning: :mod:`bpfsvc.services.scheduling.annotations`.
+    * ``unknown_values``: a text for each value of an enumeration that is not known here.
     """
 
     namespace: str
@@ -73,6 +74,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     proxied_elsewhere: bool = False
     created: int = 0
     annotations: tuple[tuple[str, str], ...] = ()
+    unknown_values: tuple[str, ...] = ()
 
     @property
     def key(self) -> ObjectKey:
@@ -126,6 +128,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     * ``weight``: the annotation ``bpfsvc.io/weight`` as it is written.
     * ``uids``: 16 bytes for each endpoint, the UID of its pod; zeros without one, and empty if none
       has one.
+    * ``unknown_values``: as those of a Service.
     """
 
     kind: str
@@ -139,6 +142,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     headless: bool = False
     weight: str | None = None
     uids: bytes = b""
+    unknown_values: tuple[str, ...] = ()
 
     @property
     def key(self) -> ObjectKey:

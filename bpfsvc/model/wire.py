@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
@@ -24,8 +24,8 @@ from bpfsvc.base.errors import BpfsvcError
 Name = Annotated[str, Meta(min_length=1)]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
 PortOrZero = Annotated[int, Meta(ge=0, le=65535)]
-Protocol = Literal["TCP", "UDP", "SCTP"]
-TrafficPolicy = Literal["", "Cluster", "Local"]
+Enumeration = str
+"""A value of a set that may grow (:mod:`bpfsvc.model.unknown_values`)."""
 
 
 class Wire(msgspec.Struct, gc=False, rename="camel"):
@@ -66,7 +66,7 @@ class ServicePort(Wire):
 
     port: PortNumber
     name: str | None = None
-    protocol: Protocol | None = None
+    protocol: Enumeration | None = None
     node_port: PortOrZero | None = None
 
 
@@ -88,14 +88,14 @@ class ServiceSpec(Wire):
     type: str | None = None
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
-    ip_families: list[Literal["IPv4", "IPv6"]] | None = None
+    ip_families: list[Enumeration] | None = None
     ports: list[ServicePort] | None = None
     external_ips: list[str] | None = field(default=None, name="externalIPs")
     load_balancer_source_ranges: list[str] | None = None
-    internal_traffic_policy: TrafficPolicy | None = None
-    external_traffic_policy: TrafficPolicy | None = None
+    internal_traffic_policy: Enumeration | None = None
+    external_traffic_policy: Enumeration | None = None
     health_check_node_port: PortOrZero | None = None
-    session_affinity: Literal["", "None", "ClientIP"] | None = None
+    session_affinity: Enumeration | None = None
     session_affinity_config: AffinityConfig | None = None
 
 
@@ -103,7 +103,7 @@ class Ingress(Wire):
     """``status.loadBalancer.ingress[]`` of a Service."""
 
     ip: str | None = None
-    ip_mode: str | None = None
+    ip_mode: Enumeration | None = None
 
 
 class LoadBalancer(Wire):
@@ -169,7 +169,7 @@ class SlicePort(Wire):
 
     name: str | None = None
     port: PortOrZero | None = None
-    protocol: Protocol | None = None
+    protocol: Enumeration | None = None
 
 
 class EndpointSlice(Wire):
@@ -193,7 +193,7 @@ class SubsetPort(Wire):
 
     port: PortNumber
     name: str | None = None
-    protocol: Protocol | None = None
+    protocol: Enumeration | None = None
 
 
 class Subset(Wire):

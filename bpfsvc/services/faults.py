@@ -1,12 +1,12 @@
-"""Faults of Services: addresses that are refused, or that belong to another Service, and
-annotations that cannot be used.
+"""Faults of Services: addresses that are refused, or that belong to another Service, annotations
+that cannot be used, and values that are not known here.
 
 Only Services with a fault are remembered, and only new or changed faults are returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from bpfsvc.base.texts import list_text
@@ -20,8 +20,12 @@ _SHOWN = 3
 """How many frontends of one Service a text names."""
 
 REFUSED, TAKEN, BAD_SCHEDULER = "AddressRefused", "AddressInUse", "BadScheduler"
+UNKNOWN = "UnknownValue"
 """Reasons: the address of a Service is refused; another Service has it; the annotations that say
-how a backend is chosen and left cannot be used."""
+how a backend is chosen and left cannot be used; a field has a value that is not known here."""
+
+_NOTED = {"schedulers": BAD_SCHEDULER, "unknown values": UNKNOWN}
+"""Reasons that are notes of /healthz, by the subjects of the notes."""
 
 
 class Fault(NamedTuple):
@@ -37,7 +41,9 @@ class FaultReport:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._known: dict[str, dict[ServiceKey, str]] = {REFUSED: {}, TAKEN: {}, BAD_SCHEDULER: {}}
+        self._known: dict[str, dict[ServiceKey, str]] = {
+            reason: {} for reason in (REFUSED, TAKEN, BAD_SCHEDULER, UNKNOWN)
+        }
         self._changes = 0
 
     def update(self, touched: Iterable[ServiceKey]) -> list[Fault]:
@@ -46,20 +52,25 @@ class FaultReport:
         ``touched``: the Services that have been planned since then.
         """
         refused, unusable = dict(self._known[REFUSED]), dict(self._known[BAD_SCHEDULER])
+        unknown = dict(self._known[UNKNOWN])
         for key in touched:
             _set(refused, key, self._refused(key))
             _set(unusable, key, self._planner.schedulings.fault(key))
+            _set(unknown, key, self._unknown(key))
         taken = self._known[TAKEN]
         ownership = self._planner.ownership
         if self._changes != ownership.changes:
             self._changes = ownership.changes
             taken = _by_loser(ownership)
-        now = {REFUSED: refused, TAKEN: taken, BAD_SCHEDULER: unusable}
+        now = {REFUSED: refused, TAKEN: taken, BAD_SCHEDULER: unusable, UNKNOWN: unknown}
         return [fault for reason, texts in now.items() for fault in self._new(reason, texts)]
 
-    def bad_schedulers(self) -> str:
-        """Return which Services have schedulers or weights that cannot be used; "" for none."""
-        known = self._known[BAD_SCHEDULER]
+    def notes(self) -> dict[str, str]:
+        """Return by subject which Services have such a fault now; "" for none."""
+        return {subject: self._note(self._known[reason]) for subject, reason in _NOTED.items()}
+
+    @staticmethod
+    def _note(known: Mapping[ServiceKey, str]) -> str:
         return list_text([f"Service {'/'.join(key)}: {known[key]}" for key in sorted(known)], 1)
 
     def _new(self, reason: str, now: dict[ServiceKey, str]) -> Iterator[Fault]:
@@ -73,6 +84,15 @@ class FaultReport:
         if service is None or not (service.external_ips or service.load_balancer_ips):
             return ""
         return "; ".join(refusals(service)) if service.is_proxied else ""
+
+    def _unknown(self, key: ServiceKey) -> str:
+        service, slices = self._planner.cache.lookup(key)
+        if service is None or service.proxied_elsewhere:
+            return ""
+        texts = list(service.unknown_values)
+        for part in slices:
+            texts += (f"{part.kind} {part.name}: {text}" for text in part.unknown_values)
+        return list_text(texts, _SHOWN, "; ")
 
 
 def _set(texts: dict[ServiceKey, str], key: ServiceKey, text: str) -> None:

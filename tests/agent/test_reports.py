@@ -103,7 +103,7 @@ def test_of_many_faults_the_first_get_events_and_all_are_in_the_log(
 ) -> None:
     recorder = Recorder()
     faults = [Fault(("shop", f"web-{number}"), BAD_SCHEDULER, "bad") for number in range(1000)]
-    Reports(recorder, Health()).faults(faults, "")
+    Reports(recorder, Health()).faults(faults, {})
     assert recorder.objects[0] == ("Service", "shop", "web-0", "BadScheduler", "bad")
     assert len(recorder.objects) == 10
     assert len(caplog.messages) == 1000

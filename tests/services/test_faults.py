@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from bpfsvc.model import ModelObject, ObjectKey
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.faults import BAD_SCHEDULER, REFUSED, TAKEN, Fault, FaultReport, losers
+from bpfsvc.services.faults import (
+    BAD_SCHEDULER,
+    REFUSED,
+    TAKEN,
+    UNKNOWN,
+    Fault,
+    FaultReport,
+    losers,
+)
 from bpfsvc.services.planner import Planner
 from tests.services.kernel import new_planner
 from tests.services.objects import endpoint_slice, frontend, service
@@ -91,9 +99,9 @@ def test_a_scheduler_that_cannot_be_used_is_reported_until_it_is_corrected() -> 
     assert fault.text.startswith("annotation bpfsvc.io/scheduler: scheduler 'wr'")
     assert fault.text.endswith("; the last good value stays in force")
     assert cluster.apply(ours()) == []
-    assert cluster.report.bad_schedulers().startswith("Service default/mine: annotation")
+    assert cluster.report.notes()["schedulers"].startswith("Service default/mine: annotation")
     assert cluster.apply(scheduled(scheduler="rr")) == []
-    assert cluster.report.bad_schedulers() == ""
+    assert cluster.report.notes()["schedulers"] == ""
 
 
 def test_all_that_is_wrong_with_the_annotations_of_a_service_is_one_text() -> None:
@@ -111,9 +119,27 @@ def test_all_that_is_wrong_with_the_annotations_of_a_service_is_one_text() -> No
     assert "\n" not in fault.text
 
 
+def test_unknown_values_are_reported_until_they_are_gone() -> None:
+    cluster = Cluster()
+    quic = {"name": "quic", "port": 443, "protocol": "QUIC"}
+    newer = service("mine", internalTrafficPolicy="Newer")
+    policy = "spec.internalTrafficPolicy: 'Newer' is unknown here, so it counts as Cluster"
+    assert cluster.apply(newer) == [Fault(MINE, UNKNOWN, policy)]
+    assert cluster.report.notes()["unknown values"] == f"Service default/mine: {policy}"
+    (fault,) = cluster.apply(endpoint_slice("10.0.0.1 here", of="mine", ports=(quic,)))
+    assert fault.text == (
+        f"{policy}; EndpointSlice web-1: "
+        "ports[0].protocol: 'QUIC' is unknown here, so this port is left out"
+    )
+    assert cluster.apply(service("mine"), endpoint_slice("10.0.0.1 here", of="mine")) == []
+    assert cluster.report.notes()["unknown values"] == ""
+    headless = service("mine", clusterIP="None", internalTrafficPolicy="Newer")
+    assert cluster.apply(headless) == []
+
+
 def test_a_deleted_service_has_no_fault() -> None:
     cluster = Cluster()
     assert len(cluster.apply(scheduled(scheduler="x"))) == 1
     assert cluster.apply(gone=(MINE,)) == []
-    assert cluster.report.bad_schedulers() == ""
+    assert cluster.report.notes()["schedulers"] == ""
     assert len(cluster.apply(scheduled(scheduler="x"))) == 1

@@ -46,7 +46,7 @@ class Faults(Follower):
 
     def follow(self, summaries: Summaries) -> None:
         """Report the faults that are new."""
-        self._reports.faults(self._faults.update(summaries), self._faults.bad_schedulers())
+        self._reports.faults(self._faults.update(summaries), self._faults.notes())
 
 
 class TrafficMetrics(Follower):
