@@ -172,9 +172,9 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
             family=of_family,
             ports=_shared_ports(
                 tuple(
-                    _slice_port(port.name, port.protocol, port.port)
+                    _slice_port(port.name or "", port.protocol, port.port)
                     for port in raw.ports or ()
-                    if port.name is not None and port.port and has_known_protocol(port)
+                    if port.port and has_known_protocol(port)
                 )
             ),
             addresses=b"".join([address for address, _, _ in usable]),

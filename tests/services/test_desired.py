@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from bpfsvc.model import EndpointSlice, Service
@@ -131,7 +133,7 @@ def test_where_a_service_answers(thing: Service, expected: list[str]) -> None:
         pytest.param(
             [endpoint_slice("10.0.0.1 -", ports=({"port": 8080},))],
             "refused",
-            id="a slice port without a name is ignored",
+            id="a slice port without a name is not that of a port with a name",
         ),
         pytest.param(
             [endpoint_slice("10.0.0.1 -", ports=({"name": "http"},))],
@@ -151,6 +153,17 @@ def test_where_a_service_answers(thing: Service, expected: list[str]) -> None:
 def test_which_endpoints_belong(slices: list[EndpointSlice], expected: str) -> None:
     """Port http of the Service has these endpoints of the slices."""
     assert answers(evaluate(service(), slices, NODE, CONFIG).entries, "10.96.0.1 80")[0] == expected
+
+
+@pytest.mark.parametrize("name", [{}, {"name": None}, {"name": ""}])
+def test_a_slice_port_without_a_name_is_that_of_a_service_port_without_a_name(
+    name: Mapping[str, object],
+) -> None:
+    """The API server fills in an empty name; nobody does in a directory of manifests."""
+    unnamed = service(ports=[{"port": 80}])
+    slices = [endpoint_slice("10.0.0.1 -", ports=({**name, "port": 8080},))]
+    entries = evaluate(unnamed, slices, NODE, CONFIG).entries
+    assert answers(entries, "10.96.0.1 80")[0] == "to 10.0.0.1:8080"
 
 
 # sentence, endpoints, the backends of every client at the cluster IP

@@ -81,11 +81,11 @@ def has_contradictions(case: Raw, port: ServicePort) -> bool:
 
 
 def _is_for(slice_port: Raw, port: ServicePort) -> bool:
-    """Section 1.4: a port without name or number is ignored; name and protocol match exactly."""
-    if slice_port.get("name") is None or not slice_port.get("port"):
+    """Section 1.4: a port without a number is ignored; name and protocol match exactly."""
+    if not slice_port.get("port"):
         return False
-    protocol = slice_port.get("protocol") or "TCP"
-    return bool((slice_port["name"], protocol) == (port.name, port.protocol))
+    name, protocol = slice_port.get("name") or "", slice_port.get("protocol") or "TCP"
+    return bool((name, protocol) == (port.name, port.protocol))
 
 
 def _endpoint(case: Raw, raw: Raw, number: int) -> Endpoint:
