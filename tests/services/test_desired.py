@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import permutations
 
 import pytest
 
@@ -164,6 +165,31 @@ def test_a_slice_port_without_a_name_is_that_of_a_service_port_without_a_name(
     slices = [endpoint_slice("10.0.0.1 -", ports=({**name, "port": 8080},))]
     entries = evaluate(unnamed, slices, NODE, CONFIG).entries
     assert answers(entries, "10.96.0.1 80")[0] == "to 10.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "expected"),
+    [
+        ("", "unready", "to 10.0.0.1:8080"),
+        ("", "dead", "to 10.0.0.1:8080"),
+        ("", "draining", "to 10.0.0.1:8080"),
+        ("leaving", "unready", "to 10.0.0.1:8080"),
+        ("draining", "dead", "to 10.0.0.1:8080"),
+        # It is about to be ready, or has a readiness probe that fails: no endpoint is left.
+        ("unready", "draining", "refused"),
+    ],
+)
+def test_of_two_records_of_an_endpoint_the_better_counts_in_every_order(
+    better: str, worse: str, expected: str
+) -> None:
+    """Slices contradict each other for a moment while an endpoint moves between them."""
+    for states in permutations((better, worse, worse)):
+        slices = [
+            endpoint_slice(f"10.0.0.1 - {state}", name=f"web-{number}")
+            for number, state in enumerate(states)
+        ]
+        entries = evaluate(service(), slices, NODE, CONFIG).entries
+        assert answers(entries, "10.96.0.1 80")[0] == expected, states
 
 
 # sentence, endpoints, the backends of every client at the cluster IP

@@ -61,12 +61,17 @@ def records(case: Raw, port: ServicePort) -> Iterator[Endpoint]:
 
 
 def endpoints(case: Raw, port: ServicePort) -> list[Endpoint]:
-    """Section 1.4: of duplicates one that does not terminate is used; by ``ip:port``."""
+    """Section 1.4: of duplicates the best is used; by ``ip:port``."""
     stored: dict[str, Endpoint] = {}
     for record in records(case, port):
-        if not record.terminating or record.text not in stored:
-            stored[record.text] = record
+        stored[record.text] = max(record, stored.get(record.text, record), key=_goodness)
     return [stored[text] for text in sorted(stored)]
+
+
+def _goodness(record: Endpoint) -> int:
+    """Section 1.4: ready, else neither ready nor terminating, else serving."""
+    staying = 2 if not record.terminating else 0
+    return (4 if record.ready else 0) + staying + (1 if record.serving else 0)
 
 
 def has_contradictions(case: Raw, port: ServicePort) -> bool:
@@ -74,8 +79,8 @@ def has_contradictions(case: Raw, port: ServicePort) -> bool:
     found = list(records(case, port))
     for text in {record.text for record in found}:
         same = [record for record in found if record.text == text]
-        staying = [record for record in same if not record.terminating]
-        if len(set(staying or same)) > 1:
+        best = max(map(_goodness, same))
+        if len({record for record in same if _goodness(record) == best}) > 1:
             return True
     return False
 

@@ -49,7 +49,7 @@ def merge_port(
 def _merge(
     slices: Iterable[EndpointSlice], key: ServicePort, of_slices: Mapping[SliceName, int]
 ) -> tuple[Endpoints, Mapping[Place, int]]:
-    """Unite the slices. Of two records of one endpoint, one that stays beats one that leaves."""
+    """Unite the slices. Of two records of an endpoint the better counts, else the later."""
     endpoints: Endpoints = {}
     weights: dict[Place, int] = {}
     for part in slices:
@@ -61,11 +61,17 @@ def _merge(
                 continue
             for address, traits in part.endpoints():
                 endpoint = (address, number)
-                if not traits.terminating or endpoint not in endpoints:
+                before = endpoints.get(endpoint)
+                if before is None or _rank(traits) >= _rank(before):
                     endpoints[endpoint] = traits
                     if of_slices:
                         weights[endpoint] = weight
     return endpoints, weights or NO_WEIGHTS
+
+
+def _rank(traits: Traits) -> tuple[bool, bool, bool]:
+    """Return what a record of an endpoint is worth: ready counts, then staying, then serving."""
+    return traits.ready, not traits.terminating, traits.serving
 
 
 def _serving(endpoints: list[_Endpoint]) -> list[_Endpoint]:
