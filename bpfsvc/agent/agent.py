@@ -24,6 +24,7 @@ from bpfsvc.agent.objects.feed import ObjectFeed
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.servers import Servers
 from bpfsvc.agent.start_log import log_ready
+from bpfsvc.base.fast_path import ESTABLISHED
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation, begin_install
 from bpfsvc.datapath.loader.source import load
@@ -46,7 +47,7 @@ class Agent:
         guard: FastPathGuard | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """``guard``: finds out whether the fast path may be used; None: it is off.
+        """``guard``: finds out the level at which the fast path may be used; None: it is off.
 
         ``prepare()`` is called when Services work: nothing can refuse the start any more.
         """
@@ -110,11 +111,14 @@ class Agent:
 
     def _watch_fast_path(self, installation: Installation, ending: ExitStack) -> None:
         """Watch from now on what forbids the fast path, or which connections may use it."""
-        if self._guard:
-            self._guard.start()
-            ending.callback(self._guard.stop)
-        if self._config.fast_path == "established":
-            report = partial(self._reports.note, "established")
-            flows = EstablishedFlows(installation.pinned, report)
-            ending.callback(flows.stop)
-            flows.start()
+        if (guard := self._guard) is None:
+            return
+        guard.start()
+        ending.callback(guard.stop)
+        flows = EstablishedFlows(
+            installation.pinned,
+            partial(self._reports.note, "established"),
+            lambda: guard.use.level == ESTABLISHED,
+        )
+        ending.callback(flows.stop)
+        flows.start()

@@ -157,4 +157,4 @@ class Assembly:
 
     def _use_fast_path(self, node: NodeSync) -> None:
         if self._guard:
-            node.use_fast_path(self._guard.reason)
+            node.use_fast_path(self._guard.use)

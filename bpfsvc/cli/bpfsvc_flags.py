@@ -90,11 +90,10 @@ BPFSVC = (
         "--fast-path",
         "fastPath",
         click.Choice(FAST_PATH),
-        "auto: while nothing on the node has to see forwarded packets, packets between pods and"
-        " translated packets go past netfilter, directly to the interface where they leave."
-        " established: for"
-        " nodes with network policies: netfilter sees how each connection begins and ends, and only"
-        " its middle goes past it. Without a value: auto.",
+        "auto: packets between pods and translated packets go past netfilter, directly to the"
+        " interface where they leave, as far as the node's rules allow: whole connections, only"
+        " their middle (where there are network policies or a firewall), or none. established: at"
+        " most the middle of connections. Without a value: auto.",
         is_flag=False,
         flag_value="auto",
     ),

@@ -18,6 +18,7 @@ from bpfsvc.agent import memory, start_log
 from bpfsvc.agent.agent import Agent
 from bpfsvc.agent.node.fast_path_guard import FastPathGuard
 from bpfsvc.agent.servers import Servers, make_metrics
+from bpfsvc.base.fast_path import LEVELS_OF_MODE
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.cli import flags, kubeproxy_flags, logs, options, shadow
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
@@ -201,10 +202,8 @@ def _guard(config: Config) -> FastPathGuard | None:
         return None
     from bpfsvc.doctor.agent_checks import FastPathCheck
 
-    check = FastPathCheck(
-        config.detection.cluster_cidrs, established=config.fast_path == "established"
-    )
-    return FastPathGuard(check.objection, check.obstacle)
+    levels = LEVELS_OF_MODE[config.fast_path]
+    return FastPathGuard(FastPathCheck(config.detection.cluster_cidrs, levels).look)
 
 
 def _clean_up(documents: Documents) -> None:

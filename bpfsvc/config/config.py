@@ -117,7 +117,7 @@ class Config:
       see the Service's address: the socket LB leaves its sockets alone.
     * ``devices``: patterns of interfaces; empty: all that carry pod or outside traffic.
     * ``fast_path``: ``auto``: packets of pods go directly to where they leave, past netfilter,
-      while nothing on the node has to see them there. ``established``: only packets in the middle
+      as far as the node's rules allow. ``established``: only packets in the middle
       of a connection, so that netfilter sees connections begin and end. ``off``: none.
     * ``xdp``: patterns of the uplinks on which XDP forwards to backends on other nodes; empty:
       none; ``auto`` alone: the uplinks with a driver that supports XDP.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
+from bpfsvc.base.fast_path import ESTABLISHED, FAST, STACK, FastPathLevel, FastPathUse
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.doctor.check.established import established_objections, established_obstacles
@@ -21,6 +22,7 @@ from bpfsvc.doctor.check.others import check_others
 from bpfsvc.doctor.collect.fast_path import (
     ForwardingRules,
     fast_path_facts,
+    read_each_packet,
     read_legacy_rules,
     read_nft_rules,
 )
@@ -44,48 +46,68 @@ def refuse_beside_others(pin_root: Path, devices: Sequence[str] = ()) -> None:
             )
 
 
-class FastPathCheck:
-    """Looks again and again for what forbids the fast path on this node.
+_OBSTACLES = {FAST: fast_path_obstacles, ESTABLISHED: established_obstacles}
+_OBJECTIONS = {FAST: fast_path_objections, ESTABLISHED: established_objections}
+"""By level: what forbids it; and, besides, what cannot be checked."""
 
-    ``pods``: the ranges of the cluster's pods, as far as they are configured. ``established``: only
-    the middle of connections is to be fast. The rules of nftables are kept: printing them takes
-    longer than all the rest.
+
+class FastPathCheck:
+    """Looks again and again for the best level of the fast path that this node allows.
+
+    ``pods``: the ranges of the cluster's pods, as far as they are configured. ``levels``: those to
+    choose from, the best first; the stack is always allowed. The rules of nftables are kept:
+    printing them takes longer than all the rest.
     """
 
-    def __init__(self, pods: Sequence[str] = (), *, established: bool = False) -> None:
+    def __init__(self, pods: Sequence[str], levels: Sequence[FastPathLevel]) -> None:
         self._pods = pods
-        self._established = established
-        self._objections = established_objections if established else fast_path_objections
-        self._obstacles = established_obstacles if established else fast_path_obstacles
+        self._levels = levels
         self._nft_rules: ForwardingRules | None = None
+        self._each_packet: ForwardingRules | None = None
 
-    def objection(self, *, rules_changed: bool) -> str:
-        """Return why the fast path must not be used; "" if nothing forbids it.
+    def look(self, now: FastPathUse, *, rules_changed: bool) -> FastPathUse:
+        """Return the best level, and why no better level is allowed.
 
-        ``rules_changed``: False if the rules of nftables are the same as at the last call.
+        ``now``: what the node has. A failed check is no reason to leave this level, because a
+        program may not run once; but no other level is begun in doubt. ``rules_changed``: False if
+        the rules of nftables are the same as at the last call.
         """
+        if rules_changed:
+            self._nft_rules = self._each_packet = None
         try:
-            return next(self._objections(self._facts(rules_changed)), "")
-        except (BpfsvcError, OSError, ValueError) as error:
-            return f"netfilter and network policies cannot be checked: {error}"
-
-    def obstacle(self, *, rules_changed: bool) -> str:
-        """Return what forbids the fast path; "" also when that cannot be checked now."""
-        try:
-            return next(self._obstacles(self._facts(rules_changed)), "")
-        except (BpfsvcError, OSError):
-            return ""
+            return self._best(now.level)
+        except (BpfsvcError, OSError) as error:
+            return now if now.level != STACK else _unchecked(error)
         except ValueError as error:  # read, but not understood: it will not pass
-            return f"netfilter's rules cannot be understood: {error}"
+            return _unchecked(error)
 
-    def _facts(self, rules_changed: bool) -> FastPathFacts:
-        rules = None if rules_changed else self._nft_rules
-        self._nft_rules = None
-        if rules is None:
-            rules = read_nft_rules(each_packet=self._established)
-        if not rules.unseen:
-            self._nft_rules = rules
+    def _best(self, now: FastPathLevel) -> FastPathUse:
+        facts = self._facts()
+        better = ""
+        for level in self._levels:
+            if level == ESTABLISHED:
+                facts = self._with_each_packet(facts)
+            reasons = _OBSTACLES if level == now else _OBJECTIONS
+            reason = next(reasons[level](facts), "")
+            if not reason:
+                return FastPathUse(level, better)
+            better = reason
+        return FastPathUse(STACK, better)
+
+    def _facts(self) -> FastPathFacts:
+        rules = self._nft_rules or read_nft_rules()
+        self._nft_rules = None if rules.unseen else rules
         return fast_path_facts(read_network(), read_legacy_rules(), rules, pods=self._pods)
+
+    def _with_each_packet(self, facts: FastPathFacts) -> FastPathFacts:
+        """Add what has to see each packet: only a level that depends on it is worth the reading."""
+        rules = self._each_packet or read_each_packet(facts.chains, facts.tables)
+        self._each_packet = None if rules.unseen or self._nft_rules is None else rules
+        return facts._replace(each_packet=rules.each_packet, unseen=(*facts.unseen, *rules.unseen))
+
+
+def _unchecked(error: Exception) -> FastPathUse:
+    return FastPathUse(STACK, f"netfilter and network policies cannot be checked: {error}")
 
 
 def lost_firewall_rules(pin_root: Path) -> str:

@@ -56,7 +56,7 @@ class NodeFacts:
       programs of another build, and all there are.
     * ``families``: address families (4, 6) that have Services; ``forwarding``: those forwarded.
     * ``masquerade_ports``: empty if the agent has not set them.
-    * ``fast_path``: its mode, "" if it is not used.
+    * ``fast_path``: its level (``fast`` or ``established``), "" if it is not used.
     """
 
     build: str

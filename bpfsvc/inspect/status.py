@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from bpfsvc.base import http_client
+from bpfsvc.base.fast_path import ESTABLISHED, FAST
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import SERVER_NAME
 from bpfsvc.datapath import syscall, sysctl
@@ -115,9 +116,9 @@ def _sizes(reader: Reader) -> Sizes:
 
 def _fast_path(reader: Reader) -> str:
     layout, raw = reader.layout.maps["settings"], reader.value("settings", bytes(4))
-    for field, mode in (("fast_path", "auto"), ("established", "established")):
+    for field, level in (("fast_path", FAST), ("established", ESTABLISHED)):
         if raw and not lacks(layout.value, (field,)) and chooser(layout.value, (field,))(raw)[0]:
-            return mode
+            return level
     return ""
 
 

@@ -171,6 +171,16 @@ class BpfsvcFamilies:
             "objects_unreadable",
             "Objects or files that cannot be read; their last state stays in force",
         )
+        self._make_node_families(make)
+        self.snapshot = make.gauge(
+            "last_good_in_use", "1 while the snapshot is used instead of the API server"
+        )
+        self.snapshot_saved_at = make.gauge(
+            "last_good_saved_timestamp_seconds",
+            "When the snapshot in use was saved; 0 while none is in use",
+        )
+
+    def _make_node_families(self, make: _Families) -> None:
         self.interfaces = make.gauge("interfaces_attached", "Interfaces with programs")
         self.socket_programs = make.gauge("socket_programs_attached", "Socket programs attached")
         self.interfaces_lost = make.counter(
@@ -179,13 +189,9 @@ class BpfsvcFamilies:
         self.fast_path_used = make.gauge(
             "fast_path_used", "1 while packets take the fast path, 0 while all take the stack"
         )
+        self.fast_path_level = make.gauge(
+            "fast_path_level", "1 for the level at which the fast path is used", ("level",)
+        )
         self.pins_lost = make.counter(
             "pins_lost_total", "Pins that another program removed, and that were restored"
-        )
-        self.snapshot = make.gauge(
-            "last_good_in_use", "1 while the snapshot is used instead of the API server"
-        )
-        self.snapshot_saved_at = make.gauge(
-            "last_good_saved_timestamp_seconds",
-            "When the snapshot in use was saved; 0 while none is in use",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from bpfsvc.base.fast_path import FastPathLevel
 from bpfsvc.metrics.kernel_maps import KernelMaps
 from bpfsvc.model import ModelObject, ObjectKey
 from bpfsvc.services.plans.applied import AppliedState
@@ -161,8 +162,8 @@ class Observer:
     def interfaces_lost(self, interfaces: int) -> None:
         """Programs were missing from so many interfaces."""
 
-    def fast_path_used(self, used: bool) -> None:
-        """The fast path is used from now on, or is not."""
+    def fast_path_level(self, level: FastPathLevel) -> None:
+        """The fast path is used at this level from now on."""
 
     # -- the servers --
 

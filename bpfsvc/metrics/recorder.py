@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bpfsvc import __version__
+from bpfsvc.base.fast_path import LEVELS, STACK, FastPathLevel
 from bpfsvc.metrics.exposition import exposition
 from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
 from bpfsvc.metrics.kernel import KernelFamilies
@@ -226,9 +227,11 @@ class Metrics(Observer):
         """Count interfaces found without their programs."""
         self._own.interfaces_lost.inc(interfaces)
 
-    def fast_path_used(self, used: bool) -> None:
-        """Set whether the fast path is used."""
-        self._own.fast_path_used.set(used)
+    def fast_path_level(self, level: FastPathLevel) -> None:
+        """Set the level of the fast path."""
+        self._own.fast_path_used.set(level != STACK)
+        for other in LEVELS:
+            self._own.fast_path_level.labels(other).set(other == level)
 
     def pins_lost(self, pins: int) -> None:
         """Count pins that were removed, and restored."""

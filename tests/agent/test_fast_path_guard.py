@@ -1,4 +1,4 @@
-"""Whether the fast path may be used is found out in a thread, which never makes others wait."""
+"""A thread finds the level of the fast path that may be used, and never makes others wait."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from bpfsvc.agent.node.fast_path_guard import FastPathGuard, Look
+from bpfsvc.base.fast_path import ESTABLISHED, FAST, STACK, FastPathUse
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
 
@@ -17,26 +18,22 @@ LONG = 1000.0
 SHORT = 0.01
 
 
-def ignoring(look: Callable[[], str]) -> Look:
+def always(use: Callable[[FastPathUse], FastPathUse]) -> Look:
     """Return a look that does not ask whether rules have changed."""
 
-    def called(*, rules_changed: bool) -> str:
+    def called(now: FastPathUse, *, rules_changed: bool) -> FastPathUse:
         assert rules_changed in (True, False)
-        return look()
+        return use(now)
 
     return called
 
 
 @contextmanager
-def guard(
-    objections: Callable[[], str], obstacles: Callable[[], str], look_seconds: float = SHORT
-) -> Iterator[FastPathGuard]:
-    made = FastPathGuard(ignoring(objections), ignoring(obstacles), look_seconds)
+def guard(look: Callable[[FastPathUse], FastPathUse]) -> Iterator[FastPathGuard]:
+    made = FastPathGuard(always(look), SHORT)
     made.start()
-    try:
+    with stopping(made):
         yield made
-    finally:
-        made.stop()
 
 
 @contextmanager
@@ -48,61 +45,69 @@ def stopping(made: FastPathGuard) -> Iterator[None]:
 
 
 def test_the_first_look_is_taken_before_anything_is_served() -> None:
-    forbidden, allowed = ignoring(lambda: "policies"), ignoring(lambda: "")
-    assert FastPathGuard(forbidden, allowed).reason == "policies"
-    assert FastPathGuard(allowed, forbidden).reason == ""
+    asked: list[FastPathUse] = []
+
+    def look(now: FastPathUse) -> FastPathUse:
+        asked.append(now)
+        return FastPathUse(ESTABLISHED, "policies")
+
+    assert FastPathGuard(always(look)).use == (ESTABLISHED, "policies")
+    assert asked == [(STACK, "")]
 
 
-def test_a_reason_that_comes_and_goes_is_followed() -> None:
-    reason = ""
-    with guard(lambda: reason, lambda: reason) as made:
-        for reason in ("a rule", "", "another rule", ""):
-            wait(lambda reason=reason: made.reason == reason, f"the reason {reason!r}")  # type: ignore[misc]
+def test_each_level_that_a_look_returns_is_the_next_look_asked_about() -> None:
+    use = FastPathUse(FAST)
+    asked: list[FastPathUse] = []
+
+    def look(now: FastPathUse) -> FastPathUse:
+        asked.append(now)
+        return use
+
+    with guard(look) as made:
+        for use in (
+            FastPathUse(ESTABLISHED, "a rule"),
+            FastPathUse(STACK, "another rule"),
+            FastPathUse(ESTABLISHED, "a rule"),
+            FastPathUse(FAST),
+        ):
+            wait(lambda use=use: made.use == use == asked[-1], f"{use}")  # type: ignore[misc]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_without_anybody_who_looks_the_fast_path_is_given_up() -> None:
+def test_without_anybody_who_looks_the_stack_serves_all() -> None:
     """An unexpected error ends the thread."""
+    looks = 0
 
-    def fail() -> str:
-        raise RuntimeError
+    def fail(_: FastPathUse) -> FastPathUse:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            raise RuntimeError
+        return FastPathUse(FAST)
 
-    with guard(lambda: "", fail) as made:
-        wait(lambda: "has ended" in made.reason, "the reason")
-
-
-def test_what_cannot_be_checked_prevents_the_fast_path_and_does_not_end_it() -> None:
-    """nft may fail once under load; at the start its answer is not known yet."""
-    unseen, looks = "", threading.Semaphore(0)
-
-    def obstacles() -> str:
-        looks.release()
-        return ""
-
-    with guard(lambda: unseen, obstacles) as made:
-        unseen = "nft cannot be run"
-        for _ in range(3):
-            assert looks.acquire(timeout=10)
-        assert made.reason == ""
-    with guard(lambda: unseen, obstacles) as made:
-        assert made.reason == "nft cannot be run"
-        unseen = ""
-        wait(lambda: made.reason == "", "what could not be checked is checked")
+    with guard(fail) as made:
+        wait(lambda: "has ended" in made.use.reason, "the reason")
+        assert made.use.level == STACK
 
 
-def test_reading_the_reason_does_not_wait_for_a_slow_look() -> None:
+def test_reading_the_level_does_not_wait_for_a_slow_look() -> None:
     began, end = threading.Event(), threading.Event()
+    looks = 0
 
-    def obstacles() -> str:
+    def look(_: FastPathUse) -> FastPathUse:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            return FastPathUse(FAST)
         began.set()
         end.wait(10)
-        return "late"
+        return FastPathUse(STACK, "late")
 
-    with guard(lambda: "", obstacles) as made:
+    with guard(look) as made:
         assert began.wait(10)
-        assert made.reason == ""
+        assert made.use.level == FAST
         end.set()
-        wait(lambda: made.reason == "late", "the end of the look")
+        wait(lambda: made.use.reason == "late", "the end of the look")
 
 
 @pytest.mark.parametrize(
@@ -117,18 +122,17 @@ def test_a_change_of_rules_is_looked_at_at_once(rule: list[str]) -> None:
     """As the kernel announces it; the next look by the clock would be a quarter of an hour away."""
     looks: queue.Queue[bool] = queue.Queue()
 
-    def obstacles(*, rules_changed: bool) -> str:
+    def look(now: FastPathUse, *, rules_changed: bool) -> FastPathUse:
         looks.put(rules_changed)
-        return ""
+        return now
 
     namespace = Namespace("guarded")
     with closing(namespace), namespace.entered():
-        made = FastPathGuard(ignoring(lambda: ""), obstacles, LONG)
+        made = FastPathGuard(look, LONG)
         made.start()
         with stopping(made):
-            assert looks.get(
-                timeout=10
-            )  # the first one: rules may have changed before the subscription
+            # The first look, and the next: rules may have changed before the subscription.
+            assert [looks.get(timeout=10) for _ in range(2)] == [True, True]
             namespace.run(rule)
             assert looks.get(timeout=5)
 
@@ -136,11 +140,11 @@ def test_a_change_of_rules_is_looked_at_at_once(rule: list[str]) -> None:
 def test_a_look_by_the_clock_knows_that_no_rule_has_changed() -> None:
     looks: queue.Queue[bool] = queue.Queue()
 
-    def obstacles(*, rules_changed: bool) -> str:
+    def look(now: FastPathUse, *, rules_changed: bool) -> FastPathUse:
         looks.put(rules_changed)
-        return ""
+        return now
 
-    made = FastPathGuard(ignoring(lambda: ""), obstacles, SHORT)
+    made = FastPathGuard(look, SHORT)
     made.start()
     with stopping(made):
-        assert [looks.get(timeout=10) for _ in range(3)] == [True, False, False]
+        assert [looks.get(timeout=10) for _ in range(4)] == [True, True, False, False]

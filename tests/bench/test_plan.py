@@ -107,6 +107,11 @@ def test_recorded_rules_are_not_measured_beside_the_kube_proxy_that_writes_them(
         ("INFO the fast path is used\nINFO ready: 1\n", ""),
         ("INFO the fast path is not used: a rule\nINFO ready: 1\n", "a rule"),
         ("INFO the fast path is not used: a rule\nINFO the fast path is used in\n", ""),
+        (
+            "INFO the fast path is used\n"
+            "INFO the fast path is used in the middle of connections only: a rule\nINFO ready: 1\n",
+            "a rule",
+        ),
     ],
 )
 def test_what_an_agent_said_last_of_the_fast_path_counts(log: str, refusal: str) -> None:

@@ -114,13 +114,14 @@ def test_without_connections_of_netfilter_it_is_not_begun_and_not_given_up() -> 
     assert list(established_obstacles(node)) == []
 
 
-def test_the_doctor_names_the_mode_that_can_be_used() -> None:
+def test_the_doctor_names_the_level_that_is_used() -> None:
     policies = ruled("FORWARD -s 10.9.0.0/16 -j DROP")
     findings = list(check_fast_path(policies))
     assert [finding.level for finding in findings] == [Level.NOTE, Level.NOTE]
-    assert "--fast-path established can be used" in findings[1].text
+    assert "gets the level established" in findings[1].text
     findings = list(check_fast_path(ruled("FORWARD -j NFQUEUE --queue-num 1")))
-    assert [finding.level for finding in findings] == [Level.NOTE, Level.NOTE]
+    assert [finding.level for finding in findings] == [Level.NOTE] * 3
+    assert "all packets to the stack" in findings[2].text
 
 
 # -- nftables: as `nft -j list table` writes the rules --
@@ -197,9 +198,8 @@ def test_nftables_rules_that_have_to_see_each_packet_are_found(
     assert nft_each_packet(listed(rules), ["fwd"])
 
 
-@pytest.mark.parametrize("each_packet", [True, False])
 def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_packet(
-    monkeypatch: pytest.MonkeyPatch, each_packet: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A table of policies may be large, and is read again with each of its changes."""
     asked: list[str] = []
@@ -213,6 +213,8 @@ def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_pack
     monkeypatch.setattr(fast_path, "_iptables_rules", lambda *_: ForwardingRules())
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(tools, "run", run)
-    rules = fast_path.read_nft_rules(each_packet=each_packet)
+    rules = fast_path.read_nft_rules()
     assert [finding.table for finding in rules.chains] == ["policies"]
-    assert asked == ["list chains", *["list table inet policies"] * each_packet]
+    assert asked == ["list chains"]
+    assert fast_path.read_each_packet(rules.chains, rules.tables) == ForwardingRules()
+    assert asked == ["list chains", "list table inet policies"]

@@ -95,21 +95,24 @@ def test_a_queueing_limit_on_a_pods_interface_is_kept(routed: Testbed, family: i
     ids=["policies of a CNI", "a rule that drops", "a policy that drops", "nftables",
          "nftables under the names of iptables", "a device"],
 )  # fmt: skip
-def test_a_node_with_filter_rules_uses_the_stack_and_reports_it(rules: list[str]) -> None:
+def test_a_node_with_filter_rules_has_no_connection_fast_as_a_whole_and_says_so(
+    rules: list[str],
+) -> None:
     with built_testbed(layout="routed", nodes=1) as testbed:
         cluster, node = testbed.cluster, testbed.node
         cluster.put("services", *objects(WEB, testbed.lab.pods))
         for rule in rules:
             node.run(rule.split())
         cluster.start(options=FAST)
-        assert "the fast path is not used" in cluster.agents[node.name].log
+        assert "the fast path is used: " not in cluster.agents[node.name].log
         assert set(tally(testbed.pod, WEB.vip(4), 80, count=10)) <= {
             pod.name for pod in testbed.lab.pods
         }
         assert fast_packets(node) == 0
-        assert "with the fast path" not in cluster.command(node, "status").stdout
+        shown = cluster.command(node, "status").stdout
+        assert any(text in shown for text in ("no fast path: ", "established connections only: "))
         report = cluster.command(node, "doctor").stdout
-        assert "--fast-path would not be used" in report
+        assert "the level fast is not for this node: " in report
 
 
 def test_the_doctor_reports_that_the_fast_path_bypasses_nothing(routed: Testbed) -> None:
@@ -125,44 +128,54 @@ PROMISED = {
     "iptables": (
         ["ip6tables", "-w", "-A", "FORWARD", "-s", "fd44:9::/64", "-j", "DROP"],
         ["ip6tables", "-w", "-D", "FORWARD", "-s", "fd44:9::/64", "-j", "DROP"],
+        "established",
         15,
     ),
     "nftables": (
         ["nft", "add table inet guard; add chain inet guard every"
          " { type filter hook forward priority 0; policy accept; }"],
         ["nft", "delete table inet guard"],
+        "established",
         15,
     ),
     "IPsec": (
         ["ip", "xfrm", "policy", "add", "src", "10.9.0.0/16", "dst", "10.8.0.0/16", "dir", "fwd"],
         ["ip", "xfrm", "policy", "del", "src", "10.9.0.0/16", "dst", "10.8.0.0/16", "dir", "fwd"],
+        "stack",
         30,
     ),
     "a route rule": (
         ["ip", "rule", "add", "fwmark", "0x77", "lookup", "100"],
         ["ip", "rule", "del", "fwmark", "0x77", "lookup", "100"],
+        "stack",
         30,
     ),
     "a second uplink": (
         ["sh", "-c", "ip link add eth9 type veth peer name far9 && ip link set eth9 up &&"
          " ip address add 192.168.90.11/24 dev eth9"],
         ["ip", "link", "del", "eth9"],
+        "established",
         30,
     ),
 }  # fmt: skip
-"""What ends the fast path, what brings it back, and after how many seconds."""
+"""What ends the fast path, what brings it back, the level meanwhile, and after how many seconds."""
 
 
-def await_fast_path(testbed: Testbed, node: LabNode, *, used: bool, seconds: float) -> None:
-    """Wait until a node's programs are told so, and its agent says so."""
+def await_level(testbed: Testbed, node: LabNode, level: str, seconds: float) -> None:
+    """Wait until a node's programs are told the level, and its agent says it."""
 
     def is_told() -> bool:
-        if bool(_settings(node)["fast_path"]) is not used:
+        settings = _settings(node)
+        if bool(settings["fast_path"]) is not (level == "fast"):
             return False  # which is seen a hundred times faster than what the agent says
         shown = testbed.cluster.command(node, "status").stdout
-        return ("with the fast path" in shown) is used
+        return {
+            "fast": "with the fast path" in shown and "for established connections" not in shown,
+            "established": "with the fast path for established connections" in shown,
+            "stack": "with the fast path" not in shown,
+        }[level]
 
-    wait(is_told, "the fast path is used" if used else "the stack serves all packets", seconds)
+    wait(is_told, f"the level is {level}", seconds)
 
 
 def _settings(node: LabNode) -> dict[str, object]:
@@ -176,21 +189,21 @@ def _settings(node: LabNode) -> dict[str, object]:
 
 @contextmanager
 def given_up(testbed: Testbed) -> Iterator[None]:
-    """Have both nodes give the fast path up, as a rule stops packets there."""
-    add, remove, seconds = PROMISED["nftables"]
+    """Have both nodes leave the level fast, as a rule stops packets there."""
+    add, remove, level, seconds = PROMISED["nftables"]
     nodes = testbed.lab.nodes[:2]
 
     for node in nodes:
         node.run(add)
     try:
         for node in nodes:
-            await_fast_path(testbed, node, used=False, seconds=seconds)
+            await_level(testbed, node, level, seconds)
         yield
     finally:
         for node in nodes:
             node.run(remove)
         for node in nodes:
-            await_fast_path(testbed, node, used=True, seconds=seconds)
+            await_level(testbed, node, "fast", seconds)
 
 
 @pytest.mark.parametrize("first", ["data", "the end"])
@@ -228,17 +241,17 @@ def test_what_the_stack_gets_first_when_the_fast_path_is_given_up_arrives(
     "kind",
     [
         pytest.param(kind, marks=[pytest.mark.slow] if seconds > PROMPT else [])
-        for kind, (_, _, seconds) in PROMISED.items()
+        for kind, (*_, seconds) in PROMISED.items()
     ],
 )
-def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
+def test_what_has_to_see_packets_changes_the_level_until_it_is_gone(
     routed: Testbed, kind: str
 ) -> None:
     """Connections that were open before are still open at the end."""
-    add, remove, seconds = PROMISED[kind]
+    add, remove, level, seconds = PROMISED[kind]
     node = routed.node
 
-    await_fast_path(routed, node, used=True, seconds=seconds)
+    await_level(routed, node, "fast", seconds)
     with ExitStack() as stack:
         opened = [
             stack.enter_context(connect(routed.pod, *to))
@@ -249,13 +262,13 @@ def test_what_has_to_see_packets_ends_the_fast_path_until_it_is_gone(
             connection.who()
         node.run(add)
         try:
-            await_fast_path(routed, node, used=False, seconds=seconds)
+            await_level(routed, node, level, seconds)
             before = fast_packets(node)
             assert all(connection.echo(b"by the stack") for connection in opened)
             assert fast_packets(node) == before
         finally:
             node.run(remove)
-        await_fast_path(routed, node, used=True, seconds=seconds)
+        await_level(routed, node, "fast", seconds)
         for connection in opened:
             before = fast_packets(node)
             assert connection.echo(b"fast")

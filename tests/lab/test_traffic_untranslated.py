@@ -81,7 +81,8 @@ def test_a_download_goes_on_when_the_backends_node_gives_the_fast_path_up(
     node = _backends_node(testbed)
 
     def used() -> bool:
-        return "with the fast path" in testbed.cluster.command(node, "status").stdout
+        shown = testbed.cluster.command(node, "status").stdout
+        return "with the fast path" in shown and "for established connections" not in shown
 
     wait(used, "the fast path is used")
     with _download(testbed, family) as opened:

@@ -114,7 +114,7 @@ def record_everything(metrics: Observer) -> None:
     metrics.unreadable(2)
     metrics.attachments(5, 10)
     metrics.interfaces_lost(1)
-    metrics.fast_path_used(True)
+    metrics.fast_path_level("established")
     metrics.pins_lost(1)
     metrics.snapshot_in_use(NOW)
 

@@ -13,6 +13,7 @@ import pytest
 from bpfsvc.agent.node import fast_path
 from bpfsvc.agent.node.attachments import TcAttachments, shared_devices
 from bpfsvc.agent.node.node_sync import NodeSync
+from bpfsvc.base.fast_path import FAST, FastPathUse
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.devices import Device, Interfaces
 from tests.config.settings import DEFAULTS
@@ -43,7 +44,7 @@ def test_no_connection_begins_on_the_fast_path_while_netfilter_is_told(
     monkeypatch.setattr(fast_path, "hand_over", lambda _: allowed.append(allows_new(node)))
     sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
     sync.follow_network(Interfaces((), 0, 0))
-    sync.use_fast_path("")
+    sync.use_fast_path(FastPathUse(FAST))
     assert allows_new(node)
     shared[7] = True
     sync.check_shared_devices()
@@ -69,7 +70,7 @@ def test_a_bridge_leaves_the_fast_path_with_the_first_of_its_ports(
     monkeypatch.setattr(TcAttachments, "follow_network", lambda *_: None)
     monkeypatch.setattr(fast_path, "hand_over", told)
     sync = NodeSync(config, node.installation, Mock(), Mock(), Mock())
-    sync.use_fast_path("")
+    sync.use_fast_path(FastPathUse(FAST))
     sync.follow_network(network)
     assert fast(node) == {30, 31, 32}
     others.add(31)

@@ -58,10 +58,15 @@ class EstablishedFlows:
         self,
         pinned: Pinned,
         report: Callable[[str | None], object],
+        wanted: Callable[[], bool] = lambda: True,
         check_seconds: float = CHECK_SECONDS,
         refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
-        """``report(reason)`` gets why conntrack cannot be asked; None: it can."""
+        """``report(reason)`` gets why conntrack cannot be asked; None: it can.
+
+        ``wanted()``: False while the node has another level of the fast path.
+        """
+        self._wanted = wanted
         self._report = report
         self._refused_seconds = refused_seconds
         self._map = pinned.map("established_flows")
@@ -96,7 +101,8 @@ class EstablishedFlows:
             began = time.monotonic()
             failure = ""
             try:
-                self.look()
+                if self._wanted():
+                    self.look()
             except (BpfsvcError, OSError) as error:
                 failure = (
                     f"no more connections take the fast path: conntrack cannot be read: {error}"

@@ -1,4 +1,4 @@
-"""The fast path of this node: whether it is used, and the interfaces that it may bypass.
+"""The fast path of this node: the level at which it is used, and the interfaces that it may bypass.
 
 Netfilter has not seen the outside connections that are on the fast path. Before one of their
 interfaces leaves it, they are added to conntrack (:mod:`bpfsvc.agent.flows.outside_flows`).
@@ -13,6 +13,7 @@ from bpfsvc.agent.flows.outside_flows import hand_over
 from bpfsvc.agent.node.attachments import shared_devices
 from bpfsvc.agent.node.node_maps import NodeMaps
 from bpfsvc.agent.reports import Reports
+from bpfsvc.base.fast_path import FAST, STACK, FastPathUse
 from bpfsvc.datapath.loader.installation import Installation
 from bpfsvc.datapath.netlink.devices import Device, Interfaces, bridges_of, with_bridges_of
 from bpfsvc.metrics.observer import Observer
@@ -20,49 +21,67 @@ from bpfsvc.metrics.observer import Observer
 _log = logging.getLogger("bpfsvc")
 
 
+def use_line(use: FastPathUse) -> str:
+    """Return the line of the log about a level."""
+    if use.level == FAST:
+        return "the fast path is used: nothing on this node has to see forwarded packets"
+    if use.level == STACK:
+        return f"the fast path is not used: {use.reason} (bpfsvc doctor shows details)"
+    if not use.reason:
+        return "the fast path is used in the middle of connections: netfilter sees the rest"
+    return (
+        f"the fast path is used in the middle of connections only: {use.reason}"
+        " (bpfsvc doctor shows details)"
+    )
+
+
+def use_note(use: FastPathUse) -> str | None:
+    """Return why there is no better level, as the status page shows it; None at the best level."""
+    if not use.reason:
+        return None
+    if use.level == STACK:
+        return f"no fast path: {use.reason}"
+    return f"the fast path is for established connections only: {use.reason}"
+
+
 class FastPath:
     """Belongs to the agent's thread."""
 
     def __init__(
         self,
-        mode: str,
         installation: Installation,
         maps: NodeMaps,
         metrics: Observer,
         reports: Reports,
     ) -> None:
-        """``mode``: the value of ``--fast-path``."""
-        self._mode = mode
         self._root = installation.root
         self._pinned = installation.pinned
         self._maps = maps
         self._metrics = metrics
         self._reports = reports
-        self._reason: str | None = None
+        self._use: FastPathUse | None = None
         self._chosen: tuple[Device, ...] = ()
         self._network = Interfaces((), 0, 0)
         self._shared: dict[int, bool] = {}
         """By index: True if an interface has programs of others, which would be bypassed."""
 
-    def use(self, reason: str) -> bool:
-        """Use the fast path, or leave all packets to the stack for ``reason``; "" for none.
+    def use(self, use: FastPathUse) -> bool:
+        """Use the fast path at this level.
 
-        To be called every few seconds, also with the same reason. Returns True if it is another
-        reason than before.
+        To be called every few seconds, also with the same level. Returns True if the level or its
+        reason is another one than before.
         """
-        if reason == self._reason:
+        before, self._use = self._use, use
+        if use == before:
             self._maps.renew_fast_path()
             return False
-        self._reason = reason
-        self._reports.note("fast path", f"no fast path: {reason}" if reason else None)
-        if reason:
-            _log.info("the fast path is not used: %s (bpfsvc doctor shows details)", reason)
-        elif self._mode == "established":
-            _log.info("the fast path is used in the middle of connections: netfilter sees the rest")
-        else:
-            _log.info("the fast path is used: nothing on this node has to see forwarded packets")
-        self._metrics.fast_path_used(not reason)
-        self._maps.set_fast_path(used=not reason)
+        self._reports.note("fast path", use_note(use))
+        if before and before.level == use.level:
+            self._maps.renew_fast_path()
+            return False
+        _log.info("%s", use_line(use))
+        self._metrics.fast_path_level(use.level)
+        self._maps.set_fast_path(use.level)
         self.check_devices()
         self._maps.rewrite_settings()
         return True

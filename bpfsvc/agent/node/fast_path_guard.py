@@ -1,4 +1,4 @@
-"""Whether the fast path may be used now: nothing on the node has to see forwarded packets.
+"""Which level of the fast path may be used now, as some rules have to see forwarded packets.
 
 A thread of its own finds out: a node with rules for thousands of Services needs seconds to print
 the rules, and no change of an endpoint must wait for that.
@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack
 from typing import Protocol
 
+from bpfsvc.base.fast_path import STACK, FastPathUse
 from bpfsvc.datapath.netlink.nft_changes import NftChanges
 
 LOOK_SECONDS = 5.0
@@ -27,38 +28,29 @@ _log = logging.getLogger("bpfsvc")
 
 
 class Look(Protocol):
-    """Looks for reasons. ``rules_changed``: False if no rule of nftables has changed since."""
+    """Finds the best level. ``rules_changed``: False if no rule of nftables has changed since."""
 
-    def __call__(self, *, rules_changed: bool) -> str:
-        """Return the first reason, "" for none."""
+    def __call__(self, now: FastPathUse, *, rules_changed: bool) -> FastPathUse:
+        """Return the best level; ``now``: what the node has."""
 
 
 class FastPathGuard:
-    """Looks for reasons against the fast path: when netfilter's rules change, and now and then.
+    """Looks for the best level: when netfilter's rules change, and now and then."""
 
-    ``objections`` returns the first reason against it, "" for none. ``obstacles`` does so too, but
-    a failed check is no reason: the fast path is not given up because a program did not run once.
-    """
-
-    def __init__(
-        self,
-        objections: Look,
-        obstacles: Look,
-        look_seconds: float = LOOK_SECONDS,
-    ) -> None:
-        self._objections = objections
-        self._obstacles = obstacles
+    def __init__(self, look: Look, look_seconds: float = LOOK_SECONDS) -> None:
+        self._look = look
         self._look_seconds = look_seconds
-        self._reason = objections(rules_changed=True)
+        self._use = look(FastPathUse(STACK), rules_changed=True)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fast path", daemon=True)
 
     @property
-    def reason(self) -> str:
-        """Why the fast path must not be used; "" if it may be."""
+    def use(self) -> FastPathUse:
+        """The level that may be used now."""
         if self._thread.ident and not self._thread.is_alive() and not self._stop.is_set():
-            return "the thread that checks the rules has ended (restart the agent)"
-        return self._reason
+            ended = "the thread that checks the rules has ended (restart the agent)"
+            return FastPathUse(STACK, ended)
+        return self._use
 
     def start(self) -> None:
         """Begin to look."""
@@ -86,8 +78,7 @@ class FastPathGuard:
             if self._stop.is_set():
                 break
             began = time.monotonic()
-            look = self._objections if self._reason else self._obstacles
-            self._reason = look(rules_changed=changed)
+            self._use = self._look(self._use, rules_changed=changed)
             changed = changes is None
             pause = max(self._look_seconds, _SHARE * (time.monotonic() - began))
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from bpfsvc.agent.flows import established_flows
 from bpfsvc.agent.node.masquerade_maps import MasqueradeMaps
+from bpfsvc.base.fast_path import ESTABLISHED, FAST, STACK, FastPathLevel
 from bpfsvc.config.config import Config
 from bpfsvc.datapath import sysctl
 from bpfsvc.datapath.attach import cgroup
@@ -63,7 +64,7 @@ class NodeMaps:
         self._macs = pinned.map("hardware_addresses")
         self._destinations = Destinations(pinned)
         self._network = Interfaces((), 0, 0)
-        self._fast_path = False
+        self._fast_path = STACK
         self._fast_outside: bool | None = None
         self._port_secret = 0
         self._reserved = ""
@@ -92,8 +93,8 @@ class NodeMaps:
 
     @property
     def fast_path(self) -> bool:
-        """True if the fast path is in use."""
-        return self._fast_path
+        """True if the fast path is in use, at any level."""
+        return self._fast_path != STACK
 
     # -- settings --
 
@@ -108,26 +109,23 @@ class NodeMaps:
         self._settling = settling
         self._write_settings()
 
-    def set_fast_path(self, *, used: bool) -> None:
-        """Use the fast path, in the mode that is configured, as soon as settings are written."""
-        self._fast_path = used
+    def set_fast_path(self, level: FastPathLevel) -> None:
+        """Use the fast path at a level, as soon as settings are written."""
+        self._fast_path = level
 
     @property
     def leaves_outside_fast(self) -> bool:
         """True if the fast path is off, but for outside connections that are on it already."""
-        return bool(self._fast_outside) and not self._is_auto()
+        return bool(self._fast_outside) and self._fast_path != FAST
 
     def end_fast_outside(self) -> None:
         """Leave outside connections to the stack, which must know them by now."""
         self._fast_outside = False
         self.rewrite_settings()
 
-    def _is_auto(self) -> bool:
-        return self._fast_path and self._config.fast_path == "auto"
-
     def renew_fast_path(self) -> None:
         """Tell the programs every few seconds that the agent still guards the fast path."""
-        if self._fast_path and time.monotonic() - self._renewed >= _RENEW_SECONDS:
+        if self.fast_path and time.monotonic() - self._renewed >= _RENEW_SECONDS:
             self.rewrite_settings()
 
     def begin_nothing_fast(self) -> None:
@@ -151,7 +149,7 @@ class NodeMaps:
         if self._fast_outside is None:  # an earlier agent may have left some
             self._fast_outside = bool(in_force["fast_outside"])
             self._port_secret = int(in_force["port_secret"]) or secrets.randbits(32)
-        self._fast_outside |= self._is_auto()
+        self._fast_outside |= self._fast_path == FAST
         values = self._settings_values()
         entry = self._settings_record.pack(values)
         if entry == self._settings_record.pack(in_force):
@@ -182,11 +180,11 @@ class NodeMaps:
             "reserved_ports": self._reserved.encode(),
             "settling": self._settling,
             "socket_lb": constant(f"SOCKET_LB_{self._config.socket_lb.upper()}"),
-            "fast_path": self._is_auto(),
-            "established": self._fast_path and self._config.fast_path == "established",
+            "fast_path": self._fast_path == FAST,
+            "established": self._fast_path == ESTABLISHED,
             "fast_outside": bool(self._fast_outside),
             "port_secret": self._port_secret,
-            "fast_path_second": int(time.monotonic()) if self._fast_path else 0,
+            "fast_path_second": int(time.monotonic()) if self.fast_path else 0,
             "mesh_ports": struct.pack("=4H", *mesh_ports, *[0] * (4 - len(mesh_ports))),
             "detect_interfaces": self._config.detection.by_interface,
         }

@@ -14,6 +14,7 @@ from bpfsvc.agent.node.node_maps import NodeMaps
 from bpfsvc.agent.node.pin_keeper import PinWatch
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import MapFull
+from bpfsvc.base.fast_path import FastPathUse
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation
 from bpfsvc.datapath.netlink.devices import (
@@ -48,7 +49,7 @@ class NodeSync:
         self._reports = reports
         self._maps = NodeMaps(config, installation.pinned)
         self._attachments = AllAttachments(config, installation, metrics, reports)
-        self._fast_path = FastPath(config.fast_path, installation, self._maps, metrics, reports)
+        self._fast_path = FastPath(installation, self._maps, metrics, reports)
         self._pins = PinWatch(installation, metrics, reports)
         self._network: Interfaces | None = None
         self._chosen: tuple[Device, ...] = ()
@@ -161,9 +162,9 @@ class NodeSync:
         else:
             self._attachments.report()
 
-    def use_fast_path(self, reason: str) -> None:
-        """Use the fast path, or leave all packets to the stack for ``reason``; "" for none."""
-        if self._fast_path.use(reason) and self.is_following:
+    def use_fast_path(self, use: FastPathUse) -> None:
+        """Use the fast path at this level."""
+        if self._fast_path.use(use) and self.is_following:
             self._fast_path.end_outside()
 
     def check_shared_devices(self) -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
+from bpfsvc.base.fast_path import ESTABLISHED, FAST, FastPathLevel
 from bpfsvc.base.texts import list_text
 from bpfsvc.doctor.check.established import established_objections, ipsec_obstacles, rule_obstacles
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
@@ -88,20 +89,23 @@ _KNOWN_TABLES = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
 
 
 def check_fast_path(facts: FastPathFacts) -> Iterator[Finding]:
-    """Check whether ``--fast-path`` can be used."""
-    objections = list(fast_path_objections(facts))
-    for text in objections:
-        yield note("fast path", f"--fast-path would not be used: {text}")
-    if not objections:
-        yield ok("fast path", "nothing was found that --fast-path would bypass")
-        return
-    objections = list(established_objections(facts))
-    for text in objections:
-        yield note("fast path", f"--fast-path established would not be used: {text}")
-    if not objections:
-        yield note(
-            "fast path", "--fast-path established can be used: netfilter sees each connection"
-        )
+    """Check which level ``--fast-path auto`` gets, and what forbids the better levels."""
+    for level, objections in ((FAST, fast_path_objections), (ESTABLISHED, established_objections)):
+        texts = list(objections(facts))
+        if not texts:
+            yield _finding(level)
+            return
+        for text in texts:
+            yield note("fast path", f"the level {level} is not for this node: {text}")
+    yield note("fast path", "--fast-path auto leaves all packets to the stack")
+
+
+def _finding(level: FastPathLevel) -> Finding:
+    if level == FAST:
+        return ok("fast path", "nothing was found that --fast-path would bypass")
+    return note(
+        "fast path", "--fast-path auto gets the level established: netfilter sees each connection"
+    )
 
 
 def fast_path_objections(facts: FastPathFacts) -> Iterator[str]:

@@ -49,8 +49,9 @@ def collect_fast_path(network: Interfaces, saved: Saved | None = None) -> FastPa
 
     ``saved``: the tables of iptables, if they have been read already.
     """
-    rules = read_legacy_rules(saved), read_nft_rules(saved, each_packet=True)
-    return fast_path_facts(network, *rules)
+    rules = read_legacy_rules(saved), read_nft_rules(saved)
+    tables = chained.from_iterable(read.tables for read in rules)
+    return fast_path_facts(network, *rules, read_each_packet(rules[1].chains, tuple(tables)))
 
 
 def fast_path_facts(
@@ -80,16 +81,24 @@ def read_legacy_rules(saved: Saved | None = None) -> ForwardingRules:
     return _iptables_rules("legacy", saved)
 
 
-def read_nft_rules(saved: Saved | None = None, *, each_packet: bool) -> ForwardingRules:
-    """Return the rules of nftables, and of iptables on top of it.
-
-    ``each_packet``: find rules that have to see each packet, too. All tables are printed for that.
-    """
+def read_nft_rules(saved: Saved | None = None) -> ForwardingRules:
+    """Return the chains of nftables, and the rules of iptables on top of it."""
     rules = _iptables_rules("nft", saved)
     unseen = [*rules.unseen]
     chains = _nft_chains(unseen)
-    counting = tuple(_each_packet(chains, rules.tables, unseen)) if each_packet else ()
-    return rules._replace(chains=chains, unseen=tuple(unseen), each_packet=counting)
+    return rules._replace(chains=chains, unseen=tuple(unseen))
+
+
+def read_each_packet(
+    chains: Iterable[Chain], tables: Sequence[tuple[str, RulesTable]]
+) -> ForwardingRules:
+    """Return which ``chains`` of nftables have to see each packet. Their tables are printed.
+
+    ``tables``: those of iptables, which are read already.
+    """
+    unseen: list[str] = []
+    counting = tuple(_each_packet(chains, tables, unseen))
+    return ForwardingRules(unseen=tuple(unseen), each_packet=counting)
 
 
 def _iptables_rules(name: tools.FlavourName, saved: Saved | None) -> ForwardingRules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -30,7 +31,8 @@ CACHE = sandbox.COMPILED
 
 _PATIENCE = 120.0
 _READY = "ready: "  # how the agent's line about the end of its start begins
-_FAST, _NOT_FAST = "the fast path is used", "the fast path is not used: "
+_LEVEL = " the fast path is "  # in each line about it
+_REFUSAL = re.compile(r"(?:not used|used in the middle of connections only): (.*)")
 _CODE = "from bpfsvc.cli.run import run; run()"
 
 
@@ -127,9 +129,10 @@ class BenchAgent(LabAgent):
 
 
 def last_refusal(log: str) -> str:
-    """Return why an agent does not use the fast path at the end of its log."""
-    _, marker, rest = log.rpartition(_NOT_FAST)
-    return rest.partition("\n")[0] if marker and _FAST not in rest else ""
+    """Return why an agent does not use the fast path, or not wholly, at the end of its log."""
+    _, _, last = log.rpartition(_LEVEL)
+    refusal = _REFUSAL.match(last)
+    return refusal[1] if refusal else ""
 
 
 class CompilerPeak:
