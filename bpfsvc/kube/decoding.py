@@ -13,8 +13,10 @@ from msgspec import field
 
 from bpfsvc.base.clock import unix_seconds
 from bpfsvc.kube.errors import InvalidResponse, Refused
+from bpfsvc.model import ObjectKey
 
 INITIAL_END = "k8s.io/initial-events-end"
+_CLUSTER_KINDS = ("Node", "ServiceCIDR")
 _TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
@@ -31,6 +33,11 @@ class _Metadata(msgspec.Struct, gc=False, rename="camel"):
 
 
 class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+class _Named(msgspec.Struct, gc=False):
+    kind: str
     metadata: _Metadata
 
 
@@ -93,6 +100,7 @@ class _Status(msgspec.Struct, gc=False):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_object = msgspec.json.Decoder(_Object).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_labelled = msgspec.json.Decoder(_Labelled).decode
 _decode_list = msgspec.json.Decoder(_List).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
@@ -155,12 +163,29 @@ def identity(text: bytes) -> tuple[str, str]:
     return metadata.namespace or "", metadata.name
 
 
-def service_label(text: bytes) -> str:
-    """Return the Service that a slice names, however broken its other fields are; "" for none."""
+def object_key(text: bytes) -> ObjectKey | None:
+    """Return the key of an object, however broken its other fields are; None if it has no name."""
     try:
-        return _decode_labelled(text).metadata.labels.name
+        named = _decode_named(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
+        return None
+    if not named.metadata.name:
+        return None
+    namespace = "" if named.kind in _CLUSTER_KINDS else named.metadata.namespace or "default"
+    return ObjectKey(named.kind, namespace, named.metadata.name)
+
+
+def service_of(key: ObjectKey, text: bytes) -> tuple[str, str] | None:
+    """Return the Service that the endpoints of an object belong to, if that can be read."""
+    if key.kind == "Endpoints":
+        return key.namespace, key.name
+    if key.kind != "EndpointSlice":
+        return None
+    try:
+        name = _decode_labelled(text).metadata.labels.name
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (key.namespace, name) if name else None
 
 
 def head(text: bytes) -> Head | None:

@@ -17,7 +17,7 @@ from bpfsvc.kube.resources import Variant
 from bpfsvc.kube.source import Names, ParseError, Trigger
 from bpfsvc.model import ModelObject, ObjectError, ObjectKey, read_json
 
-_CLASSIC, _SLICE = "Endpoints", "EndpointSlice"
+_CLASSIC = "Endpoints"
 
 Objects = tuple[ModelObject, ...]
 
@@ -116,17 +116,11 @@ class ObjectTracker:
         try:
             objects = read_json(text)
         except ObjectError as error:
-            self._broken[identity] = _Broken(error.message, self._service(identity, text))
+            service = decoding.service_of(self._key(identity), text)
+            self._broken[identity] = _Broken(error.message, service)
             return None
         self._broken.pop(identity, None)
         return objects
-
-    def _service(self, identity: Identity, text: bytes) -> Identity | None:
-        """Return the Service that an object with endpoints names, if that can be read."""
-        if self._variant.kind == _CLASSIC:
-            return identity
-        name = decoding.service_label(text) if self._variant.kind == _SLICE else ""
-        return (identity[0], name) if name else None
 
     def _forget(self, identity: Identity) -> Iterator[ObjectKey]:
         self._broken.pop(identity, None)

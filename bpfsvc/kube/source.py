@@ -32,7 +32,8 @@ class ParseError(NamedTuple):
 
     ``line`` counts from 1; 0 means the file as a whole. ``key`` names the object if only one is
     concerned; without it, objects of any name may be missing. ``service``: namespace and name of
-    the Service that the endpoints of the object belong to, if that can be read.
+    the Service that the endpoints of the object belong to, if that can be read. ``hides``: False if
+    all objects are known nevertheless.
     """
 
     file: str
@@ -40,6 +41,7 @@ class ParseError(NamedTuple):
     reason: str
     key: ObjectKey | None = None
     service: tuple[str, str] | None = None
+    hides: bool = True
 
     def __str__(self) -> str:
         location = f"{self.file}:{self.line}" if self.line else self.file

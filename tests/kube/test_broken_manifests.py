@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+from bpfsvc.model import ObjectKey
 from tests.kube.watch import LONG, Begin, key, node, replace, words
+from tests.services.objects import raw_slice
 
 
 def test_a_broken_file_keeps_its_last_good_objects_until_fixed(
@@ -36,6 +39,65 @@ def test_a_file_broken_at_the_start_is_reported_with_the_first_batch(
     assert batch.complete
     assert watch.state == {"b": "z"}
     assert words(batch)[0].startswith("a.yaml:1: ")
+
+
+def test_a_broken_object_keeps_its_last_value_and_the_others_of_its_file_follow(
+    directory: Path, begin: Begin
+) -> None:
+    """As an object of the API server that cannot be read."""
+    bad = node("b").replace("{topology", "[{topology").replace("}}", "}]}")
+    (directory / "a.yaml").write_text(node("a") + "---\n" + node("b"))
+    watch = begin(directory)
+    watch.next()
+    replace(directory / "a.yaml", bad + "---\n" + node("a", "y") + "---\n" + node("c"))
+    batch = watch.until_state(a="y", b="z", c="z")
+    (problem,) = batch.problems
+    assert (problem.file, problem.line, problem.key) == ("a.yaml", 3, key("b"))
+    assert problem.reason == "metadata.labels: expected object | null, got array"
+    replace(directory / "a.yaml", bad)
+    assert watch.until_state(b="z").problems
+    replace(directory / "a.yaml", node("c"))
+    assert watch.until_state(c="z").problems == ()
+
+
+def test_a_broken_object_at_the_start_is_the_only_one_that_is_missing(
+    directory: Path, begin: Begin
+) -> None:
+    other = json.dumps(raw_slice("10.0.0.1 -", of="web", name="web-2"))
+    broken = other.replace("10.0.0.1", "10.0.0.300").replace("web-2", "web-1")
+    (directory / "a.json").write_text(f"{broken}\n{other}\n")
+    (directory / "b.yaml").write_text(node("b"))
+    batch = begin(directory).next()
+    assert {item.key.name for item in batch.puts} == {"web-2", "b"}
+    (problem,) = batch.problems
+    assert problem.key == ObjectKey("EndpointSlice", "default", "web-1")
+    assert problem.service == ("default", "web")
+
+
+def test_a_broken_object_without_a_name_may_be_any_that_its_file_had(
+    directory: Path, begin: Begin
+) -> None:
+    (directory / "a.yaml").write_text(node("a") + "---\n" + node("b"))
+    watch = begin(directory)
+    watch.next()
+    unnamed = node("b").replace("name: b, ", "")
+    replace(directory / "a.yaml", node("a", "y") + "---\n" + unnamed + "---\n" + node("c"))
+    batch = watch.until_state(a="y", b="z", c="z")
+    assert [problem.key for problem in batch.problems] == [None]
+
+
+def test_a_broken_part_of_classic_endpoints_keeps_all_their_parts(
+    directory: Path, begin: Begin
+) -> None:
+    subsets = "- addresses: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]\n  ports: [{port: 80}]\n"
+    text = f"apiVersion: v1\nkind: Endpoints\nmetadata: {{name: web}}\nsubsets:\n{subsets}"
+    (directory / "a.yaml").write_text(text)
+    watch = begin(directory)
+    watch.next()
+    replace(directory / "a.yaml", text.replace("10.0.0.1", "10.0.0.300"))
+    batch = watch.until(lambda batch: batch.problems != ())
+    assert (batch.puts, batch.gone) == ((), ())
+    assert batch.problems[0].service == ("default", "web")
 
 
 def test_a_broken_file_that_is_removed_takes_its_objects_and_its_problem_along(
@@ -93,6 +155,12 @@ def test_an_emptied_file_counts_when_it_has_settled(directory: Path, begin: Begi
     watch.next()
     (directory / "a.yaml").write_text("# nothing for now\n")
     assert watch.next().gone == (key("a"),)
+
+
+def test_an_object_that_is_defined_twice_hides_none(directory: Path, begin: Begin) -> None:
+    """Its first definition is known: nothing has to stay in the kernel for it."""
+    (directory / "a.yaml").write_text(node("a") + "---\n" + node("a", "second"))
+    assert [problem.hides for problem in begin(directory).next().problems] == [False]
 
 
 def test_two_files_with_one_object_are_a_problem_and_the_first_name_wins(

@@ -99,10 +99,14 @@ def test_text_that_is_not_utf8_is_named_by_its_line(name: str) -> None:
     assert reported == f"{name}:2: not UTF-8: byte 0xff (invalid start byte)"
 
 
-def test_every_broken_document_of_a_file_is_reported_up_to_ten() -> None:
-    bad = service("a").replace("port: 80", "port: 0")
-    assert len(problems("---\n".join([bad] * 3))) == 3
-    assert len(problems("---\n".join([bad] * 30))) == 10
+def test_every_broken_document_of_a_file_is_reported_and_ten_with_their_lines() -> None:
+    bad = [service(f"s-{number}").replace("port: 80", "port: 0") for number in range(12)]
+    reason = "spec.ports[0].port: expected int >= 1, got 0"
+    assert problems("---\n".join(bad)) == [
+        *(f"x.yaml:{8 + 9 * number}: {reason}" for number in range(10)),
+        f"x.yaml: Service default/s-10: {reason}",
+        f"x.yaml: Service default/s-11: {reason}",
+    ]
 
 
 def test_every_broken_item_of_a_list_is_reported_with_its_line() -> None:

@@ -24,7 +24,7 @@ def find_held_back(
     broken: set[ServiceKey] = set()
     of_services: set[ServiceKey] = set()
     of_namespaces: set[str] = set()
-    for error in errors:
+    for error in (error for error in errors if error.hides):
         if error.key is None:
             broken_file = True
         elif error.key.kind == "Service":

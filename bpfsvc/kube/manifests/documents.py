@@ -19,13 +19,15 @@ import msgspec
 
 from bpfsvc.base import yaml_documents
 from bpfsvc.base.yaml_documents import FieldPath, YamlError
+from bpfsvc.kube import decoding
 from bpfsvc.kube.source import ParseError
-from bpfsvc.model import ModelObject, ObjectError, path_text, read_json, read_object
+from bpfsvc.model import ModelObject, ObjectError, ObjectKey, path_text, read_json, read_object
 
 Objects = tuple[ModelObject, ...]
 _Item = TypeVar("_Item")
 
-_PROBLEMS_PER_FILE = 10
+_LINES_PER_FILE = 10
+"""Broken objects that are reported with their lines: to find a line takes long in a large file."""
 
 
 class Unusable(Exception):
@@ -38,6 +40,13 @@ class Unusable(Exception):
 
 class Stopped(Exception):
     """Asked to stop in the middle of a file, which may hold ten thousand objects."""
+
+
+class Content(NamedTuple):
+    """The objects of a file, and a problem for each object that cannot be read."""
+
+    objects: Objects
+    problems: tuple[ParseError, ...]
 
 
 class _Malformed(Exception):
@@ -70,11 +79,11 @@ class _List(msgspec.Struct, Generic[_Item]):
 _decode_list = msgspec.json.Decoder(_List[msgspec.Raw]).decode
 
 
-def read(name: str, data: bytes, stop: threading.Event | None = None) -> Objects:
-    """Return the objects in the text of file ``name``, in order; kinds of no use are left out.
+def read(name: str, data: bytes, stop: threading.Event | None = None) -> Content:
+    """Return what is in the text of file ``name``, in order; kinds of no use are left out.
 
-    Raises :class:`Unusable` with the errors: each object with a wrong field, up to the first error
-    of syntax. Raises :class:`Stopped` soon after ``stop`` is set.
+    Raises :class:`Unusable` for an error of syntax, with the broken objects before it, and
+    :class:`Stopped` soon after ``stop`` is set.
     """
     objects: list[ModelObject] = []
     problems: list[ParseError] = []
@@ -87,28 +96,44 @@ def read(name: str, data: bytes, stop: threading.Event | None = None) -> Objects
             except ObjectError as error:
                 where = (*path, *error.path)
                 reason = f"{path_text(where)}: {error.reason}".removeprefix(": ")
-                problems.append(ParseError(name, find_line(where), reason))
-            if len(problems) == _PROBLEMS_PER_FILE:
-                break
+                line = find_line(where) if len(problems) < _LINES_PER_FILE else 0
+                problems.append(_problem(name, line, reason, value))
     except (YamlError, _Malformed) as error:
-        problems.append(ParseError(name, error.line, error.reason))
-    if problems:
-        raise Unusable(*problems)
-    return tuple(objects)
+        raise Unusable(*problems, ParseError(name, error.line, error.reason)) from error
+    return Content(tuple(objects), tuple(problems))
+
+
+def _problem(file: str, line: int, reason: str, value: object) -> ParseError:
+    """Return the problem of a broken object, with its key if that can be read."""
+    try:
+        text = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    except (TypeError, ValueError):
+        return ParseError(file, line, reason)
+    key = decoding.object_key(text)
+    if key is None:
+        return ParseError(file, line, reason)
+    if not line:
+        reason = f"{object_text(key)}: {reason}"
+    return ParseError(file, line, reason, key, decoding.service_of(key, text))
+
+
+def object_text(key: ObjectKey) -> str:
+    """Return an object as people name it: ``Service default/web``, ``Node node-1``."""
+    return f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
 
 
 def find_lines(name: str, data: bytes, numbers: Collection[int]) -> dict[int, int]:
-    """Return the lines of some objects of a good file, by their positions in the file."""
+    """Return the lines of some objects of a file, by their positions among the good ones."""
     lines: dict[int, int] = {}
     number = 0
-    try:
+    # An error of syntax: the file has changed meanwhile and will be read again.
+    with suppress(YamlError, _Malformed):
         for value, path, find_line in _values(name, data):
-            for _ in _read_value(value):
-                if number in numbers:
-                    lines[number] = find_line((*path, "metadata", "name"))
-                number += 1
-    except (YamlError, _Malformed, ObjectError):
-        pass  # the file has changed meanwhile and will be read again
+            with suppress(ObjectError):
+                for _ in _read_value(value):
+                    if number in numbers:
+                        lines[number] = find_line((*path, "metadata", "name"))
+                    number += 1
     return lines
 
 

@@ -12,17 +12,25 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from bpfsvc.kube.manifests.documents import Objects, Stopped, Unusable, find_lines, read
+from bpfsvc.kube.manifests.documents import (
+    Content,
+    Objects,
+    Stopped,
+    Unusable,
+    find_lines,
+    object_text,
+    read,
+)
 from bpfsvc.kube.manifests.tree import ManifestTree, stamp
 from bpfsvc.kube.source import ParseError
-from bpfsvc.model import ModelObject, ObjectKey
+from bpfsvc.model import EndpointSlice, ModelObject, ObjectKey
 
 _CONFLICTS_LISTED = 10
 _PIECE = 4096  # bytes
@@ -52,7 +60,8 @@ class _Waiting(NamedTuple):
 class _Reading(NamedTuple):
     """A file as it is at this moment.
 
-    * ``objects``: ``None`` if the file cannot be used; ``problems`` has the reasons.
+    * ``objects``: ``None`` if the file cannot be used.
+    * ``problems``: why, or which of its objects cannot be read.
     * ``written``: when the file was last changed, in Unix seconds.
     * ``is_whole``: false if the last line may be cut short.
     """
@@ -132,7 +141,8 @@ class FileCache:
             for winner, problem in self._conflicts
             if self._waiting.keys().isdisjoint((winner, problem.file))
         ]
-        return tuple(sorted(chain(self._unreadable, *self._broken.values(), conflicts)))
+        problems = chain(self._unreadable, *self._broken.values(), conflicts)
+        return tuple(sorted(problems, key=itemgetter(0, 1, 2)))
 
     def _reread(self, name: str, current: int) -> bool:
         """Read a file again, and believe it or wait; true if it is believed and good."""
@@ -155,10 +165,11 @@ class FileCache:
         self._stamps[name] = reading.stamp
         if not reading.stamp and reading.objects is not None:
             del self._stamps[name]
-        if reading.objects is None:
-            self._broken[name] = reading.problems
-            return False
         self._broken.pop(name, None)
+        if reading.problems:
+            self._broken[name] = reading.problems
+        if reading.objects is None:
+            return False
         self._files.pop(name, None)
         if reading.objects:
             self._files[name] = reading.objects
@@ -169,17 +180,34 @@ class FileCache:
         try:
             data, status = _load(self._directory, name)
             version, written = stamp(status), status.st_mtime
-            objects = read(name, data, self._stop)
+            content = read(name, data, self._stop)
         except FileNotFoundError:
             return _Reading()
         except Unusable as error:
             return _Reading(None, error.problems, version, written)
         is_whole = name.endswith(".json") or data.endswith(b"\n")
-        return _Reading(objects, (), version, written, is_whole)
+        objects = *content.objects, *self._kept(name, content)
+        return _Reading(objects, content.problems, version, written, is_whole)
+
+    def _kept(self, name: str, content: Content) -> Iterator[ModelObject]:
+        """Yield the last good values of objects of a file that cannot be read now.
+
+        A broken object without a name may be any that the file had.
+        """
+        broken = {problem.key for problem in content.problems}
+        if not broken:
+            return
+        present = {item.key for item in content.objects}
+        for item in self._files.get(name, ()):
+            is_broken = None in broken or not broken.isdisjoint((item.key, _whole(item)))
+            if is_broken and item.key not in present:
+                yield item
 
     def _is_doubtful(self, name: str, reading: _Reading) -> bool:
+        if reading.problems and reading.problems != self._broken.get(name):
+            return True
         if reading.objects is None:
-            return reading.problems != self._broken.get(name)
+            return False
         before = {item.key for item in self._files.get(name, ())}
         return bool(before) and (
             not reading.is_whole or not before <= {item.key for item in reading.objects}
@@ -227,13 +255,14 @@ class FileCache:
                 reason = f"is already defined in {winner}, which counts"
                 if winner == name:
                     reason = "is already defined above; the first counts"
-                what = f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
-                problem = ParseError(name, lines.get(number, 0), f"{what} {reason}")
+                reason = f"{object_text(key)} {reason}"
+                problem = ParseError(name, lines.get(number, 0), reason, hides=False)
                 self._conflicts.append(_Conflict(winner, problem))
         if rest := repeated[_CONFLICTS_LISTED:]:
             name, _, key = rest[0]
             reason = f"{len(rest)} more objects, from here on, are defined twice"
-            self._conflicts.append(_Conflict(winners[key], ParseError(name, 0, reason)))
+            problem = ParseError(name, 0, reason, hides=False)
+            self._conflicts.append(_Conflict(winners[key], problem))
         return objects
 
     def _lines(self, name: str, numbers: Collection[int]) -> dict[int, int]:
@@ -241,6 +270,13 @@ class FileCache:
             return find_lines(name, _load(self._directory, name)[0], numbers)
         except (Unusable, FileNotFoundError):
             return {}
+
+
+def _whole(item: ModelObject) -> ObjectKey:
+    """Return the key of the object that an item is a part of, if it is one of classic Endpoints."""
+    if isinstance(item, EndpointSlice) and item.kind == "Endpoints":
+        return ObjectKey(item.kind, item.namespace, item.service)
+    return item.key
 
 
 def _load(directory: Path, name: str) -> tuple[bytes, os.stat_result]:
