@@ -52,9 +52,15 @@ static inline struct direct_flow *fingerprint_entry(const struct flow *flow, __u
 	__u64 hash = 0x9e3779b97f4a7c15ULL;
 	__u32 index;
 
+	/*
+	 * A product has the last bits of an IPv4 address in its upper bits only, which the index
+	 * does not have: so these are folded.
+	 */
 #pragma unroll
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++) {
 		hash = (hash ^ words[i]) * 0xff51afd7ed558ccdULL;
+		hash ^= hash >> 32;
+	}
 	hash ^= (__u64)flow->destination_port << 16 | flow->protocol;
 	hash *= 0xc4ceb9fe1a85ec53ULL;
 	index = ((__u32)(hash >> 32) + bpf_ntohs(flow->source_port)) &

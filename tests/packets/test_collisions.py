@@ -126,6 +126,37 @@ def test_a_direct_connection_to_another_port_of_the_backend_is_passed_unchanged(
     assert node.counter("direct_flows_noticed") == 0
 
 
+def test_direct_flows_of_neighbours_with_the_same_port_are_remembered(
+    node: Node, peers: Peers
+) -> None:
+    """Their addresses differ in the last byte alone. (Of 40 flows, a few may share elements.)"""
+    peers.service(node, [peers.backend])
+    start = peers.client.replace("5:", "{}:").replace("5]:", "{:x}]:")
+    clients = [start.format(last) for last in range(100, 140)]
+    for client in clients:
+        node.forward(peers.opening(client, peers.backend))
+    kept = [peers.begin(node, client, peers.vip, peers.backend) == client for client in clients]
+    assert sum(kept) <= 3
+
+
+@pytest.mark.parametrize("target", ["direct", "other frontend"])
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_a_flow_that_waits_for_an_answer_keeps_its_port_from_another_flow(
+    node: Node, peers: Peers, target: str, masquerade: bool
+) -> None:
+    """As conntrack does: an answer may take longer than the next flow of the same client."""
+    client, backend = peers.external, peers.backend
+    peers.service(node, [backend], masquerade=masquerade)
+    peers.service(node, [backend], "other", frontends=[peers.other_vip], masquerade=masquerade)
+    first = node.forward(peers.opening(client, peers.vip))
+    node.age(20)
+    asked = backend if target == "direct" else peers.other_vip
+    second = node.forward(peers.opening(client, asked))
+    for out, frontend in ((second, asked), (first, peers.vip)):
+        seen = peers.with_port(out.src, out.payload.sport)
+        assert same(node.forward(peers.answer(backend, seen)), peers.answer(frontend, client))
+
+
 def end_direct(node: Node, peers: Peers, *steps: str) -> None:
     """Open a direct TCP connection, and send packets of the ``client`` and ``backend`` by flags."""
     client, backend = peers.client, peers.backend

@@ -36,6 +36,7 @@ enum port_claim {
 	CLAIM_FORGOTTEN, /* of connections that both ends have forgotten */
 	CLAIM_CLOSED,	 /* and of those that were closed, or not answered, a while ago */
 	CLAIM_URGENT,	 /* and of those that have just been closed */
+	CLAIM_OVER,	 /* of those that were closed a while ago, or have half of their entries */
 };
 
 /* Begin a search for a port. The same random `seed` leads to the same ports. */
@@ -102,7 +103,7 @@ static inline bool reply_abandoned(const struct flow *key, const struct connecti
 	if (reply->established)
 		return false;
 	forward = partner_find(&partner, key, reply);
-	return !forward || connection_idle(forward, now) > limit;
+	return !forward || (claim != CLAIM_OVER && connection_idle(forward, now) > limit);
 }
 
 /* True if an entry is what another packet of the same connection has written at the same time. */
@@ -155,7 +156,7 @@ static inline int routed_flow_take(const struct settings *settings, struct port_
 		flow_reverse(&key, routed, HOOK_EGRESS);
 		if (!direct_flow_exists(settings, routed, urgent) &&
 		    !fast_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
-			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_CLOSED);
+			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_OVER);
 		if (error && error != -EEXIST)
 			COUNT(dropped__connections_full);
 		if (error != -EEXIST)
