@@ -98,6 +98,8 @@ class ConnectionStatus:
         self._troubles = {name: _Trouble() for name in self._states}
         self._logged: set[str] = set()
         self._lost_at: float | None = None
+        self._went_back_until = 0.0
+        """The next line about a server with older objects comes no earlier."""
 
     def states(self) -> dict[str, ConnectionState]:
         """Return the states as they are now, by the names of their resources."""
@@ -170,6 +172,21 @@ class ConnectionStatus:
                     self._server,
                     reason,
                 )
+
+    def went_back(self, name: str) -> None:
+        """Report that the server's objects are older than those that it sent before."""
+        now = self._clock()
+        with self._lock:
+            # Changes were missed: the line about the broken watch would deny that.
+            self._troubles[name].forget()
+            is_new = now >= self._went_back_until
+            self._went_back_until = now + _AFTER_SECONDS
+        if is_new:
+            _log.warning(
+                "the API server %s has older objects than before, as when it was restored from a "
+                "backup; this node takes them over",
+                self._server,
+            )
 
     def not_offered(self, name: str, reason: str) -> None:
         """Report that the server does not offer an optional resource; logged once."""

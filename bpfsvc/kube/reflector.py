@@ -9,6 +9,10 @@
 A watch that breaks is resumed at the last version, which costs the server nothing; a list is made
 only when the server no longer has that version. Everything that fails waits for a random time, and
 so does a list after a lost version, since that happens to every node at once.
+
+A server whose etcd was restored from a backup does not have that version yet. It serves a watch
+from there, is silent until it has counted that far, and leaves out what changes meanwhile. So after
+a connection was lost, and only then, a list of a single object asks if the server is that far.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from bpfsvc.kube.errors import (
 )
 from bpfsvc.kube.object_tracker import Found, ObjectTracker
 from bpfsvc.kube.pacing import Pacing
-from bpfsvc.kube.requests import PAGE, Group, Requests
+from bpfsvc.kube.requests import PAGE, Group, Requests, is_older, went_back
 from bpfsvc.kube.resources import Query, Resource, Variant
 
 _log = logging.getLogger("bpfsvc")
@@ -73,6 +77,8 @@ class Reflector:
         """A list must be as new as this: ``0`` is any, empty is the newest."""
         self._version = ""
         """The version where the next watch begins; empty when a list is needed."""
+        self._was_lost = False
+        """A connection was lost, and the server has not been asked for the version since."""
         self._probe_at = 0.0
         self._no_watch_list_until = 0.0
         self._started = time.time()
@@ -108,6 +114,7 @@ class Reflector:
         if self._version:
             self._probe_first_variant()
         if self._version:
+            self._require_version()
             return self._watch()
         if time.monotonic() >= self._no_watch_list_until:
             try:
@@ -122,6 +129,7 @@ class Reflector:
 
     def _after(self, error: ApiError) -> float:
         """Decide what comes next; return the seconds to wait."""
+        self._was_lost = True
         if isinstance(error, Refused):
             if _wants_list(error):
                 return self._forget_version(error)
@@ -142,16 +150,24 @@ class Reflector:
         return self._backoff.next()
 
     def _forget_version(self, error: Refused) -> float:
-        if self._version:
+        if self._version and error.too_large:
+            self._status.went_back(self._name)
+        if self._version and not error.too_large:
             self._relist()
         else:
-            self._list_from = ""
+            self._version = self._list_from = ""
         return self._relisting.next(error.retry_after)
 
     def _relist(self) -> None:
         """Make a list the next step: as new as what was seen last, out of the server's cache."""
         self._list_from = self._version or self._list_from
         self._version = ""
+
+    def _require_version(self) -> None:
+        """Ask if the server has the version of this node, if the connection was lost since."""
+        if self._was_lost:
+            self._requests.require_version(self._variant, self._version)
+            self._was_lost = False
 
     # -- variants --
 
@@ -208,6 +224,7 @@ class Reflector:
         self._version = version
         self._list_from = "0"
         self._was_listed = True
+        self._was_lost = False
         self._status.listed(self._name)
         self._on_update(update)
 
@@ -236,12 +253,14 @@ class Reflector:
                 if isinstance(error, Silence):
                     # A server sends bookmarks only for what has changed since its start.
                     _log.debug("the watch of %s was silent: it is opened again", self._name)
+                    self._was_lost = True
                     return 0.0
                 reason = error.message
                 if not isinstance(error, Unreachable) or isinstance(error, InvalidResponse):
                     self._relist()
         if time.monotonic() - began >= seconds - 1 or self._stop.is_set():
             return 0.0
+        self._was_lost = True
         self._status.ended_early(self._name, reason)
         return self._backoff.next()
 
@@ -292,11 +311,10 @@ class Reflector:
         update = self._tracker.change(changes, self._started) if changes else None
         if update:
             self._on_update(update)
-        last = group[-1]
-        if last.type == "BOOKMARK" and _is_older(last.version, self._version):
-            # Its store was restored from a backup; its next objects would seem to be old.
-            raise Refused(GONE, "the server has returned to an older version")
-        self._version = last.version or self._version
+        version = group[-1].version or self._version
+        if is_older(version, self._version):
+            raise went_back()
+        self._version = version
 
 
 def _wants_list(error: Refused) -> bool:
@@ -307,10 +325,6 @@ def _wants_list(error: Refused) -> bool:
 def _no_mark(why: str) -> Refused:
     """Return the error of a server that sent objects but no mark: it has no WatchList."""
     return Refused(501, f"no end of the initial events: {why}")
-
-
-def _is_older(version: str, known: str) -> bool:
-    return version.isdigit() and known.isdigit() and int(version) < int(known)
 
 
 def _advice(error: Refused, variant: Variant) -> str:

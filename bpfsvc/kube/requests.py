@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from bpfsvc.kube import decoding, object_tracker, stream
 from bpfsvc.kube.client.connection import READ_SECONDS, ApiConnection, Response
 from bpfsvc.kube.decoding import Event
-from bpfsvc.kube.errors import ApiError, InvalidResponse, Refused
+from bpfsvc.kube.errors import GONE, ApiError, InvalidResponse, Refused
 from bpfsvc.kube.object_tracker import Found
 from bpfsvc.kube.resources import Query, Variant
 from bpfsvc.model import ObjectError, PodPlace, read_pod_places
@@ -88,9 +88,7 @@ class Requests:
         """
         chosen: Query = (("resourceVersion", version),) if version else ()
         if version not in ("", "0"):
-            # With a limit it would mean exactly that version, which the server may have dropped.
-            chosen += (("resourceVersionMatch", "NotOlderThan"),)
-            limit = 0
+            chosen, limit = _not_older(version), 0
         return ListPages(self, variant, chosen, (("limit", str(limit)),) if limit else ())
 
     @contextmanager
@@ -98,6 +96,19 @@ class Requests:
         """Send a request for a page of a list."""
         with self.response(path, query, self._list_idle_seconds, compressed=True) as response:
             yield stream.List(self._pieces(response))
+
+    def require_version(self, variant: Variant, version: str) -> None:
+        """Ask for a list of one object at least as new as ``version``.
+
+        Raises :class:`Refused` with ``too_large`` if the server's objects are older. A server
+        answers out of its cache, and waits for a while if the cache may be only late.
+        """
+        query = (*variant.query, ("limit", "1"), *_not_older(version))
+        with self.list(variant.path, query) as page:
+            for _ in page.items():
+                pass
+        if is_older(page.head.version, version):
+            raise went_back()
 
     def offers(self, variant: Variant) -> bool | None:
         """True if the server lists a variant among its APIs; ``None`` without a usable answer.
@@ -123,6 +134,24 @@ class Requests:
         for piece in response.pieces():
             self._on_data()
             yield piece
+
+
+def is_older(version: str, known: str) -> bool:
+    """True if a version comes before another; versions that are no numbers cannot be compared."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)
+
+
+def went_back() -> Refused:
+    """Return the error of a server whose objects are older than those that it sent before."""
+    return Refused(GONE, "the server has returned to an older version", too_large=True)
+
+
+def _not_older(version: str) -> Query:
+    """Return the query for a state at least as new as ``version``.
+
+    Without the second field, a limit makes it exactly that version, which may be dropped.
+    """
+    return ("resourceVersion", version), ("resourceVersionMatch", "NotOlderThan")
 
 
 def version(connection: ApiConnection) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.patience import wait
+from tests.kube.following import node
 from tests.kube.requests import SERVICES, SLICES, Stream, ask, service, watching
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
@@ -76,10 +77,22 @@ def test_a_watch_ends_cleanly_at_its_time_after_a_bookmark(api: ApiServer) -> No
     with watching(
         api, timeoutSeconds=1, allowWatchBookmarks="true", resourceVersion=version
     ) as stream:
+        api.put(node("elsewhere"))
         assert stream.summary()[0] == "BOOKMARK"
         assert stream.line() == b""
         assert time.monotonic() - started > 0.9
         assert not stream.answer.will_close
+
+
+@pytest.mark.parametrize("ahead", [0, 1000])
+def test_a_watch_that_knows_all_changes_gets_no_bookmark(api: ApiServer, ahead: int) -> None:
+    """Nor does a watch from a version that the server has not reached."""
+    version = api.store.version + ahead
+    api.faults.bookmark_period = 0.02
+    with watching(
+        api, timeoutSeconds=1, allowWatchBookmarks="true", resourceVersion=version
+    ) as stream:
+        assert stream.line() == b""
 
 
 def test_a_watch_list_ends_its_initial_events_with_a_marked_bookmark(api: ApiServer) -> None:

@@ -26,9 +26,16 @@ def change(api: ApiServer) -> None:
 def lists(api: ApiServer) -> int:
     """Count the requests for the current state, by list or WatchList."""
     return sum(
-        "watch" not in request.query or "sendInitialEvents" in request.query
+        "sendInitialEvents" in request.query
+        if "watch" in request.query
+        else request.query.get("limit") != "1"
         for request in asked(api)
     )
+
+
+def questions(api: ApiServer) -> list[Request]:
+    """Return the requests that ask whether the server still has a version."""
+    return [request for request in asked(api) if request.query.get("limit") == "1"]
 
 
 def asked(api: ApiServer) -> list[Request]:

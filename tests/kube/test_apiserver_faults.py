@@ -23,6 +23,7 @@ from tests.kube.faults import (
     in_trouble,
     lists,
     lost_and_forgotten,
+    questions,
 )
 from tests.kube.following import BRISK, RESOURCES, following, held, node, put_cluster, service
 
@@ -77,6 +78,22 @@ def test_a_broken_watch_resumes_without_a_list(
         assert lists(api) == before
 
 
+def test_each_lost_watch_makes_a_single_question(api: ApiServer) -> None:
+    """For a list of one object, which the server has in its cache."""
+    put_cluster(api)
+    with following(api) as seen:
+        seen.wait_synced(api)
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        known = api.store.version
+        api.cut_watches()
+        wait(lambda: len({ask.path for ask in questions(api)}) == RESOURCES, "the questions")
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        assert len(questions(api)) == RESOURCES
+        for ask in questions(api):
+            assert ask.query["resourceVersionMatch"] == "NotOlderThan"
+            assert int(ask.query["resourceVersion"]) <= known
+
+
 def test_after_a_deleted_version_a_list_at_least_as_new_is_read(api: ApiServer) -> None:
     """The list after a 410 may come out of the server's cache, but not from an older one."""
     put_cluster(api)
@@ -88,7 +105,7 @@ def test_after_a_deleted_version_a_list_at_least_as_new_is_read(api: ApiServer) 
         api.forget_requests()
         lost_and_forgotten(api)
         seen.wait_synced(api)
-        (query,) = (
+        *_, query = (
             request.query
             for request in api.requests
             if request.path == "/api/v1/services" and "watch" not in request.query
@@ -98,23 +115,40 @@ def test_after_a_deleted_version_a_list_at_least_as_new_is_read(api: ApiServer) 
         assert "limit" not in query
 
 
-def test_a_server_with_an_older_version_is_accepted(api: ApiServer) -> None:
-    """Restored from a backup, a server is behind what is known; then its present counts."""
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_server_that_was_restored_from_a_backup_is_followed(
+    api: ApiServer, is_silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its versions are behind what is known; the watch breaks, or is half-open and silent."""
+    caplog.set_level(logging.INFO, logger="bpfsvc")
     put_cluster(api, services=10)
-    api.faults.bookmark_period = 0.05
-    with following(api) as seen:
+    with following(api, pacing=IMPATIENT if is_silent else BRISK) as seen:
         seen.wait_synced(api)
-        api.faults.hang = True
-        api.cut_watches()
-        with api.store.lock:
-            api.delete("Service", "default", "web-0")
-            api.store.clear()
-            api.store.version = 5
-            put_cluster(api, services=1)
-            api.compact()
-            assert api.store.version < 20  # it was more
+        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        api.faults.silent, api.faults.hang = is_silent, True
+        if not is_silent:
+            api.cut_watches()
+            wait(lambda: not api.watches, "the end of the watches")
+        restore(api, services=1)
         api.faults.hang = False
+        wait(lambda: len({ask.path for ask in questions(api)}) == RESOURCES, "questions")
+        api.faults.silent = False
         seen.wait_synced(api)
+        api.put(service("last"))
+        seen.wait_synced(api)
+    assert not [text for text in caplog.messages if "no change was missed" in text]
+    assert sum("restored from a backup" in text for text in caplog.messages) == 1
+
+
+def restore(api: ApiServer, services: int) -> None:
+    """Make another, smaller cluster the present one, at a lower version than before."""
+    with api.store.lock:
+        before = api.store.version
+        api.store.clear()
+        api.store.version = 5
+        put_cluster(api, services=services)
+        api.compact()
+        assert api.store.version < before
 
 
 def test_pages_that_grow_old_are_read_again(api: ApiServer) -> None:
@@ -241,6 +275,7 @@ def test_the_planned_end_of_a_watch_is_no_error(api: ApiServer) -> None:
         change(api)
         seen.wait_synced(api)
         assert seen.source.connections()["services"].errors == 0
+        assert not questions(api), "nothing was lost"
 
 
 def test_a_server_that_sends_retry_after_gets_no_request_before(api: ApiServer) -> None:
@@ -252,8 +287,9 @@ def test_a_server_that_sends_retry_after_gets_no_request_before(api: ApiServer) 
         api.cut_watches()
         change(api)
         seen.wait_synced(api)
-        moments = [request.moment for request in api.requests if request.path == "/api/v1/services"]
-        assert moments[-1] - moments[-2] >= 1.0
+        asked = [request for request in api.requests if request.path == "/api/v1/services"]
+        (refused,) = (number for number, request in enumerate(asked) if request.status == 429)
+        assert asked[refused + 1].moment - asked[refused].moment >= 1.0
 
 
 def test_a_watch_list_without_an_end_is_no_watch_list(api: ApiServer) -> None:
@@ -287,8 +323,8 @@ def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
             wait(lambda: len(api.watches) == RESOURCES, "the watches")
             api.forget_requests()
             api.cut_watches()
-            wait(lambda: len(api.requests) >= 4, "new watches")
-            first = min(request.moment for request in api.requests)
-            moments |= {round(request.moment - first, 2) for request in api.requests}
+            wait(lambda: len(questions(api)) >= 4, "attempts")
+            first = min(request.moment for request in questions(api))
+            moments |= {round(request.moment - first, 2) for request in questions(api)}
         assert len(moments) > 4
         assert max(moments) > 0.05

@@ -3,7 +3,9 @@
 As "API concepts" describes: from a ``resourceVersion`` on, each later change; from ``0`` or none,
 the present objects first, as ADDED, and with ``sendInitialEvents`` from any other too. A client
 that allows bookmarks then gets one that marks their end, and others from time to time and shortly
-before the end. The answer ends cleanly after ``timeoutSeconds``, or 30 to 60 minutes.
+before the end, if the server's version is later than the watch began with. So a client that is
+ahead of a restored server hears nothing. The answer ends cleanly after ``timeoutSeconds``, or 30 to
+60 minutes.
 
 The thread that changes the store only appends to ``_queue`` and wakes the watch's thread, which
 sends everything there is at once.
@@ -58,6 +60,8 @@ class Watch:
         self._queue: deque[_Line] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._beyond = 0
+        self._begun = 0
+        """The version that the client has from the beginning."""
         self._cut: bool | None = None  # True: inside a line
         self._closed = False
         self._open()
@@ -77,11 +81,13 @@ class Watch:
                             self._queue_chunk(event_chunk("ADDED", record.single()))
                     if options.bookmarks:
                         self._append(self._bookmark(initial=True), event=False)
+                    self._begun = self._store.version
                 else:
                     asked = int(options.version or 0) or self._store.version
                     for change in self._store.since(resource, asked):
                         self._offer(change)
                     self._beyond = asked if asked > self._store.version else 0
+                    self._begun = asked
                 self._store.listen(resource, self._offer)
         except Refusal:
             os.close(self._wake)
@@ -173,7 +179,8 @@ class Watch:
                 return True
             if self.options.bookmarks and (now >= mark or now >= farewell):
                 with self._store.lock:
-                    self._append(self._bookmark(), event=False)
+                    if self._store.version > self._begun:
+                        self._append(self._bookmark(), event=False)
                 mark = now + self._faults.bookmark_period
                 farewell = end if now >= farewell else farewell
             if not self._faults.silent and not self._send_due(send):
