@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.doctor.check.established import (
-    established_objections,
-    established_obstacles,
-    nft_each_packet,
-)
+from bpfsvc.doctor.check.each_packet import nft_each_packet
+from bpfsvc.doctor.check.established import established_objections, established_obstacles
 from bpfsvc.doctor.check.fast_path import check_fast_path
 from bpfsvc.doctor.collect import fast_path
 from bpfsvc.doctor.collect.fast_path import ForwardingRules
@@ -52,6 +49,24 @@ HARMLESS = {
         " -j ACCEPT",
         "FORWARD -j NFQUEUE --queue-num 1",
     ),
+    "the same with the comment first": ruled(
+        'FORWARD -m comment --comment "-j DROP" -m conntrack --ctstate ESTABLISHED -j ACCEPT',
+        "FORWARD -j NFQUEUE --queue-num 1",
+    ),
+    "a program that is asked after a chain has accepted all that is established": ruled(
+        "FORWARD -j POLICY",
+        "FORWARD -j NFQUEUE --queue-num 1",
+        "POLICY -s 10.9.0.0/16 -j DROP",
+        ACCEPT_ESTABLISHED.replace("FORWARD", "POLICY"),
+    ),
+    "new connections in turn": ruled(
+        "PREROUTING -m statistic --mode nth --every 2 --packet 0 -j DNAT --to-destination 10.9.0.1",
+        table="nat",
+    ),
+    "flags that no packet in the middle has": ruled(
+        "FORWARD -p tcp -m tcp --tcp-flags FIN,SYN FIN,SYN -j DROP",
+        "FORWARD -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -j ACCEPT",
+    ),
     "a limit of new connections": ruled(
         "FORWARD -m conntrack --ctstate NEW -m limit --limit 10/sec -j ACCEPT"
     ),
@@ -80,6 +95,44 @@ FORBIDDEN = {
         "DSCP",
     ),
     "copies": (ruled("PREROUTING -j TEE --gateway 10.0.0.1", table="mangle"), "TEE"),
+    "a rule after a chain that some packets leave before all that is established is accepted": (
+        ruled(
+            "FORWARD -j POLICY",
+            "FORWARD -j NFQUEUE --queue-num 1",
+            "POLICY -s 10.9.0.0/16 -j RETURN",
+            ACCEPT_ESTABLISHED.replace("FORWARD", "POLICY"),
+        ),
+        "NFQUEUE",
+    ),
+    "a rule after a chain that only some packets meet": (
+        ruled(
+            "FORWARD -s 10.9.0.0/16 -j POLICY",
+            "FORWARD -j NFQUEUE --queue-num 1",
+            ACCEPT_ESTABLISHED.replace("FORWARD", "POLICY"),
+        ),
+        "NFQUEUE",
+    ),
+    "chains that call each other": (
+        ruled("FORWARD -j A", "A -j B", "B -j A", "FORWARD -j NFQUEUE --queue-num 1"),
+        "NFQUEUE",
+    ),
+    "a condition that is not known": (ruled("FORWARD -m newest --odd 1 -j DROP"), "newest"),
+    "a target that is not known": (ruled("FORWARD -j NEWEST"), "NEWEST"),
+    "what packets carry": (ruled("FORWARD -m u32 --u32 0x0=0x1 -j DROP"), "u32"),
+    "a share of the packets": (
+        ruled("FORWARD -m statistic --mode random --probability 0.5 -j MARK --set-xmark 0x1/0x1"),
+        "statistic",
+    ),
+    "a set that counts packets": (
+        ruled("FORWARD -m set --match-set clients src --packets-gt 9 -j DROP"),
+        "packets-gt",
+    ),
+    "flags that a packet in the middle may have": (
+        ruled("FORWARD -p tcp -m tcp --tcp-flags PSH PSH -j DROP"),
+        "PSH",
+    ),
+    "a log of each packet": (ruled("FORWARD -j LOG"), "LOG"),
+    "a rule that only counts": (ruled("FORWARD -s 10.9.0.0/16"), "10.9.0.0/16"),
     "a limit of packets": (ruled("FORWARD -m limit --limit 10/sec -j ACCEPT"), "limit"),
     "Cilium": (plain(devices=frozenset({"cilium_host"})), "Cilium"),
     "Antrea": (plain(devices=frozenset({"antrea-gw0"})), "Antrea"),
@@ -90,7 +143,7 @@ FORBIDDEN = {
     "IPsec": (FastPathFacts(ipsec=1), "IPsec"),
     "a route rule with a mark": (FastPathFacts(route_rules=("IPv4 7: fwmark 0x1",)), "fwmark"),
     "chains of nftables that see each packet": (
-        FastPathFacts(each_packet=("nftables has to see each packet in inet guard fwd",)),
+        FastPathFacts(each_packet=("nftables may have to see each packet in inet guard fwd",)),
         "inet guard fwd",
     ),
 }
@@ -153,6 +206,12 @@ def mangle(key: dict[str, Any]) -> dict[str, Any]:
     return {"mangle": {"key": key, "value": 1}}
 
 
+def flags(name: str) -> dict[str, Any]:
+    """Return a condition on TCP's flags."""
+    left = {"payload": {"protocol": "tcp", "field": "flags"}}
+    return {"match": {"op": "in", "left": left, "right": name}}
+
+
 NFT_HARMLESS = {
     "verdicts": [[ESTABLISHED, ACCEPT], [SOURCE, ACCEPT], [{"drop": None}]],
     "a queue for new ones": [[NEW, QUEUE]],
@@ -160,6 +219,18 @@ NFT_HARMLESS = {
     "the same by a map": [[STATES], [QUEUE]],
     "a mark": [[mangle({"meta": {"key": "mark"}})]],
     "shorter segments": [[mangle({"tcp option": {"name": "maxseg", "field": "size"}})]],
+    "an address, a port and a mark": [
+        [
+            {"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "tcp"}},
+            SOURCE,
+            {"mangle": {"key": {"ct": {"key": "mark"}}, "value": 1}},
+        ]
+    ],
+    "flags that no packet in the middle has": [[flags("syn"), {"drop": None}]],
+    "a queue after a chain that accepts what is established": [
+        [COUNTER, {"jump": {"target": "accepting"}}],
+        [QUEUE],
+    ],
     "a limited log": [[{"limit": {"rate": 1, "per": "second"}}, {"log": None}]],
 }
 
@@ -168,6 +239,41 @@ NFT_FORBIDDEN = {
     "a queue after some are accepted": [[SOURCE, ESTABLISHED, ACCEPT], [QUEUE]],
     "copies": [[{"dup": {"addr": "10.0.0.1"}}]],
     "a limit": [[{"limit": {"rate": 1, "per": "second"}}, ACCEPT]],
+    "a counter with a name": [[{"counter": "of-pods"}]],
+    "a log of each packet": [[{"log": None}]],
+    "a limit with a log": [
+        [{"limit": {"rate": 1, "per": "second"}}, {"log": None}, {"drop": None}]
+    ],
+    "the length of packets": [
+        [{"match": {"op": ">", "left": {"meta": {"key": "length"}}, "right": 9}}, {"drop": None}]
+    ],
+    "the bytes of a connection": [
+        [{"match": {"op": ">", "left": {"ct": {"key": "bytes"}}, "right": 9}}, {"drop": None}]
+    ],
+    "bytes at a place": [
+        [
+            {
+                "match": {
+                    "op": "==",
+                    "left": {"payload": {"base": "th", "offset": 96, "len": 8}},
+                    "right": 9,
+                }
+            },
+            {"drop": None},
+        ]
+    ],
+    "flags that a packet in the middle may have": [[flags("psh"), {"drop": None}]],
+    "a share of the packets": [
+        [
+            {
+                "vmap": {
+                    "key": {"numgen": {"mode": "random", "mod": 2}},
+                    "data": {"set": [[0, {"drop": None}]]},
+                }
+            }
+        ]
+    ],
+    "a statement that is not known": [[{"newest": None}]],
     "a quota": [[{"quota": {"val": 1, "val_unit": "mbytes"}}, {"drop": None}]],
     "a traffic class": [[mangle({"payload": {"protocol": "ip", "field": "dscp"}})]],
     "a priority": [[mangle({"meta": {"key": "priority"}})]],
@@ -178,9 +284,10 @@ NFT_FORBIDDEN = {
 
 
 def listed(rules: list[list[dict[str, Any]]]) -> Listing:
-    """Return a table with these rules in ``fwd``, and a queue in another chain."""
+    """Return a table with these rules in ``fwd``, and chains that it may call."""
     made = [{"rule": {"chain": "fwd", "expr": expr}} for expr in rules]
     made += [{"rule": {"chain": "other", "expr": [QUEUE]}}]
+    made += [{"rule": {"chain": "accepting", "expr": [ESTABLISHED, ACCEPT]}}]
     return read_listing(json.dumps({"nftables": [{"metainfo": {}}, *made]}))
 
 
@@ -207,7 +314,7 @@ def test_all_tables_are_printed_only_where_it_is_asked_what_has_to_see_each_pack
     chain = {"family": "inet", "table": "policies", "name": "forward", "handle": 1}
 
     def run(words: Sequence[str]) -> str:
-        asked.append(" ".join(words[2:]))
+        asked.append(" ".join(words[2:]).removeprefix("--terse "))
         return json.dumps({"nftables": [{"chain": chain | hook}] if "chains" in words else []})
 
     monkeypatch.setattr(fast_path, "_iptables_rules", lambda *_: ForwardingRules())

@@ -18,7 +18,10 @@ from tests.lab.testbed import FAMILIES, ONE, Testbed
 SHOWN = {
     "fast": ("with the fast path",),
     "established": ("with the fast path for established connections", "inet guard forward"),
-    "stack": ("no fast path: a rule in iptables (nft), IPv4 has to see each packet", "NFQUEUE"),
+    "stack": (
+        "no fast path: a rule in iptables (nft), IPv4 may have to see each packet",
+        "NFQUEUE",
+    ),
 }
 """By level: what ``bpfsvc status`` shows, with the reason."""
 

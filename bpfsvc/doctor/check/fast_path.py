@@ -12,6 +12,7 @@ one sign of it is enough:
 * Rules for forwarded packets that drop, reject, divert or change them, and policies that drop. A
   rule against packets that conntrack finds invalid does not count: it never sees packets of the
   fast path. iptables-nft-save may write a rule that only nft understands without its target.
+* Rules that may have to see each packet (:mod:`bpfsvc.doctor.check.each_packet`).
 * Chains of nftables for forwarded packets: their rules are not read. Chains named like iptables'
   own are an exception: iptables-nft-save writes their rules, or nothing if iptables could not have
   made them.
@@ -30,7 +31,14 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from bpfsvc.base.fast_path import ESTABLISHED, FAST, FastPathLevel
 from bpfsvc.base.texts import list_text
-from bpfsvc.doctor.check.established import established_objections, ipsec_obstacles, rule_obstacles
+from bpfsvc.doctor.check.each_packet import FORWARDING_CHAINS
+from bpfsvc.doctor.check.established import (
+    OTHER_POLICY_DEVICES,
+    each_packet_obstacles,
+    established_objections,
+    ipsec_obstacles,
+    rule_obstacles,
+)
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
 from bpfsvc.doctor.finding import Finding, note, ok
 from bpfsvc.migration.kube_proxy import conntrack_keepalive, names
@@ -44,12 +52,7 @@ from bpfsvc.migration.netfilter.iptables import (
 )
 from bpfsvc.migration.netfilter.nftables import Chain
 
-_POLICY_DEVICES = {
-    "cali": "Calico",
-    "cilium_": "Cilium",
-    "antrea-gw": "Antrea",
-    "ovn-k8s": "OVN-Kubernetes",
-}
+_POLICY_DEVICES = {"cali": "Calico", **OTHER_POLICY_DEVICES}
 """Prefixes of interfaces -> programs that enforce policies."""
 
 _POLICY_CHAINS = {
@@ -63,9 +66,6 @@ _POLICY_CHAINS = {
     "CILIUM_": "Cilium",
 }
 """Prefixes of chains of iptables -> programs that enforce policies."""
-
-_FORWARDING_CHAINS = ("PREROUTING", "FORWARD", "POSTROUTING")
-"""Built-in chains that a forwarded packet passes."""
 
 _STOPS = frozenset({"DROP", "REJECT", "NFQUEUE", "QUEUE", "TPROXY", "SYNPROXY"})
 
@@ -120,7 +120,8 @@ def fast_path_obstacles(facts: FastPathFacts) -> Iterator[str]:
     if _kube_proxy_translates(facts):
         yield "kube-proxy's rules translate packets here, too (bpfsvc cleanup --kube-proxy)"
     for flavour, table in facts.tables:
-        yield from _obstacles_in(flavour, table)
+        obstacles = [*_obstacles_in(flavour, table)]
+        yield from obstacles or each_packet_obstacles(flavour, table)
         yield from _masquerades_between(facts.pods, flavour, table)
     yield from _obstacles_in_nftables(facts)
     yield from rule_obstacles(facts)
@@ -165,7 +166,7 @@ def _policy_programs(facts: FastPathFacts) -> Iterator[str]:
 
 
 def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
-    for chain in _FORWARDING_CHAINS:
+    for chain in FORWARDING_CHAINS:
         if table.drops(chain):
             yield f"the policy of {chain} in {flavour} drops what no rule accepts"
     rules = table.by_chain()
@@ -175,7 +176,7 @@ def _obstacles_in(flavour: str, table: RulesTable) -> Iterator[str]:
         targets = map(target_of, rules.get(chain, ()))
         return (target for target in targets if not names.is_chain(target))
 
-    for chain in reachable(_FORWARDING_CHAINS, called):
+    for chain in reachable(FORWARDING_CHAINS, called):
         for rule in rules.get(chain, ()):
             target = target_of(rule)
             if target in _STOPS and states_of(rule) != _INVALID:
@@ -261,6 +262,6 @@ def _flavour_of(chain: Chain) -> str:
 def _is_of_iptables(chain: Chain) -> bool:
     return (
         chain.family in ("ip", "ip6")
-        and chain.name in _FORWARDING_CHAINS
+        and chain.name in FORWARDING_CHAINS
         and chain.priority == _IPTABLES.get(chain.table)
     )

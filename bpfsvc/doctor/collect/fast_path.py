@@ -18,7 +18,7 @@ from bpfsvc.datapath.netlink import xfrm
 from bpfsvc.datapath.netlink.conntrack.flows import tracks
 from bpfsvc.datapath.netlink.devices import Interfaces, uplinks
 from bpfsvc.datapath.netlink.route_rules import unfollowed_rules
-from bpfsvc.doctor.check.established import nft_each_packet
+from bpfsvc.doctor.check.each_packet import nft_each_packet
 from bpfsvc.doctor.check.fast_path import is_read
 from bpfsvc.doctor.collect.others import existing_pins
 from bpfsvc.doctor.facts import CNI_MASQUERADE_TABLE, POLICY_PINS, FastPathFacts
@@ -134,8 +134,9 @@ def _each_packet(
     for (family, table), names in tables.items():
         where = f"{family} {table}"
         try:
-            if name := nft_each_packet(tools.nft_list("table", family, table), names):
-                yield f"nftables has to see each packet in {where} {name}"
+            listing = tools.nft_list("table", family, table, terse=True)
+            if cause := nft_each_packet(listing, names):
+                yield f"nftables may have to see each packet in {where} {cause}"
         except KernelError as error:
             unseen.append(error.message)
         except NOT_UNDERSTOOD:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+_COMMENT = re.compile(rf" -m comment --comment (?:{_QUOTED.pattern}|\S+)")
 _TARGET = re.compile(r" (?:-j|-g) (\S+)")
 _STATES = re.compile(r" (! )?--(?:ct)?state ([A-Z,]+)")
 
@@ -82,6 +83,11 @@ def target_of(rule: str) -> str:
     """Return the chain or target that a rule jumps to, or "". A comment may have any words."""
     target = _TARGET.search(_QUOTED.sub('""', rule))
     return target[1] if target else ""
+
+
+def without_comments(rule: str) -> str:
+    """Return a rule without its comments, which may have any words."""
+    return _COMMENT.sub("", rule)
 
 
 def states_of(rule: str) -> frozenset[str]:

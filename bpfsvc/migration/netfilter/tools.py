@@ -144,9 +144,12 @@ def families_in(listed: str, table: str) -> tuple[str, ...]:
     return tuple(family for family in _NFT_FAMILIES if ["table", family, table] in lines)
 
 
-def nft_list(*words: str) -> Listing:
-    """Return the output of ``nft -j list``; raise ``KernelError``, or :data:`NOT_UNDERSTOOD`."""
-    return read_listing(run(["nft", "-j", "list", *words]))
+def nft_list(*words: str, terse: bool = False) -> Listing:
+    """Return the output of ``nft -j list``; raise ``KernelError``, or :data:`NOT_UNDERSTOOD`.
+
+    ``terse``: without the elements of sets and maps that have a name, which may be many.
+    """
+    return read_listing(run(["nft", "-j", *["--terse"] * terse, "list", *words]))
 
 
 def nft_apply(text: str) -> None:
