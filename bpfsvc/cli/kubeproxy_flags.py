@@ -17,7 +17,7 @@ from bpfsvc.config.config import ProxyMode
 from bpfsvc.config.fields import plain_values
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration, complete, settle_mode
 from bpfsvc.config.local_detector import Mode
-from bpfsvc.services.rules.nodeport_addresses import PRIMARY
+from bpfsvc.services.rules.nodeport_addresses import KEYWORDS
 
 _TABLE = Table(plain_values(settle_mode(complete(KubeProxyConfiguration()))), of_kubeproxy=True)
 _option, _ignored = _TABLE.option, _TABLE.ignored
@@ -109,15 +109,16 @@ _MODE = (
     _option(
         "--nodeport-addresses",
         "nodePortAddresses",
-        words(f"CIDR,...|{PRIMARY}"),
-        "Addresses on which NodePorts answer. A family without a CIDR answers on all addresses.",
+        words("|".join((*KEYWORDS, "CIDR,..."))),
+        "Addresses on which NodePorts answer: the Node object's, loopback, all, or ranges; any of"
+        " them together. A family without any answers on all addresses.",
         multiple=True,
     ),
     _option(
         _LOCALHOST,
         "iptables.localhostNodePorts",
         None,
-        "NodePorts answer on IPv4 loopback too, unless --nodeport-addresses excludes it.",
+        "NodePorts answer on loopback too, if --nodeport-addresses has it.",
         "localhost-nodeports",
     ),
     _option(

@@ -100,7 +100,7 @@ class Config:
     * ``source_ranges_for_all``: ``loadBalancerSourceRanges`` hold for NodePorts and external IPs.
     * ``allow_external_ips``: Services answer on ``spec.externalIPs``.
     * ``vip_echo``: echo requests to the addresses of Services that have endpoints are answered.
-    * ``nodeport_addresses``: where NodePorts answer: CIDRs, or ``primary`` alone. A family without
+    * ``nodeport_addresses``: where NodePorts answer: CIDRs and keywords. A family without
       a CIDR answers on all its addresses.
     * ``localhost_nodeports``: on IPv4 loopback as well, unless the list excludes it.
     * ``node_ports``: the API server's range of NodePorts.

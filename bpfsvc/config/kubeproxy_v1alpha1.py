@@ -18,7 +18,7 @@ from bpfsvc.config.config import ProxyMode
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import ZERO_COUNTS, FieldError, Shape
 from bpfsvc.config.local_detector import Mode
-from bpfsvc.services.rules.nodeport_addresses import PRIMARY
+from bpfsvc.services.rules.nodeport_addresses import KEYWORDS, PRIMARY
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
@@ -248,15 +248,11 @@ def _check_addresses(given: KubeProxyConfiguration) -> Iterator[FieldError]:
         yield FieldError(("healthzBindAddress",), f"{form} 0.0.0.0:10256, not {healthz!r}")
     if not address_and_port(metrics):
         yield FieldError(("metricsBindAddress",), f"{form} 127.0.0.1:10249, not {metrics!r}")
-    if given.node_port_addresses == [PRIMARY]:
-        return
     for number, text in enumerate(given.node_port_addresses):
-        path = ("nodePortAddresses", number)
-        if text == PRIMARY:
-            yield FieldError(path, f"{PRIMARY!r} must be the only value")
-            return
-        if not cidr_family(text):
-            yield FieldError(path, f"must be a CIDR such as 10.0.0.0/8, not {text!r}")
+        if text not in KEYWORDS and not cidr_family(text):
+            *others, last = KEYWORDS
+            form = f"must be a CIDR such as 10.0.0.0/8, or {', '.join(others)} or {last}"
+            yield FieldError(("nodePortAddresses", number), f"{form}, not {text!r}")
             return
 
 

@@ -99,13 +99,14 @@ def about_mode(*, is_empty: bool) -> Iterator[str]:
 def about_node_ports(given: KubeProxyConfiguration) -> Iterator[str]:
     """Yield kube-proxy's warnings about ``nodePortAddresses``."""
     ranges = given.node_port_addresses
-    families = {cidr_family(cidr) for cidr in ranges if cidr != PRIMARY}
+    # A keyword may have addresses of both families; the family of one is 0.
+    families = {cidr_family(cidr) for cidr in ranges}
     if not ranges:
         yield (
             "nodePortAddresses is not set: NodePorts answer on all addresses of this node"
             f" ({PRIMARY!r} limits them to its primary ones)"
         )
-    elif len(families) == 1:
+    elif len(families) == 1 and 0 not in families:
         present = families.pop()
         yield (
             f"nodePortAddresses has IPv{present} ranges only: NodePorts answer on all"
@@ -140,7 +141,7 @@ def about_families(config: Config, node: Node, families: Iterable[int] = (4, 6))
             raise UsageError(warnings[-1], _OTHER_DETECTION)
     if mode == "NodeCIDR" and pods == wrong:
         raise UsageError(f"this node is IPv{right}, and its podCIDRs are not", _OTHER_DETECTION)
-    # cidr_family of "primary" is 0.
+    # cidr_family of a keyword is 0.
     if {cidr_family(cidr) for cidr in config.nodeport_addresses} == wrong:
         warnings.append(
             f"this node is IPv{right}, and nodePortAddresses has IPv{10 - right} ranges only"

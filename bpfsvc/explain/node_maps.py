@@ -9,7 +9,7 @@ from bpfsvc.datapath.maps.layout import Value
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.explain.context import QuestionContext
 from bpfsvc.services.rules.context import primary_address
-from bpfsvc.services.rules.nodeport_addresses import LOOPBACK
+from bpfsvc.services.rules.nodeport_addresses import LOOPBACK, LOOPBACK_V6
 
 _MASQUERADE_FIRST, _MASQUERADE_PORTS = 10000, 20000
 _ONLY_KEY = bytes(4)
@@ -32,7 +32,7 @@ def write_node(pinned: Pinned, context: QuestionContext) -> None:
     """Write the addresses of a node and its settings."""
     record = pinned.layout.maps["node_addresses"].value
     addresses = pinned.map("node_addresses")
-    for address in (*context.addresses, LOOPBACK):
+    for address in {*context.addresses, LOOPBACK, LOOPBACK_V6}:
         state = context.node_ports.state(address)
         number = pinned.layout.constant(f"NODEPORTS_{state.upper()}")
         addresses.update(address, record.pack({"nodeports": number}))

@@ -110,6 +110,10 @@ EFFECTS = {
         "mode: nftables\nnodePortAddresses: [10.0.0.0/8, 'fd00::/8']",
         {"nodeport_addresses": ("10.0.0.0/8", "fd00::/8")},
     ),
+    "keywords and CIDRs may be mixed": (
+        "nodePortAddresses: [primary, localhost, 10.0.0.0/8, all]",
+        {"nodeport_addresses": ("primary", "localhost", "10.0.0.0/8", "all")},
+    ),
     "masqueradeAll of the block of another mode does not count": (
         "mode: nftables\niptables: {masqueradeAll: true}",
         {"masquerade_all": False},

@@ -38,14 +38,17 @@ BAD = {
     "metricsBindAddress: ':10249'": (
         "metricsBindAddress: must be ADDRESS:PORT, such as 127.0.0.1:10249, not ':10249'"
     ),
-    "nodePortAddresses: [primary, 10.0.0.0/8]": (
-        "nodePortAddresses[0]: 'primary' must be the only value"
+    "nodePortAddresses: [primary, every]": (
+        "nodePortAddresses[1]: must be a CIDR such as 10.0.0.0/8, or primary, localhost or all,"
+        " not 'every'"
     ),
     "nodePortAddresses: [10.0.0.0/8, 10.0.0.1]": (
-        "nodePortAddresses[1]: must be a CIDR such as 10.0.0.0/8, not '10.0.0.1'"
+        "nodePortAddresses[1]: must be a CIDR such as 10.0.0.0/8, or primary, localhost or all,"
+        " not '10.0.0.1'"
     ),
     "nodePortAddresses: [10.0.0.0/33]": (
-        "nodePortAddresses[0]: must be a CIDR such as 10.0.0.0/8, not '10.0.0.0/33'"
+        "nodePortAddresses[0]: must be a CIDR such as 10.0.0.0/8, or primary, localhost or all,"
+        " not '10.0.0.0/33'"
     ),
     "nodePortAddresses: [10.0.0.0/8, 7]": "nodePortAddresses[1]: expected str, got int (7)",
     "conntrack: {maxPerCore: -1}": "conntrack.maxPerCore: must be at least 0",
@@ -143,7 +146,8 @@ FLAGS = {
         "--proxy-mode: must be one of iptables, ipvs, nftables, not 'userspace'"
     ),
     "--nodeport-addresses=10.0.0.0": (
-        "--nodeport-addresses: must be a CIDR such as 10.0.0.0/8, not '10.0.0.0'"
+        "--nodeport-addresses: must be a CIDR such as 10.0.0.0/8, or primary, localhost or all,"
+        " not '10.0.0.0'"
     ),
     "--detect-local-mode=BridgeInterface": (
         "--pod-bridge-interface: must be given for detectLocalMode BridgeInterface"
@@ -155,8 +159,9 @@ FLAGS = {
         "--healthz-bind-address: must be ADDRESS:PORT, such as 0.0.0.0:10256, not 'localhost'"
     ),
     "--masquerade-ports=10000": "--masquerade-ports: must be FIRST-LAST, not '10000'",
-    "--nodeport-addresses=primary,10.0.0.0/8": (
-        "--nodeport-addresses: 'primary' must be the only value"
+    "--nodeport-addresses=primary,Localhost": (
+        "--nodeport-addresses: must be a CIDR such as 10.0.0.0/8, or primary, localhost or all,"
+        " not 'Localhost'"
     ),
     "--oom-score-adj=5000": "--oom-score-adj: must be -1000 to 1000, not 5000",
     "--hostname-override= ": "--hostname-override: must not be blank",

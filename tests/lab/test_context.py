@@ -13,7 +13,19 @@ from bpfsvc.devtools.lab.dial import ask, tally
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.objects import Object, service_cidr
 from bpfsvc.devtools.lab.patience import wait
-from tests.lab.testbed import FAMILIES, LOCAL, ONE, WEB, Testbed, built_testbed, host, objects
+from tests.lab.testbed import (
+    FAMILIES,
+    LOCAL,
+    NO_PORT,
+    ONE,
+    TRANSPORTS,
+    WEB,
+    Testbed,
+    at,
+    built_testbed,
+    host,
+    objects,
+)
 
 SECOND = "192.168.77.1"
 """A further address of the node."""
@@ -92,6 +104,27 @@ def test_node_ports_answer_on_all_addresses_when_configured(testbed: Testbed) ->
 def test_loopback_can_be_excluded(testbed: Testbed) -> None:
     start(testbed, "--nodeport-addresses", "0.0.0.0/0", "--no-localhost-nodeports")
     assert tally(testbed.node, "127.0.0.1", ONE[2].node_port, count=1) == {"refused": 1}
+
+
+def test_node_ports_answer_on_loopback_when_the_list_names_it(testbed: Testbed) -> None:
+    """By both families, also to a socket that is bound to loopback; for the node alone."""
+    start(testbed, "--nodeport-addresses", "primary,localhost")
+    own = {str(address) for address in testbed.node.addresses.values()}
+    assert accepted(testbed) == own | {"127.0.0.1", "::1"}
+    number, pod = ONE[2].node_port, testbed.lab.pods[2].name
+    for loopback, unspecified in (("127.0.0.1", "0.0.0.0"), ("::1", "::")):
+        for transport in TRANSPORTS:
+            for where in (loopback, unspecified):
+                answer = ask(testbed.node, where, number, transport)
+                assert (answer.pod, answer.remote) == (pod, at(loopback, number))
+            by_sendto = ask(testbed.node, loopback, number, transport, connected=False)
+            assert (by_sendto.pod, by_sendto.remote) == (pod, at(loopback, number))
+            bound = ask(
+                testbed.node, loopback, number, transport, source=(loopback, 0), options=[NO_PORT]
+            )
+            assert bound.pod == pod
+            assert tally(testbed.pod, loopback, number, transport, count=1) == {"refused": 1}
+    assert tally(testbed.client, SECOND, number, count=1) == {"refused": 1}
 
 
 def test_the_nodes_address_may_become_known_later(testbed: Testbed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +9,21 @@ import pytest
 
 from bpfsvc.devtools.lab.dial import Protocol, ask, tally
 from bpfsvc.devtools.lab.objects import port, service, service_cidr, slices
-from tests.lab.testbed import INGRESS, SLICE_PORTS, WEB, Named, Testbed, built_testbed, objects
+from tests.lab.testbed import (
+    INGRESS,
+    NO_PORT,
+    SLICE_PORTS,
+    WEB,
+    Named,
+    Testbed,
+    built_testbed,
+    objects,
+)
 
 SILENT = Named("silent", 71)  # internalTrafficPolicy Local, pods of node-2 only
 CLOSED = Named("closed", 72)  # a load balancer for other clients
 HELD = Named("held", 73)  # the same at the node's own address
 FREE = Named("free", 99)  # no Service
-
-NO_PORT = (socket.IPPROTO_IP, 24, 1)
-"""IP_BIND_ADDRESS_NO_PORT."""
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ Addresses end in the same digits in both families.
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ from bpfsvc.devtools.lab.pod import LabPod
 from bpfsvc.devtools.lab.topology import Lab
 
 FAMILIES = (4, 6)
+NO_PORT = (socket.IPPROTO_IP, 24, 1)
+"""IP_BIND_ADDRESS_NO_PORT, an option of a socket: the kernel chooses the port at connect()."""
+
 TRANSPORTS: tuple[Protocol, ...] = ("tcp", "udp")
 
 NETWORKS: dict[str, dict[str, Any]] = {

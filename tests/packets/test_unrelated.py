@@ -96,7 +96,7 @@ def test_packets_to_loopback_addresses_from_outside_are_never_translated(
 ) -> None:
     """A NodePort there is for the node's own sockets, which the socket LB translates."""
     loopback = "127.0.0.1" if peers.family == 4 else "::1"
-    node.node_address(loopback, nodeports=False)
+    node.node_address(loopback, nodeports=True)
     peers.service(node, [peers.backend], node_port=30080)
     if peers.family == 4:
         peers.service(node, [peers.backend], "exact", frontends=[peers.with_port(loopback, 30080)])

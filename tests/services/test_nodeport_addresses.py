@@ -28,6 +28,44 @@ LOOPBACK = {LO4, OTHER_LO4}
 
 CASES = [
     ("no list accepts everywhere but at ::1", (), DUAL, ALL_V4 | ALL_V6 | LOOPBACK),
+    ("all means ranges of all addresses", ("all",), DUAL, ALL_V4 | ALL_V6 | LOOPBACK),
+    ("localhost means 127/8 and ::1, and no other address", ("localhost",), DUAL, LOOPBACK | {LO6}),
+    (
+        "primary and localhost accept at the node's own addresses and on loopback",
+        ("primary", "localhost"),
+        DUAL,
+        {V4, V6, LO6} | LOOPBACK,
+    ),
+    (
+        "localhost of a node of one family excludes the other addresses of the other family",
+        ("localhost", "primary"),
+        SINGLE,
+        {V4, LO6} | LOOPBACK,
+    ),
+    (
+        "::1 has to be named, ranges that contain it do not name it",
+        ("all", "::/1"),
+        DUAL,
+        ALL_V4 | ALL_V6 | LOOPBACK,
+    ),
+    (
+        "all and localhost accept everywhere",
+        ("all", "localhost"),
+        DUAL,
+        ALL_V4 | ALL_V6 | LOOPBACK | {LO6},
+    ),
+    (
+        "keywords and ranges may be mixed",
+        ("192.168.1.0/24", "primary", "2001:db8:1::/64"),
+        DUAL,
+        ALL_V4 | ALL_V6,
+    ),
+    (
+        "an unknown primary address leaves the other values",
+        ("primary", "localhost", "192.168.1.0/24"),
+        UNKNOWN,
+        {SECOND_V4, LO6} | LOOPBACK,
+    ),
     ("primary accepts at the node's own two addresses", PRIMARY, DUAL, {V4, V6}),
     (
         "primary of a node of one family accepts all of the other",
@@ -78,10 +116,10 @@ CASES = [
         LOOPBACK | {V6},
     ),
     (
-        "::1 is not accepted even if it is listed",
+        "::1 is accepted if it is listed",
         ("192.168.0.0/24", "::1/128"),
         DUAL,
-        {V4},
+        {V4, LO6},
     ),
 ]
 
@@ -95,9 +133,11 @@ def test_node_addresses_where_nodeports_answer(
     assert accepted(setting, node) == expected
 
 
-@pytest.mark.parametrize("setting", [(), ("127.0.0.0/8",), ("0.0.0.0/0",)])
+@pytest.mark.parametrize(
+    "setting", [(), ("127.0.0.0/8",), ("0.0.0.0/0",), ("localhost",), ("::1/128",)]
+)
 def test_loopback_can_be_switched_off(setting: tuple[str, ...]) -> None:
-    assert not accepted(setting, localhost=False) & LOOPBACK
+    assert not accepted(setting, localhost=False) & (LOOPBACK | {LO6})
 
 
 def test_the_entry_of_loopback_shows_if_it_covers_the_whole_loopback_network() -> None:

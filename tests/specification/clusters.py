@@ -81,6 +81,11 @@ NODE_PORT_ADDRESSES: SearchStrategy[Any] = st.sampled_from(
         ["10.0.0.0/8", "0.0.0.0/0"],
         ["127.0.0.0/8", "2001:db8::1/128"],
         ["0.0.0.0/1"],
+        ["localhost"],
+        ["primary", "localhost"],
+        ["all", "localhost"],
+        ["all"],
+        ["192.168.0.0/16", "primary"],
     ]
 )
 

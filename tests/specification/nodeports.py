@@ -12,17 +12,20 @@ LO_ADDRESS = IPv4Address("127.0.0.1")
 """The only one of 127/8 that is on an interface; the kernel takes all of them for its own."""
 
 
+KEYWORDS = {"localhost": ["127.0.0.0/8", "::1/128"], "all": ["0.0.0.0/0", "::/0"]}
+"""Section 7: what stands for what; kube-proxy 1.37."""
+
+
 def networks(case: Raw, family: int) -> list[Network]:
     """Section 7: the list's CIDRs of a family; ``primary`` is the node's IP, unless loopback."""
     setting = case.get("nodeport_addresses") or []
-    if setting in ("primary", ["primary"]):
-        texts = [
-            f"{node_ip(case, each)}/{32 if each == 4 else 128}"
-            for each in (4, 6)
-            if not node_ip(case, each).is_loopback
-        ]
-    else:
-        texts = [setting] if isinstance(setting, str) else setting
+    texts: list[str] = []
+    for word in [setting] if isinstance(setting, str) else setting:
+        if word == "primary":
+            ips = [node_ip(case, version) for version in (4, 6)]
+            texts += [f"{ip}/{ip.max_prefixlen}" for ip in ips if not ip.is_loopback]
+        else:
+            texts += KEYWORDS.get(word, [word])
     parsed = [parse_network(text) for text in texts]
     return [one for one in parsed if one and one.version == family]
 
@@ -46,8 +49,11 @@ def is_accepted(case: Raw, address: Address) -> bool:
     """Section 7: True if NodePorts answer on the address."""
     if not is_assigned(case, address):
         return False
+    if address.is_loopback and address.version == 6:
+        names_it = any(str(one) == "::1/128" for one in networks(case, 6))
+        return names_it and options(case).get("localhost_nodeports") is not False
     if address.is_loopback:
-        if address.version == 6 or not takes_loopback(case):
+        if not takes_loopback(case):
             return False
         if not takes_all(case, 4) and address != LO_ADDRESS:
             return False

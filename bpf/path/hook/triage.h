@@ -193,7 +193,7 @@ static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 
 static inline bool may_be_first(const struct __sk_buff *skb, const struct settings *settings,
 				const struct packet *packet, __u8 hook)
 {
-	if (packet->fragment == FRAGMENT_LATER || address_is_v4_loopback(&packet->flow.destination))
+	if (packet->fragment == FRAGMENT_LATER || address_is_loopback(&packet->flow.destination))
 		return false;
 	if (packet->reuse || settings->settling)
 		return true;

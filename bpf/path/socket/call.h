@@ -57,17 +57,17 @@ static inline void socket_set_address(struct bpf_sock_addr *context, bool v4,
 }
 
 /*
- * True for the unspecified address of IPv6. The unspecified address of IPv4 becomes 127.0.0.1.
- * connect(2) takes both for loopback. They must not be looked up: NodePorts have these addresses in
- * the map.
+ * Replace the unspecified address by 127.0.0.1 or ::1, for which connect(2) takes it. It must not be
+ * looked up: NodePorts have the unspecified addresses in the map.
  */
-static inline bool is_unspecified(struct address *address)
+static inline void unspecified_to_loopback(struct address *address)
 {
 	if (address->words[3])
-		return false;
+		return;
 	if (address_is_v4(address))
 		address->words[3] = bpf_htonl(0x7f000001);
-	return address_is_zero(address);
+	else if (address_is_zero(address))
+		address->words[3] = bpf_htonl(1);
 }
 
 /* Read the address that the socket is bound to. False if the kernel will choose one. */

@@ -312,8 +312,7 @@ static inline int socket_forward(struct bpf_sock_addr *context, bool v4, bool co
 	socket_address(context, v4, &call.asked.address);
 	if (connect && call.asked.protocol == PROTO_TCP)
 		peer_name_end(socket_cookie(context));
-	if (is_unspecified(&call.asked.address))
-		return 1;
+	unspecified_to_loopback(&call.asked.address);
 	known = socket_translations.sk_storage_get(call_socket(context), 0, 0);
 	if (known && connect) {
 		socket_forget(known);

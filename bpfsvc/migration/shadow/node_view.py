@@ -11,13 +11,13 @@ from bpfsvc.base.ports import PortRange
 from bpfsvc.services.entries import Frontend
 from bpfsvc.services.rules.nodeport_addresses import (
     LOOPBACK,
+    LOOPBACK_V6,
     OPEN_LOOPBACK,
     SHUT,
     NodePortAddresses,
 )
 
 _LOOPBACK_NETWORK = Network(pack("127.0.0.0"), 104)
-_LOOPBACK_V6 = pack("::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class NodeView:
         """True for an address of this node, loopback included."""
         return (
             address in self.addresses
-            or address == _LOOPBACK_V6
+            or address == LOOPBACK_V6
             or contains(_LOOPBACK_NETWORK, address)
         )
 
@@ -79,7 +79,7 @@ class NodeView:
         return any(contains(network, address) for network in self.service_networks)
 
     def _serves_node_ports(self, address: bytes) -> bool:
-        if address in self.addresses:
+        if address in self.addresses or address == LOOPBACK_V6:
             return self.node_ports.state(address) != SHUT
         return (
             contains(_LOOPBACK_NETWORK, address)

@@ -9,6 +9,7 @@ from bpfsvc.base.address import endpoint_text, family, unpack
 from bpfsvc.base.networks import network_text
 from bpfsvc.migration.decisions import ANY_NODE_ADDRESS, NO_DECISION, Decision, Decisions, differing
 from bpfsvc.services.entries import CLIENTS, NODEPORT_TEXTS, Place, frontend_text
+from bpfsvc.services.rules.nodeport_addresses import is_loopback
 
 MISSING: Place = (b"", 0)
 """Stands for a slot that a frontend refers to and that has no backend."""
@@ -92,6 +93,9 @@ def _of_addresses(
     for version, wildcard in ANY_NODE_ADDRESS.items():
         kube_proxy = frozenset(address for address in theirs if family(address) == version)
         bpfsvc = frozenset(address for address in ours if family(address) == version)
+        if not any(map(is_loopback, kube_proxy)):
+            # kube-proxy may serve loopback without a rule, by a process.
+            bpfsvc = frozenset(address for address in bpfsvc if not is_loopback(address))
         if kube_proxy and kube_proxy != bpfsvc:
             sides = _only(kube_proxy, bpfsvc, unpack)
             yield Difference("", f"{NODEPORT_TEXTS[wildcard]}:*", (), "addresses", *sides)

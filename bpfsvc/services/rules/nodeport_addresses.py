@@ -1,13 +1,13 @@
 """On which addresses of the node NodePorts answer: ``nodePortAddresses`` of kube-proxy.
 
 A list of CIDRs is applied family by family, and a family without a CIDR answers on all of its
-addresses: surprising, but clusters rely on it. Loopback is special, as only the node itself can
-reach a NodePort there.
+addresses: surprising, but clusters rely on it. Keywords stand for CIDRs (kube-proxy 1.37). Loopback
+is special, as only the node itself can reach a NodePort there: at ::1 the list has to name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bpfsvc.base.address import family, pack, pack_network
@@ -15,10 +15,12 @@ from bpfsvc.base.networks import ALL_BITS, Network, bits_of, contains
 from bpfsvc.model import Node
 from bpfsvc.services.rules.context import primary_address
 
-PRIMARY = "primary"
-"""Instead of a list: the node's own address in each family."""
+PRIMARY, LOCALHOST, ALL = KEYWORDS = ("primary", "localhost", "all")
+"""Stand for the node's own address in each family, for loopback, and for all addresses."""
 
-LOOPBACK = pack("127.0.0.1")
+_CIDRS = {LOCALHOST: ("127.0.0.0/8", "::1/128"), ALL: ("0.0.0.0/0", "::/0")}
+
+LOOPBACK, LOOPBACK_V6 = pack("127.0.0.1"), pack("::1")
 
 SHUT, OPEN, OPEN_LOOPBACK = NODEPORT_STATES = ("shut", "open", "open_loopback")
 """States of an address: NodePorts do not answer; they do; they do at all of 127/8."""
@@ -29,7 +31,7 @@ _WHOLE = {4: 96, 6: 0}
 
 @dataclass(frozen=True, slots=True)
 class NodePortAddresses:
-    """The setting, resolved. ``localhost``: IPv4 loopback too, unless the list excludes it."""
+    """The setting, resolved. ``localhost``: on loopback too, if the list has it."""
 
     networks: tuple[Network, ...] = ()
     localhost: bool = True
@@ -47,8 +49,8 @@ class NodePortAddresses:
 
     def state(self, address: bytes) -> str:
         """Return ``SHUT``, ``OPEN`` or ``OPEN_LOOPBACK`` for an address of the node."""
-        if address == _V6_LOOPBACK:
-            return SHUT
+        if address == LOOPBACK_V6:
+            return OPEN if self.localhost and _ONLY_LOOPBACK_V6 in self.networks else SHUT
         if contains(_LOOPBACK_NETWORK, address):
             if not self._takes_loopback() or not self.lists(address):
                 return SHUT
@@ -77,26 +79,31 @@ class NodePortAddresses:
         )
 
 
-_V6_LOOPBACK = pack("::1")
+_ONLY_LOOPBACK_V6 = Network(LOOPBACK_V6, ALL_BITS)
 
 
 def resolve(setting: tuple[str, ...], node: Node, *, localhost: bool) -> NodePortAddresses:
-    """Resolve the setting: CIDRs, or ``primary`` alone.
+    """Resolve the setting: CIDRs and keywords.
 
-    Without an address in the Node object ``primary`` means all addresses of that family.
+    Without an address in the Node object ``primary`` adds nothing for that family.
     """
-    if setting == (PRIMARY,):
-        addresses = (primary_address(node.addresses, of_family) for of_family in (4, 6))
-        networks = [
-            Network(address, ALL_BITS)
-            for address in addresses
-            if address and not _is_loopback(address)
-        ]
-    else:
-        pairs = map(pack_network, setting)
-        networks = [Network(address, bits_of(mask)) for address, mask in pairs]
+    networks: list[Network] = []
+    for value in setting:
+        if value == PRIMARY:
+            networks += _primary_networks(node)
+        else:
+            pairs = map(pack_network, _CIDRS.get(value, (value,)))
+            networks += (Network(address, bits_of(mask)) for address, mask in pairs)
     return NodePortAddresses(tuple(networks), localhost)
 
 
-def _is_loopback(address: bytes) -> bool:
-    return address == _V6_LOOPBACK or contains(_LOOPBACK_NETWORK, address)
+def _primary_networks(node: Node) -> Iterator[Network]:
+    for of_family in (4, 6):
+        address = primary_address(node.addresses, of_family)
+        if address and not is_loopback(address):
+            yield Network(address, ALL_BITS)
+
+
+def is_loopback(address: bytes) -> bool:
+    """True for a packed address of 127/8, and for ::1."""
+    return address == LOOPBACK_V6 or contains(_LOOPBACK_NETWORK, address)
