@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ MARK = "10.96.255.254"
 
 _NAMESPACE = "bpfsvc-lab"
 _SETTLED = "settled"
+_FUTURE = 60.0  # seconds
 
 
 def mark(number: int, service_name: str = _SETTLED) -> tuple[Object, Object]:
@@ -42,24 +45,37 @@ class Files:
         """True if an object has gone since the last mark: an agent believes that 0.1 s later."""
         self._marked_by = _SETTLED
 
-    def put(self, name: str, *objects: Mapping[str, Any]) -> None:
-        """Write a manifest as editors do: into another file, which is then renamed."""
+    def put(self, name: str, *objects: Mapping[str, Any], written: float | None = None) -> None:
+        """Write a manifest as editors do: into another file, which is then renamed.
+
+        ``written`` is the time of the file, in Unix seconds; None: now.
+        """
         keys = {_key(item) for item in objects}
         self._has_less |= not self._keys.get(name, set()) <= keys
         self._keys[name] = keys
-        self.put_text(f"{name}.yaml", manifest(objects))
+        self.put_text(f"{name}.yaml", manifest(objects), written)
 
     def mark(self, number: int) -> None:
-        """Put a mark; where an object has gone, agents must not believe the mark any sooner."""
-        if self._has_less:
-            self._marked_by = f"{_SETTLED}-{number}"
-        self.put(_SETTLED, *mark(number, self._marked_by))
-        self._has_less = False
+        """Put a mark; where an object has gone, agents must not believe the mark any sooner.
 
-    def put_text(self, file: str, text: str) -> None:
-        """Write any text as a file of the directory."""
+        So the mark takes the mark before away, in a file from the future: an agent counts its wait
+        from when it sees the file, as for a file that was removed. Without a mark before, the next
+        mark does so.
+        """
+        takes_away = self._has_less and _SETTLED in self._keys
+        if takes_away:
+            self._marked_by = f"{_SETTLED}-{number}"
+        made = mark(number, self._marked_by)
+        had_less = self._has_less
+        self.put(_SETTLED, *made, written=time.time() + _FUTURE if takes_away else None)
+        self._has_less = had_less and not takes_away
+
+    def put_text(self, file: str, text: str, written: float | None = None) -> None:
+        """Write any text as a file of the directory; ``written``: its time in Unix seconds."""
         fresh = self._place / file
         fresh.write_text(text)
+        if written is not None:
+            os.utime(fresh, (written, written))
         fresh.replace(self.directory / file)
 
     def drop(self, name: str) -> None:
