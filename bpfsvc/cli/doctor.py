@@ -13,6 +13,7 @@ from bpfsvc.cli import flags, options
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
 from bpfsvc.cli.maps import WRITERS
+from bpfsvc.cli.server_release import ask_release
 from bpfsvc.config.loading import Documents, load, make_config
 from bpfsvc.doctor.examination import DoctorPlan, check, collect
 from bpfsvc.doctor.finding import Finding, Level, note, ok, warning
@@ -54,7 +55,8 @@ def doctor(
     Nothing is changed. A finding is ok, a note, a warning (some traffic may fail), or a refusal.
     The exit status is 0 without a refusal, else 1.
     """
-    documents = load(flags.command_line(_FLAGS, values, file=file, master=master))
+    given = flags.command_line(_FLAGS, values, file=file, master=master)
+    documents = load(given, ask_release=ask_release)
     config = make_config(documents, "", None)
     plan = DoctorPlan(
         pin_root=config.pin_root,

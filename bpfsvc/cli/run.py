@@ -24,9 +24,11 @@ from bpfsvc.cli import flags, kubeproxy_flags, logs, options, shadow
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
 from bpfsvc.cli.flags import BOOL
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
+from bpfsvc.cli.server_release import ask_release
 from bpfsvc.config.bpfsvc_v1alpha1 import NONE
 from bpfsvc.config.config import Config
 from bpfsvc.config.loading import CommandLine, Documents, load, make_config
+from bpfsvc.config.release import read_release
 from bpfsvc.config.watch import ConfigWatch, Reload
 from bpfsvc.datapath import conntrack
 from bpfsvc.datapath.attach import cgroup
@@ -93,7 +95,7 @@ def run(
     """Run the agent of this node until SIGTERM. What it loaded into the kernel stays and works."""
     shadow_settings = shadow.take_settings(values, changes=bool(init_only or cleanup))
     given = command_line(values, file=file, master=master)
-    documents = load(given)
+    documents = load(given, ask_release=ask_release)
     logging_ = documents.kubeproxy.logging
     logs.set_up(logging_.format, logging_.verbosity)
     if write_config_to:
@@ -123,10 +125,11 @@ def run(
         return
     if failure := memory.set_oom_score(config.oom_score_adj):
         _log.debug("%s", failure)
-    agent = _agent(config, _given(click.get_current_context().params))
+    reload = Reload(given, documents, lambda: agent.stop())
+    agent = _agent(config, _given(click.get_current_context().params), reload)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
-    _run_with_reload(agent, documents, Reload(given, documents, agent.stop))
+    _run_with_reload(agent, documents, reload)
 
 
 def _run_with_reload(agent: Agent, documents: Documents, reload: Reload) -> None:
@@ -157,7 +160,7 @@ def _given(params: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _agent(config: Config, given: Mapping[str, object]) -> Agent:
+def _agent(config: Config, given: Mapping[str, object], reload: Reload) -> Agent:
     """Return an agent. Only the modules of its own source of objects are imported."""
     prepare = functools.partial(_prepare, config)
     if config.manifests:
@@ -181,11 +184,16 @@ def _agent(config: Config, given: Mapping[str, object]) -> Agent:
     events = ApiEventRecorder(connection, config.node_name)
     events.start()
     servers = Servers(config, events, metrics, given)
+
+    def use_version(version: Mapping[str, str]) -> None:
+        servers.metrics.api_server_version(version)
+        reload.use_release(read_release(version))
+
     source = ApiServerSource(
         connection,
         config.node_name,
         with_pods=config.cgroup_root is not None and config.socket_lb == "all",
-        on_version=servers.metrics.api_server_version,
+        on_version=use_version,
     )
     return Agent(config, source, servers, events, _guard(config), prepare)
 

@@ -161,19 +161,19 @@ def complete(given: KubeProxyConfiguration) -> KubeProxyConfiguration:
 
 
 def settle_mode(
-    given: KubeProxyConfiguration, *, is_kube_proxys: bool = False
+    given: KubeProxyConfiguration, empty: ProxyMode | None = None
 ) -> KubeProxyConfiguration:
     """Return it with a mode, and with the fields that depend on the mode.
 
-    ``is_kube_proxys``: the file says that there is no mode, as those that kubeadm writes for
-    kube-proxy do. Then it means iptables, as it does to kube-proxy (platformApplyDefaults).
+    ``empty``: what the mode of a file means that says that there is none, as those that kubeadm
+    wrote for kube-proxy did until 1.36; None for a file that says nothing.
 
     Without a mode, values in the iptables block were meant, since iptables is kube-proxy's default.
     bpfsvc behaves as mode nftables, so it uses these values where the nftables block has its
     default.
     """
-    if not given.mode and is_kube_proxys:
-        given = replace(given, mode="iptables")
+    if not given.mode and empty:
+        given = replace(given, mode=empty)
     if not given.mode:
         new, old = given.nftables, given.iptables
         given = replace(

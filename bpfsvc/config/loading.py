@@ -23,6 +23,7 @@ from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Findings, Flag, fit, overlay, plain_values
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
 from bpfsvc.config.local_detector import LocalDetector, Mode
+from bpfsvc.config.release import AskRelease, Release, mode_of_empty
 from bpfsvc.model import path_text
 
 _BESIDE_A_FILE = ("hostnameOverride", "logging")
@@ -54,6 +55,8 @@ class Documents:
     * ``digest``: of the content of the file.
     * ``warnings``: unknown and repeated fields, each with its line.
     * ``notes``: what was given and has no effect, or less than it seems.
+    * ``release``: of the API server, if it matters and is known.
+    * ``mode_is_empty``: the file says that there is no mode; the release tells what that means.
     """
 
     kubeproxy: KubeProxyConfiguration
@@ -63,6 +66,8 @@ class Documents:
     master: str
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    release: Release | None = None
+    mode_is_empty: bool = False
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """Return both as a file would hold them, by the group of their API."""
@@ -89,7 +94,11 @@ class Documents:
             ) from error
 
 
-def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.read) -> Documents:
+def load(
+    given: CommandLine,
+    read: Callable[[Path], documents.File] = documents.read,
+    ask_release: AskRelease = lambda *_: None,
+) -> Documents:
     """Return both documents, complete. Raises ``UsageError`` that names every wrong field."""
     file = read(given.file) if given.file else documents.NOTHING
     flags, void = _counting(given)
@@ -99,8 +108,15 @@ def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.
         raise UsageError(
             "; ".join((*errors, *more_errors)), "docs/configuration.md has every field and flag"
         )
-    is_kube_proxys = file.kubeproxy.fields.get("mode") == ""
-    settled = kubeproxy_v1alpha1.settle_mode(kubeproxy, is_kube_proxys=is_kube_proxys)
+    mode_is_empty = file.kubeproxy.fields.get("mode") == ""
+    release = None
+    if mode_is_empty and not bpfsvc.manifests:
+        release = ask_release(kubeproxy.client_connection.kubeconfig, given.master)
+    empty = mode_of_empty(release) if mode_is_empty else None
+    settled = kubeproxy_v1alpha1.settle_mode(kubeproxy, empty)
+    without_effect = notes.without_effect(
+        kubeproxy, _namer(flags), schedules=scheduler.uses_ipvs(bpfsvc, settled)
+    )
     return Documents(
         kubeproxy=settled,
         bpfsvc=bpfsvc,
@@ -114,21 +130,13 @@ def load(given: CommandLine, read: Callable[[Path], documents.File] = documents.
             *scheduler.warnings(bpfsvc, settled, _namer(flags)(notes.SCHEDULER)),
         ),
         notes=(
-            *notes.sentence(
-                "without effect here",
-                (
-                    *notes.without_effect(
-                        kubeproxy,
-                        _namer(flags),
-                        schedules=scheduler.uses_ipvs(bpfsvc, settled),
-                    ),
-                    *given.ignored,
-                ),
-            ),
+            *notes.sentence("without effect here", (*without_effect, *given.ignored)),
             *notes.sentence("ignored beside --config", void),
-            *notes.about_mode(is_empty=is_kube_proxys and not kubeproxy.mode),
+            *notes.about_mode(release, is_empty=mode_is_empty),
             *notes.about_node_ports(settled),
         ),
+        release=release,
+        mode_is_empty=mode_is_empty,
     )
 
 

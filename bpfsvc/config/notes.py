@@ -25,6 +25,7 @@ from bpfsvc.base.yaml_documents import FieldPath
 from bpfsvc.config.config import Config
 from bpfsvc.config.fields import plain_values, value_at
 from bpfsvc.config.kubeproxy_v1alpha1 import EXTERNAL_IPS, KubeProxyConfiguration
+from bpfsvc.config.release import Release, empty_mode_text
 from bpfsvc.model import Node
 from bpfsvc.services.rules.nodeport_addresses import PRIMARY
 
@@ -90,10 +91,10 @@ def without_effect(
         yield f"featureGates.{gate} (bpfsvc has no such feature)"
 
 
-def about_mode(*, is_empty: bool) -> Iterator[str]:
-    """Yield what a mode means that a file gives as "", as kubeadm writes it for kube-proxy."""
+def about_mode(release: Release | None, *, is_empty: bool) -> Iterator[str]:
+    """Yield what a mode means that a file gives as "", as kubeadm wrote it until 1.36."""
     if is_empty:
-        yield 'mode is "", which is iptables, as it is for kube-proxy'
+        yield f'mode is "", which is {empty_mode_text(release)}'
 
 
 def about_node_ports(given: KubeProxyConfiguration) -> Iterator[str]:

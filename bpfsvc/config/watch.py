@@ -18,6 +18,7 @@ from pathlib import Path
 from bpfsvc.base.errors import BpfsvcError, UsageError
 from bpfsvc.config import documents
 from bpfsvc.config.loading import CommandLine, Documents, load
+from bpfsvc.config.release import Release, empty_mode_text, mode_of_empty
 
 SECONDS = 3.0
 """Between two reads."""
@@ -96,26 +97,40 @@ class Reload:
         self._given = given
         self._path = before.file or Path()
         self._before = before.plain()
+        self._release = before.release
+        self._mode = before.kubeproxy.mode if before.mode_is_empty else ""
         self._end = end
-        self._changed = False
+        self._reason = ""
 
     def __call__(self, data: bytes) -> None:
         """Check new content of the file."""
         try:
-            now = load(self._given, lambda path: documents.parse(data, path))
+            now = load(
+                self._given,
+                lambda path: documents.parse(data, path),
+                lambda *_: self._release,
+            )
         except UsageError as error:
             _log.error("%s; the settings read before stay in effect", error.message)
             return
         if now.plain() == self._before:
             _log.info("%s has changed, its settings have not", self._path)
             return
-        self._changed = True
+        self._end_because(f"{self._path} has changed")
+
+    def use_release(self, release: Release | None) -> None:
+        """End the agent if the mode of the file means another one to the API server's release."""
+        if release and self._mode and mode_of_empty(release) != self._mode:
+            self._end_because(f'mode "" is {empty_mode_text(release)}, and was {self._mode}')
+
+    def _end_because(self, reason: str) -> None:
+        self._reason = reason
         self._end()
 
     def check(self) -> None:
-        """Raise :class:`ConfigChanged` if new content has ended the agent."""
-        if self._changed:
+        """Raise :class:`ConfigChanged` if other settings have ended the agent."""
+        if self._reason:
             raise ConfigChanged(
-                f"{self._path} has changed, so this agent ended; what it programmed stays",
+                f"{self._reason}, so this agent ended; what it programmed stays",
                 "start it again; a supervisor does that by itself",
             )

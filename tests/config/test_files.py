@@ -35,7 +35,8 @@ def test_the_file_of_kubeadm_gives_an_agent_with_the_defaults_of_kube_proxy() ->
     documents = of_text(KUBEADM)
     assert documents.warnings == ()
     assert [note.partition(":")[0] for note in documents.notes] == [
-        'mode is "", which is iptables, as it is for kube-proxy',
+        'mode is "", which is iptables to kube-proxy before 1.40; the release of the API server'
+        " is not known",
         "nodePortAddresses is not set",
     ]
     assert replace(config(documents), document={}) == replace(

@@ -14,7 +14,7 @@ import pytest
 
 from bpfsvc import __version__
 from bpfsvc.devtools.lab.dial import ask, connect
-from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
@@ -131,6 +131,34 @@ def test_a_service_that_becomes_unusable_meanwhile_holds_back_nothing_else(
     wait(lambda: ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[3].name, "the mended Service")
     cluster.drop("two")
     cluster.await_removal(running.node, ONE[1].vip(4), 80)
+
+
+def test_an_empty_mode_is_that_of_the_servers_release(running: Testbed, tmp_path: Path) -> None:
+    """An agent that began without the server ends if the release means another mode."""
+    cluster, node = running.cluster, running.node
+    flags = cluster.flags(node)
+    path = tmp_path / "config.conf"
+    path.write_text(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ''\n"
+        f"clientConnection: {{kubeconfig: {flags[flags.index('--kubeconfig') + 1]}}}\n"
+    )
+    cluster.stop(node)
+    cluster.api.faults.minor = "40"
+    cluster.api.go_away()
+    try:
+        agent = cluster.launch(node, options=("--config", str(path), *IMPATIENT))
+        agent.expect('mode is "", which is iptables to kube-proxy before 1.40; ')
+        agent.ready()
+    finally:
+        cluster.api.come_back()
+    agent.expect('mode "" is nftables to kube-proxy 1.40, the release of the API server, and was')
+    assert agent.process.wait(timeout=stretched(10)) == 1
+    agent = cluster.launch(node, options=("--config", str(path)))
+    agent.expect('mode is "", which is nftables to kube-proxy 1.40, ')
+    agent.ready()
+    cluster.api.faults.minor = "36"
+    cluster.stop(node)
+    cluster.start(node)
 
 
 def test_an_agent_that_starts_without_the_server_changes_nothing(running: Testbed) -> None:

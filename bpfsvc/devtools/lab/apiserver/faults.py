@@ -52,6 +52,8 @@ class Faults:
     """Plurals that no role allows: 403."""
     tokens: frozenset[str] | None = None
     """The bearer tokens that are accepted (others: 401); None accepts all clients."""
+    minor: str = "36"
+    """The minor number of the release of Kubernetes."""
     bookmark_period: float = 60.0
     """Seconds between two bookmarks of a watch that allows them."""
 

@@ -110,7 +110,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         self._authenticate()
         if path == "/version":
-            self._send(200, encode({"major": "1", "minor": "36", "gitVersion": "v1.36.0"}))
+            minor = faults.minor
+            self._send(200, encode({"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"}))
             return
         target = resources.parse_path(path)
         if target is not None and not faults.absent & {
