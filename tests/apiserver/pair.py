@@ -142,9 +142,11 @@ class Pair:
 
     # -- questions ----------------------------------------------------------------------------
 
-    def seen(self, url_path: str, *, token: str | None = None, **query: Any) -> tuple[Seen, Seen]:
+    def seen(
+        self, url_path: str, *, token: str | None = None, accept: str = "*/*", **query: Any
+    ) -> tuple[Seen, Seen]:
         """Get a list, an object or a watch up to its end from both: the real one's comes first."""
-        both = self.both("GET", (path(url_path, **query),) * 2, token=token)
+        both = self.both("GET", (path(url_path, **query),) * 2, token=token, accept=accept)
         real, lab = (self.normal(answer) for answer in both)
         if _may_lag(query):
             return _without_version(real), _without_version(lab)
@@ -196,10 +198,11 @@ class Pair:
         *,
         kind: str = "application/json",
         token: str | None = None,
+        accept: str = "*/*",
     ) -> tuple[Answer, Answer]:
         """Send a request to both; their paths may differ."""
-        real = self._send(method, targets[0], body, token=token, kind=kind)
-        headers = self._headers(token) | {"Content-Type": kind}
+        real = self._send(method, targets[0], body, token=token, kind=kind, accept=accept)
+        headers = self._headers(token) | {"Content-Type": kind, "Accept": accept}
         return real, send(self.lab, method, targets[1], body, headers)
 
     def _send(
@@ -210,8 +213,9 @@ class Pair:
         *,
         token: str | None = None,
         kind: str = "application/json",
+        accept: str = "*/*",
     ) -> Answer:
-        headers = self._headers(token) | {"Content-Type": kind}
+        headers = self._headers(token) | {"Content-Type": kind, "Accept": accept}
         return send(self.real, method, target, body, headers, self.real.tls)
 
     def _headers(self, token: str | None) -> dict[str, str]:

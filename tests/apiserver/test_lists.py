@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
-from tests.kube.requests import SERVICES, SLICES, ask, send, service
+from tests.kube.requests import SERVICES, SLICES, ask, path, send, service
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 NOT_OTHERS = "!service.kubernetes.io/service-proxy-name"
@@ -121,3 +121,36 @@ def test_absent_groups_are_not_found_in_plain_text_and_resources_with_a_status(
     assert not ask(api, "/apis/networking.k8s.io/v1").body["resources"]
     api.faults.absent = frozenset()
     assert ask(api, SLICES).status == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "drops"),
+    [
+        ("application/json;drop=metadata.managedFields,application/json", True),
+        ("application/json; drop=spec.other+metadata.managedFields", True),
+        ("application/json;drop=spec.other", False),
+        ("application/json", False),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_managed_fields_are_left_out_where_a_client_asks_and_the_server_can(
+    api: ApiServer, accept: str, drops: bool, is_known: bool
+) -> None:
+    """In lists, watches and single objects; a server of Kubernetes 1.36 ignores the parameter."""
+    api.faults.drops_managed_fields = is_known
+    raw = service("web")
+    raw["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    api.put(raw)
+    api.delete("Service", "default", "web")
+    api.put(raw)
+    targets = (
+        SERVICES,
+        "/api/v1/namespaces/default/services/web",
+        path(SERVICES, watch="true", resourceVersion=1, timeoutSeconds=1),
+        path(SERVICES, watch="true", resourceVersion=0, timeoutSeconds=1),
+    )
+    for target in targets:
+        answer = send(api, "GET", target, headers={"Accept": accept})
+        assert answer.headers["content-type"] == "application/json"
+        assert (b"managedFields" in answer.data) is not (drops and is_known), target
+        assert b'"resourceVersion":"4"' in answer.data

@@ -7,9 +7,11 @@ from contextlib import closing
 import pytest
 
 from bpfsvc.devtools.lab.apiserver import ApiServer
+from bpfsvc.devtools.lab.apiserver.faults import WatchList
 from bpfsvc.kube.client.connection import connect
 from bpfsvc.kube.errors import Refused, Unreachable
-from tests.kube.following import put_cluster, status
+from tests.kube.faults import asked
+from tests.kube.following import following, put_cluster, service, status
 
 
 def test_nothing_is_retried_without_the_caller(api: ApiServer) -> None:
@@ -73,3 +75,21 @@ def test_long_answers_are_compressed_where_wanted(api: ApiServer) -> None:
     with closing(made.get("/api/v1/services", compressed=True)) as answer:
         assert answer.header("Content-Encoding") == "gzip"
         assert b"".join(answer.pieces()) == plain
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("watch_list", ["served", "recorded"])
+def test_objects_come_without_managed_fields_where_the_server_can_leave_them_out(
+    api: ApiServer, is_known: bool, watch_list: WatchList
+) -> None:
+    """Lists and watches ask for that; a server that does not know how sends them as ever."""
+    api.faults.drops_managed_fields, api.faults.watch_list = is_known, watch_list
+    put_cluster(api)
+    with following(api) as seen:
+        seen.wait_synced(api)
+        api.put(service("last"))
+        seen.wait_synced(api)
+    for request in asked(api):
+        assert request.headers["accept"] == (
+            "application/json;drop=metadata.managedFields,application/json"
+        )

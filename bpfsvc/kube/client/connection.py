@@ -29,6 +29,12 @@ from bpfsvc.kube.source import SourceUnavailable
 Observer = Callable[[str, str, str, float], None]
 """Called for every request: method, host, code (``<error>`` without an answer), seconds."""
 
+ACCEPTED = "application/json;drop=metadata.managedFields,application/json"
+"""What a read is to be answered with: managedFields are most of an object, and nothing reads them.
+
+Kubernetes 1.38 leaves them out; a server that does not know the parameter ignores it.
+"""
+
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 
@@ -159,7 +165,7 @@ class ApiConnection:
         """
         url = f"{path}?{urlencode(query)}" if query else path
         headers = {
-            "Accept": "application/json",
+            "Accept": ACCEPTED,
             "Accept-Encoding": "gzip" if compressed else "identity",
         }
         return self._request("GET", url, headers, None, read_timeout)

@@ -54,6 +54,8 @@ class Faults:
     """The bearer tokens that are accepted (others: 401); None accepts all clients."""
     minor: str = "36"
     """The minor number of the release of Kubernetes."""
+    drops_managed_fields: bool = False
+    """``Accept: application/json;drop=metadata.managedFields`` is honoured (Kubernetes 1.38)."""
     bookmark_period: float = 60.0
     """Seconds between two bookmarks of a watch that allows them."""
 

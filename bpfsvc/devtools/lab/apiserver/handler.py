@@ -140,6 +140,18 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").partition(" ")[2]
         return token or "system:anonymous"
 
+    def _drops_managed_fields(self) -> bool:
+        """True if the client wants objects without ``managedFields``, and the server knows how."""
+        accepted = self.headers.get("Accept", "").split(",")[0]
+        _, *parameters = accepted.replace(" ", "").split(";")
+        dropped = {
+            field
+            for name, _, fields in (parameter.partition("=") for parameter in parameters)
+            if name == "drop"
+            for field in fields.split("+")
+        }
+        return self.server.faults.drops_managed_fields and "metadata.managedFields" in dropped
+
     def _verb(self, target: ApiPath) -> str:
         if self.command == "POST":
             return "create"
@@ -157,9 +169,9 @@ class Handler(BaseHTTPRequestHandler):
             record = store.get(target.resource.kind, target.namespace, target.name)
             if record is None:
                 raise status.not_found(target)
-            self._send(200, record.single() + b"\n")
+            self._send(200, record.single(bare=self._drops_managed_fields()) + b"\n")
         elif self.command == "GET":
-            options = Options.read(self.query)
+            options = Options.read(self.query, bare=self._drops_managed_fields())
             if options.watch:
                 self._watch(target, options)
             else:

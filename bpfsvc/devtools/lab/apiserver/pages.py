@@ -35,9 +35,11 @@ class Options(NamedTuple):
     bookmarks: bool = False
     initial_events: bool | None = None
     timeout: float | None = None
+    bare: bool = False
+    """Objects come without ``managedFields``."""
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Options:
+    def read(cls, query: Mapping[str, str], *, bare: bool = False) -> Options:
         """Read a query; ``Refusal`` (400) for a wrong number or truth value."""
         initial = query.get("sendInitialEvents")
         version = query.get("resourceVersion", "")
@@ -55,6 +57,7 @@ class Options(NamedTuple):
             bookmarks=_truth(query.get("allowWatchBookmarks", "false")),
             initial_events=None if initial is None else _truth(initial),
             timeout=_number(query, "timeoutSeconds") or None,
+            bare=bare,
         )
 
 
@@ -128,7 +131,7 @@ def answer(store: Store, target: ApiPath, options: Options) -> bytes:
         target.resource.kind.encode(),
         target.resource.api_version.encode(),
         encode(metadata),
-        b",".join([record.item for record in chosen]),
+        b",".join([record.text(bare=options.bare) for record in chosen]),
     )
 
 

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -33,21 +33,29 @@ decode = msgspec.json.decode
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One object at one revision; ``item`` is its JSON as an item of a list."""
+    """One object at one revision; ``item`` is its JSON as an item of a list.
+
+    ``bare`` is the same without ``managedFields``.
+    """
 
     resource: Resource
     key: Key
     version: int
     item: bytes
+    bare: bytes
     labels: Mapping[str, str]
     fields: Mapping[str, str]
     uid: str
     created: str
     generation: int
 
-    def single(self) -> bytes:
+    def text(self, *, bare: bool = False) -> bytes:
+        """Return its JSON as an item of a list."""
+        return self.bare if bare else self.item
+
+    def single(self, *, bare: bool = False) -> bytes:
         """Return its JSON as a single object and in events."""
-        return _head(self.resource) + self.item[1:]
+        return _head(self.resource) + self.text(bare=bare)[1:]
 
     def raw(self) -> dict[str, Any]:
         """Return the object, decoded."""
@@ -56,18 +64,11 @@ class Record:
 
     def later(self, version: int) -> Record:
         """Return the same object at a later revision, as DELETED events carry it."""
-        raw = decode(self.item)
-        raw["metadata"]["resourceVersion"] = str(version)
-        return Record(
-            self.resource,
-            self.key,
-            version,
-            encode(raw),
-            self.labels,
-            self.fields,
-            self.uid,
-            self.created,
-            self.generation,
+        return replace(
+            self,
+            version=version,
+            item=_with_version(self.item, version),
+            bare=_with_version(self.bare, version),
         )
 
 
@@ -79,7 +80,7 @@ class Change:
     version: int
     before: Record | None
     after: Record | None
-    _lines: dict[Kind, bytes] = field(default_factory=dict)
+    _lines: dict[tuple[Kind, bool], bytes] = field(default_factory=dict)
 
     def kind(self, selects: Callable[[Record], bool]) -> Kind | None:
         """Return the event type for a watch with a selector: DELETED if it no longer matches."""
@@ -89,17 +90,17 @@ class Change:
             return "MODIFIED" if remains else "DELETED"
         return "ADDED" if remains else None
 
-    def chunk(self, kind: Kind) -> bytes:
+    def chunk(self, kind: Kind, *, bare: bool = False) -> bytes:
         """Return its event as a line in an HTTP chunk, encoded once for all watches."""
-        if kind not in self._lines:
+        if (kind, bare) not in self._lines:
             record = self.after
             if kind == "DELETED":
                 # The last object that matched, at the revision of the change (recorded).
                 assert self.before is not None
                 record = self.before.later(self.version)
             assert record is not None
-            self._lines[kind] = event_chunk(kind, record.single())
-        return self._lines[kind]
+            self._lines[kind, bare] = event_chunk(kind, record.single(bare=bare))
+        return self._lines[kind, bare]
 
 
 def event_chunk(kind: str, body: bytes) -> bytes:
@@ -110,6 +111,12 @@ def event_chunk(kind: str, body: bytes) -> bytes:
 def as_chunk(data: bytes) -> bytes:
     """Frame bytes as a chunk of an HTTP body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _with_version(item: bytes, version: int) -> bytes:
+    raw = decode(item)
+    raw["metadata"]["resourceVersion"] = str(version)
+    return encode(raw)
 
 
 def _head(resource: Resource) -> bytes:
@@ -224,11 +231,14 @@ class Store:
             for name, value in raw.items()
             if name not in ("kind", "apiVersion", "metadata")
         }
+        item = encode({"metadata": metadata} | rest)
+        bare = {name: value for name, value in metadata.items() if name != "managedFields"}
         return Record(
             resource,
             key,
             version,
-            encode({"metadata": metadata} | rest),
+            item,
+            encode({"metadata": bare} | rest) if len(bare) < len(metadata) else item,
             metadata.get("labels") or {},
             {path: _found({"metadata": metadata} | rest, path) for path in resource.fields},
             metadata["uid"],

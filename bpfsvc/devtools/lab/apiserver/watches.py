@@ -78,7 +78,9 @@ class Watch:
                         raise status.too_large(asked, self._store.version)
                     for record in self._store.at(resource, self._store.version):
                         if self._selection.selects(record):
-                            self._queue_chunk(event_chunk("ADDED", record.single()))
+                            self._queue_chunk(
+                                event_chunk("ADDED", record.single(bare=options.bare))
+                            )
                     if options.bookmarks:
                         self._append(self._bookmark(initial=True), event=False)
                     self._begun = self._store.version
@@ -134,7 +136,7 @@ class Watch:
         kind = change.kind(self._selection.selects)
         if kind is not None:
             for _ in range(1 + self._faults.duplicates):
-                self._append(change.chunk(kind))
+                self._append(change.chunk(kind, bare=self.options.bare))
 
     def _append(self, chunk: bytes, *, event: bool = True) -> None:
         self._queue_chunk(chunk, event=event)
