@@ -13,14 +13,21 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.model import ModelObject, ObjectKey, PodPlace
+from bpfsvc.model import EndpointSlice, ModelObject, ObjectKey, PodPlace
 
-__all__ = ["Batch", "Names", "ParseError", "Source", "SourceUnavailable", "Trigger"]
+__all__ = ["Batch", "Names", "ParseError", "Source", "SourceUnavailable", "Trigger", "origin"]
 
 Names = frozenset[tuple[str, str]]
 """Objects of one kind: namespace (empty for those without) and name."""
 
 _NONE_LISTED: Mapping[str, Names] = MappingProxyType({})
+
+
+def origin(item: ModelObject) -> ObjectKey:
+    """Return the key of the API's object; a slice may be a part of a classic Endpoints object."""
+    if isinstance(item, EndpointSlice) and item.kind == "Endpoints":
+        return ObjectKey(item.kind, item.namespace, item.service)
+    return item.key
 
 
 class SourceUnavailable(BpfsvcError):

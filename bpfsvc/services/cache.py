@@ -92,11 +92,6 @@ class Cache:
         """Return the Service of a name, and its slices; both may be missing."""
         return self._known.get(key, _NOTHING)
 
-    def has_slice(self, key: ObjectKey) -> bool:
-        """True if a slice, or a part of a classic Endpoints object, is known."""
-        names = self._service_of.get((key.kind, key.namespace), ())
-        return key.name in names or (key.kind == "Endpoints" and f"{key.name}-0" in names)
-
     def service_keys(self) -> list[ServiceKey]:
         """Return the keys of all Services."""
         return [key for key, known in self._known.items() if known.service]

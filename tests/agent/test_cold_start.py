@@ -13,8 +13,9 @@ from bpfsvc.agent.objects.cold_start import ColdStart
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.snapshot import SnapshotFile
-from bpfsvc.kube.source import Batch
+from bpfsvc.kube.source import Batch, ParseError
 from bpfsvc.metrics.observer import Observer
+from bpfsvc.model import ObjectKey, read_object
 from bpfsvc.services.cache import Cache
 from tests.services.objects import service
 
@@ -107,6 +108,44 @@ def test_the_answer_of_the_source_ends_the_cold_start(
         start.cold_start.end(COMPLETE)
     assert caplog.messages == ["initial sync complete"]
     assert start.note is None
+
+
+def broken(kind: str = "Service", namespace: str = "default") -> Batch:
+    """Return a batch with an object ``web`` that cannot be read."""
+    key = ObjectKey(kind, namespace, "web")
+    return COMPLETE._replace(problems=(ParseError("web", 0, "no port", key),))
+
+
+@pytest.mark.usefixtures("saved")
+def test_an_object_that_cannot_be_read_is_recalled_with_the_first_batch(file: Path) -> None:
+    """Later ones need not: what the agent has known since is newer."""
+    start = Start(file)
+    assert start.cold_start.end(broken()._replace(complete=False)) == []
+    assert start.cold_start.end(broken()) == [service()]
+    assert start.cold_start.end(broken()) == []
+
+
+@pytest.mark.parametrize("first", [COMPLETE, broken(namespace="shop"), broken("EndpointSlice")])
+@pytest.mark.usefixtures("saved")
+def test_no_other_object_is_recalled(file: Path, first: Batch) -> None:
+    start = Start(file)
+    assert start.cold_start.end(first) == []
+    assert start.cold_start.end(broken()) == []
+
+
+def test_parts_of_classic_endpoints_are_recalled_by_the_name_of_the_whole(file: Path) -> None:
+    whole = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": "web"},
+        "subsets": [{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}],
+    }
+    parts = list(read_object(whole))
+    writer = SnapshotFile(file, "here", settle=0)
+    writer.changed()
+    writer.finish(parts)
+    assert len(parts) == 2
+    assert Start(file).cold_start.end(broken("Endpoints")) == parts
 
 
 def test_a_source_that_answers_in_time_causes_no_log_line(

@@ -161,6 +161,16 @@ def test_a_service_with_other_slices_follows_their_changes() -> None:
     assert here.served == {"web": {"10.0.0.9"}}
 
 
+def test_a_service_of_which_an_earlier_value_is_known_follows_its_slices() -> None:
+    """What the kernel holds may be newer than the snapshot, until something changes."""
+    here = Node(*both("web", "dns"))
+    problem = unreadable("Service", "dns")
+    here.start([*both("web"), service_of("dns"), slice_of("dns", "10.0.0.9")], problem)
+    assert here.served == expected("web", "dns")
+    here.change(slice_of("dns", "10.0.0.8"), problems=(problem,))
+    assert here.served == {**expected("web"), "dns": {"10.0.0.8"}}
+
+
 def test_changes_of_good_files_are_made_beside_a_broken_one() -> None:
     """What no good file names may be in the broken one: it stays."""
     here = Node(*both("web", "dns", "old"))

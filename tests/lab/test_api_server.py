@@ -120,15 +120,20 @@ def test_a_service_that_becomes_unusable_meanwhile_holds_back_nothing_else(
     cluster.put("two", *objects(ONE[1], [lab.pods[2]]))
     cluster.put("gone", *objects(ONE[2], [lab.pods[2]]))
     cluster.settle()
+    _saved(running)
     cluster.kill(running.node)
     unusable, *slices = objects(ONE[1], [lab.pods[2]])
+    _, *moved = objects(ONE[1], [lab.pods[3]])
     cluster.put("two", unusable | {"spec": unusable["spec"] | {"ports": [{"port": 0}]}}, *slices)
     cluster.drop("gone")
     cluster.launch(running.node).ready()
     cluster.await_removal(running.node, ONE[2].vip(4), 80)
     assert ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[2].name
-    cluster.put("two", *objects(ONE[1], [lab.pods[3]]))
-    wait(lambda: ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[3].name, "the mended Service")
+    # Its pods may be others meanwhile.
+    cluster.put("two", unusable | {"spec": unusable["spec"] | {"ports": [{"port": 0}]}}, *moved)
+    wait(lambda: ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[3].name, "the new pod")
+    cluster.put("two", *objects(ONE[1], [lab.pods[2]]))
+    wait(lambda: ask(running.pod, ONE[1].vip(4), 80).pod == lab.pods[2].name, "the mended Service")
     cluster.drop("two")
     cluster.await_removal(running.node, ONE[1].vip(4), 80)
 

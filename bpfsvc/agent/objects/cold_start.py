@@ -5,17 +5,21 @@ the kernel, these are newer than any file and stay as they are. Then the snapsho
 which is needed to follow interfaces, and the answers for load balancers. An agent with another
 build does not even attach: its programs have no entries yet. In each case the health page and the
 log say so, until the source answers and its objects replace all of this.
+
+The source may have objects that cannot be read. Their last good values are in the snapshot.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.snapshot import SnapshotFile
-from bpfsvc.kube.source import Batch
+from bpfsvc.kube.source import Batch, ParseError, origin
 from bpfsvc.metrics.observer import Observer
+from bpfsvc.model import ModelObject
 from bpfsvc.services.cache import Cache
 
 _log = logging.getLogger("bpfsvc")
@@ -35,6 +39,7 @@ class ColdStart:
         self._metrics = metrics
         self._reported = False
         self._serves_snapshot = False
+        self._answered = False
 
     def begin(self, held: int) -> bool:
         """Begin without the source; return True if the cache now holds Services to program.
@@ -56,10 +61,15 @@ class ColdStart:
         self._report(f"{_UNANSWERED}: serving the snapshot saved at {since}")
         return True
 
-    def end(self, batch: Batch) -> None:
-        """Stop serving the snapshot if the source has sent everything; the snapshot is outdated."""
+    def end(self, batch: Batch) -> list[ModelObject]:
+        """Stop serving the snapshot if the source has sent everything; the snapshot is outdated.
+
+        Returns, the first time, what the snapshot has of the objects that cannot be read.
+        """
         if not batch.complete:
-            return
+            return []
+        recalled = [] if self._answered else self._recall(batch.problems)
+        self._answered = True
         self._snapshot.changed()
         if self._reported:
             _log.info("initial sync complete")
@@ -68,6 +78,12 @@ class ColdStart:
         if self._serves_snapshot:
             self._serves_snapshot = False
             self._metrics.snapshot_in_use(None)
+        return recalled
+
+    def _recall(self, problems: Iterable[ParseError]) -> list[ModelObject]:
+        broken = {problem.key for problem in problems if problem.key}
+        saved = self._snapshot.load() if broken else None
+        return [item for item in saved.objects if origin(item) in broken] if saved else []
 
     def save_if_due(self) -> None:
         """Save a snapshot of the objects known, if it is time."""

@@ -40,9 +40,9 @@ class ObjectIntake:
 
     def apply_batch(self, batch: Batch) -> set[ServiceKey]:
         """Put a batch into the cache; return the Services with entries that may differ now."""
-        if self._cold_start:
-            self._cold_start.end(batch)
+        recalled = self._cold_start.end(batch) if self._cold_start else ()
         touched = self.cache.apply(batch.puts, batch.gone, batch.listed)
+        touched |= self.cache.apply(recalled, ())
         self._reports.unusable(self._parse_errors.replace(batch.problems))
         self._metrics.unreadable(len(self._parse_errors))
         self._report_unreadable()

@@ -48,7 +48,7 @@ class Syncer:
         """Restore what an earlier agent left, and make the kernel hold all Services known.
 
         Of a Service that cannot be read, or whose endpoints cannot, the entries stay as an earlier
-        agent wrote them, until it can be read or is gone.
+        agent wrote them, until it can be read or is gone, or its endpoints change.
         """
         self._writer.restore()
         for follower in self._followers:

@@ -29,8 +29,8 @@ from bpfsvc.kube.manifests.documents import (
     read,
 )
 from bpfsvc.kube.manifests.tree import ManifestTree, stamp
-from bpfsvc.kube.source import ParseError
-from bpfsvc.model import EndpointSlice, ModelObject, ObjectKey
+from bpfsvc.kube.source import ParseError, origin
+from bpfsvc.model import ModelObject, ObjectKey
 
 _CONFLICTS_LISTED = 10
 _PIECE = 4096  # bytes
@@ -199,7 +199,7 @@ class FileCache:
             return
         present = {item.key for item in content.objects}
         for item in self._files.get(name, ()):
-            is_broken = None in broken or not broken.isdisjoint((item.key, _whole(item)))
+            is_broken = None in broken or origin(item) in broken
             if is_broken and item.key not in present:
                 yield item
 
@@ -270,13 +270,6 @@ class FileCache:
             return find_lines(name, _load(self._directory, name)[0], numbers)
         except (Unusable, FileNotFoundError):
             return {}
-
-
-def _whole(item: ModelObject) -> ObjectKey:
-    """Return the key of the object that an item is a part of, if it is one of classic Endpoints."""
-    if isinstance(item, EndpointSlice) and item.kind == "Endpoints":
-        return ObjectKey(item.kind, item.namespace, item.service)
-    return item.key
 
 
 def _load(directory: Path, name: str) -> tuple[bytes, os.stat_result]:
