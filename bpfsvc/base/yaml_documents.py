@@ -1,4 +1,4 @@
-"""YAML text as plain values, read the way kubectl reads it, with the line of every field.
+"""YAML text as plain values, read the way kubectl reads it, with the line of every field; and back.
 
 PyYAML composes the nodes (libyaml does, where PyYAML is built with it); what they become is decided
 here, because ``yaml.safe_load`` differs from kubectl in four ways:
@@ -272,6 +272,34 @@ if yaml.__with_libyaml__:
         """PyYAML with libyaml."""
 
     _Loader = _LibyamlLoader
+
+
+_SafeDumper: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
+    """Puts into quotes what is text for PyYAML and a number for the library behind kubectl."""
+
+
+for _tag, _pattern, _characters in _PLAIN_TEXT:
+    if _tag in (_TAG + "int", _TAG + "float"):
+        _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _characters)
+
+_WIDTH = 1 << 20
+"""Columns before PyYAML breaks a line: never."""
+
+
+def write(*values: object, sort_keys: bool = False) -> str:
+    """Return a document for each value; text stays text for each reader, such as ``"1e3"``."""
+    text: str = yaml.dump_all(
+        values,
+        Dumper=_Dumper,
+        default_flow_style=False,
+        sort_keys=sort_keys,
+        width=_WIDTH,
+        allow_unicode=True,
+    )
+    return text
 
 
 def _syntax_error(data: bytes, error: yaml.MarkedYAMLError) -> YamlError:

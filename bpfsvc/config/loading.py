@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
+from bpfsvc.base import yaml_documents
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, address_and_port, pack
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.yaml_documents import FieldPath
@@ -87,7 +86,7 @@ class Documents:
     def write(self, path: Path) -> None:
         """Write both as a file that ``--config`` accepts. Raises ``UsageError``."""
         try:
-            path.write_text(yaml.safe_dump_all(self.plain().values(), allow_unicode=True))
+            path.write_text(yaml_documents.write(*self.plain().values(), sort_keys=True))
         except OSError as error:
             raise UsageError(
                 f"cannot write {path}: {error.strerror}", "name another file with --write-config-to"

@@ -11,14 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import yaml
-
+from bpfsvc.base import yaml_documents
 from bpfsvc.inspect.records import Records
-
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-_WIDTH = 1 << 20
-"""Columns before PyYAML breaks a line: never."""
 
 _AT_ONCE = 100
 """Objects passed to PyYAML in one call: few enough for memory, enough for speed."""
@@ -55,9 +49,7 @@ def yaml_list(name: str, objects: Iterator[dict[str, Any]]) -> Iterator[str]:
     some = list(islice(objects, _AT_ONCE))
     yield f"{name}:\n" if some else f"{name}: []\n"
     while some:
-        yield yaml.dump(
-            some, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=_WIDTH
-        )
+        yield yaml_documents.write(some)
         some = list(islice(objects, _AT_ONCE))
 
 

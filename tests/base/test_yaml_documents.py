@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import yaml
 
 from bpfsvc.base import yaml_documents
 from bpfsvc.base.yaml_documents import FieldPath, YamlError
@@ -180,3 +181,15 @@ def test_json_is_yaml() -> None:
     (document,) = yaml_documents.read(text)
     assert document.value == {"a": [1, True, None, "x/y"], "b": 2.5}
     assert document.line(("b",)) == 3
+
+
+NUMBERS_AS_NAMES = ["123", "0", "08", "010", "1e3", "12e03", "1e-3", "0x1f", "0o17", "0b1"]
+
+
+@pytest.mark.parametrize("text", [*NUMBERS_AS_NAMES, "2026-11-26", "1-2", "9a", "on", "null", ""])
+def test_text_that_is_written_is_text_for_every_reader(text: str) -> None:
+    """Names of Services and nodes may be digits; kubectl's library and PyYAML differ in numbers."""
+    written = yaml_documents.write({"name": text, "list": [text]}, {"port": 80, "share": 0.5})
+    values = [document.value for document in yaml_documents.read(written.encode())]
+    assert values == [{"name": text, "list": [text]}, {"port": 80, "share": 0.5}]
+    assert list(yaml.safe_load_all(written)) == values

@@ -18,6 +18,7 @@ PORTS = (Port("http", 6, 80, 0), Port("dns", 17, 53, 0), Port("http-udp", 17, 80
 SERVICES = {
     "shop": Service("prod", "shop", "ClusterIP", BOTH, PORTS),
     "six": Service("prod", "six", "ClusterIP", V6, PORTS),
+    "123": Service("prod", "123", "ClusterIP", BOTH, PORTS),
     "alias": Service("prod", "alias", "ExternalName", (), PORTS),
 }
 PODS = {
@@ -55,6 +56,8 @@ def asked(client: str, protocol: str, destination: str, origin: str | None = Non
         ("tcp", "prod/shop:http", "10.96.0.10", 80),
         ("UDP", "prod/shop:dns", "10.96.0.10", 53),
         ("TCP", "prod/six:80", "fd96::11", 80),
+        ("TCP", "prod/123:80", "10.96.0.10", 80),
+        ("TCP", "prod/123:http", "10.96.0.10", 80),
         ("TCP", "prod/there:8080", "10.244.2.5", 8080),
         ("TCP", "10.96.0.10:80", "10.96.0.10", 80),
         ("TCP", "[fd96::10]:80", "fd96::10", 80),

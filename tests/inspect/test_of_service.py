@@ -68,6 +68,12 @@ def test_one_port_of_it_can_be_named(maps: Maps) -> None:
     assert len(dumped(maps, "default/web:http", "backends")["backends"]) == 2
 
 
+def test_a_service_may_be_called_by_digits(maps: Maps) -> None:
+    maps.service(4, "123", "http")
+    for text in ("default/123", "default/123:80", "default/123:http"):
+        assert [row["name"] for row in dumped(maps, text, "services")["services"]] == ["123"]
+
+
 def test_a_service_that_the_kernel_does_not_hold_is_named(maps: Maps) -> None:
     with pytest.raises(UnknownService, match="the kernel holds no Service default/we"):
         OneService("default/we").require(maps)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.base import yaml_documents
 from bpfsvc.base.errors import UsageError
 from bpfsvc.inspect.maps.of_service import UnknownService
 from bpfsvc.inspect.services.choice import Wanted
+from bpfsvc.inspect.services.documents import write_view_yaml
 from bpfsvc.inspect.services.look import look
 from tests.inspect.busy import busy_node
 from tests.inspect.inspected import frontend, policy
@@ -44,6 +46,19 @@ BOTH = [WEB, "default/web:metrics"]
 )
 def test_an_argument_means_service_ports(text: str, names: list[str]) -> None:
     assert meant(text) == names
+
+
+@pytest.mark.parametrize("name", ["123", "0", "1e3", "10", "2026-11-26", "80"])
+def test_a_service_may_be_called_by_digits(name: str) -> None:
+    """Since Kubernetes 1.37. Only an argument with a colon in front is a node port."""
+    maps = busy_node()
+    maps.service(3, name, "http")
+    maps.put("frontends", frontend("10.96.0.11:80"), {"service": 3, **policy("pod", reject=1)})
+    for text in (name, f"default/{name}", f"{name}:80", f"{name}:http", f"default/{name}:80"):
+        view = look(maps, [Wanted(text)], "")
+        assert [port.text for port in view.ports] == [f"default/{name}:http"]
+        (document,) = yaml_documents.read("".join(write_view_yaml(view)).encode())
+        assert document.value["services"][0]["name"] == name
 
 
 def test_without_arguments_the_namespace_alone_decides() -> None:
