@@ -11,8 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from bpfsvc.devtools.lab.dial import Protocol, ask, connect
+from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
 from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import (
     OUTSIDE,
@@ -21,9 +22,20 @@ from tests.lab.fast_path import (
     downloads_from_outside,
     fast,
 )
-from tests.lab.testbed import API, FAMILIES, LOCAL, ONE, TRANSPORTS, Testbed
+from tests.lab.testbed import (
+    API,
+    FAMILIES,
+    LOCAL,
+    ONE,
+    TRANSPORTS,
+    Named,
+    Testbed,
+    objects,
+)
 
+SCALED = Named("scaled", 65)
 _BIG = 2 << 20
+_SOCKETS = {4: socket.AF_INET, 6: socket.AF_INET6}
 _HOPS = {4: (socket.IPPROTO_IP, socket.IP_TTL), 6: (socket.IPPROTO_IPV6, 16)}
 _ERRORS = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}  # IP_RECVERR, IPV6_RECVERR
 
@@ -88,6 +100,35 @@ def test_packets_between_pods_are_fast_on_the_nodes_of_both(
         assert ask(testbed.pod, *to, transport).pod == pod.name
     for each in counts if backend == 2 else counts[:1]:
         each.all_fast(least=50 if transport == "tcp" else 10)
+
+
+def test_datagrams_of_a_service_that_is_scaled_to_zero_reach_its_next_endpoint(
+    routed: Testbed, family: int
+) -> None:
+    """The endpoint's pod is gone with its endpoint. New flows are refused until another comes."""
+    backends, to = routed.lab.pods[1:3], (SCALED.vip(family), 80)
+    routed.cluster.apply("scaled", *objects(SCALED, backends[:1]))
+    with routed.pod.socket(_SOCKETS[family], socket.SOCK_DGRAM) as made:
+        made.settimeout(stretched(0.5))
+        made.connect(to)
+
+        def served_by() -> str:
+            try:
+                made.send(b"who\n")
+                return str(json.loads(made.recv(1 << 16))["pod"])
+            except OSError:
+                return ""
+
+        counts = Counts(routed.node, family)
+        assert served_by() == backends[0].name
+        counts.all_fast()
+        routed.cluster.apply("scaled", *objects(SCALED, []))
+        assert tally(routed.pod, *to, "udp", count=3) == {"refused": 3}
+        assert served_by() in (backends[0].name, "")
+        routed.cluster.apply("scaled", *objects(SCALED, backends[1:]))
+        wait(lambda: served_by() == backends[1].name, "the flow has the new endpoint", timeout=5)
+        assert tally(routed.pod, *to, "udp", count=3) == {backends[1].name: 3}
+    routed.cluster.drop("scaled")
 
 
 def test_between_pods_of_one_bridge_all_packets_take_the_stack(

@@ -78,7 +78,11 @@ class UdpClient:
         self._to = to or usual
         self._connected = connected
         if connected:
-            self.socket.connect(self._to)
+            try:
+                self.socket.connect(self._to)
+            except OSError:
+                self.socket.close()
+                raise
 
     def __enter__(self) -> UdpClient:
         return self
@@ -205,6 +209,35 @@ def _wait_for_new_backend(client: UdpClient, testbed: Testbed) -> None:
     """
     wanted = new(testbed).name
     wait(lambda: client.who() == wanted, f"{wanted} for the client", timeout=5)
+
+
+# -- a Service that is scaled to zero --
+
+
+def _is_refused(testbed: Testbed, where: str) -> bool:
+    """True if a new client gets an error at once."""
+    try:
+        with UdpClient(testbed, where, connected=True) as client:
+            return client.who() == "closed"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
+@pytest.mark.parametrize("where", CLIENTS)
+def test_clients_of_a_service_that_is_scaled_to_zero_get_its_next_backend(
+    known_testbed: Testbed, where: str, connected: bool
+) -> None:
+    """Without an endpoint new clients are refused; old flows stay, as with kube-proxy."""
+    roll(known_testbed, old(known_testbed))
+    with client_of(known_testbed, where, old(known_testbed), connected=connected) as client:
+        roll(known_testbed)
+        wait(lambda: _is_refused(known_testbed, where), "a new client is refused", timeout=5)
+        assert client.who() in (old(known_testbed).name, "closed")
+        roll(known_testbed, new(known_testbed))
+        _wait_for_new_backend(client, known_testbed)
+        with UdpClient(known_testbed, where, connected=True) as later:
+            assert later.who() == new(known_testbed).name
 
 
 # -- what happened while no agent ran --

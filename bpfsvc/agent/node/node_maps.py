@@ -204,8 +204,8 @@ class NodeMaps:
 
     # -- addresses and interfaces --
 
-    def set_network(self, network: Interfaces) -> None:
-        """Write the settings and addresses of ``network``."""
+    def set_network(self, network: Interfaces) -> set[bytes]:
+        """Write the settings and addresses of ``network``; return addresses that are gone."""
         self._network = network
         self._write_settings()
         record = self._pinned.layout.maps["node_addresses"].value
@@ -216,10 +216,12 @@ class NodeMaps:
             address: record.pack({"nodeports": states[self._nodeports.state(address)]})
             for address in {*addresses(network), LOOPBACK}
         }
+        gone = {address for address, _ in self._addresses.items()} - entries.keys()
         self._destinations.add(entries)
         self._addresses.replace(entries)
         macs = {device.mac for device in network.devices if len(device.mac) == _MAC}
         self._macs.replace({mac + bytes(8 - _MAC): bytes(4) for mac in macs})
+        return gone
 
     def write_interfaces(self, chosen: Sequence[Device], shared: Mapping[int, bool]) -> None:
         """Write the interfaces that programs are attached to.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 
+from bpfsvc.agent.flows.masqueraded_flows import MasqueradedFlows
 from bpfsvc.agent.node.all_attachments import AllAttachments
 from bpfsvc.agent.node.fast_path import FastPath
 from bpfsvc.agent.node.node_maps import NodeMaps
 from bpfsvc.agent.node.pin_keeper import PinWatch
 from bpfsvc.agent.reports import Reports
+from bpfsvc.base.address import unpack
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.fast_path import FastPathUse
 from bpfsvc.config.config import Config
@@ -51,6 +53,7 @@ class NodeSync:
         self._attachments = AllAttachments(config, installation, metrics, reports)
         self._fast_path = FastPath(installation, self._maps, metrics, reports)
         self._pins = PinWatch(installation, metrics, reports)
+        self._masqueraded = MasqueradedFlows(installation.pinned)
         self._network: Interfaces | None = None
         self._chosen: tuple[Device, ...] = ()
         self._choice_fault = ""
@@ -126,9 +129,16 @@ class NodeSync:
     def _write(self, network: Interfaces) -> None:
         self._chosen = devices_to_attach(network.devices, self._devices)
         self._report_choice(network)
-        self._maps.set_network(network)
+        gone = self._maps.set_network(network)
         self._fast_path.follow_network(network, self._chosen)
         self._attachments.follow_network(network, self._chosen)
+        # Now no new connection is masqueraded to these addresses.
+        if gone and (removed := self._masqueraded.remove(gone)):
+            _log.info(
+                "%s of this node are gone: removed %d connections that were masqueraded to them",
+                ", ".join(sorted(map(unpack, gone))),
+                removed,
+            )
 
     def _report_choice(self, network: Interfaces) -> None:
         """Report patterns of interfaces that choose none, as a typing error does."""
