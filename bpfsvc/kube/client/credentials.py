@@ -1,4 +1,8 @@
-"""The login of the present moment, and the connections that were made with it."""
+"""The login of the present moment, and the connections that were made with it.
+
+A login plugin may take a minute, and all requests need the login. So a login is loaded again before
+it expires, by a single thread; the others go on with the last login while it is valid.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,8 @@ class Credentials:
 
     def __init__(self, load: Callable[[], Login]) -> None:
         self._load = load
+        self._loading = threading.Lock()
+        """Held by the thread that loads the login, before ``_lock``."""
         self._lock = threading.Lock()
         self._number = 0
         """Counts how often the login was loaded."""
@@ -56,16 +62,17 @@ class Credentials:
 
         Raises :class:`Unreachable` if the credentials cannot be read just now.
         """
-        with self._lock, _as_unreachable():
+        with _as_unreachable():
             if time.time() >= self._load_again_at:
-                self._reload()
-            if self._login.token_file and time.monotonic() >= self._token_read_at + _TOKEN_SECONDS:
-                self._read_token()
-            return self._pools, self._headers, self._number
+                self._load_again()
+            with self._lock:
+                if self._is_token_old():
+                    self._read_token()
+                return self._pools, self._headers, self._number
 
     def renew(self, used: int) -> None:
         """Load the login again, unless another thread has done so since ``used``."""
-        with self._lock, _as_unreachable():
+        with self._loading, _as_unreachable():
             if used == self._number:
                 self._reload()
 
@@ -75,8 +82,24 @@ class Credentials:
             if used == self._number:
                 self._load_again_at = 0.0
 
+    def _load_again(self) -> None:
+        """Load the login, or leave that to the thread that does so, if this one is still valid."""
+        is_valid = time.time() < self._login.expires
+        if not self._loading.acquire(blocking=not is_valid):
+            return
+        try:
+            if time.time() >= self._load_again_at:
+                self._reload()
+        finally:
+            self._loading.release()
+
     def _reload(self) -> None:
+        """Load the login; by the thread that holds ``_loading``."""
         login = self._load()
+        with self._lock:
+            self._take(login)
+
+    def _take(self, login: Login) -> None:
         if not self._number or _endpoint(login) != _endpoint(self._login):
             self._pools = open_pools(login)
             self._warn_if_insecure(login)
@@ -86,6 +109,10 @@ class Credentials:
             self._read_token()
         self._number += 1
         self._load_again_at = login.expires - _BEFORE_EXPIRY
+
+    def _is_token_old(self) -> bool:
+        is_file = self._login.token_file is not None
+        return is_file and time.monotonic() >= self._token_read_at + _TOKEN_SECONDS
 
     def _read_token(self) -> None:
         assert self._login.token_file
