@@ -73,6 +73,13 @@ _USUAL: Mapping[FieldPath, object] = {
 """Other forms of the default: in nanoseconds, and as kubeadm writes it."""
 
 
+_GATES = {
+    "KubeProxyNFTablesLocalhostNodePorts": "NodePorts answer on loopback where nodePortAddresses"
+    " has it"
+}
+"""Why a feature gate has no effect, if the feature is there without it."""
+
+
 def without_effect(
     given: KubeProxyConfiguration, name: Callable[[FieldPath], str], *, schedules: bool = False
 ) -> Iterator[str]:
@@ -88,7 +95,7 @@ def without_effect(
         if value not in (default, _USUAL.get(path, default)):
             yield f"{name(path)} ({reason})"
     for gate in sorted(set(given.feature_gates) - {EXTERNAL_IPS}):
-        yield f"featureGates.{gate} (bpfsvc has no such feature)"
+        yield f"featureGates.{gate} ({_GATES.get(gate, 'bpfsvc has no such feature')})"
 
 
 def about_mode(release: Release | None, *, is_empty: bool) -> Iterator[str]:

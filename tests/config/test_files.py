@@ -295,6 +295,10 @@ NOTES = {
     "what is for Windows": ("winkernel: {enableDSR: true}", "winkernel (it is for Windows)"),
     "how to ask the API server": ("clientConnection: {qps: 50}", "clientConnection.qps (the agent"),
     "feature gates": ("featureGates: {Frob: true}", "featureGates.Frob (bpfsvc has no"),
+    "the gate of NodePorts on loopback": (
+        "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}",
+        "featureGates.KubeProxyNFTablesLocalhostNodePorts (NodePorts answer on loopback where",
+    ),
     "options of logging": ("logging: {options: {text: {splitStream: true}}}", "logging.options ("),
     "ports": ("portRange: 1-2", "portRange (kube-proxy ignores it too)"),
 }

@@ -23,6 +23,7 @@ from bpfsvc.migration.shadow.flow import Flow
 from bpfsvc.migration.shadow.history import History, ServedFrontend
 from bpfsvc.migration.shadow.node_view import NodeView
 from bpfsvc.services.entries import Frontend, Place
+from bpfsvc.services.rules.nodeport_addresses import is_loopback
 
 KINDS = {
     "not_eligible": "kube-proxy chose a backend that bpfsvc would not choose",
@@ -144,11 +145,14 @@ class Comparer:
         """True if bpfsvc and kube-proxy are known to differ, or both leave the packet as it is.
 
         In mode iptables kube-proxy does not care for other ports of a cluster IP. An address that
-        the node itself holds, as NodeLocal DNSCache does, is left to its listener.
+        the node itself holds, as NodeLocal DNSCache does, is left to its listener. NodePorts on
+        loopback are translated in mode iptables and for IPv4 only; a process may serve the others.
         """
         if flow.is_translated:
             return False
         address = flow.asked[0]
+        if is_loopback(address):
+            return not self._is_iptables or family(address) == 6
         is_cluster_ip = None not in self._history.moments(Frontend.rest(address), float("inf"))
         return (candidate.is_guard and self._is_iptables) or (
             is_cluster_ip and candidate.view.is_own(address)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from bpfsvc.services.rules.context import ServiceConfig
+from bpfsvc.services.rules.nodeport_addresses import NodePortAddresses
 from tests.migration.shadow.node import NODE, OTHER_POD, OUTSIDE, POD, VIEW, ShadowNode
+from tests.migration.values import network
 from tests.services.objects import HTTP, endpoint_slice, service
 
 LOCAL, REMOTE, GONE = "10.244.1.5", "10.244.2.6", "10.244.3.9"
@@ -160,6 +162,24 @@ def test_node_ports_answer_where_the_configuration_says() -> None:
     assert node.kind("127.0.0.1", "127.0.0.1:30080", at(REMOTE), seen=NODE) == ""
     assert node.kind("127.0.0.1", "127.0.0.9:30080", at(GONE), seen=NODE) == "not_eligible"
     assert node.kind(POD, "192.168.50.12:30080") == "-"
+
+
+def test_node_ports_on_loopback_may_be_served_without_a_translation() -> None:
+    """By a process of kube-proxy, which the comparison does not see; not in mode iptables."""
+    made = service(type="NodePort", ports=[NODE_PORT])
+    loopback = ("127.0.0.1", "127.0.0.1:30080")
+    assert ShadowNode(made, SLICE).kind(*loopback) == ""
+    assert ShadowNode(made, SLICE, mode="iptables").kind(*loopback) == "not_translated"
+    dual = service(
+        type="NodePort",
+        ports=[NODE_PORT],
+        clusterIPs=["10.96.0.1", "fd96::1"],
+        ipFamilies=["IPv4", "IPv6"],
+    )
+    named = NodePortAddresses((network("::1/128"),))
+    node = ShadowNode(dual, SLICE, view=replace(VIEW, node_ports=named), mode="iptables")
+    assert node.kind("::1", "[::1]:30080") == ""
+    assert node.kind("::1", "[::1]:30081") == "-"
 
 
 def test_a_backend_at_the_nodes_own_address_sees_the_client() -> None:
