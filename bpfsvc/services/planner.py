@@ -25,7 +25,7 @@ from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import add_changes
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.plan import Plan, merge_deletes
-from bpfsvc.services.plans.registry import FRONTENDS, MAPS
+from bpfsvc.services.plans.registry import FRONTENDS, MAPS, SERVICES
 from bpfsvc.services.plans.restore import restore
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.desired import ServicePorts, frontends, service_ports
@@ -94,6 +94,15 @@ class Planner:
     def restored_keys(self) -> set[ServiceKey]:
         """Return the Services that have entries in the kernel, complete or not."""
         return {key for key in (*self.applied_state.keys(), *self._strays) if key}
+
+    def spared_ids(self) -> set[int]:
+        """Return the service ids of Services held back that have strays: all entries stay."""
+        spared: set[int] = set()
+        for key, strays in self._strays.items():
+            if key is not None and key in self.held_back:
+                spared.update(strays.deletes(SERVICES))
+                spared.update(state.service_id for state in self.applied_state.of(key).values())
+        return spared
 
     def has_backends(self, key: ServiceKey) -> bool:
         """True if the kernel has a backend for a Service."""

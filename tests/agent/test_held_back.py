@@ -17,6 +17,7 @@ from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.sync.syncer import Syncer
 from bpfsvc.kube.source import ParseError
 from bpfsvc.model import ModelObject, ObjectKey
+from bpfsvc.services.plans.drift import find_drift
 from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import endpoint_slice, frontend, service
 
@@ -81,6 +82,12 @@ class Node:
             for name, key in answers.items()
             if key in meaning
         }
+
+    @property
+    def drift(self) -> int:
+        """How many entries the agent would take for another program's."""
+        spared = self.planner.spared_ids()
+        return find_drift(self.planner.applied_state, self.kernel.read, spared)[1]
 
     def _writer(self) -> Mock:
         def restore() -> None:
@@ -209,5 +216,7 @@ def test_leftovers_of_what_cannot_be_read_stay_until_it_can_and_others_go() -> N
     here.kernel.check = lambda: None  # type: ignore[method-assign]
     here.start(both("web"), unreadable("Service", "dns"))
     assert here.served.keys() == {"web", "dns"}
+    assert here.drift == 0
     here.change(*both("dns"))
+    assert here.drift == 0
     assert here.served == expected("web", "dns")

@@ -80,7 +80,8 @@ class ServiceWriter:
 
     def _repair(self) -> int:
         self._maps.know_destinations()
-        plan, drift = find_drift(self._planner.applied_state, self._maps.read)
+        planner = self._planner
+        plan, drift = find_drift(planner.applied_state, self._maps.read, planner.spared_ids())
         self._maps.execute(plan)
         drift += sum([follower.repair() for follower in self._followers])
         return drift + self._maps.recount(self._planner.applied_state)

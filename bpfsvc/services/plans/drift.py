@@ -8,7 +8,7 @@ do, the stream is read again and the entries of those service ids are looked at 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bpfsvc.services.plans.applied import Applied, AppliedState
@@ -17,8 +17,10 @@ from bpfsvc.services.plans.registry import MAPS
 from bpfsvc.services.service_map import Read, ServiceMap
 
 
-def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:
+def find_drift(state: AppliedState, read: Read, spared: Collection[int] = ()) -> tuple[Plan, int]:
     """Return the plan that repairs the kernel's entries, and the number of entries that differ.
+
+    ``spared``: service ids that may have other entries.
 
     The counts of maps that are counted are not compared here
     (:meth:`bpfsvc.datapath.maps.service_maps.ServiceMaps.set_uses`).
@@ -27,7 +29,7 @@ def find_drift(state: AppliedState, read: Read) -> tuple[Plan, int]:
     plan = Plan()
     for service_map in MAPS:
         if not service_map.counted:
-            differing = _differing(service_map, owners, read)
+            differing = _differing(service_map, owners, read).difference(spared)
             if differing:
                 _repair(plan, service_map, owners, differing, read)
     plan.keep_moved()
