@@ -8,15 +8,17 @@
 	BPF_F_TABLE(type, key, value, name, entries, flags)
 
 /*
- * Programs are compiled once for all sizes. Those of the maps are set when the maps are made; a
- * size that programs calculate with is written into the instructions when they are loaded. So
- * elsewhere than in MAP() a size is used by LOADED_SIZE() only: its own number means nothing. An
+ * Programs are compiled once for all sizes and kernels. The sizes of maps are set when the maps are
+ * made; a number that programs calculate with is written into the instructions when they are
+ * loaded. So elsewhere than in MAP() a size is used by LOADED_NUMBER() only: its own number means
+ * nothing. LOADED_ATOMICS is 1 where the kernel has atomic operations that return a value. An
  * index is masked, because a division by a number that the compiler does not know takes long; if
  * the size is no power of two, the entries up to the next lower one are used.
  */
-enum loaded_size {
+enum loaded_number {
 	LOADED_MAX_CONNECTIONS = 1,
 	LOADED_MASK_DIRECT_FLOWS = 2,
+	LOADED_ATOMICS = 3,
 };
 
 /* The kind of constant that the loader fills in; the kernel knows kinds up to 6. */
@@ -24,7 +26,7 @@ enum loaded_kind {
 	LOADED_KIND = 15,
 };
 
-#define LOADED_SIZE(name) bpf_pseudo_fd(LOADED_KIND, LOADED_##name)
+#define LOADED_NUMBER(name) bpf_pseudo_fd(LOADED_KIND, LOADED_##name)
 
 /*
  * Have the layout describe a struct that is the value of no map, for the agent to read or write it.

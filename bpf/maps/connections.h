@@ -154,7 +154,8 @@ static inline bool connection_inactive(__u8 protocol, const struct connection *c
 
 /*
  * Change bits of `counted`, and return all as they were: of several CPUs that do so, one has made
- * the change. Atomic operations are on 8 bytes, and leave the others of those as they are.
+ * the change. Atomic operations are on 8 bytes, and leave the others of those as they are. Without
+ * atomics several CPUs may each have made the change: the load is then wrong until it is recounted.
  */
 #define COUNTED_AT __builtin_offsetof(struct connection, counted)
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -167,14 +168,24 @@ static inline __u8 counted_set(struct connection *connection, __u64 bits)
 {
 	__u64 *word = (void *)connection + COUNTED_AT / 8 * 8;
 
-	return __sync_fetch_and_or(word, bits << COUNTED_SHIFT) >> COUNTED_SHIFT;
+	__u8 old = connection->counted;
+
+	if (LOADED_NUMBER(ATOMICS))
+		return __sync_fetch_and_or(word, bits << COUNTED_SHIFT) >> COUNTED_SHIFT;
+	connection->counted = old | bits;
+	return old;
 }
 
 static inline __u8 counted_clear(struct connection *connection, __u64 bits)
 {
 	__u64 *word = (void *)connection + COUNTED_AT / 8 * 8;
 
-	return __sync_fetch_and_and(word, ~(bits << COUNTED_SHIFT)) >> COUNTED_SHIFT;
+	__u8 old = connection->counted;
+
+	if (LOADED_NUMBER(ATOMICS))
+		return __sync_fetch_and_and(word, ~(bits << COUNTED_SHIFT)) >> COUNTED_SHIFT;
+	connection->counted = old & ~bits;
+	return old;
 }
 
 /*

@@ -64,7 +64,7 @@ static inline struct direct_flow *fingerprint_entry(const struct flow *flow, __u
 	hash ^= (__u64)flow->destination_port << 16 | flow->protocol;
 	hash *= 0xc4ceb9fe1a85ec53ULL;
 	index = ((__u32)(hash >> 32) + bpf_ntohs(flow->source_port)) &
-		(__u32)LOADED_SIZE(MASK_DIRECT_FLOWS);
+		(__u32)LOADED_NUMBER(MASK_DIRECT_FLOWS);
 	hash = (hash ^ flow->source_port) * 0xff51afd7ed558ccdULL;
 	*fingerprint = (__u32)(hash >> 32) | 1;
 	return direct_flows.lookup(&index);

@@ -87,7 +87,7 @@ static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *
 	destination += flow->destination_port;
 	index = ((__u32)(between >> 32) + bpf_ntohs(flow->source_port) +
 		 bpf_ntohs(flow->destination_port)) &
-		(__u32)LOADED_SIZE(MASK_DIRECT_FLOWS);
+		(__u32)LOADED_NUMBER(MASK_DIRECT_FLOWS);
 	source *= 0xff51afd7ed558ccdULL;
 	destination *= 0xff51afd7ed558ccdULL;
 	*fingerprint = (__u32)((source ^ source >> 32) + (destination ^ destination >> 32)) | 1;

@@ -21,7 +21,7 @@ static inline __s64 *half_open_get(void)
 /* Count one more pair. False if a part of the entries of `connections` is taken by such pairs. */
 static inline bool half_open_take(void)
 {
-	return pair_count_take(half_open_get(), LOADED_SIZE(MAX_CONNECTIONS) / HALF_OPEN_PART);
+	return pair_count_take(half_open_get(), LOADED_NUMBER(MAX_CONNECTIONS) / HALF_OPEN_PART);
 }
 
 static inline void half_open_release(void)

@@ -1,6 +1,7 @@
 /* How many masquerade ports were asked for on this node: they are used in turn. */
 #pragma once
 
+#include "lib/atomic.h"
 #include "lib/map.h"
 #include "maps/settings.h"
 
@@ -15,5 +16,5 @@ static inline __u16 masquerade_turn_next(void)
 
 	if (!turns || !settings || !settings->masquerade_ports)
 		return 0;
-	return __sync_fetch_and_add(turns, 1) % settings->masquerade_ports;
+	return atomic_fetch_and_add(turns, 1) % settings->masquerade_ports;
 }

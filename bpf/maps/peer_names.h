@@ -12,6 +12,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/atomic.h"
 #include "lib/map.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
@@ -48,13 +49,16 @@ static inline struct peer_name *peer_name_of(__u64 socket, const struct address 
 		       NULL;
 }
 
-/* Note what a socket has asked for and got. False if its place is another socket's. */
+/*
+ * Note what a socket has asked for and got. False if its place is another socket's, or if two
+ * sockets could not be kept from taking it.
+ */
 static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked,
 				  const struct backend *backend)
 {
 	struct peer_name *entry = peer_name_place(socket);
 
-	if (!entry || __sync_val_compare_and_swap(&entry->socket, 0, socket))
+	if (!entry || !LOADED_NUMBER(ATOMICS) || atomic_compare_and_swap(&entry->socket, 0, socket))
 		return false;
 	entry->frontend = asked->address;
 	entry->frontend_port = asked->port;

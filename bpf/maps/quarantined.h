@@ -1,10 +1,12 @@
 /*
  * Backends that the agent keeps new connections from, or gives a trial, by the index into
  * backend_counters. On trial a backend gets one connection at a time: who writes `tried` first has
- * it. The agent writes an entry anew only when its state changes.
+ * it; without atomics two connections at a time may. The agent writes an entry anew only when its
+ * state changes.
  */
 #pragma once
 
+#include "lib/atomic.h"
 #include "lib/map.h"
 #include "maps/settings.h"
 
@@ -43,7 +45,7 @@ static inline bool trial_claim(__u32 backend)
 	tried = known->tried;
 	if (tried && (__s64)(now - tried) < (__s64)(TRIAL_SECONDS * NS_PER_SECOND))
 		return false;
-	return __sync_val_compare_and_swap(&known->tried, tried, now) == tried;
+	return atomic_compare_and_swap(&known->tried, tried, now) == tried;
 }
 
 /*
@@ -59,5 +61,5 @@ static inline void trial_release(__u32 backend, __u64 chosen)
 		return;
 	tried = known->tried;
 	if (tried <= chosen)
-		__sync_val_compare_and_swap(&known->tried, tried, 0);
+		atomic_compare_and_swap(&known->tried, tried, 0);
 }

@@ -34,9 +34,10 @@ static inline bool untranslated_take(void)
 {
 	__s64 *half_open_pairs = half_open_get();
 
-	if (!pair_count_take(untranslated_get(), LOADED_SIZE(MAX_CONNECTIONS) / UNTRANSLATED_PART))
+	if (!pair_count_take(untranslated_get(),
+			     LOADED_NUMBER(MAX_CONNECTIONS) / UNTRANSLATED_PART))
 		return false;
-	if (pair_count_take(half_open_pairs, LOADED_SIZE(MAX_CONNECTIONS) / HALF_OPEN_PART / 2))
+	if (pair_count_take(half_open_pairs, LOADED_NUMBER(MAX_CONNECTIONS) / HALF_OPEN_PART / 2))
 		return true;
 	untranslated_release();
 	return false;

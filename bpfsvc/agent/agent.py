@@ -26,6 +26,7 @@ from bpfsvc.agent.servers import Servers
 from bpfsvc.agent.start_log import log_ready
 from bpfsvc.base.fast_path import ESTABLISHED
 from bpfsvc.config.config import Config
+from bpfsvc.datapath.loader import features
 from bpfsvc.datapath.loader.installation import Installation, begin_install
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import PinRoot
@@ -91,6 +92,8 @@ class Agent:
     def _install(self, root: PinRoot) -> Installation:
         config = self._config
         source = load(config.sizes)
+        for line in features.lines(features.of_this_kernel().missing()):
+            _log.info("this kernel has %s", line)
         return begin_install(root, source, _log.info, config.cache, config.programs)
 
     def _start_threads(self, ending: ExitStack) -> None:

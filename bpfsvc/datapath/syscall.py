@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from bpfsvc.base.errors import KernelError, MapFull
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
 
-MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_LOOKUP_AND_DELETE = 1, 2, 3, 21
+MAP_CREATE, PROG_LOAD = 0, 5
+MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, MAP_LOOKUP_AND_DELETE = 1, 2, 3, 4, 21
 OBJ_PIN, OBJ_GET = 6, 7
 PROG_TEST_RUN = 10
 OBJ_GET_INFO = 15
@@ -27,6 +29,8 @@ MAP_LOOKUP_BATCH, MAP_UPDATE_BATCH, MAP_DELETE_BATCH = 24, 26, 27
 LINK_CREATE, LINK_UPDATE, LINK_DETACH = 28, 29, 34
 
 ANY, NOEXIST, EXIST = 0, 1, 2
+_NOT_SUPPORTED = 524
+"""ENOTSUPP, which has no name outside of the kernel: this type of map lacks the operation."""
 PER_CPU_TYPES = {5, 6, 10}
 """BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH."""
 TYPE_NAMES = {
@@ -54,6 +58,26 @@ def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return int(result)
+
+
+def create(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
+    """Make a map or load a program; return its descriptor.
+
+    Before Linux 5.11 their memory counts as locked memory of this process, whose usual limit is too
+    low for one map. There this lifts the limit, for all that this process makes afterwards.
+    """
+    try:
+        return call(command, attributes)
+    except PermissionError as error:
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        if resource.getrlimit(resource.RLIMIT_MEMLOCK) == unlimited:
+            raise
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, unlimited)
+        except (OSError, ValueError):
+            # Not allowed without CAP_SYS_RESOURCE.
+            raise error from None
+    return call(command, attributes)
 
 
 def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
@@ -220,8 +244,17 @@ class Map:
         return self._read(MAP_LOOKUP, key)
 
     def take(self, key: bytes) -> bytes | None:
-        """Delete an entry of a hash map, and return its last value; None if there is none."""
-        return self._read(MAP_LOOKUP_AND_DELETE, key)
+        """Delete an entry of a hash map, and return its last value; None if there is none.
+
+        Before Linux 5.14 what programs write to the entry meanwhile may be missing in the value.
+        """
+        try:
+            return self._read(MAP_LOOKUP_AND_DELETE, key)
+        except KernelError as error:
+            if not _is_unsupported(error.__cause__):
+                raise
+        value = self.lookup(key)
+        return value if value is not None and self.delete(key) else None
 
     def _read(self, command: int, key: bytes) -> bytes | None:
         try:
@@ -265,7 +298,10 @@ class Map:
         try:
             call(MAP_UPDATE_BATCH, attributes)
         except OSError as error:
-            raise self._write_error(error) from error
+            if not _is_unsupported(error):
+                raise self._write_error(error) from error
+            for key, value in entries:
+                self.update(key, value, flags)
 
     def delete_many(self, keys: list[bytes]) -> None:
         """Delete entries; those that do not exist are skipped."""
@@ -277,6 +313,10 @@ class Map:
                 call(MAP_DELETE_BATCH, attributes)
                 return
             except OSError as error:
+                if _is_unsupported(error):
+                    for key in keys:
+                        self.delete(key)
+                    return
                 if error.errno != errno.ENOENT:
                     raise self._write_error(error) from error
             # The kernel stops at a key that does not exist; go on after it.
@@ -324,6 +364,9 @@ class Map:
                     # One bucket holds more entries than fit.
                     size *= 2
                     continue
+                if _is_unsupported(error):
+                    yield from self._single_entries()
+                    return
                 if error.errno != errno.ENOENT:
                     raise KernelError(f"map {self.name}: cannot read: {error.strerror}") from error
                 last = True
@@ -337,6 +380,26 @@ class Map:
                 )
             if last:
                 return
+
+    def _single_entries(self) -> Iterator[Block]:
+        """Yield each entry as a block: before Linux 5.13 tries and per-CPU arrays have no batches.
+
+        An entry that is deleted meanwhile may make all come again.
+        """
+        key: bytes | None = None
+        following = ctypes.create_string_buffer(self.key_size)
+        while True:
+            before = None if key is None else _buffer(key)
+            try:
+                call(MAP_NEXT_KEY, _element(self.fd, before, following, 0))
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return
+                raise KernelError(f"map {self.name}: cannot read: {error.strerror}") from error
+            key = following.raw
+            value = self.lookup(key)
+            if value is not None:
+                yield Block(1, key, value)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield all entries."""
@@ -377,14 +440,18 @@ class Map:
         return KernelError(f"map {self.name}: cannot write: {error.strerror}")
 
 
+def _is_unsupported(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == _NOT_SUPPORTED
+
+
 def _element(
     fd: int,
-    key: ctypes.Array[ctypes.c_char],
+    key: ctypes.Array[ctypes.c_char] | None,
     value: ctypes.Array[ctypes.c_char] | None,
     flags: int,
 ) -> ctypes.Array[ctypes.c_char]:
-    value_address = _address(value) if value is not None else 0
-    packed = _buffer(struct.pack("=I4xQQQ", fd, _address(key), value_address, flags))
+    addresses = [0 if buffer is None else _address(buffer) for buffer in (key, value)]
+    packed = _buffer(struct.pack("=I4xQQQ", fd, *addresses, flags))
     # The packed form holds addresses only: keep the buffers they point to alive with it.
     packed.kept = (key, value)  # type: ignore[attr-defined]
     return packed

@@ -26,6 +26,7 @@ class SystemFacts(NamedTuple):
     """The kernel, and what this process may do.
 
     * ``release``: as ``uname -r`` prints it. ``missing``: kernel features that were refused.
+      ``without``: those of newer kernels that it lacks, a line each; bpfsvc works without them.
     * ``unprivileged``: the capabilities this process lacks, as a sentence, or "".
     * ``jit``: ``net.core.bpf_jit_enable``, None where it cannot be read (it belongs to the
       machine's first network namespace).
@@ -36,6 +37,7 @@ class SystemFacts(NamedTuple):
     release: str
     unprivileged: str = ""
     missing: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     tcx: bool = True
     jit: int | None = 1
     compiler: bool = True

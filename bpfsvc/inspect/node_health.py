@@ -56,6 +56,7 @@ class NodeFacts:
       programs of another build, and all there are.
     * ``families``: address families (4, 6) that have Services; ``forwarding``: those forwarded.
     * ``masquerade_ports``: empty if the agent has not set them.
+    * ``kernel_without``: features of newer kernels that this kernel lacks, by name.
     * ``fast_path``: its level (``fast`` or ``established``), "" if it is not used.
     """
 
@@ -80,6 +81,7 @@ class NodeFacts:
     masquerade_ports: str
     masquerade_reserved: bool
     fast_path: str = ""
+    kernel_without: tuple[str, ...] = ()
 
 
 def problems(facts: NodeFacts) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def _sysctl_problems(facts: NodeFacts) -> Iterator[str]:
 
 
 def lines(facts: NodeFacts) -> tuple[str, ...]:
-    """Return ten lines: whether the node is healthy, and nine lines of detail."""
+    """Return whether the node is healthy, and nine lines of detail; ten on an older kernel."""
     problem_texts = problems(facts)
     forwarding = ", ".join(
         f"IPv{family} {'on' if family in facts.forwarding else 'off'}" for family in (4, 6)
@@ -161,6 +163,8 @@ def lines(facts: NodeFacts) -> tuple[str, ...]:
         "forwarding": forwarding,
         "masquerade": f"ports {facts.masquerade_ports or 'not set'}, {reserved}",
     }
+    if facts.kernel_without:
+        table["kernel"] = f"without {'; '.join(facts.kernel_without)} (bpfsvc doctor says more)"
     head = f"UNHEALTHY: {'; '.join(problem_texts)}" if problem_texts else "healthy"
     return head, *(f"{name + ':':<13}{text}" for name, text in table.items())
 

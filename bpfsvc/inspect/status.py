@@ -12,6 +12,7 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import SERVER_NAME
 from bpfsvc.datapath import syscall, sysctl
 from bpfsvc.datapath.attach import cgroup, tcx, xdp
+from bpfsvc.datapath.loader import features
 from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
@@ -60,6 +61,7 @@ def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
             masquerade_ports=str(ports or ""),
             masquerade_reserved=ports is not None and _is_reserved(ports),
             fast_path=_fast_path(reader),
+            kernel_without=tuple(feature.name for feature in features.of_this_kernel().missing()),
         )
 
 

@@ -130,7 +130,7 @@ def other_sources(choice: Choice) -> None:
 
 def another_machine(choice: Choice) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "machine", lambda: "s390x big")
+        patch.setattr(bytecode, "machine", lambda: "big-endian")
         choice.put(choice.came, made("came").encode())
 
 
@@ -160,7 +160,7 @@ def nothing_in_it(choice: Choice) -> None:
 
 UNFIT: list[tuple[Callable[[Choice], None], str]] = [
     (other_sources, "has builds of the sources 0123456789abcdef, and these sources are"),
-    (another_machine, "is of another machine: s390x big, and this is "),
+    (another_machine, "is of another machine: big-endian, and this is "),
     (another_version, "was written by another version of bpfsvc: 0.0.1"),
     (damage, "is damaged"),
     (open_to_others, "others may write to"),

@@ -134,6 +134,7 @@ def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> Non
 
 NUMBERS = {
     **{"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21},
+    "SYS_RESOURCE": 24,
     **{"PERFMON": 38, "BPF": 39},
 }
 """Of linux/capability.h."""
@@ -148,7 +149,7 @@ def test_the_capabilities_are_enough_and_none_is_missing(
     assert context["capabilities"]["drop"] == ["ALL"]
     assert "privileged" not in context
     names = context["capabilities"]["add"]
-    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE"]
+    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE", "SYS_RESOURCE"]
 
     def effective(of: list[str]) -> int:
         return sum(1 << NUMBERS[name] for name in of)

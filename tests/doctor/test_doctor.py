@@ -107,12 +107,23 @@ def test_the_doctor_refuses(changes: dict[str, Any]) -> None:
     assert "\n" not in refused[0].text + refused[0].hint
 
 
+def test_the_doctor_tells_what_an_older_kernel_lacks_and_does_not_refuse_it() -> None:
+    system = FIT.system._replace(
+        release="5.10.0-46-amd64", without=("no tcx links (Linux 6.6): slower",)
+    )
+    told = list(check(FIT._replace(system=system)))
+    assert {finding.level for finding in told} == {Level.OK}
+    texts = [finding.text for finding in told]
+    assert "no tcx links (Linux 6.6): slower" in texts
+    assert any("5.10.0-46-amd64 lacks some features" in text for text in texts)
+
+
 WARNINGS = {
     "a bpf file system that the DaemonSet mounts": (
         {"file_systems": {"bpffs": False, "mountable": True}},
         "is not in a bpf file system",
     ),
-    "an old kernel": ({"system": {"release": "5.15.0-91-generic"}}, "older than 6.1"),
+    "an old kernel": ({"system": {"release": "5.4.0-91-generic"}}, "older than 5.10"),
     "an interpreter": ({"system": {"jit": 0}}, "interpreted"),
     "a nested cgroup": ({"file_systems": {"nested": True}}, "is not the root of its cgroup tree"),
     "Cilium beside kube-proxy": ({"others": {"devices": frozenset({"cilium_host"})}}, "Cilium"),

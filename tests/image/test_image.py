@@ -39,7 +39,14 @@ __all__ = ["certificates"]
 
 TOKEN = "good"
 
-CAPABILITIES = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "PERFMON": 38, "BPF": 39}
+CAPABILITIES = {
+    "NET_ADMIN": 12,
+    "NET_RAW": 13,
+    "SYS_PTRACE": 19,
+    "SYS_RESOURCE": 24,
+    "PERFMON": 38,
+    "BPF": 39,
+}
 """Capabilities and their numbers in linux/capability.h."""
 
 

@@ -133,6 +133,12 @@ def test_a_node_can_be_healthy(change: dict[str, Any]) -> None:
     assert lines(replace(HEALTHY, **change))[0] == "healthy"
 
 
+def test_features_that_an_older_kernel_lacks_are_named_on_a_healthy_node() -> None:
+    shown = lines(replace(HEALTHY, kernel_without=("bpf_set_retval", "tcx links")))
+    assert shown[0] == "healthy"
+    assert shown[-1] == ("kernel:      without bpf_set_retval; tcx links (bpfsvc doctor says more)")
+
+
 def test_interfaces_with_xdp_are_named() -> None:
     served = (InterfaceFacts(name="eth0", xdp=True), InterfaceFacts(name="veth1"))
     text = "\n".join(lines(replace(HEALTHY, interfaces=served)))

@@ -101,7 +101,7 @@ def empty(setup: Setup) -> None:
 
 def of_another_machine(setup: Setup) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "machine", lambda: "s390x big")
+        patch.setattr(bytecode, "machine", lambda: "big-endian")
         put(setup.file.parent, SOURCE, setup.build.encode())
 
 
@@ -154,7 +154,7 @@ def spoilt(build: Bytecode, name: str = "gc") -> bytes:
         (damaged, "is damaged"),
         (truncated, "is damaged"),
         (empty, "is damaged"),
-        (of_another_machine, "is of another machine: s390x big, and this is "),
+        (of_another_machine, "is of another machine: big-endian, and this is "),
         (of_another_version, "was written by another version of bpfsvc"),
         (of_another_build, "is of other sources"),
         (refused, "does not load: this kernel"),

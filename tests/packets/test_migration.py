@@ -306,7 +306,9 @@ def test_upgrade_and_downgrade_work_with_the_names_of_earlier_releases(
     """Connections continue with the programs of both builds, which share the maps."""
     sandbox.require()
     source = build(tmp_path / "bpf", COMMENT)
-    earlier = Bytecode.decode(compile_source(source), source.code_digest).sized(source)
+    earlier = Bytecode.decode(compile_source(source), source.code_digest).sized(
+        source, {"atomics": 1}
+    )
     root = PinRoot(sandbox.BPF_ROOT / request.node.name)
     root.create()
     load_earlier(root, earlier)

@@ -17,6 +17,9 @@ from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
 
+ATOMICS = {"atomics": 1}
+"""The numbers of a kernel that has every feature."""
+
 ODD = Sizes(
     max_services=77,
     max_frontends=999,
@@ -42,7 +45,7 @@ def build(compiled: bytes) -> Bytecode:
 
 @pytest.mark.slow
 def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Bytecode) -> None:
-    loaded = build.sized(load(ODD))
+    loaded = build.sized(load(ODD), ATOMICS)
     numbers = {**ODD.defines(), "LAYOUT_BYTES": sources.LAYOUT_BYTES}
     with patch.object(CSource, "defines", property(lambda _: numbers)):
         source = load(ODD)
@@ -55,7 +58,7 @@ def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Byteco
 
 def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
     """A size that no map has would be one that nobody can set."""
-    entries = {table.max_entries for table in build.sized(load(ODD)).layout.maps.values()}
+    entries = {table.max_entries for table in build.sized(load(ODD), ATOMICS).layout.maps.values()}
     assert {getattr(ODD, field.name) for field in fields(Sizes)} <= entries
 
 
@@ -65,8 +68,8 @@ def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
 def test_an_index_of_a_table_is_below_its_size(build: Bytecode, entries: int, last: int) -> None:
     """The mask in the instructions leaves as many entries as a power of two can."""
     names = {name for program in build.programs for _, name in program.sizes}
-    assert names == set(sources.loaded_numbers(ODD))
-    sized = build.sized(load(replace(ODD, max_direct_flows=entries)))
+    assert names == {*sources.loaded_numbers(ODD), *ATOMICS}
+    sized = build.sized(load(replace(ODD, max_direct_flows=entries)), ATOMICS)
     masks = {
         done.code[at : at + 4]
         for one, done in zip(build.programs, sized.programs, strict=True)
@@ -80,8 +83,8 @@ def test_sizes_that_programs_calculate_with_are_written_into_their_instructions(
     build: Bytecode,
 ) -> None:
     """With these sizes every program that uses one differs, in one constant for each use."""
-    small = build.sized(load(replace(ODD, max_connections=64)))
-    large = build.sized(load(replace(ODD, max_connections=1 << 20)))
+    small = build.sized(load(replace(ODD, max_connections=64)), ATOMICS)
+    large = build.sized(load(replace(ODD, max_connections=1 << 20)), ATOMICS)
     used = 0
     for program, lesser, greater in zip(
         build.programs, small.programs, large.programs, strict=True

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "lib/address.h"
+#include "lib/atomic.h"
 #include "lib/verifier.h"
 #include "maps/backends.h"
 #include "maps/frontends.h"
@@ -126,7 +127,7 @@ static inline void schedule_static(struct schedule_work *work, const struct fron
 		return;
 	turns = &round->connections;
 	turns += work->shift & 1;
-	work->number = counted ? __sync_fetch_and_add(turns, 1) : *turns;
+	work->number = counted ? atomic_fetch_and_add(turns, 1) : *turns;
 }
 
 /*

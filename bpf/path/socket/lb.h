@@ -109,8 +109,10 @@ static inline int socket_refuse(const struct socket_call *call, int verdict, boo
 		return 1;
 	if (verdict != VERDICT_REJECT && call_is_dropped_by_tc(call, connect))
 		return 1;
+	/* Before Linux 5.18 the call would say EPERM. tc refuses the packet, and that says it right. */
+	if (bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH))
+		return 1;
 	choice_refused(&call->choice, verdict);
-	bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH);
 	return 0;
 }
 

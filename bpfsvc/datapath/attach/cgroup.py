@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bpfsvc.base.errors import KernelError, SystemUnfit, UsageError
+from bpfsvc.datapath import netns_cookie as netns
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
 from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS, WATCH_PROGRAM
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot, filesystem_magic, release
 
 _CGROUP2_MAGIC = 0x63677270
-_SO_NETNS_COOKIE = 71
 
 
 def netns_cookie() -> int:
     """Return the cookie of this network namespace, by which the programs know its sockets."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return int(struct.unpack("=Q", probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0])
+    return netns.netns_cookie(_own_cgroup)
+
+
+def _own_cgroup() -> Path:
+    """Return the directory of this process's cgroup, or that of all where its own is hidden."""
+    root = find_cgroup_root()
+    for row in Path("/proc/self/cgroup").read_text().splitlines():
+        number, _, path = row.split(":", 2)
+        if number == "0" and ".." not in path and (root / path.lstrip("/")).is_dir():
+            return root / path.lstrip("/")
+    return root
 
 
 def find_cgroup_root() -> Path:

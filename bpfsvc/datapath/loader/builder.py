@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 
 from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit
+from bpfsvc.datapath.loader import features
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache, Unusable
 from bpfsvc.datapath.loader.compiler import is_missing_bcc
@@ -33,6 +34,7 @@ def make_build(
     other programs have to be compiled.
     """
     loading = _Loading(root, previous, usable)
+    of_kernel = features.of_this_kernel().numbers()
     reasons: list[str] = []
     refused: BpfsvcError | None = None
     for store in (cache, shipped):
@@ -42,7 +44,7 @@ def make_build(
             bytecode = store.read()
             if bytecode is None:
                 continue
-            loading.load(bytecode.sized(source))
+            loading.load(bytecode.sized(source, of_kernel))
         except Unusable as error:
             reasons.append(str(error))
         except BpfsvcError as error:
@@ -60,7 +62,7 @@ def make_build(
         build = Bytecode.decode(compiled, source.code_digest)
     except ValueError as error:
         raise KernelError(f"the output of the compiler process {error}") from error
-    loading.load(build.sized(source))
+    loading.load(build.sized(source, of_kernel))
     if cache:
         cache.write(compiled)
 

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from bpfsvc import __version__
-from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.datapath.loader.source import CSource, loaded_numbers, size_of
 from bpfsvc.datapath.maps.layout import Layout, MapLayout
 
-VERSION = [4, __version__]
+VERSION = [5, __version__]
 """The number of the format: the digest of a build does not tell how bpfsvc compiles it."""
 
 INSTRUCTION = 8
@@ -44,7 +43,7 @@ class Program:
     references: tuple[tuple[int, str], ...]
     """Offsets in ``code`` to patch with map descriptors: 4 bytes, in host order."""
     sizes: tuple[tuple[int, str], ...] = ()
-    """Where in ``code`` which of :func:`loaded_numbers` belongs, so too."""
+    """Where in ``code`` which number of ``enum loaded_number`` belongs, so too."""
     subprograms: tuple[tuple[int, int], ...] = ()
     """Where in ``code`` each subprogram begins, and how many bytes it is handed a pointer to."""
 
@@ -59,10 +58,9 @@ class Program:
             struct.pack_into("=i", code, offset, descriptors[name])
         return bytes(code)
 
-    def sized(self, sizes: Sizes) -> Program:
-        """Return the program for these sizes."""
+    def with_numbers(self, numbers: Mapping[str, int]) -> Program:
+        """Return the program for these sizes and this kernel; by ``enum loaded_number``."""
         code = bytearray(self.code)
-        numbers = loaded_numbers(sizes)
         for offset, name in self.sizes:
             struct.pack_into("=i", code, offset, numbers[name])
         return replace(self, code=bytes(code), sizes=())
@@ -80,8 +78,11 @@ class Bytecode:
     programs: tuple[Program, ...]
     steps: tuple[str, ...]
 
-    def sized(self, source: CSource) -> Bytecode:
-        """Return the build of ``source``, from what was compiled for all sizes."""
+    def sized(self, source: CSource, of_kernel: Mapping[str, int]) -> Bytecode:
+        """Return the build of ``source``, from what was compiled for all sizes and kernels.
+
+        ``of_kernel``: ``Features.numbers()``.
+        """
 
         def with_size(map_layout: MapLayout) -> MapLayout:
             size = size_of(map_layout.max_entries)
@@ -92,11 +93,12 @@ class Bytecode:
 
         maps = {name: with_size(map_layout) for name, map_layout in self.layout.maps.items()}
         layout = replace(self.layout, digest=source.digest, maps=maps)
-        programs = tuple(program.sized(source.sizes) for program in self.programs)
+        numbers = {**loaded_numbers(source.sizes), **of_kernel}
+        programs = tuple(program.with_numbers(numbers) for program in self.programs)
         return replace(self, layout=layout, programs=programs)
 
     def encode(self) -> bytes:
-        """Return the bytes that :meth:`decode` reads on machines of this kind."""
+        """Return the bytes that :meth:`decode` reads on machines with this order of bytes."""
         head = {
             "version": VERSION,
             "machine": machine(),
@@ -147,12 +149,13 @@ class Bytecode:
 
 
 def machine() -> str:
-    """Return the kind of machine, and the order of its bytes: ``x86_64 little``.
+    """Return what the instructions depend on: the order of bytes, as ``little-endian``.
 
-    bcc defines macros by it. The kernel does not matter: bcc has LLVM generate instructions of the
-    first version, and helpers that a kernel lacks are left out when programs are loaded.
+    Neither the processor nor the kernel matters: the sources include no header of either, bcc has
+    LLVM generate instructions of the first version, and what a kernel lacks is replaced when
+    programs are loaded. ``make kernels ARCH=arm64`` compares what both processors compile.
     """
-    return f"{os.uname().machine} {sys.byteorder}"
+    return f"{sys.byteorder}-endian"
 
 
 def _programs(entries: list[list[Any]], content: bytes) -> list[Program]:

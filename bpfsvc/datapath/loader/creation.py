@@ -17,8 +17,6 @@ from bpfsvc.datapath.loader import btf
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION
 from bpfsvc.datapath.maps.layout import MapLayout
 
-_MAP_CREATE, _PROG_LOAD = 0, 5
-
 _TYPE_NUMBERS = {name: number for number, name in syscall.TYPE_NAMES.items()}
 
 _TRIES = 5
@@ -40,7 +38,7 @@ def create_map(name: str, layout: MapLayout) -> int:
             name.encode()[:LENGTH],
             *((0, 0, 0) if types is None else (types, btf.INT, btf.VALUE)),
         )
-        return syscall.call(_MAP_CREATE, attributes)
+        return syscall.create(syscall.MAP_CREATE, attributes)
     finally:
         if types is not None:
             os.close(types)
@@ -60,7 +58,7 @@ def load_program(
     """
     instructions = ctypes.create_string_buffer(code, len(code))
     terms = ctypes.create_string_buffer(license_text.encode())
-    with _functions(subprograms) as functions:
+    with subprogram_types(subprograms) as functions:
         attributes = struct.pack(
             "=IIQQ24x16s4xI",
             kind,
@@ -72,14 +70,14 @@ def load_program(
         )
         for _ in range(_TRIES - 1):
             try:
-                return syscall.call(_PROG_LOAD, attributes + functions)
+                return syscall.create(syscall.PROG_LOAD, attributes + functions)
             except BlockingIOError:
                 continue
-        return syscall.call(_PROG_LOAD, attributes + functions)
+        return syscall.create(syscall.PROG_LOAD, attributes + functions)
 
 
 @contextmanager
-def _functions(subprograms: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+def subprogram_types(subprograms: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """The attributes that say where functions begin and what they are handed; empty without."""
     if not subprograms:
         yield b""

@@ -16,9 +16,8 @@ from pathlib import Path
 from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.kernel_names import kernel_name
-from bpfsvc.datapath.loader import crc32c, creation
+from bpfsvc.datapath.loader import crc32c, creation, features
 from bpfsvc.datapath.loader.bytecode import Bytecode, Program
-from bpfsvc.datapath.loader.optional_helpers import without_optional
 from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
 
@@ -118,18 +117,18 @@ def _programs(
     wanted: Iterable[Program], license_text: str, maps: dict[str, int], opened: ExitStack
 ) -> dict[str, int]:
     """Load programs; return their descriptors, which ``opened`` closes."""
+    of_kernel = features.of_this_kernel()
 
     def load(program: Program) -> int:
-        code, name = program.linked(maps), kernel_name(program.name)
-        kind = (program.kind, program.attach_type)
-        behind = program.subprograms
-        try:
-            fd = creation.load_program(name, *kind, code, license_text, behind)
-        except OSError:
-            reduced = without_optional(code)
-            if reduced == code:
-                raise
-            fd = creation.load_program(name, *kind, reduced, license_text, behind)
+        fd = creation.load_program(
+            kernel_name(program.name),
+            program.kind,
+            program.attach_type,
+            of_kernel.adapted(program.linked(maps)),
+            license_text,
+            # Else the verifier follows a subprogram for each call.
+            program.subprograms if features.MEMORY_ARGUMENTS in of_kernel.has else (),
+        )
         opened.callback(os.close, fd)
         return fd
 
@@ -153,7 +152,7 @@ def _refusal(name: str, error: OSError) -> SystemUnfit:
     )
     return SystemUnfit(
         f"this kernel ({os.uname().release}) refuses the program {name}: {reason}",
-        "bpfsvc is tested on Linux 6.1 and 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
+        "bpfsvc is tested on Linux 5.10 to 7.3, and needs root, or CAP_BPF and CAP_NET_ADMIN",
     )
 
 

@@ -1,23 +1,24 @@
 """Find out whether this kernel has the features that the programs need, by trying each.
 
 A version number says little: distributions carry features back, and configure others out. So each
-type of map is made, and a program of two instructions is loaded for each hook and for each helper
-that came late, through the same system call as the real ones. Nothing is attached, nothing stays.
+type of map is made, and a program of two instructions is loaded for each hook, through the same
+system call as the real ones. Nothing is attached, nothing stays. ``features.py`` has those that
+programs can do without.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.instructions import Code
+from bpfsvc.datapath.loader import creation
 
-_MAP_CREATE, _PROG_LOAD, _BTF_LOAD = 0, 5, 18
+_BTF_LOAD = 18
 _NO_PREALLOC = 1
 
 _MAPS = {"hash": 1, "array": 2, "prog_array": 3, "percpu_array": 6, "lru_hash": 9, "lpm_trie": 11}
@@ -25,27 +26,11 @@ _SK_STORAGE = 24
 
 _SCHED_CLS, _SOCK_ADDR = 3, 18
 _SOCKET_HOOKS = {"connect4": 10, "sendmsg4": 14, "recvmsg4": 19, "getpeername4": 29}
-_SET_RETVAL = 187
-"""``bpf_set_retval``, Linux 5.18: it lets a refused connect say ECONNREFUSED."""
-
-_TCX_INGRESS = 46
-_NOWHERE = 0x7FFFFFF0
-"""An interface number that does not exist."""
 
 
 def missing() -> tuple[str, ...]:
     """Name what this kernel refuses, each with its reason; nothing if all is well."""
     return tuple(_missing())
-
-
-def has_tcx() -> bool:
-    """True if programs can be attached by tcx links: older kernels do not know the type."""
-    try:
-        with _loaded(_SCHED_CLS, _returning(0)) as program:
-            os.close(syscall.link_create(program, _NOWHERE, _TCX_INGRESS))
-    except OSError as error:
-        return error.errno == errno.ENODEV
-    return True
 
 
 def _missing() -> Iterator[str]:
@@ -65,15 +50,13 @@ def _attempts() -> Iterator[tuple[str, Callable[[], int]]]:
     for name, attach_type in _SOCKET_HOOKS.items():
         attempt = partial(_load, _SOCK_ADDR, _returning(1), attach_type)
         yield f"socket programs at {name}", attempt
-    attempt = partial(_load, _SOCK_ADDR, _setting_errno(), _SOCKET_HOOKS["connect4"])
-    yield "bpf_set_retval in socket programs", attempt
 
 
 def _make_map(kind: int) -> int:
     is_trie, is_steps = kind == _MAPS["lpm_trie"], kind == _MAPS["prog_array"]
     sizes = 8 if is_trie else 4, 4 if is_steps else 8
-    return syscall.call(
-        _MAP_CREATE, struct.pack("=IIIII", kind, *sizes, 2, _NO_PREALLOC if is_trie else 0)
+    return syscall.create(
+        syscall.MAP_CREATE, struct.pack("=IIIII", kind, *sizes, 2, _NO_PREALLOC if is_trie else 0)
     )
 
 
@@ -87,8 +70,8 @@ def _make_storage() -> int:
         _BTF_LOAD, struct.pack("=QQIII", ctypes.addressof(data), 0, len(data), 0, 0)
     )
     try:
-        return syscall.call(
-            _MAP_CREATE,
+        return syscall.create(
+            syscall.MAP_CREATE,
             struct.pack(
                 "=IIIIIII16sIIII", _SK_STORAGE, 4, 4, 0, _NO_PREALLOC, 0, 0, b"", 0, types, 1, 1
             ),
@@ -97,52 +80,11 @@ def _make_storage() -> int:
         os.close(types)
 
 
-@contextmanager
-def _loaded(kind: int, code: bytes) -> Iterator[int]:
-    program = _load(kind, code)
-    try:
-        yield program
-    finally:
-        os.close(program)
-
-
 def _load(kind: int, code: bytes, attach_type: int = 0) -> int:
-    instructions = ctypes.create_string_buffer(code, len(code))
-    licence = ctypes.create_string_buffer(b"GPL")
-    # Behind the licence: log_level, log_size, log_buf, kern_version, prog_flags, name, ifindex.
-    return syscall.call(
-        _PROG_LOAD,
-        struct.pack(
-            "=IIQQIIQII16sII",
-            kind,
-            len(code) // 8,
-            ctypes.addressof(instructions),
-            ctypes.addressof(licence),
-            0,
-            0,
-            0,
-            0,
-            0,
-            b"bpfsvc_probe",
-            0,
-            attach_type,
-        ),
-    )
+    return creation.load_program("bpfsvc_probe", kind, attach_type, code, "GPL")
 
 
 def _returning(value: int) -> bytes:
-    """Return the code of ``r0 = value; exit``."""
-    return _instruction(0xB7, 0, 0, value) + _instruction(0x95, 0, 0, 0)
-
-
-def _setting_errno() -> bytes:
-    """Return the code of ``bpf_set_retval(-ECONNREFUSED); return 0``."""
-    return (
-        _instruction(0xB7, 1, 0, -errno.ECONNREFUSED)
-        + _instruction(0x85, 0, 0, _SET_RETVAL)
-        + _returning(0)
-    )
-
-
-def _instruction(code: int, destination: int, offset: int, immediate: int) -> bytes:
-    return struct.pack("=BBhi", code, destination, offset, immediate)
+    code = Code()
+    code.leave(value)
+    return code.finish()

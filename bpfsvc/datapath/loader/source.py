@@ -79,7 +79,10 @@ def load(sizes: Sizes) -> CSource:
 
 
 def loaded_numbers(sizes: Sizes) -> dict[str, int]:
-    """Return the numbers that are written into the instructions, by ``enum loaded_size``."""
+    """Return the numbers of sizes that are written into the instructions.
+
+    They are named as in ``enum loaded_number``, which has those of ``Features.numbers()``, too.
+    """
     return {
         "max_connections": sizes.max_connections,
         "mask_direct_flows": (1 << sizes.max_direct_flows.bit_length() - 1) - 1,

@@ -21,7 +21,7 @@ from bpfsvc.migration.kube_proxy.running import HEALTHZ_PORT, METRICS_PORT
 
 # -- the kernel and the rights of this process -----------------------------------------------------
 
-_OLDEST_TESTED = (6, 1)
+_OLDEST_TESTED = (5, 10)
 """The oldest Linux that bpfsvc is tested on."""
 
 
@@ -57,17 +57,21 @@ def _kernel(system: SystemFacts) -> Iterator[Finding]:
         yield refuse(
             "kernel",
             f"Linux {system.release} refuses {'; '.join(system.missing)}",
-            "use Linux 6.1 or later with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF, CONFIG_CGROUP_BPF",
+            "use Linux 5.10 or later with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF and"
+            " CONFIG_CGROUP_BPF",
         )
     elif version < _OLDEST_TESTED:
         yield warning(
             "kernel",
-            f"Linux {system.release} is older than 6.1, the oldest tested",
+            f"Linux {system.release} is older than 5.10, the oldest tested",
             "test on one node first, or upgrade the kernel",
         )
     elif not system.unprivileged:
         attach = "tcx links" if system.tcx else "filters in clsact qdiscs: it has no tcx"
-        yield ok("kernel", f"Linux {system.release} has all features, and attaches by {attach}")
+        features = "lacks some features" if system.without else "has all features"
+        yield ok("kernel", f"Linux {system.release} {features}, and attaches by {attach}")
+        for line in system.without:
+            yield ok("kernel", line)
 
 
 # -- file systems ----------------------------------------------------------------------------------

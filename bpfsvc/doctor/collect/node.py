@@ -23,7 +23,7 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.datapath import sysctl
 from bpfsvc.datapath.attach import cgroup
-from bpfsvc.datapath.loader import probe
+from bpfsvc.datapath.loader import features, probe
 from bpfsvc.datapath.loader.bytecode_cache import Unusable
 from bpfsvc.datapath.loader.shipped import ShippedPrograms
 from bpfsvc.datapath.loader.source import load
@@ -62,11 +62,13 @@ def collect_system(programs: Path | None) -> SystemFacts:
     except SystemUnfit as error:
         unprivileged = error.message
     shipped, unfit = _carried(programs)
+    kernel = None if unprivileged else features.of_this_kernel()
     return SystemFacts(
         release=os.uname().release,
         unprivileged=unprivileged,
         missing=() if unprivileged else probe.missing(),
-        tcx=not unprivileged and probe.has_tcx(),
+        without=tuple(features.lines(kernel.missing())) if kernel else (),
+        tcx=kernel is not None and features.TCX in kernel.has,
         jit=_jit(),
         compiler=any(_has_bcc(python) for python in dict.fromkeys(_PYTHONS)),
         shipped=shipped,
