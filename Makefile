@@ -33,7 +33,7 @@ PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl 
 # modes, and an independent view: bpftool of programs, conntrack of what netfilter follows.
 COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack
 # Packages for tests on another kernel.
-EMULATOR := qemu-system-x86 kmod
+EMULATOR := $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) kmod cpio xz-utils mmdebstrap
 # Packages that build and run the image, without any registry.
 CONTAINERS := buildah podman runc mmdebstrap openssl
 # Packages for the nodes and the images of the cluster of tests/cluster, beside those of the image.
@@ -42,7 +42,13 @@ missing = $(strip $(shell for package in $(1); do \
 	dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; \
 	done))
 
-KERNEL := build/kernels/debian-12
+# Kernels that "make kernels" boots: the begin of a version, or "newest".
+KERNELS ?= 5.10 6.1
+# Their architecture, by Debian's name: arm64 is emulated with a root of its own.
+THIS_ARCH := $(shell dpkg --print-architecture)
+ARCH ?= $(THIS_ARCH)
+UNPACKED_KERNELS = $(KERNELS:%=build/kernels/$(ARCH)/%/version) \
+	$(if $(filter-out $(THIS_ARCH),$(ARCH)),build/kernels/$(ARCH)/root/etc/complete)
 # "make slow KERNEL_TESTS=" leaves out what "make kernels" runs.
 KERNEL_TESTS := tests/kernels
 
@@ -69,7 +75,8 @@ help:
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
-	@echo 'make kernels Linux 6.1 in an emulated machine: the demo, and tests of packets and of the lab'
+	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
+	@echo '             lab (KERNELS="5.10 6.1 6.12 newest"; ARCH=arm64)'
 	@echo 'make image   the container image, in storage of its own'
 	@echo 'make image-compiler  the image that has a compiler, too'
 	@echo 'make image-test  the images, run in a lab as the DaemonSet of deploy/ says'
@@ -97,17 +104,17 @@ test: $(VENV)/installed-test | compared
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
-slow: $(VENV)/installed-test $(KERNEL)/version | compared
+slow: $(VENV)/installed-test $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared
 	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
 		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
-	@$(if $(KERNEL_TESTS),$(PYTEST) $(KERNEL_TESTS) $(ARGS))
+	@$(if $(KERNEL_TESTS),KERNELS='$(KERNELS)' ARCH=$(ARCH) $(PYTEST) $(KERNEL_TESTS) $(ARGS))
 
 api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
 
-kernels: $(VENV)/installed-test $(KERNEL)/version | compared
-	@$(PYTEST) tests/kernels $(ARGS)
+kernels: $(VENV)/installed-test $(UNPACKED_KERNELS) | compared
+	@KERNELS='$(KERNELS)' ARCH=$(ARCH) $(PYTEST) tests/kernels $(ARGS)
 
 image: $(VENV)/installed-test | containers
 	PYTHON=$(PYTHON) tests/image/build.sh build/image
@@ -182,9 +189,12 @@ define install
 	fi
 endef
 
-# Debian 12's own kernel, unpacked in the checkout; nothing of it is installed.
-$(KERNEL)/version: tests/kernels/fetch.sh tests/kernels/init.sh | emulator
-	tests/kernels/fetch.sh $(@D)
+# Debian's kernels, unpacked in the checkout; nothing of them is installed.
+build/kernels/$(ARCH)/%/version: tests/kernels/fetch.sh tests/kernels/init.sh | emulator
+	tests/kernels/fetch.sh $* $(@D) $(ARCH)
+
+build/kernels/$(ARCH)/root/etc/complete: tests/kernels/root.sh setup.cfg | emulator $(PYTHON)
+	tests/kernels/root.sh build/kernels/$(ARCH)/root $(ARCH) . $(PYTHON)
 
 $(PYTHON): | packages
 	$(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)

@@ -5,6 +5,8 @@ readonly checkout=$1 python=$2 results=$3
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 export PYTHONDONTWRITEBYTECODE=1 BPFSVC_LAB_PATIENCE=60
 cd "$checkout" || exit 1
+# A root that is made of packages for another architecture has Python's there.
+[ ! -d /opt/site-packages ] || export PYTHONPATH=$checkout:/opt/site-packages
 readonly pytest="$python -m pytest -p bpfsvc.devtools.lab.pytest_plugin --color=no -v"
 
 suite() {
@@ -32,6 +34,8 @@ echo "up on $(uname -r), $(nproc) processors"
 export BPFSVC_PROGRAMS=$results/programs
 mkdir -p /usr/share/bpfsvc
 cp -r "$BPFSVC_PROGRAMS" /usr/share/bpfsvc/programs
+
+suite verified 600 $python -m tests.kernels.verified "$BPFSVC_PROGRAMS"
 
 # Two processors, two suites at a time. Packet tests where the verifier or a helper of this kernel may
 # behave differently, each transport by one family; lab tests of routed pods by the fast path and of

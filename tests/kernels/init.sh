@@ -9,6 +9,7 @@ option() { sed -n "s|.* $1=\([^ ]*\).*|\1|p" /proc/cmdline; }
 checkout=$(option checkout)
 kernel=$(option kernel)
 python=$(option python)
+guest=$(option guest)
 
 while read -r file; do
 	insmod "/modules/$file"
@@ -17,6 +18,9 @@ done </modules/order
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro host /host
 mount -t tmpfs -o size=100% layer /layer
 mkdir /layer/upper /layer/work
+# Where the root is of another architecture, the checkout is not among its files.
+mkdir -p /checkout
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro checkout /checkout 2>/dev/null
 mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work root /root
 
 for place in proc sys dev; do
@@ -34,8 +38,12 @@ mount -t tmpfs modules /root/lib/modules
 ln -s "$kernel/lib/modules/$(uname -r)" "/root/lib/modules/$(uname -r)"
 mkdir -p /root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 results /root/run/results
+if grep -q ' /checkout ' /root/proc/mounts; then
+	mkdir -p "/root$checkout"
+	mount --move /checkout "/root$checkout"
+fi
 ip link set lo up
 
 # The kernel searches modprobe below the root of this process.
-work="/bin/bash $checkout/tests/kernels/guest.sh $checkout $python /run/results"
+work="/bin/bash ${guest:-$checkout/tests/kernels/guest.sh} $checkout $python /run/results"
 exec chroot /root /bin/sh -c "$work; sync; echo o >/proc/sysrq-trigger; while :; do :; done"

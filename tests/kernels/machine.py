@@ -1,13 +1,15 @@
 """An emulated machine that runs ``guest.sh`` on a kernel of our choice, with this machine's files.
 
-It needs only qemu and the files that ``fetch.sh`` has unpacked. The processor is emulated, because
-few test machines may virtualise, so everything takes some fifteen times as long. The guest reads
-the files of the host and cannot write them; results are in a directory that both share. It has no
-network.
+It needs only qemu and the files that ``fetch.sh`` has unpacked. A machine of another architecture
+has the files that ``root.sh`` has made in place of this machine's, and the checkout. The processor
+is emulated, because few test machines may virtualise, so everything takes some fifteen times as
+long. The guest reads the files of the host and cannot write them; results are in a directory that
+both share. It has no network.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,11 +17,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from bpfsvc.base import syscalls
 
 CHECKOUT = Path(__file__).parents[2]
-UNPACKED = CHECKOUT / "build" / "kernels" / "debian-12"
+
+
+class Emulated(NamedTuple):
+    """An architecture: the program of qemu that emulates it, its options, and the console."""
+
+    program: str
+    options: tuple[str, ...]
+    console: str
+
+
+ARCHITECTURES = {
+    "amd64": Emulated("qemu-system-x86_64", ("-machine", "q35", "-cpu", "max"), "ttyS0"),
+    "arm64": Emulated(
+        "qemu-system-aarch64", ("-machine", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0"
+    ),
+}
+"""By Debian's names."""
+THIS_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "")
 
 _UP = 180.0  # seconds until the first suite starts; 10 are usual
 _END = 15.0  # for qemu to end
@@ -34,11 +54,11 @@ class MachineFailed(Exception):
 class Machine:
     """A running machine. ``results``: the directory that the guest writes to."""
 
-    def __init__(self, unpacked: Path, results: Path) -> None:
+    def __init__(self, unpacked: Path, results: Path, architecture: str) -> None:
         self.results = results
         with (results / "console.log").open("wb") as console:
             self.process = subprocess.Popen(
-                _command(unpacked, results),
+                _command(unpacked, results, architecture),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -72,11 +92,11 @@ class Machine:
 
 
 @contextmanager
-def switched_on(results: Path, unpacked: Path = UNPACKED) -> Iterator[Machine]:
+def switched_on(results: Path, unpacked: Path, architecture: str) -> Iterator[Machine]:
     """Boot the unpacked kernel and run ``guest.sh``; end the machine on exit."""
     if not (unpacked / "version").exists():
         raise MachineFailed(f"there is no kernel in {unpacked}: run 'make kernels'")
-    machine = Machine(unpacked, results)
+    machine = Machine(unpacked, results, architecture)
     try:
         machine.file("kernel", _UP)
         yield machine
@@ -89,16 +109,27 @@ def switched_on(results: Path, unpacked: Path = UNPACKED) -> Iterator[Machine]:
             machine.process.wait()
 
 
-def _command(unpacked: Path, results: Path) -> list[str]:
-    options = f"checkout={CHECKOUT} kernel={unpacked} python={sys.executable}"
+def _command(unpacked: Path, results: Path, architecture: str) -> list[str]:
+    emulated = ARCHITECTURES[architecture]
+    if architecture == THIS_ARCHITECTURE:
+        python = sys.executable
+        shared = _shared("host", Path("/"), ",readonly=on")
+    else:
+        python = "/usr/bin/python3"
+        root = CHECKOUT / "build" / "kernels" / architecture / "root"
+        shared = [
+            *_shared("host", root, ",readonly=on"),
+            *_shared("checkout", CHECKOUT, ",readonly=on"),
+        ]
+    options = f"checkout={CHECKOUT} kernel={unpacked} python={python}"
     return [
-        "qemu-system-x86_64",
-        *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
+        emulated.program,
+        *(*emulated.options, "-accel", "tcg,thread=multi"),
         *("-smp", "2", "-m", "2G", "-nodefaults", "-no-user-config", "-display", "none"),
         *("-no-reboot", "-serial", "stdio"),
         *("-kernel", str(unpacked / "vmlinuz"), "-initrd", str(unpacked / "initramfs")),
-        *("-append", f"console=ttyS0 quiet panic=-1 rdinit=/init {options}"),
-        *_shared("host", Path("/"), ",readonly=on"),
+        *("-append", f"console={emulated.console} quiet panic=-1 rdinit=/init {options}"),
+        *shared,
         *_shared("results", results),
     ]
 
