@@ -65,6 +65,8 @@ def compare(service: Loaded, model: Model, opened: int, alive: int, seed: int) -
             chosen = service.open(port)
             assert chosen == model.open(), f"connection {port - 1023}: {service.numbers()}"
             if chosen is not None:
+                # A client that has no answer yet has nothing to end by a FIN.
+                service.answer(port, chosen, "SA")
                 active[port] = chosen
             port = next(ports, None)
         elif active and step < 0.7 and len(inactive) < alive:
