@@ -47,6 +47,8 @@ KERNELS ?= 5.10 6.1
 # Their architecture, by Debian's name: arm64 is emulated with a root of its own.
 THIS_ARCH := $(shell dpkg --print-architecture)
 ARCH ?= $(THIS_ARCH)
+# Suites of tests/kernels/guest.sh; all without it.
+SUITES ?= verified demo lab sockets packets shortcuts image ipvs
 UNPACKED_KERNELS = $(KERNELS:%=build/kernels/$(ARCH)/%/version) \
 	$(if $(filter-out $(THIS_ARCH),$(ARCH)),build/kernels/$(ARCH)/root/etc/complete)
 # "make slow KERNEL_TESTS=" leaves out what "make kernels" runs.
@@ -114,7 +116,7 @@ api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
 
 kernels: $(VENV)/installed-test $(UNPACKED_KERNELS) | compared
-	@KERNELS='$(KERNELS)' ARCH=$(ARCH) $(PYTEST) tests/kernels $(ARGS)
+	@KERNELS='$(KERNELS)' ARCH=$(ARCH) SUITES='$(SUITES)' $(PYTEST) tests/kernels $(ARGS)
 
 image: $(VENV)/installed-test | containers
 	PYTHON=$(PYTHON) tests/image/build.sh build/image

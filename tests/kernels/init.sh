@@ -9,6 +9,7 @@ option() { sed -n "s|.* $1=\([^ ]*\).*|\1|p" /proc/cmdline; }
 checkout=$(option checkout)
 kernel=$(option kernel)
 python=$(option python)
+suites=$(option suites | tr , " ")
 guest=$(option guest)
 
 while read -r file; do
@@ -45,5 +46,5 @@ fi
 ip link set lo up
 
 # The kernel searches modprobe below the root of this process.
-work="/bin/bash ${guest:-$checkout/tests/kernels/guest.sh} $checkout $python /run/results"
+work="/bin/bash ${guest:-$checkout/tests/kernels/guest.sh} $checkout $python /run/results $suites"
 exec chroot /root /bin/sh -c "$work; sync; echo o >/proc/sysrq-trigger; while :; do :; done"

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -54,11 +54,13 @@ class MachineFailed(Exception):
 class Machine:
     """A running machine. ``results``: the directory that the guest writes to."""
 
-    def __init__(self, unpacked: Path, results: Path, architecture: str) -> None:
+    def __init__(
+        self, unpacked: Path, results: Path, architecture: str, suites: Sequence[str]
+    ) -> None:
         self.results = results
         with (results / "console.log").open("wb") as console:
             self.process = subprocess.Popen(
-                _command(unpacked, results, architecture),
+                _command(unpacked, results, architecture, suites),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -92,11 +94,13 @@ class Machine:
 
 
 @contextmanager
-def switched_on(results: Path, unpacked: Path, architecture: str) -> Iterator[Machine]:
-    """Boot the unpacked kernel and run ``guest.sh``; end the machine on exit."""
+def switched_on(
+    results: Path, unpacked: Path, architecture: str, suites: Sequence[str]
+) -> Iterator[Machine]:
+    """Boot the unpacked kernel and run suites of ``guest.sh``; end the machine on exit."""
     if not (unpacked / "version").exists():
         raise MachineFailed(f"there is no kernel in {unpacked}: run 'make kernels'")
-    machine = Machine(unpacked, results, architecture)
+    machine = Machine(unpacked, results, architecture, suites)
     try:
         machine.file("kernel", _UP)
         yield machine
@@ -109,7 +113,7 @@ def switched_on(results: Path, unpacked: Path, architecture: str) -> Iterator[Ma
             machine.process.wait()
 
 
-def _command(unpacked: Path, results: Path, architecture: str) -> list[str]:
+def _command(unpacked: Path, results: Path, architecture: str, suites: Sequence[str]) -> list[str]:
     emulated = ARCHITECTURES[architecture]
     if architecture == THIS_ARCHITECTURE:
         python = sys.executable
@@ -121,7 +125,7 @@ def _command(unpacked: Path, results: Path, architecture: str) -> list[str]:
             *_shared("host", root, ",readonly=on"),
             *_shared("checkout", CHECKOUT, ",readonly=on"),
         ]
-    options = f"checkout={CHECKOUT} kernel={unpacked} python={python}"
+    options = f"checkout={CHECKOUT} kernel={unpacked} python={python} suites={','.join(suites)}"
     return [
         emulated.program,
         *(*emulated.options, "-accel", "tcg,thread=multi"),

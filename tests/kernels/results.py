@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,17 +27,18 @@ class Result(NamedTuple):
     passed: tuple[str, ...]
 
 
-def row(result: Result, suites: int) -> str:
-    """Return the row of one kernel, of whose ``suites`` some have passed."""
+def row(result: Result, suites: Sequence[str]) -> str:
+    """Return the row of one kernel. ``suites``: all that there are."""
     name, most = max(result.followed.items(), key=lambda entry: entry[1])
+    passed = "all" if len(result.passed) == len(suites) else ", ".join(result.passed) or "none"
     return (
         f"| {result.kernel} | {result.release} | {len(result.followed)} |"
         f" {sum(result.followed.values()):,} | `{name}` {most:,} ({100 * most / LIMIT:.0f} %) |"
-        f" {len(result.passed)} of {suites} | {len(result.without) or 'none'} |"
+        f" {passed} | {len(result.without) or 'none'} |"
     )
 
 
-def write(file: Path, result: Result, suites: int) -> None:
+def write(file: Path, result: Result, suites: Sequence[str]) -> None:
     """Put the row of a kernel into the table of a page, in place of its former one."""
     text = file.read_text()
     before, table, after = re.split(f"{BEGIN}|{END}", text)

@@ -153,7 +153,7 @@ def machine() -> str:
 
     Neither the processor nor the kernel matters: the sources include no header of either, bcc has
     LLVM generate instructions of the first version, and what a kernel lacks is replaced when
-    programs are loaded. ``make kernels ARCH=arm64`` compares what both processors compile.
+    programs are loaded. ``make kernels ARCH=arm64`` runs on arm64 what this machine compiles.
     """
     return f"{sys.byteorder}-endian"
 
