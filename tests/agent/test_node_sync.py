@@ -16,6 +16,7 @@ def test_the_link_of_a_watch_that_ends_is_no_lost_pin(monkeypatch: pytest.Monkey
     parts = Mock()
     monkeypatch.setattr(node_sync, "NodeMaps", Mock())
     monkeypatch.setattr(node_sync, "FastPath", Mock())
+    monkeypatch.setattr(node_sync, "MasqueradedFlows", Mock())
     monkeypatch.setattr(node_sync, "AllAttachments", lambda *_: parts.attachments)
     monkeypatch.setattr(node_sync, "PinWatch", lambda *_: parts.pins)
     NodeSync(DEFAULTS, Mock(), Mock(), Mock(), Mock()).watch_sockets(False)
