@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.services.entries import Policies, Policy
+from bpfsvc.services.scheduling.annotations import WRITTEN
 from bpfsvc.services.scheduling.schedulers import Schedule, scheduler_text
 
 KEEP, RANDOM = "keep", "random"
+
+SAID = tuple(annotation.field for annotation in WRITTEN)
+"""The names of what :meth:`PolicyTexts.said` returns."""
 
 _COMPARED = tuple(schedule.name.lower() for schedule in Schedule if schedule.counts)
 """Schedules that compare the loads of backends."""
@@ -41,6 +45,17 @@ class PolicyTexts:
     def removal(self, policies: Policies) -> str:
         """Return ``keep``, ``drain`` or ``reset``."""
         return self._removals.get(policies.removal, str(policies.removal))
+
+    def said(self, policies: Policies | None) -> dict[str, str]:
+        """Return the values of annotations that are fields of policies, by :data:`SAID`.
+
+        None, or no value: the text of the default, which is empty or ``keep``.
+        """
+        texts = {}
+        for annotation in WRITTEN:
+            value = getattr(policies, annotation.written, annotation.default)
+            texts[annotation.field] = str(value) if value != annotation.default else ""
+        return {**texts, "on_removal": self.removal(policies) if policies else KEEP}
 
     def compares(self, policies: Policies) -> bool:
         """True if the loads of backends are compared."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
+from bpfsvc.services.entries import Policies
 from bpfsvc.services.scheduling.removal import OnRemoval
 from bpfsvc.services.scheduling.schedulers import Schedule
 
@@ -54,9 +55,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
                 for clients in ("pod", "node", "other")
                 for n, kind in _POLICY
             ),
-            *(("affinity_seconds", "I"), ("restricted", "B"), ("schedule", "B"), ("echo", "B")),
-            ("removal", "B"),
-            *(("watched", "B"), ("counted", "B")),
+            *((name, "I" if name.endswith("seconds") else "B") for name in Policies._fields[3:]),
         ),
     ),
     "schedule_tables": (

@@ -186,5 +186,5 @@ def test_maps_of_an_earlier_build_are_read_without_its_successors_fields() -> No
     )
     maps = busy_node(changes={"frontends": (kind, key, older)})
     port = web(maps)
-    assert (port.scheduler, port.removal, port.zone_overload) == ("random", "keep", "")
+    assert (port.scheduler, port.said["on_removal"], port.zone_overload) == ("random", "keep", "")
     assert {backend.state for backend in port.backends} == {"ready"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bpfsvc.inspect.policies import SAID
 from bpfsvc.inspect.services.documents import write_view_json, write_view_yaml
 from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.services.tables import write_view
@@ -176,7 +177,9 @@ def test_changes_are_compared_by_service_port_and_backend() -> None:
             "services",
             3,
             (
-                *("default/web:http", "TCP", "IPv4", "random", "keep", 60, ("10.0.0.0/8",)),
+                *("default/web:http", "TCP", "IPv4", "random"),
+                *("keep" if name == "on_removal" else "" for name in SAID),
+                *(60, ("10.0.0.0/8",)),
                 (
                     "nodeport:30080/TCP restricted masquerade=node local=other",
                     "10.96.0.10:80/TCP masquerade=node",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.inspect.policies import SAID
 from bpfsvc.inspect.records import Value
 from tests.inspect.inspected import BACKEND, VIP, frontend, policy, shown, web
 from tests.inspect.pinned import Maps
@@ -24,7 +25,8 @@ def test_a_frontend_shows_each_class_of_clients_its_backends() -> None:
     }
     maps.put("frontends", frontend(VIP), value)
     common: dict[str, Value] = {"frontend": "10.96.0.10:80/TCP", "service": "default/web:http"}
-    common |= {"affinity": 60, "restricted": True, "scheduler": "random", "on_removal": "reset"}
+    common |= {"affinity": 60, "restricted": True, "scheduler": "random"}
+    common |= {**dict.fromkeys(SAID, ""), "on_removal": "reset"}
     assert shown(maps, "frontends") == [
         {
             **common,

@@ -14,6 +14,7 @@ import yaml
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.inspect.maps.dump import choose
+from bpfsvc.inspect.policies import SAID
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
 
@@ -181,10 +182,12 @@ def test_the_other_formats_show_the_same(node: Node, output: str) -> None:
     if output == "yaml":
         assert yaml.safe_load(done.stdout) == dumped(node, "frontends", "node_addresses")
         return
+    names = "  ".join(name.upper() for name in SAID)
+    said = "  ".join(("keep" if name == "on_removal" else "-").ljust(len(name)) for name in SAID)
     assert done.stdout.splitlines() == [
         "frontends (4)",
-        f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED  SCHEDULER  ON_REMOVAL",
-        *(f"{row}         0  no          random     keep" for row in FRONTENDS),
+        f"{FRONTENDS_HEAD}  AFFINITY  RESTRICTED  SCHEDULER  {names}",
+        *(f"{row}         0  no          random     {said}".rstrip() for row in FRONTENDS),
         "",
         "node_addresses (2)",
         "ADDRESS        NODEPORTS",

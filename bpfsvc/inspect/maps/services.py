@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from bpfsvc.base.address import endpoint_text, unpack
 from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.fields import protocol_text
-from bpfsvc.inspect.policies import PolicyTexts, action_text
+from bpfsvc.inspect.policies import SAID, PolicyTexts, action_text
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.service_names import ServiceNames, port_names
@@ -61,12 +61,12 @@ def frontends(reader: Reader) -> Records:
                     policies.affinity_seconds,
                     policies.restricted,
                     texts.scheduler(policies),
-                    texts.removal(policies),
+                    *texts.said(policies).values(),
                 )
             )
     columns = (
         *("frontend", "service", "clients", "action", "backends"),
-        *("affinity", "restricted", "scheduler", "on_removal"),
+        *("affinity", "restricted", "scheduler", *SAID),
     )
     return Records("frontends", columns, rows)
 

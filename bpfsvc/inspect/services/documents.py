@@ -45,7 +45,7 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "family": port.family,
             "id": port.service,
             "scheduler": port.scheduler,
-            "on_removal": port.removal,
+            **port.said,
             "zone_overload": port.zone_overload,
             "affinity_seconds": port.affinity_seconds,
             "source_ranges": list(port.source_ranges),

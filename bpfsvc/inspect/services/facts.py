@@ -17,6 +17,7 @@ The maps say no more: not whether an endpoint is terminating, nor the name of it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,7 +90,8 @@ class ServicePortFacts:
     """One service port; ``namespace`` is empty if the kernel has no name for it any more.
 
     ``partial``: which numbers of connections, ``active`` or ``inactive``, leave out some that
-    sockets carry. ``zone_overload``: when connections overflow; empty if none do.
+    sockets carry. ``said``: values of annotations by name (:meth:`~.PolicyTexts.said`).
+    ``zone_overload``: when connections overflow; empty if none do.
     """
 
     service: int
@@ -100,7 +102,7 @@ class ServicePortFacts:
     protocol: str
     family: str
     scheduler: str
-    removal: str
+    said: Mapping[str, str]
     zone_overload: str
     affinity_seconds: int
     source_ranges: tuple[str, ...]

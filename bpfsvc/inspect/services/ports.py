@@ -12,7 +12,7 @@ from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.inspect.entries import EntryReader, lacking
 from bpfsvc.inspect.fields import lacks
 from bpfsvc.inspect.maps.services import TRAFFIC
-from bpfsvc.inspect.policies import KEEP, PolicyTexts, action_text, longest_table
+from bpfsvc.inspect.policies import PolicyTexts, action_text, longest_table
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.service_names import PortName, port_names
 from bpfsvc.inspect.services import connection_counts
@@ -137,7 +137,7 @@ def _service_port(
     return ServicePortFacts(
         **name._asdict(),
         scheduler=texts.scheduler(by_table) if by_table else "",
-        removal=texts.removal(policies[0]) if policies else KEEP,
+        said=texts.said(policies[0] if policies else None),
         zone_overload=overload_text(reached.overload) if reached.overload else "",
         affinity_seconds=max((policy.affinity_seconds for policy in policies), default=0),
         source_ranges=ranges,

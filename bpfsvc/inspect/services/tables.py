@@ -117,8 +117,9 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
 def _flags(port: ServicePortFacts, *, wide: bool) -> Iterator[str]:
     if port.affinity_seconds:
         yield f"affinity={port.affinity_seconds}s"
-    if port.removal != KEEP:
-        yield f"on-removal={port.removal}"
+    for name, text in port.said.items():
+        if text not in ("", KEEP):
+            yield f"{name.replace('_', '-')}={text}"
     if port.zone_overload:
         yield f"zone-overload={port.zone_overload}"
     if wide and port.source_ranges:

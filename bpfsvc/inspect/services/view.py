@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from bpfsvc.inspect.policies import SAID
 from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.services.facts import (
     ACTIVE,
@@ -135,7 +136,7 @@ def view_records(view: View) -> Iterator[Records]:
         shown = tuple(" ".join((frontend.text, *words(frontend))) for frontend in port.frontends)
         refused = view.traffic.refused_of(port) if view.traffic else ()
         row: Row = (port.affinity_seconds, port.source_ranges, shown, *refused)
-        services.append((*name, port.scheduler, port.removal, *row))
+        services.append((*name, port.scheduler, *port.said.values(), *row))
         for backend in port.backends:
             amounts: Row = ()
             if view.traffic:
@@ -149,7 +150,7 @@ def view_records(view: View) -> Iterator[Records]:
         "services",
         (
             *_COLUMNS,
-            *("scheduler", "on_removal", "affinity", "source_ranges", "frontends"),
+            *("scheduler", *SAID, "affinity", "source_ranges", "frontends"),
             *(_REFUSED if counted else ()),
         ),
         services,

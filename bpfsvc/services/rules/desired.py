@@ -214,11 +214,10 @@ def _internal_policies(
 ) -> Policies:
     """Cluster IP: clients that are no pods of this node are masqueraded, if pods are known."""
     foreign = detector or masquerade_all
-    return Policies(
+    return slots.choice._replace(
         pod=_policy(slots, local_only, masquerade=masquerade_all),
         node=_policy(slots, local_only, masquerade=foreign),
         other=_policy(slots, local_only, masquerade=foreign),
-        **slots.choice._asdict(),
     )
 
 
@@ -230,13 +229,12 @@ def _external_policies(slots: Slots, local_only: bool, detector: bool) -> Polici
     """
     if not local_only:
         everyone = _policy(slots, False, masquerade=True)
-        return Policies(everyone, everyone, everyone, **slots.choice._asdict())
+        return slots.choice._replace(pod=everyone, node=everyone, other=everyone)
     external = _policy(slots, True, masquerade=False)
-    return Policies(
+    return slots.choice._replace(
         pod=_policy(slots, False, masquerade=False) if detector else external,
         node=_policy(slots, False, masquerade=True),
         other=external,
-        **slots.choice._asdict(),
     )
 
 

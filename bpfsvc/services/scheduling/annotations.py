@@ -54,12 +54,15 @@ class Annotation(NamedTuple):
     * ``parse``: returns the value of a text; raises ``ValueError`` with one line.
     * ``default``: the value of a Service without the annotation.
     * ``needs``: what a Service with another value needs.
+    * ``written``: the field of :class:`~bpfsvc.services.entries.Policies` that has the value, a
+      number, for the programs; empty: none has it. Views of the maps show it by this line.
     """
 
     name: str
     parse: Callable[[str], Any]
     default: Any
     needs: Need = Need.NOTHING
+    written: str = ""
 
     @property
     def field(self) -> str:
@@ -70,12 +73,15 @@ class Annotation(NamedTuple):
 ANNOTATIONS = (
     Annotation("scheduler", parse_scheduler, None),
     Annotation("weights", parse_weights, NO_WEIGHTS),
-    Annotation("on-removal", parse_on_removal, OnRemoval.KEEP),
+    Annotation("on-removal", parse_on_removal, OnRemoval.KEEP, written="removal"),
     Annotation("drain-seconds", parse_seconds, DRAIN_SECONDS),
     Annotation("slow-start-seconds", parse_seconds, 0),
     Annotation("quarantine", parse_quarantine, None, Need.OUTCOMES),
     Annotation("zone-overload", parse_overload, 0, Need.COUNTS),
 )
+
+WRITTEN = tuple(annotation for annotation in ANNOTATIONS if annotation.written)
+"""The annotations whose values are fields of policies."""
 
 _NAMES = frozenset(annotation.name for annotation in ANNOTATIONS)
 
@@ -126,6 +132,11 @@ class Scheduling(NamedTuple):
             if getattr(self, annotation.field) != annotation.default:
                 needs |= annotation.needs
         return needs
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The fields of :class:`~bpfsvc.services.entries.Policies` that annotations set."""
+        return {annotation.written: int(getattr(self, annotation.field)) for annotation in WRITTEN}
 
 
 USUAL_SCHEDULING = Scheduling(

@@ -16,7 +16,7 @@ from operator import not_
 from socket import IPPROTO_SCTP, IPPROTO_TCP
 from typing import NamedTuple
 
-from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Place
+from bpfsvc.services.entries import NO_EXTRA, Backend, Extra, Place, Policies, Policy
 from bpfsvc.services.port_endpoints import PortEndpoints, Uses
 from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING, Need, Scheduling
 from bpfsvc.services.scheduling.extra import (
@@ -55,28 +55,22 @@ class Range(NamedTuple):
     trials: int = 0
 
 
-class Choice(NamedTuple):
-    """The fields of :class:`~bpfsvc.services.entries.Policies` that scheduling decides."""
+_NOTHING = Policy(0, 0, False, False)
 
-    schedule: int = Schedule.RANDOM.value
-    removal: int = 0
-    watched: bool = False
-    counted: bool = False
-
-
-_USUAL_CHOICE = Choice()
+_USUAL_CHOICE = Policies(_NOTHING, _NOTHING, _NOTHING)
 
 
 class Slots(NamedTuple):
     """The ranges of C and of L, and how one of their slots is chosen.
 
-    ``anything``: anything is usable (H). ``spills``: connections may overflow from C.
+    ``anything``: anything is usable (H). ``choice``: has the fields of policies that scheduling
+    decides, without the policy of any client. ``spills``: connections may overflow from C.
     """
 
     cluster: Range
     local: Range
     anything: bool
-    choice: Choice = _USUAL_CHOICE
+    choice: Policies = _USUAL_CHOICE
     spills: bool = False
 
 
@@ -193,14 +187,14 @@ class _Placement:
         extra = extra_entries(tuple(self._tables), tuple(self._weights), spill)
         return Placed((*self._backends, *unused), slots, extra)
 
-    def _choice(self, schedule: Schedule) -> Choice:
+    def _choice(self, schedule: Schedule) -> Policies:
         needs = self._scheduling.needs
-        return Choice(
-            schedule.value,
-            self._scheduling.on_removal.value if self._is_tcp else 0,
-            self._is_tcp and Need.OUTCOMES in needs,
-            Need.COUNTS in needs,
+        choice = _USUAL_CHOICE._replace(
+            schedule=schedule.value, counted=Need.COUNTS in needs, **self._scheduling.written
         )
+        if self._is_tcp:
+            return choice._replace(watched=Need.OUTCOMES in needs)
+        return choice._replace(removal=_USUAL_CHOICE.removal)
 
     def _can_overflow(self, every: _Set, near: _Set) -> bool:
         """True if the near endpoints can ever carry too much."""
