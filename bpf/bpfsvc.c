@@ -14,8 +14,8 @@
  *	FIRST		hooks, PARSE_SLOW, SCHEDULE,	headers			first, after, reuse,
  *			ATTEMPT, itself						passes_egress
  *	SCHEDULE	FIRST				flow, first.client	(map schedule_works)
- *	TRIAL		FIRST				flow, first		first.choice
- *	OPEN		FIRST, TRIAL, itself		headers, first, search	after, forward,
+ *	REVISE		FIRST				flow, first		first.choice
+ *	OPEN		FIRST, REVISE, itself		headers, first, search	after, forward,
  *									search, first
  *	UNTRANSLATED	OPEN				headers, after, first,	forward.hop
  *							forward
@@ -62,9 +62,9 @@
 #include "path/step/open.h"
 #include "path/step/parse_slow.h"
 #include "path/step/reject.h"
+#include "path/step/revise.h"
 #include "path/step/rewrite.h"
 #include "path/step/schedule.h"
-#include "path/step/trial.h"
 #include "path/step/untranslated.h"
 #include "path/tail_calls.h"
 #include "path/xdp/forward.h"
@@ -184,12 +184,12 @@ int step_schedule(struct __sk_buff *skb)
 	return packet ? first_packet_schedule(skb, packet) : TC_ACT_SHOT;
 }
 
-/* A first packet that may be the trial of a backend. */
-int step_trial(struct __sk_buff *skb)
+/* A first packet that may need another backend than the one that was chosen. */
+int step_revise(struct __sk_buff *skb)
 {
 	struct packet *packet = packet_get();
 
-	return packet ? first_packet_try(skb, packet) : TC_ACT_SHOT;
+	return packet ? first_packet_revise(skb, packet) : TC_ACT_SHOT;
 }
 
 /* A first packet that has a backend: write the entries for the packets that follow. */

@@ -6,11 +6,15 @@
 
 #include "lib/map.h"
 
-struct counters {
-	__u64 rejected__no_endpoints;
-	__u64 rejected__unknown_connection;
-	__u64 dropped__no_endpoints;
+/* What the choice of a backend refuses: for the node, and for each service port (refusals.h). */
+#define REFUSAL_COUNTERS              \
+	__u64 rejected__no_endpoints; \
+	__u64 dropped__no_endpoints;  \
 	__u64 dropped__source_range;
+
+struct counters {
+	REFUSAL_COUNTERS
+	__u64 rejected__unknown_connection;
 	__u64 dropped__masquerade_ports_exhausted;
 	__u64 dropped__no_masquerade_address;
 	__u64 dropped__source_ports_exhausted;

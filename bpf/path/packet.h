@@ -43,11 +43,11 @@ struct fast_path_ends {
 
 /*
  * Decisions about the first packet of a connection. STEP_FIRST sets them for STEP_SCHEDULE (which
- * reads `client`), STEP_TRIAL, STEP_OPEN and STEP_UNTRANSLATED. For other packets this has stale
+ * reads `client`), STEP_REVISE, STEP_OPEN and STEP_UNTRANSLATED. For other packets this has stale
  * values.
  */
 struct first {
-	struct choice choice; /* STEP_TRIAL may choose another backend */
+	struct choice choice; /* STEP_REVISE may choose another backend */
 	struct client client;
 	struct fast_path_ends ends; /* set by STEP_OPEN, for itself and STEP_UNTRANSLATED */
 	struct frontend_key asked;  /* the key of the frontend */

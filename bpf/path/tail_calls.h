@@ -35,7 +35,7 @@ enum step {
 	STEP_ECHO,	   /* an echo request that is answered */
 	STEP_SCHEDULE,	   /* a first packet that needs loads compared, or overflow decided */
 	STEP_ATTEMPT,	   /* before STEP_ESTABLISHED, until the connect result is recorded */
-	STEP_TRIAL,	   /* before STEP_OPEN, while a backend is on trial */
+	STEP_REVISE,	   /* before STEP_OPEN, if another backend may be needed after all */
 	STEP_UNTRANSLATED, /* after STEP_OPEN, a first packet from outside that stays as it is */
 	STEPS,
 };

@@ -33,7 +33,7 @@ SHORT = {
     "step_echo": "echo",
     "step_schedule": "sched",
     "step_attempt": "attempt",
-    "step_trial": "trial",
+    "step_revise": "revise",
     "step_untranslated": "as_is",
     # maps
     "affinities": "affinity",

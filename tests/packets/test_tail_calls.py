@@ -149,7 +149,7 @@ NEEDS = {
     "step_echo": (echo, TCP4),
     "step_schedule": (schedule, TCP4),
     "step_attempt": (attempt, TCP4),
-    "step_trial": (trial, TCP4),
+    "step_revise": (trial, TCP4),
     "step_untranslated": (as_it_is, TCP4),
 }
 

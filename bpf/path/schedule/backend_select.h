@@ -226,6 +226,12 @@ static inline int choose_for_packet(struct frontend_key *frontend_key, const str
 	return choose_found(frontend_key, frontend, client, number, choice, CHOOSER_PACKET);
 }
 
+/* True if no other backend may be needed than the one that was chosen. */
+static inline bool choice_is_final(const struct choice *choice)
+{
+	return choice->watched != WATCHED_MAY_TRY;
+}
+
 /*
  * Copy the backend of a slot of `frontend`. False where the entries change at this moment.
  */
@@ -358,17 +364,10 @@ static inline void choice_refused(const struct choice *choice, int verdict)
 	if (verdict != VERDICT_REJECT && verdict != VERDICT_DROP && verdict != VERDICT_FORBIDDEN)
 		return;
 	of_service = refusals_of(choice->service);
-	if (verdict == VERDICT_REJECT) {
-		COUNT(rejected__no_endpoints);
-		if (of_service)
-			of_service->rejected__no_endpoints++;
-	} else if (verdict == VERDICT_DROP) {
-		COUNT(dropped__no_endpoints);
-		if (of_service)
-			of_service->dropped__no_endpoints++;
-	} else {
-		COUNT(dropped__source_range);
-		if (of_service)
-			of_service->dropped__source_range++;
-	}
+	if (verdict == VERDICT_REJECT)
+		COUNT_REFUSAL(of_service, rejected__no_endpoints);
+	else if (verdict == VERDICT_DROP)
+		COUNT_REFUSAL(of_service, dropped__no_endpoints);
+	else
+		COUNT_REFUSAL(of_service, dropped__source_range);
 }

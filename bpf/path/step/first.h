@@ -165,7 +165,7 @@ static inline int first_packet_pass(struct __sk_buff *skb, const struct settings
 /* Return the step of a first packet that has a backend. */
 static inline enum step opening_step(const struct choice *choice)
 {
-	return choice->watched == WATCHED_MAY_TRY ? STEP_TRIAL : STEP_OPEN;
+	return choice_is_final(choice) ? STEP_OPEN : STEP_REVISE;
 }
 
 /* Decide on a first packet: let it pass, refuse or drop it, or go on to open its connection. */

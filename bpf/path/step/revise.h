@@ -1,4 +1,7 @@
-/* STEP_TRIAL: a first packet that may probe a backend on trial. */
+/*
+ * STEP_REVISE: a first packet that may need another backend than the one that was chosen, by rules
+ * that the verifier follows only in this program.
+ */
 #pragma once
 
 #include "maps/frontends.h"
@@ -7,7 +10,7 @@
 #include "path/tail_calls.h"
 
 /* Send a first packet to a backend on trial, unless another connection is probing it. */
-static inline int first_packet_try(struct __sk_buff *skb, struct packet *packet)
+static inline int first_packet_revise(struct __sk_buff *skb, struct packet *packet)
 {
 	struct frontend_key asked = {
 		.address = packet->flow.destination,
