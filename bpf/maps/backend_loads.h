@@ -1,7 +1,7 @@
 /*
  * Loads: how many connections each backend has now, as ip_vs counts them. Connections are counted
- * for two kinds of Services: their schedule compares loads (frontends.h), or they may overflow
- * (spills.h). Entry 0 is unused.
+ * for Services whose schedule compares loads, or with an annotation that needs the numbers (`counted`
+ * in frontends.h). Entry 0 is unused.
  *
  * All CPUs add to one number. Each connection and each socket says itself whether it is counted
  * (connections.h, socket_loads.h), so it is added once and subtracted once. If the kernel evicts an
