@@ -12,7 +12,7 @@ from bpfsvc.datapath import syscall
 from tests.packets.node import Node
 from tests.packets.test_kernel_names import PROGRAMS
 
-OF_ONE, OF_ALL = 90_000, 670_000
+OF_ONE, OF_ALL = 90_000, 600_000
 """Instructions followed. Linux gives up at a million for one program."""
 
 

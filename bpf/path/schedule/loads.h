@@ -103,13 +103,19 @@ static inline void comparison_choose(struct schedule_work *work, const struct co
 	work->place ^= (work->place ^ position) & better;
 }
 
-static inline void comparison_add(struct schedule_work *work, const struct candidate *candidate,
+/*
+ * Compare one more backend. False if it has no counters, which cannot be: a loop ends there, because
+ * the verifier would follow the rest of the loop anew for each backend that is skipped.
+ */
+static inline bool comparison_add(struct schedule_work *work, const struct candidate *candidate,
 				  __u32 position)
 {
 	struct compared backend;
 
-	if (compared_read(&backend, work, candidate))
-		comparison_choose(work, &backend, position);
+	if (!compared_read(&backend, work, candidate))
+		return false;
+	comparison_choose(work, &backend, position);
+	return true;
 }
 
 /* Compare all backends of a policy, or the first ones if there are more than in one entry. */
@@ -124,9 +130,9 @@ static inline void compare_all(struct schedule_work *work)
 	work->place |= work->limited; /* NO_PLACE */
 #pragma clang loop unroll(disable)
 	for (int position = 0; position < CANDIDATES; position++) {
-		if (position >= work->size)
+		if (position >= work->size ||
+		    !comparison_add(work, &compared_chunk->rows[position], position))
 			break;
-		comparison_add(work, &compared_chunk->rows[position], position);
 	}
 }
 

@@ -70,14 +70,14 @@ static inline __u64 member_compare(struct compared_member *best, const struct co
 }
 
 /* Compare one more backend with all before it, and with the members of the address. */
-static inline void locality_compare(struct schedule_work *work, const struct locality *locality,
+static inline bool locality_compare(struct schedule_work *work, const struct locality *locality,
 				    const struct candidate *candidate, __u32 position)
 {
 	__u64 joined, member, better, busy;
 	struct compared backend;
 
 	if (!compared_read(&backend, work, candidate))
-		return;
+		return false;
 	comparison_choose(work, &backend, position);
 	work->idle |= (backend.active * 2 - backend.weight) >> 63;
 	busy = (backend.weight - backend.active) >> 63;
@@ -87,6 +87,7 @@ static inline void locality_compare(struct schedule_work *work, const struct loc
 	work->kept_place ^= (work->kept_place ^ position) & better;
 	work->kept_busy ^= (work->kept_busy ^ busy) & better;
 	member_compare(&work->most, &backend, member, joined, candidate->counters, -1);
+	return true;
 }
 
 static inline void locality_leave(struct locality *locality, __u32 counters, __u64 now)
@@ -169,9 +170,9 @@ static inline bool compare_local(struct schedule_work *work, const struct fronte
 	member_begin(&work->most, -1);
 #pragma clang loop unroll(disable)
 	for (int position = 0; position < CANDIDATES; position++) {
-		if (position >= work->size)
-			break;
-		locality_compare(work, locality, &chunk->rows[position], position);
+		if (position >= work->size ||
+		    !locality_compare(work, locality, &chunk->rows[position], position))
+			break; /* as in compare_all() */
 	}
 	AS_IN_MEMORY();
 	now = bpf_ktime_get_coarse_ns();

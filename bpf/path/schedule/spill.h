@@ -24,7 +24,7 @@ static inline void spill_sum(struct spilling *spilling, const struct spill *spil
 			break;
 		load = backend_loads.lookup((__u32 *)&spill->counters[position]);
 		if (!load)
-			continue;
+			break; /* which cannot be: as in comparison_add() */
 		number = load_active(load->connections);
 		number += load_inactive(load->connections) & -(__s64)spill->inactive;
 		spilling->sum += number;
