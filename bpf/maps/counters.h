@@ -7,9 +7,10 @@
 #include "lib/map.h"
 
 /* What the choice of a backend refuses: for the node, and for each service port (refusals.h). */
-#define REFUSAL_COUNTERS              \
-	__u64 rejected__no_endpoints; \
-	__u64 dropped__no_endpoints;  \
+#define REFUSAL_COUNTERS               \
+	__u64 rejected__no_endpoints;  \
+	__u64 rejected__backends_full; \
+	__u64 dropped__no_endpoints;   \
 	__u64 dropped__source_range;
 
 struct counters {

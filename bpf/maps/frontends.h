@@ -80,7 +80,7 @@ struct frontend {
 	__u8 removal;		/* of enum removal */
 	__u8 watched;		/* connect results are recorded (backend_outcomes.h) */
 	__u8 counted;		/* loads of backends are, whatever the schedule */
-	__u8 zero[2];
+	__u16 limit;		/* of open connections to each backend; 0: none */
 };
 
 enum client_class {

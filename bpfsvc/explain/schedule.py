@@ -50,7 +50,9 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
     scheduler = scheduler_text(schedule.name.lower(), policy.table)
     name = f"scheduler {scheduler}"
     if policy.size and outcome.verdict == "reject":
-        if schedule.may_refuse:
+        if outcome.policies.limit and outcome.backend[1]:
+            yield "every endpoint has as many connections as it may have: rejected"
+        elif schedule.may_refuse:
             yield f"{name}: every endpoint has more active connections than its weight: rejected"
         else:
             yield f"{name}: the place of this client has an endpoint of weight 0: rejected"
@@ -81,10 +83,16 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     """Yield the loads of the endpoints, if the scheduler compares them."""
     if not counts_connections(outcome.policies):
         return
+    if outcome.policies.limit:
+        yield (
+            f"an endpoint may have {outcome.policies.limit} open connections through this node"
+            " (max-connections-per-backend)"
+        )
     counters = outcome.owner.counters()
     for endpoint in dict.fromkeys(backend.place for backend in outcome.backends):
         active, inactive = loads(counters[endpoint])
-        chosen = ", chosen now" if endpoint == outcome.backend else ""
+        is_chosen = endpoint == outcome.backend and outcome.verdict == "dnat"
+        chosen = ", chosen now" if is_chosen else ""
         yield f"{endpoint_text(*endpoint)}: {active} active, {inactive} inactive{chosen}"
 
 

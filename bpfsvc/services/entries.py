@@ -116,6 +116,7 @@ class Policies(NamedTuple):
     * ``watched``: how attempts to connect end is noted
       (:mod:`bpfsvc.services.scheduling.quarantine`).
     * ``counted``: the connections of each backend are counted, whatever the schedule.
+    * ``limit``: how many connections a backend may have on this node; 0: any number.
     """
 
     pod: Policy
@@ -128,6 +129,7 @@ class Policies(NamedTuple):
     removal: int = 0
     watched: bool = False
     counted: bool = False
+    limit: int = 0
 
     @property
     def by_class(self) -> tuple[Policy, Policy, Policy]:

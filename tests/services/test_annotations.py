@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.model import Service
+from bpfsvc.services.rules.view import evaluate
 from bpfsvc.services.scheduling.annotations import (
     ANNOTATIONS,
     USUAL_SCHEDULING,
     Annotation,
     Need,
     Scheduling,
+    read_scheduling,
 )
 from bpfsvc.services.scheduling.in_force import Schedulings
 from tests.services.cluster import KEY
-from tests.services.objects import endpoint_slice, service
+from tests.services.objects import CONFIG, NODE, endpoint_slice, service
 
 SAMPLES = {
     "scheduler": "rr",
@@ -24,10 +26,15 @@ SAMPLES = {
     "slow-start-seconds": "7",
     "quarantine": "5 failures/10s for 30s",
     "zone-overload": "1.5",
+    "max-connections-per-backend": "7",
 }
 """A text for each annotation, of another value than the default."""
 
-NEEDS = {"quarantine": Need.OUTCOMES, "zone-overload": Need.COUNTS}
+NEEDS = {
+    "quarantine": Need.OUTCOMES,
+    "zone-overload": Need.COUNTS,
+    "max-connections-per-backend": Need.COUNTS,
+}
 
 
 def read(thing: Service) -> Scheduling:
@@ -53,3 +60,36 @@ def test_an_annotation_alone_sets_its_own_field(annotation: Annotation) -> None:
     assert value == annotation.parse(text) != annotation.default
     assert scheduling == USUAL_SCHEDULING._replace(**{annotation.field: value})
     assert scheduling.needs == NEEDS.get(annotation.name, Need.NOTHING)
+
+
+def limited(text: str) -> Service:
+    return service(
+        annotations={"bpfsvc.io/max-connections-per-backend": text},
+        type="NodePort",
+        ports=[{"name": "http", "port": 80, "nodePort": 30080}],
+    )
+
+
+def test_every_frontend_has_the_limit_and_its_backends_are_counted() -> None:
+    thing, pods = limited("65535"), [endpoint_slice("10.0.0.1 here", "10.0.0.2 there")]
+    scheduling, faults = read_scheduling(thing, pods)
+    assert not faults
+    ((_, entries),) = evaluate(thing, pods, NODE, CONFIG, scheduling).entries.items()
+    written = [
+        (policies.limit, policies.counted)
+        for frontend, policies in entries.frontends.items()
+        if frontend.port
+    ]
+    assert written == [(65535, True)] * 2, "the cluster IP and the node port"
+    assert "candidates" in entries.extra
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "+1", "1.5", "many", "65536", ""])
+def test_a_limit_that_cannot_be_used_leaves_the_last_good_one(text: str) -> None:
+    good, _ = read_scheduling(limited("7"), [])
+    scheduling, faults = read_scheduling(limited(text), [], good)
+    assert scheduling.max_connections_per_backend == 7
+    assert faults == [
+        "annotation bpfsvc.io/max-connections-per-backend: the limit must be 1 to 65535, not"
+        f" {text!r}; the last good value stays in force"
+    ]

@@ -284,12 +284,18 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 		for (int draw = 0; draw < DRAWS && bound_port_is_taken(context, call); draw++)
 			choose_again(&key, &call->client, &call->choice, first + draw);
 	}
+	if (connect && call->choice.watched == WATCHED_MAY_TRY)
+		socket_try(context, call);
+	if (call->choice.counts == CHOICE_LIMITED) {
+		call->chooser = CHOOSER_ROOM;
+		verdict = choose((struct choosing *)&call->asked);
+		if (verdict != VERDICT_DNAT)
+			return socket_refuse(call, verdict, connect);
+	}
 	known = socket_translations.sk_storage_get(call_socket(context), 0,
 						   BPF_SK_STORAGE_GET_F_CREATE);
 	if (known && !connect && !known->calls && socket_shares(context, known, call))
 		known->calls = 1;
-	if (connect && call->choice.watched == WATCHED_MAY_TRY)
-		socket_try(context, call);
 	if (connect) {
 		socket_leave_loopback(context, v4, call);
 		connect_note(context, call);

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.numbers import parse_number
 from bpfsvc.services.scheduling.quarantine import Rule, parse_quarantine
 from bpfsvc.services.scheduling.removal import (
     DRAIN_SECONDS,
@@ -70,6 +71,11 @@ class Annotation(NamedTuple):
         return self.name.replace("-", "_")
 
 
+def _parse_limit(text: str) -> int:
+    """Read a limit of connections. Raises ``ValueError`` with one line."""
+    return parse_number(text, 1, 0xFFFF, "the limit")
+
+
 ANNOTATIONS = (
     Annotation("scheduler", parse_scheduler, None),
     Annotation("weights", parse_weights, NO_WEIGHTS),
@@ -78,6 +84,7 @@ ANNOTATIONS = (
     Annotation("slow-start-seconds", parse_seconds, 0),
     Annotation("quarantine", parse_quarantine, None, Need.OUTCOMES),
     Annotation("zone-overload", parse_overload, 0, Need.COUNTS),
+    Annotation("max-connections-per-backend", _parse_limit, 0, Need.COUNTS, written="limit"),
 )
 
 WRITTEN = tuple(annotation for annotation in ANNOTATIONS if annotation.written)
@@ -98,6 +105,8 @@ class Scheduling(NamedTuple):
     * ``quarantine``: when endpoints that connections fail to are ejected; None: never.
     * ``zone_overload``: in thousandths, how much near endpoints carry before connections overflow
       (:mod:`bpfsvc.services.scheduling.spill`); 0: connections never overflow.
+    * ``max_connections_per_backend``: how many open connections an endpoint may have by way of this
+      node; 0: any number.
 
     What is known of its endpoints now:
 
@@ -114,6 +123,7 @@ class Scheduling(NamedTuple):
     slow_start_seconds: int
     quarantine: Rule | None
     zone_overload: int
+    max_connections_per_backend: int
     of_slices: Mapping[SliceName, int] = NO_SLICES
     shares: Shares = NO_SHARES
     away: tuple[Place, ...] = ()
