@@ -242,7 +242,8 @@ def test_a_quiet_watch_without_bookmarks_is_opened_again_and_no_error(
     caplog.set_level(logging.INFO, logger="bpfsvc")
     put_cluster(api)
     api.faults.bookmark_period = 1000.0
-    with following(api, pacing=IMPATIENT) as seen:
+    pacing = replace(IMPATIENT, idle_seconds=0.6, list_idle_seconds=30.0)
+    with following(api, pacing=pacing) as seen:
         seen.wait_synced(api)
         wait(lambda: seen.source.connections()["servicecidrs"].watches > 3, "other watches")
         change(api)
