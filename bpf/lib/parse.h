@@ -53,6 +53,18 @@ static inline struct ip_start parse_ip(struct __sk_buff *skb, __u32 offset, bool
 	return start;
 }
 
+/*
+ * True if the extension header of an IPv6 packet is that of BIG TCP: so the packet is a usual one.
+ */
+static inline bool ipv6_is_big_tcp(struct __sk_buff *skb, __u32 offset, __u8 next_header)
+{
+	struct ipv6_jumbo jumbo;
+
+	return next_header == IPV6_HOP_BY_HOP && skb->gso_size &&
+	       !bpf_skb_load_bytes(skb, offset + IPV6_HEADER_LENGTH, &jumbo, sizeof(jumbo)) &&
+	       jumbo.next_header == PROTO_TCP && !jumbo.length && jumbo.option == IPV6_OPTION_JUMBO;
+}
+
 static inline bool parse_addresses(struct __sk_buff *skb, __u32 offset, bool v4, struct flow *flow)
 {
 	if (v4) {

@@ -61,6 +61,21 @@ struct ipv6_start {
 	__u8 hop_limit;
 };
 
+/*
+ * The hop-by-hop header of BIG TCP (RFC 2675): a packet of segmentation offload that is longer than
+ * an IPv6 header can say. Its segments do not have this header. Newer kernels make none.
+ */
+struct ipv6_jumbo {
+	__u8 next_header;
+	__u8 length; /* in units of eight bytes, without the first */
+	__u8 option;
+	__u8 option_length;
+	__be32 payload_length;
+};
+
+#define IPV6_OPTION_JUMBO 0xc2
+#define IPV6_OPTION_PADDING 1
+
 /* The first eight bytes of TCP, UDP and of every transport quoted in an ICMP error. */
 struct ports {
 	__be16 source;

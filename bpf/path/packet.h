@@ -93,6 +93,7 @@ struct packet {
 	__u8 echo;		/* an echo request: it has no flow, but may be for a cluster IP */
 	__u8 fragment;		/* of enum fragment; reset by begin_packet(), as the next two */
 	__u8 reuse;		/* of enum reuse; 0: it opens no connection anew. For STEP_FIRST */
+	__u8 jumbo;		/* bytes of the header of BIG TCP behind that of IPv6 */
 	__u8 passes_egress;	/* egress may have to translate it: it is of no direct flow */
 	__u8 fragment_protocol; /* of a fragment, as `fragment_id` */
 	__be16 tcp_window;
@@ -124,6 +125,13 @@ static inline void begin_packet(struct packet *packet)
 	packet->search.round = 0;
 }
 
+/* True if the transport follows the IP header at once, or behind the header of BIG TCP. */
+static inline bool packet_is_plain(const struct packet *packet)
+{
+	return packet->l4 - packet->l3 - packet->jumbo ==
+	       (packet->v4 ? IPV4_HEADER_LENGTH : IPV6_HEADER_LENGTH);
+}
+
 static inline void keep_tcp(struct packet *packet, const struct tcp_progress *tcp)
 {
 	packet->tcp_flags = tcp->flags;
@@ -145,23 +153,28 @@ static inline bool parse_flow(struct __sk_buff *skb, struct packet *packet, __u8
 }
 
 /*
- * Compute the bytes of the transport by the IP header, so without padding. Nonzero: cannot be
- * read.
+ * Compute the bytes of the transport by the IP header, so without padding. A header without a
+ * length is one of BIG TCP. Nonzero: cannot be read.
  */
 static inline int transport_size(struct __sk_buff *skb, const struct packet *packet, __u32 *size)
 {
+	__u32 end = skb->len;
+
 	if (packet->v4) {
 		struct ipv4_start ip;
 
 		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
 			return -1;
-		*size = packet->l3 + bpf_ntohs(ip.total_length) - packet->l4;
+		if (ip.total_length)
+			end = packet->l3 + bpf_ntohs(ip.total_length);
 	} else {
 		struct ipv6_start ip;
 
 		if (bpf_skb_load_bytes(skb, packet->l3, &ip, sizeof(ip)))
 			return -1;
-		*size = packet->l3 + IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length) - packet->l4;
+		if (ip.payload_length)
+			end = packet->l3 + IPV6_HEADER_LENGTH + bpf_ntohs(ip.payload_length);
 	}
+	*size = end - packet->l4;
 	return 0;
 }

@@ -73,11 +73,26 @@ static inline int shorten_ipv4(struct __sk_buff *skb, __u32 l3, __u32 header)
 	       restart_ttl(skb, l3, &ip);
 }
 
-static inline int shorten_ipv6(struct __sk_buff *skb, __u32 l3, __u32 header)
+/* A header of BIG TCP becomes one of padding: the packet says its length now. */
+static inline int jumbo_to_padding(struct __sk_buff *skb, const struct packet *packet)
 {
+	struct ipv6_jumbo padding = {
+		.next_header = PROTO_TCP,
+		.option = IPV6_OPTION_PADDING,
+		.option_length = sizeof(padding.payload_length),
+	};
+
+	return packet->jumbo ? bpf_skb_store_bytes(skb, packet->l3 + IPV6_HEADER_LENGTH, &padding,
+						   sizeof(padding), 0) :
+			       0;
+}
+
+static inline int shorten_ipv6(struct __sk_buff *skb, const struct packet *packet, __u32 header)
+{
+	__u32 l3 = packet->l3;
 	struct ipv6_start ip;
 
-	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
+	if (jumbo_to_padding(skb, packet) || bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
 		return -1;
 	ip.version_and_flow = bpf_htonl(0x60000000);
 	ip.payload_length = bpf_htons(header - IPV6_HEADER_LENGTH + TCP_HEADER_LENGTH);
@@ -105,10 +120,10 @@ static inline int make_reset(struct __sk_buff *skb, const struct packet *packet)
 	reset.checksum = before.checksum;
 	return bpf_skb_store_bytes(skb, l4, &reset, sizeof(reset), 0) ||
 	       bpf_l4_csum_replace(skb, checksum, 0, checksum_difference(difference), 0) ||
-	       bpf_l4_csum_replace(skb, checksum, bpf_htons(size), bpf_htons(sizeof(reset)),
-				   BPF_F_PSEUDO_HDR | 2) ||
+	       bpf_l4_csum_replace(skb, checksum, bpf_htonl(size), bpf_htonl(sizeof(reset)),
+				   BPF_F_PSEUDO_HDR | 4) ||
 	       bpf_skb_change_tail(skb, l4 + sizeof(reset), 0) ||
 	       (packet->v4 ? shorten_ipv4(skb, packet->l3, header) :
-			     shorten_ipv6(skb, packet->l3, header)) ||
+			     shorten_ipv6(skb, packet, header)) ||
 	       swap_addresses(skb, packet);
 }

@@ -41,8 +41,8 @@ static inline void connection_reopen(const struct flow *flow, struct connection 
 	load_follow(flow->protocol, other);
 }
 
-#define TCP_LONGEST_SEGMENT 65536    /* as offloads put them together */
-#define TCP_USUAL_PROGRESS (1 << 20) /* of acknowledgements, from one packet to the next */
+#define TCP_LONGEST_SEGMENT (1 << 19) /* as offloads put them together */
+#define TCP_USUAL_PROGRESS (1 << 20)  /* of acknowledgements, from one packet to the next */
 
 /* True if it is known which sequence number the sender of this direction expects next. */
 static inline bool progress_known(const struct connection *receiver)

@@ -69,12 +69,6 @@ static inline struct interface *route_find(struct __sk_buff *skb, struct bpf_fib
 	return leaves_by && leaves_by->shortcut ? leaves_by : NULL;
 }
 
-/* True if the transport follows the IP header at once. */
-static inline bool packet_is_plain(const struct packet *packet)
-{
-	return packet->l4 - packet->l3 == (packet->v4 ? IPV4_HEADER_LENGTH : IPV6_HEADER_LENGTH);
-}
-
 /* Find what a route depends on besides the flow. False if the packet must take the stack. */
 static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 			    __u32 *traffic_class, __u16 *length)
@@ -121,7 +115,7 @@ static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 				return false;
 			header = (words >> 4) * 4;
 		}
-		*length = packet->l4 - packet->l3 + header + skb->gso_size;
+		*length = packet->l4 - packet->l3 - packet->jumbo + header + skb->gso_size;
 	}
 	return *length != 0;
 }

@@ -18,6 +18,7 @@
 #include "lib/address.h"
 #include "lib/flow.h"
 #include "lib/parse.h"
+#include "lib/verifier.h"
 #include "lib/wire.h"
 #include "maps/connections.h"
 #include "maps/destinations.h"
@@ -168,9 +169,16 @@ static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 
 	packet->l3 = l2;
 	packet->v4 = v4;
 	packet->flow.hook = hook;
-	if (ip.unusual)
-		return KIND_UNUSUAL;
-	packet->l4 = l4 = l2 + ip.length;
+	packet->jumbo = 0;
+	if (ip.unusual) {
+		if (v4 || !ipv6_is_big_tcp(skb, l2, ip.protocol))
+			return KIND_UNUSUAL;
+		packet->jumbo = sizeof(struct ipv6_jumbo);
+		ip.protocol = PROTO_TCP;
+	}
+	packet->l4 = l2 + ip.length + packet->jumbo;
+	AS_IN_MEMORY();
+	l4 = packet->l4;
 	if (has_ports(ip.protocol)) {
 		if (!read_bytes(skb, l4, &ports, sizeof(ports)))
 			return KIND_OTHER;

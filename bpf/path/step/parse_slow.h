@@ -113,7 +113,7 @@ static inline enum kind parse_slow(struct __sk_buff *skb, struct packet *packet)
 	begin_packet(packet);
 	packet->tcp_flags = packet->icmp_error = packet->echo = 0;
 	packet->flow.source_port = packet->flow.destination_port = 0;
-	packet->flow.zero = 0;
+	packet->flow.zero = packet->jumbo = 0;
 	if (packet->v4 ? !parse_slow_ipv4(skb, packet) : !parse_slow_ipv6(skb, packet))
 		return KIND_OTHER;
 	if (!parse_addresses(skb, packet->l3, packet->v4, &packet->flow))

@@ -10,10 +10,11 @@ import ctypes
 import errno
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from dataclasses import dataclass
-from socket import AF_INET, AF_INET6, SOCK_DGRAM
+from socket import AF_INET, AF_INET6, AF_NETLINK, SOCK_DGRAM, SOCK_RAW
 
 from bpfsvc.devtools.lab.netns import NetworkNamespace
 from bpfsvc.devtools.lab.patience import wait
@@ -27,6 +28,9 @@ _LOCAL = 2  # RTN_LOCAL
 _SIOCETHTOOL = 0x8946
 _OFFLOADS = {"tx": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """ETHTOOL_STXCSUM, STSO, SGSO and SGRO (``linux/ethtool.h``)."""
+_PACKET_SIZES = (41, 58, 63, 64)
+"""IFLA_GSO_MAX_SIZE, GRO_MAX_SIZE, GSO_IPV4_MAX_SIZE and GRO_IPV4_MAX_SIZE."""
+_RTM_NEWLINK, _REQUEST_ACK = 16, 5
 _ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
 
 
@@ -51,6 +55,17 @@ class End:
             return bool(link.get("operstate") == "UP")
 
         wait(sends, f"{self.name} has carrier")
+
+    def allow_packets(self, size: int) -> None:
+        """Let segmentation offload make packets of up to ``size`` bytes (BIG TCP), also by GRO."""
+        attributes = b"".join(struct.pack("=HHI", 8, kind, size) for kind in _PACKET_SIZES)
+        body = struct.pack("=BxHiII", 0, 0, self.index, 0, 0) + attributes
+        request = struct.pack("=IHHII", 16 + len(body), _RTM_NEWLINK, _REQUEST_ACK, 1, 0) + body
+        with self.namespace.entered(), socket.socket(AF_NETLINK, SOCK_RAW) as asked:
+            asked.send(request)
+            (error,) = struct.unpack_from("=16xi", asked.recv(1 << 12))
+        if error:
+            raise OSError(-error, os.strerror(-error), self.name)
 
     def offload(self, feature: str, on: bool) -> None:
         """Turn on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
