@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.lab.testbed import Testbed
-from tests.migration.verify.rules_of_1_36 import Layout, text
+from tests.migration.verify.kube_proxys_rules import Layout, text
 
 _COUNTER = re.compile(r" -m nfacct --nfacct-name +\S+")
 """A counter that iptables-restore does not make."""
@@ -21,7 +21,7 @@ def kube_proxys_rules(testbed: Testbed, *layouts: Layout) -> Iterator[None]:
     for layout in layouts:
         for family, tool in ((4, "iptables"), (6, "ip6tables")):
             printed = text(layout, family)
-            if layout == "nftables":
+            if layout.startswith("nftables"):
                 node.run(["nft", "-j", "-f", "-"], input=_in_order(printed))
             else:
                 node.run([f"{tool}-nft-restore", "--noflush"], input=_COUNTER.sub("", printed))
@@ -35,7 +35,7 @@ def kube_proxys_rules(testbed: Testbed, *layouts: Layout) -> Iterator[None]:
 
 def _in_order(listed: str) -> str:
     """Return what ``nft -j`` listed so that it can be loaded: chains before what leads to them."""
-    order = ("table", "chain", "set", "map", "rule")
+    order = ("table", "counter", "chain", "set", "map", "rule")
     items = json.loads(listed)["nftables"]
     items.sort(key=lambda item: order.index(next(iter(item))))
     return json.dumps({"nftables": [{"add": item} for item in items]})

@@ -18,7 +18,7 @@ from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import INGRESS, WEB, Testbed, built_testbed, objects
-from tests.migration.verify.rules_of_1_36 import LAYOUTS, Layout
+from tests.migration.verify.kube_proxys_rules import LAYOUTS, Layout
 
 pytestmark = pytest.mark.slow
 

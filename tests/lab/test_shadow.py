@@ -46,11 +46,13 @@ class ShadowTestbed(NamedTuple):
 
     def write_web(self, *pods: int) -> None:
         """Have nftables' rules of the Service ``web`` lead to these pods, as kube-proxy does."""
-        addresses = enumerate(self.lab.pods[pod].address() for pod in pods)
-        targets = ", ".join(f"{index} : {address} . 8080" for index, address in addresses)
+        addresses = [self.lab.pods[pod].address() for pod in pods]
+        targets = ", ".join(f"{number} : {each} . 8080" for number, each in enumerate(addresses))
         chain = f"ip kube-proxy service-{self.web.id}"
-        choice = f"numgen random mod {len(pods)} map {{ {targets} }}"
-        rule = f"add rule {chain} meta l4proto tcp dnat ip addr . port to {choice}"
+        choice = f"ip addr . port to numgen random mod {len(pods)} map {{ {targets} }}"
+        if len(pods) == 1:  # without a map since 1.37
+            choice = f"to {addresses[0]}:8080"
+        rule = f"add rule {chain} meta l4proto tcp dnat {choice}"
         self.node.run(["nft", "-f", "-"], input=f"flush chain {chain}\n{rule}\n")
 
     def put_objects(self, *, web: tuple[int, ...] = (1, 2)) -> None:

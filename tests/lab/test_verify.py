@@ -12,14 +12,19 @@ import pytest
 
 from bpfsvc.devtools.lab.objects import Object
 from bpfsvc.devtools.lab.objects import node as an_object_of
+from tests.lab import kubeproxy
 from tests.lab.recorded_rules import kube_proxys_rules
 from tests.lab.testbed import Testbed, built_testbed
-from tests.migration.verify.rules_of_1_36 import LAYOUTS, RECORDED, Layout, objects
+from tests.migration.verify.kube_proxys_rules import LAYOUTS, RECORDED, Layout, objects
 from tests.migration.verify.test_ipvs_rules import RULES, SETS, addresses
 
 pytestmark = pytest.mark.slow
 
-FLAGS: dict[Layout, str] = {"iptables": "iptables-nft", "nftables": "nftables"}
+FLAGS: dict[Layout, str] = {
+    "iptables": "iptables-nft",
+    "nftables": "nftables",
+    "nftables-1.38": "nftables",
+}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +144,24 @@ def test_ipvs_is_compared_as_the_sets_and_rules_on_the_node_say(
     assert "kube-ipvs0" not in node.interfaces()
 
 
+def test_cleanup_removes_all_that_1_38_writes_and_nothing_else(testbed: Testbed) -> None:
+    """A table of another family that has kube-proxy's name is another program's."""
+    node = testbed.node
+    others = ("inet kube-proxy", "ip kube-proxy-guard", "netdev kube-proxy")
+    node.run(["nft", "-f", "-"], input="".join(f"add table {name}\n" for name in others))
+    try:
+        before = kubeproxy.rules(node)
+        with kube_proxys_rules(testbed, "nftables-1.38"):
+            written = "\n".join(kubeproxy.rules(node)["nftables"])
+            assert "counter localhost-nodeport-rejected-udp" in written
+            assert "dnat to 10.244.1.11:8443" in written
+            assert "dnat to [fd44:1::11]:8443" in written
+        assert kubeproxy.rules(node) == before
+    finally:
+        for name in others:
+            node.run(["nft", "delete", "table", *name.split()])
+
+
 def test_of_rules_in_two_modes_those_of_one_are_chosen(testbed: Testbed) -> None:
     """No kube-proxy runs that could be asked which of them it uses."""
     settled(testbed)
@@ -146,8 +169,6 @@ def test_of_rules_in_two_modes_those_of_one_are_chosen(testbed: Testbed) -> None
         status, _, errors = verify(testbed)
         assert status == 2
         assert "kube-proxy's rules are here more than once: nftables, iptables-nft" in errors
-        for layout in LAYOUTS:
-            services = {
-                difference["service"] for difference in differing(testbed, "--rules", FLAGS[layout])
-            }
+        for flag in ("nftables", "iptables-nft"):
+            services = {difference["service"] for difference in differing(testbed, "--rules", flag)}
             assert not any(difference.startswith("prod/") for difference in services)

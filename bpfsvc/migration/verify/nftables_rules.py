@@ -3,7 +3,9 @@
 kubernetes/kubernetes, ``pkg/proxy/nftables/proxier.go``: the maps service-ips and service-nodeports
 lead to chains service-, local- and external-; firewall-ips leads to chains that check sources; the
 maps no-endpoint-services and no-endpoint-nodeports drop or reject. A chain of a Service translates
-by a map; with session affinity, and in older releases, it leads to a chain for each endpoint.
+by a map, or to its single endpoint without a map (1.37); with session affinity, and in older
+releases, it leads to a chain for each endpoint. Rules for loopback alone (1.37) are left out: a
+NodePort's frontend stands for the node's other addresses.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from collections.abc import Iterator, Mapping
 from bpfsvc.base.address import pack
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.migration.decisions import ANY_NODE_ADDRESS
+from bpfsvc.migration.kube_proxy import names
 from bpfsvc.migration.netfilter.nftables import (
+    NOT_UNDERSTOOD,
     Expressions,
     Json,
     Listing,
@@ -22,23 +26,46 @@ from bpfsvc.migration.netfilter.nftables import (
     called_chains,
     flat_values,
 )
-from bpfsvc.migration.verify.rules import EVERYONE, Rule, RuleSet, UnreadableRules
+from bpfsvc.migration.verify.rules import EVERYONE, IncompleteRules, Rule, RuleSet, UnreadableRules
 from bpfsvc.services.entries import Frontend, Place
 
 _FIREWALL, _SERVICES = "firewall-check", "services"
 _FILTERS = ("service-endpoints-check", "nodeport-endpoints-check")
-_NOT_WALKED = ("filter-", "nat-", "masquerading", "cluster-ips-check")
-"""How chains begin that are called by the kernel, or that no first packet of a Service needs."""
+_NOT_WALKED = ("filter-", "nat-", "masquerading", "cluster-ips-check", "localhost-")
+"""How chains begin that are called by the kernel, that are for loopback alone, or that no first
+packet of a Service needs."""
+
+_LOOPBACK: tuple[Json, ...] = ({"prefix": {"addr": "127.0.0.0", "len": 8}}, "127.0.0.1", "::1")
+"""The destinations of rules for loopback."""
+
+_COMMENT_BYTES = 128
+"""The most that the kernel takes; kube-proxy cuts off the rest (1.37)."""
 
 _CHAIN = re.compile(r"(?:firewall|external|local|service)-[A-Z2-7]{8}-([^/]+/[^/]+)/\w+/(.*)")
 _SKIPPED = frozenset({"counter", "comment", "set", "log"})
 
 
 def read_nftables(listing: Listing, family: int) -> RuleSet | None:
-    """Return kube-proxy's rules; None if it has none there."""
-    names = [chain.name for chain in listing.chains if not chain.name.startswith(_NOT_WALKED)]
-    if _SERVICES not in names:
+    """Return kube-proxy's rules; None if it has no table there.
+
+    Raises :class:`~bpfsvc.migration.verify.rules.IncompleteRules` for a table written by half, and
+    ``UnreadableRules``.
+    """
+    if not any(name == names.NFT_TABLE for _, name in listing.tables):
         return None
+    try:
+        return _rule_set(listing, family)
+    except NOT_UNDERSTOOD as error:
+        raise UnreadableRules(
+            f"kube-proxy's rules of nftables are not understood: {error!r}",
+            "report it with the output of nft -j list ruleset",
+        ) from error
+
+
+def _rule_set(listing: Listing, family: int) -> RuleSet:
+    walked = [chain.name for chain in listing.chains if not chain.name.startswith(_NOT_WALKED)]
+    if _SERVICES not in walked:
+        raise IncompleteRules(f"chain {_SERVICES}")
     reader = _Reader(ANY_NODE_ADDRESS[family], listing.sets)
     chains = {
         name: tuple(
@@ -46,7 +73,7 @@ def read_nftables(listing: Listing, family: int) -> RuleSet | None:
             for listed in listing.rules.get(name, ())
             for rule in reader.rules(name, listed.expressions)
         )
-        for name in names
+        for name in walked
     }
     return RuleSet(
         "nftables",
@@ -89,7 +116,7 @@ class _Reader:
         yield rule
 
     def _match(self, rule: Rule, match: Json, chain: str) -> Rule | None:
-        """Return the rule with one more condition; None if it is about hairpin alone."""
+        """Return the rule with one more condition; None if it is for hairpin or loopback alone."""
         left, right, same = match["left"], match["right"], match["op"] in ("==", "in")
         about: Json
         ((kind, about),) = left.items()
@@ -104,6 +131,8 @@ class _Reader:
         if kind == "meta" and about["key"] in ("iifname", "iif"):
             return _of_clients(rule, "pod", same)
         if kind == "payload" and about["field"] == "daddr":
+            if same and right in _LOOPBACK:
+                return None
             # Anything but loopback, or the set of the node's addresses: a NodePort.
             is_node = not same or right == "@nodeport-ips"
             addresses = frozenset({self._node}) if is_node else self._addresses(right)
@@ -116,7 +145,7 @@ class _Reader:
 
     def _source(self, rule: Rule, right: Json, same: bool, chain: str) -> Rule | None:
         if isinstance(right, str) and right.startswith("@"):
-            return rule._replace(surely=False, affinity=self._sets[right[1:]].timeout)
+            return rule._replace(surely=False, affinity=self._named_set(right).timeout)
         if chain.startswith("endpoint-"):
             return None
         if chain.startswith("firewall-"):
@@ -128,8 +157,8 @@ class _Reader:
         if "numgen" in key:
             return rule._replace(targets=tuple(called_chains([{"vmap": vmap}])), returns=False)
         table: dict[Frontend, tuple[Rule, ...]] = {}
-        for raw, verdict in self._sets[data.removeprefix("@")].elements:
-            comment = raw["elem"].get("comment", "") if "elem" in raw else ""
+        for raw, verdict in self._named_set(data).elements:
+            comment = _name_in(raw["elem"].get("comment", "")) if "elem" in raw else ""
             parts = (raw["elem"]["val"] if "elem" in raw else raw)["concat"]
             *address, protocol, port = parts
             frontend = Frontend(
@@ -138,13 +167,22 @@ class _Reader:
             ((kind, value),) = verdict.items()
             table[frontend] = (_act(Rule(), kind, value, data),)
             named = _CHAIN.fullmatch(value["target"]) if kind in ("goto", "jump") else None
-            name = f"{named[1]}:{named[2]}".removesuffix(":") if named else comment
-            self.names[frontend] = name or self.names.get(frontend, "")
+            if named:
+                self.names[frontend] = f"{named[1]}:{named[2]}".removesuffix(":")
+            elif not self.names.get(frontend):
+                self.names[frontend] = comment
         return rule._replace(table=table)
 
+    def _named_set(self, reference: str) -> NamedSet:
+        """Return the set or map of a reference ``@name``."""
+        name = reference.removeprefix("@")
+        if name not in self._sets:
+            raise IncompleteRules(f"set {name}")
+        return self._sets[name]
+
     def _addresses(self, right: Json) -> frozenset[bytes]:
-        if isinstance(right, str) and right.startswith("@") and right[1:] not in self._sets:
-            raise UnreadableRules(f"kube-proxy's set {right[1:]} was not found", "run it again")
+        if isinstance(right, str) and right.startswith("@"):
+            self._named_set(right)
         try:
             return frozenset(pack(value) for value in flat_values(right, self._sets))
         except (TypeError, ValueError):
@@ -173,6 +211,11 @@ def _backends(dnat: Json) -> Iterator[Place]:
     for _, backend in address["map"]["data"]["set"]:
         address, port = backend["concat"]
         yield pack(address), int(port)
+
+
+def _name_in(comment: str) -> str:
+    """Return the name of a Service in a comment, marked if kube-proxy may have cut it off."""
+    return f"{comment}..." if len(comment.encode()) >= _COMMENT_BYTES else comment
 
 
 def _of_clients(rule: Rule, client: str, same: bool) -> Rule:

@@ -25,6 +25,13 @@ class UnreadableRules(BpfsvcError):
     """A rule of kube-proxy has a part that bpfsvc does not know."""
 
 
+class IncompleteRules(UnreadableRules):
+    """kube-proxy's rules lead to a part that is not there: kube-proxy may be writing it."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"kube-proxy's {part} was not found", "run it again")
+
+
 class Rule(NamedTuple):
     """One rule; all its conditions must hold.
 
@@ -129,7 +136,7 @@ class _Walk:
     def through(self, chain: str) -> bool:
         """Walk through a chain; return True if no packet comes to what follows its call."""
         if chain not in self._chains:
-            raise UnreadableRules(f"kube-proxy's chain {chain} was not found", "run it again")
+            raise IncompleteRules(f"chain {chain}")
         return self._apply_rules(self._chains[chain])
 
     def treatment(self) -> Treatment:

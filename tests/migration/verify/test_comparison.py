@@ -13,7 +13,7 @@ from bpfsvc.services.entries import Frontend
 from tests.inspect.inspected import frontend, policy, web
 from tests.inspect.pinned import Maps
 from tests.migration.values import network, place, treated
-from tests.migration.verify.rules_of_1_36 import LAYOUTS, Layout, decisions, text
+from tests.migration.verify.kube_proxys_rules import LAYOUTS, Layout, decisions, text
 
 UNNAMED = Frontend(pack("10.96.0.24"), 443, PROTOCOLS["TCP"])
 WEB = Frontend(pack("10.96.0.9"), 80, PROTOCOLS["TCP"])

@@ -17,8 +17,8 @@ from bpfsvc.migration.verify.ipvs_rules import read_ipvs
 from bpfsvc.migration.verify.rules import UnreadableRules
 from bpfsvc.services.entries import CLIENTS
 from tests.migration.values import by_text, network, treated
-from tests.migration.verify import rules_of_1_36
-from tests.migration.verify.rules_of_1_36 import (
+from tests.migration.verify import kube_proxys_rules
+from tests.migration.verify.kube_proxys_rules import (
     ALL,
     IN_ALL_MODES,
     LOCAL,
@@ -80,11 +80,11 @@ def test_each_class_of_clients_is_treated_as_ipvs_does(
 @pytest.mark.parametrize("family", [4, 6])
 def test_ipvs_differs_from_iptables_where_only_local_endpoints_are_eligible(family: int) -> None:
     """All clients get those alone, and where there are none all endpoints; drop is reject."""
-    listed = differences(decisions(family), rules_of_1_36.decisions("iptables", family))
+    listed = differences(decisions(family), kube_proxys_rules.decisions("iptables", family))
     local = {"prod/etp-local:web", "prod/affine-local:web", "prod/etp-none-here:web"}
     assert {difference.service for difference in listed} == {*local, "prod/itp-none-here:web"}
     assert {difference.what for difference in listed} == {"action", "backends"}
-    assert decisions(family).nodeports == rules_of_1_36.decisions("nftables", family).nodeports
+    assert decisions(family).nodeports == kube_proxys_rules.decisions("nftables", family).nodeports
 
 
 def test_affinity_and_source_ranges_are_read() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.migration.decisions import Treatment
-from bpfsvc.migration.netfilter.iptables import read_tables
+from bpfsvc.migration.netfilter.iptables import read_tables, without_comments
 from bpfsvc.migration.netfilter.nftables import read_listing
 from bpfsvc.migration.verify.comparison import differences
 from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
-from bpfsvc.migration.verify.rules import UnreadableRules
+from bpfsvc.migration.verify.rules import IncompleteRules, UnreadableRules
 from bpfsvc.services.entries import CLIENTS
 from tests.migration.values import network, treated
-from tests.migration.verify.rules_of_1_36 import (
+from tests.migration.verify.kube_proxys_rules import (
     FORWARD,
     IN_ALL_MODES,
     LAYOUTS,
@@ -106,9 +108,10 @@ def test_the_name_of_the_service_is_that_of_the_rules(layout: Layout) -> None:
 @pytest.mark.parametrize("family", [4, 6])
 def test_both_modes_of_kube_proxy_do_the_same(family: int) -> None:
     """This compares two readers that share no code but the walk."""
-    iptables, nftables = (decisions(layout, family) for layout in LAYOUTS)
+    iptables, nftables, of_1_38 = (decisions(layout, family) for layout in LAYOUTS)
     assert len(iptables.frontends) == 32
     assert differences(iptables, nftables) == []
+    assert differences(iptables, of_1_38) == []
     assert nftables.nodeports == frozenset({pack("192.168.50.11" if family == 4 else "fd50::11")})
 
 
@@ -141,6 +144,70 @@ def test_what_is_not_known_is_an_error_and_never_a_guess(
         decisions(layout, 4, printed.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"addr":{"map"', '"addr":{"hash"'),
+        ('{"concat":["10.244.1.11",8443]}', '"@endpoints"'),
+        ('"field":"daddr"', '"feld":"daddr"'),
+    ],
+)
+def test_nor_is_it_a_traceback(old: str, new: str) -> None:
+    """A form of nft's output that no release of nft had so far."""
+    printed = text("nftables")
+    assert old in printed
+    with pytest.raises(UnreadableRules, match="not understood"):
+        decisions("nftables", 4, printed.replace(old, new))
+
+
+def test_rules_of_a_large_cluster_have_no_comments_at_endpoints() -> None:
+    """iptables mode leaves them out from 1,000 endpoints on."""
+    lines = text("iptables").splitlines()
+    printed = "\n".join(
+        without_comments(line) if line.startswith(("-A KUBE-SVC-", "-A KUBE-SEP-")) else line
+        for line in lines
+    )
+    assert decisions("iptables", 4, printed) == decisions("iptables")
+
+
+LONG = f"{'n' * 63}/{'s' * 62}:web"
+
+
+def test_a_name_that_kube_proxy_cut_off_is_shown_as_cut_off() -> None:
+    """Since 1.37, comments end at 128 bytes. A Service without endpoints has no chain."""
+    printed = text("nftables").replace("prod/empty:web", LONG[:128])
+    assert decision("nftables", "10.96.0.20:80/TCP", printed).service == f"{LONG[:128]}..."
+
+
+def test_a_chain_names_its_service_better_than_a_comment() -> None:
+    """Whichever of the two is listed first."""
+    items = json.loads(text("nftables").replace("prod/etp-none-here:web", LONG[:128]))["nftables"]
+    items.sort(key=lambda item: item.get("chain", {}).get("name") == "nodeport-endpoints-check")
+    printed = json.dumps({"nftables": items})
+    assert decision("nftables", "nodeport:30016/TCP", printed).service == "prod/etp-none-here:web"
+
+
+HALVES = {
+    "no chain of Services yet": lambda item: "table" in item,
+    "a chain that is led to is not there": lambda item: (
+        item.get("chain", {}).get("name") != "service-MM7JXWXJ-prod/one/tcp/web"
+    ),
+    "a set that is asked is not there": lambda item: (
+        item.get("set", {}).get("name") != "cluster-ips"
+    ),
+    "a map that is asked is not there": lambda item: (
+        item.get("map", {}).get("name") != "service-ips"
+    ),
+}
+
+
+@pytest.mark.parametrize("there", HALVES.values(), ids=HALVES)
+def test_rules_that_are_written_by_half_are_incomplete(there: Callable[[Any], bool]) -> None:
+    items = filter(there, json.loads(text("nftables-1.38"))["nftables"])
+    with pytest.raises(IncompleteRules, match="not found"):
+        decisions("nftables-1.38", 4, json.dumps({"nftables": [*items]}))
+
+
 def test_kube_proxys_older_chains_of_nftables_are_read() -> None:
     """A chain for each endpoint with a rule for hairpin, and marks by a chain of their own."""
     vmap = {
@@ -170,6 +237,7 @@ def test_kube_proxys_older_chains_of_nftables_are_read() -> None:
     ]
     element = [{"concat": ["10.96.0.10", "tcp", 80]}, {"goto": {"target": name}}]
     listed = [
+        {"table": {"family": "ip", "name": "kube-proxy"}},
         {"map": {"name": "service-ips", "elem": [element]}},
         *({"chain": {"name": chain}} for chain in dict.fromkeys(chain for chain, _ in rules)),
         *({"rule": {"chain": chain, "expr": expr}} for chain, expr in rules),

@@ -1,4 +1,4 @@
-"""The rules that kube-proxy 1.36 wrote for ``recorded/objects.json``, in two modes.
+"""kube-proxy's rules for ``recorded/objects.json``: of 1.36 in two modes, and as 1.38 has them.
 
 Recorded on the first node (192.168.50.11, fd50::11) of a lab with routed pods: 10.244.1.11 and
 10.244.1.12 are its own pods, 10.244.2.11 and 10.244.2.12 the second node's; the same digits
@@ -18,10 +18,11 @@ from bpfsvc.migration.verify.iptables_rules import read_iptables
 from bpfsvc.migration.verify.nftables_rules import read_nftables
 from bpfsvc.migration.verify.rules import RuleSet
 from tests.migration.values import by_text, treated
+from tests.migration.verify import rules_of_1_38
 
 RECORDED = Path(__file__).parent / "recorded"
 
-Layout = Literal["iptables", "nftables"]
+Layout = Literal["iptables", "nftables", "nftables-1.38"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 FILES = {
@@ -59,13 +60,15 @@ def objects() -> list[dict[str, Any]]:
 
 def text(layout: Layout, family: int = 4) -> str:
     """Return the rules as their tool printed them."""
+    if layout == "nftables-1.38":
+        return rules_of_1_38.rewritten(text("nftables", family), family)
     return FILES[layout][family].read_text()
 
 
 def rule_set(layout: Layout, family: int = 4, printed: str = "") -> RuleSet:
     """Return the rules, or others that are given as text."""
     printed = printed or text(layout, family)
-    if layout == "nftables":
+    if layout.startswith("nftables"):
         rules = read_nftables(read_listing(printed), family)
     else:
         rules = read_iptables("iptables-nft", family, read_tables(printed))
