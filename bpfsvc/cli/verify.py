@@ -22,6 +22,7 @@ from bpfsvc.migration.decisions import Decisions
 from bpfsvc.migration.verify.comparison import Difference, differences, persistent
 from bpfsvc.migration.verify.maps import read_maps
 from bpfsvc.migration.verify.reading import LAYOUTS, Rules, read_rules
+from bpfsvc.migration.verify.rules import IncompleteRules
 
 _COLUMNS = ("service", "frontend", "clients", "what", "kube_proxy", "bpfsvc")
 _SHOWN = 4
@@ -86,18 +87,27 @@ def verify(
 
 
 def _compare(pin_root: Path, layout: str, seconds: float) -> _Result:
-    """Compare again until every difference has vanished once, or the time is over."""
+    """Compare again until every difference has vanished once, or the time is over.
+
+    Rules that kube-proxy has written by half are read again, too.
+    """
     ends = time.monotonic() + seconds
     rounds: list[list[Difference]] = []
     while True:
-        rules = read_rules(layout)
-        with open_pinned(PinRoot(pin_root)) as pinned:
-            ours = read_maps(PinnedReader(pinned))
-        theirs = rules.decisions()
-        rounds.append(differences(theirs, ours))
-        lasting = persistent(rounds)
-        if not lasting or time.monotonic() >= ends:
-            return _Result(rules, theirs, ours, lasting)
+        is_last = time.monotonic() >= ends
+        try:
+            rules = read_rules(layout)
+            theirs = rules.decisions()
+        except IncompleteRules:
+            if is_last:
+                raise
+        else:
+            with open_pinned(PinRoot(pin_root)) as pinned:
+                ours = read_maps(PinnedReader(pinned))
+            rounds.append(differences(theirs, ours))
+            lasting = persistent(rounds)
+            if not lasting or is_last:
+                return _Result(rules, theirs, ours, lasting)
         time.sleep(_BETWEEN)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,32 @@ def test_ipvs_is_compared_as_the_sets_and_rules_on_the_node_say(
             testbed.cluster.command(node, "cleanup", "--kube-proxy", option)
     assert node.run(["ipset", "list", "-name"]).stdout == ""
     assert "kube-ipvs0" not in node.interfaces()
+
+
+def test_rules_that_kube_proxy_has_written_by_half_are_read_again(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """The first listing of a table has the table alone, as between two transactions."""
+    settled(testbed)
+    testbed.cluster.drop("settled")
+    half = tmp_path / "half.json"
+    half.write_text('{"nftables": [{"table": {"family": "ip", "name": "kube-proxy"}}]}')
+    nft = tmp_path / "nft"
+    nft.write_text(
+        "#!/bin/sh\n"
+        f'test "$*" = "-j list table ip kube-proxy" && mkdir {tmp_path}/once && exec cat {half}\n'
+        f'exec {shutil.which("nft")} "$@"\n'
+    )
+    nft.chmod(0o755)
+    tools = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with kube_proxys_rules(testbed, "nftables-1.38"):
+        done = testbed.cluster.command(testbed.node, "verify", env=tools)
+        assert (tmp_path / "once").exists()
+        assert (done.returncode, "do the same at 64 frontends" in done.stdout) == (0, True)
+        (tmp_path / "once").rmdir()
+        done = testbed.cluster.command(testbed.node, "verify", "--wait", "0", env=tools)
+        assert done.returncode == 2
+        assert "kube-proxy's chain services was not found" in done.stderr
 
 
 def test_cleanup_removes_all_that_1_38_writes_and_nothing_else(testbed: Testbed) -> None:
