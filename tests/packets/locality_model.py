@@ -89,6 +89,8 @@ def course(service: Loaded, model: Model, opened: int, alive: int, random: Rando
             chosen = service.open(port, vip)
             assert chosen is not None
             assert chosen == model.choose(vip), f"connection {port - 1023}: {service.numbers()}"
+            # A client that has no answer yet has nothing to end by a FIN.
+            service.answer(port, chosen, "SA")
             model.add(chosen, 1, 0)
             active[port] = chosen, vip
             found["stayed" if had.get(vip) == chosen else "changed"] += 1
