@@ -40,8 +40,9 @@ ln -s "$kernel/lib/modules/$(uname -r)" "/root/lib/modules/$(uname -r)"
 mkdir -p /root/run/results
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 results /root/run/results
 if grep -q ' /checkout ' /root/proc/mounts; then
-	mkdir -p "/root$checkout"
-	mount --move /checkout "/root$checkout"
+	mkdir -p "/root$checkout" /layer/above_checkout /layer/work_checkout
+	mount -t overlay -o lowerdir=/checkout,upperdir=/layer/above_checkout,workdir=/layer/work_checkout \
+		checkout "/root$checkout"
 fi
 ip link set lo up
 
