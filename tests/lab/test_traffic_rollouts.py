@@ -6,19 +6,23 @@ kernel has changed, because every change gives it a new generation.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import cycle
 from typing import NamedTuple
 
 import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
 
 from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
 from bpfsvc.devtools.lab.load import Load
 from bpfsvc.devtools.lab.objects import port, service, slices
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.testbed import SLICE_PORTS, Named, Testbed, built_testbed, host
 
@@ -122,6 +126,38 @@ def test_datagrams_get_another_backend_when_theirs_is_removed(
             ask(namespace, ROLLED.vip(family), NUMBER, "udp", source=source, connected=False).pod
             == pods[1].name
         )
+
+
+def _forge_fin(pod: LabPod, to: LabPod, port_of_client: int, family: int) -> None:
+    """Send a FIN with arbitrary numbers from the server's port of a pod to a client."""
+    ip = (IP if family == 4 else IPv6)(src=pod.address(family), dst=to.address(family))
+    segment = TCP(sport=8080, dport=port_of_client, flags="FA", seq=1 << 31, ack=1 << 30)
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    with pod.socket(kind, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
+        raw.sendto(bytes(ip / segment)[len(ip) :], (to.address(family), 0))
+
+
+def test_a_forged_fin_does_not_lead_the_next_connection_of_its_port_to_an_old_backend(
+    rolling: Testbed, family: int
+) -> None:
+    client, *_, old, new = rolling.lab.pods
+    address, source = ROLLED.vip(family), ("", 42000 + family)
+    client.run(["sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1"])
+    _roll(rolling, [old])
+    with connect(client, address, NUMBER, source=source) as opened:
+        assert opened.who().pod == old.name
+        _forge_fin(old, client, source[1], family)
+    _roll(rolling, [new])
+    answers: list[str] = []
+
+    def answered() -> bool:
+        """False while the client's kernel keeps the port in TIME_WAIT."""
+        with suppress(OSError):
+            answers.append(ask(client, address, NUMBER, source=source).pod)
+        return bool(answers)
+
+    wait(answered, "a new connection from the same port")
+    assert answers == [new.name]
 
 
 class Era(NamedTuple):
