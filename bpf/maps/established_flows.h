@@ -3,8 +3,9 @@
  * begin and end (settings.established). Each direction has an entry. Its key is the addresses and
  * ports that netfilter sees: after ingress has translated, before egress does.
  *
- *	The programs	count what netfilter lets pass both ways (maps/fast_flows.h), and write
- *			one entry, a candidate, when a flow has enough packets.
+ *	The programs	count what netfilter lets pass both ways (maps/established_counts.h,
+ *			maps/fast_flows.h), and write one entry, a candidate, when a flow has
+ *			enough packets.
  *	The agent	asks conntrack. If the connection is established there and not translated,
  *			and conntrack was told not to expect every packet, both directions become
  *			fast.
@@ -12,13 +13,15 @@
  *			a packet of it pass. So conntrack keeps its entry, and a new rule that drops
  *			these packets drops all of them from the next turn on.
  *
- * A packet with SYN, FIN or RST takes the stack and removes both entries.
+ * A packet with SYN, FIN or RST takes the stack and removes both entries, once the agent has listed
+ * the ports of the flow (maps/established_ports.h). It does that before it asks conntrack.
  */
 #pragma once
 
 #include "lib/flow.h"
 #include "lib/map.h"
 #include "lib/wire.h"
+#include "maps/established_ports.h"
 
 #define ESTABLISHED_FLOWS 65536 /* two for each connection; what does not fit takes the stack */
 
@@ -68,10 +71,14 @@ static inline bool established_over(const struct flow *key, __u8 tcp_flags)
 /* True if a packet at ingress, which netfilter would see as `routed`, may skip netfilter. */
 static inline bool established_goes_on(const struct flow *routed, __u8 tcp_flags)
 {
-	struct flow key = established_key(routed);
-	struct established_flow *entry = established_flows.lookup(&key);
+	struct established_flow *entry;
+	struct flow key;
 	__u32 turn;
 
+	if (!established_ports_listed(routed->source_port, routed->destination_port))
+		return false;
+	key = established_key(routed);
+	entry = established_flows.lookup(&key);
 	if (!entry)
 		return false;
 	if (established_over(&key, tcp_flags)) {

@@ -57,7 +57,7 @@ struct fast_flow {
 };
 
 /* A flow may be worth the fast path when so many of its packets, of both ends, have passed. */
-#define FAST_ENOUGH_PACKETS 16
+#define FAST_ENOUGH_PACKETS 8
 #define FAST_PASSED_SHIFT 6
 
 MAP("array", __u32, struct fast_flow, fast_flows, MAX_DIRECT_FLOWS, 0);

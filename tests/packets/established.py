@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from scapy.packet import Packet
 
+from bpfsvc.agent.flows.established_flows import ListedPorts
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 from tests.packets.fast_path import FastPathTestbed, forwarded, hop, limit
 from tests.packets.node import REDIRECT, UNSPEC
 from tests.packets.packet import same, tcp
@@ -93,14 +95,25 @@ class Connection(NamedTuple):
             node.established_flow(self.server, self.peers.client, protocol),
         ]
 
-    def write(self, state: str) -> None:
-        """Give both directions a state of ``enum established_state``, as the agent does."""
+    def write(self, state: str, *, listed: bool = True) -> None:
+        """Give both directions a state of ``enum established_state``, as the agent does.
+
+        ``listed``: list their ports first.
+        """
         pinned = self.testbed.node.pinned
         value = pinned.layout.maps["established_flows"].value.pack(
             {"state": pinned.layout.constant(f"ESTABLISHED_{state}")}
         )
+        if listed:
+            self.list_ports()
         for key in self.keys():
             pinned.map("established_flows").update(key, value)
+
+    def list_ports(self) -> None:
+        """List the ports of one direction, and no others, as the agent does."""
+        pinned = self.testbed.node.pinned
+        key = pinned.layout.maps["established_flows"].key.pick(*TranslatedFlow._fields)
+        ListedPorts(pinned).write([TranslatedFlow(*key.unpack(self.keys()[0]))])
 
     def states(self) -> list[str]:
         """Return the states of the entries that there are, of all connections."""

@@ -99,7 +99,10 @@ class Node:
             entries.delete_many([key for key, _ in entries.items()])
         for name in ("backend_loads", "direct_flows", "fast_flows"):
             self._fill_with_zeros(name)
-        for name in ("counters", "destinations"):
+        for name in (
+            *("counters", "destinations"),
+            *("established_ports", "established_counts"),
+        ):
             table = self.pinned.map(name)
             table.update(bytes(4), bytes(table.value_size))
         self.fill_filter(0)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from bpfsvc.agent.flows import established_flows
 from bpfsvc.agent.flows.established_flows import EstablishedFlows, forget_all
+from bpfsvc.datapath.netlink.conntrack import entries
 from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
 
@@ -89,6 +91,43 @@ def test_what_it_has_not_established_is_refused_for_a_while(
         return table.states() == []
 
     wait(is_forgotten, "it may be a candidate again")
+
+
+def listed_ports(table: Table) -> int:
+    """Return how many indices of ports are listed."""
+    value = table.node.pinned.map("established_ports").lookup(bytes(4)) or b""
+    return sum(value)
+
+
+def test_ports_are_listed_before_conntrack_is_asked(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that ends while conntrack is asked must be removed by its FIN."""
+    asked: list[int] = []
+
+    def look_up(flows: Any) -> Any:
+        asked.append(listed_ports(table))
+        return entries.look_up(flows)
+
+    monkeypatch.setattr(established_flows, "look_up", look_up)
+    table.conntrack(*ESTABLISHED)
+    table.write("CANDIDATE", both=False)
+    made = flows(table)
+    assert listed_ports(table) == 0
+    made.look()
+    assert asked[0] == 1
+
+
+def test_ports_of_a_flow_that_is_gone_are_listed_for_one_look_more(table: Table) -> None:
+    """The map is read while flows come and go."""
+    table.conntrack(*ESTABLISHED)
+    table.write("FAST", asked=1)
+    made = flows(table, check_seconds=1000.0)
+    made.look()
+    forget_all(table.node.pinned)
+    for left in (1, 0):
+        made.look()
+        assert listed_ports(table) == left
 
 
 def test_what_is_over_for_conntrack_is_removed(table: Table) -> None:

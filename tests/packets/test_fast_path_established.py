@@ -20,7 +20,8 @@ from tests.packets.peers import Peers, address_of
 from tests.packets.test_fast_path import SLOW_PACKETS
 
 ENOUGH = 16
-"""FAST_ENOUGH_PACKETS (bpf/maps/fast_flows.h)."""
+"""ESTABLISHED_SHORT_PACKETS (bpf/maps/established_counts.h) and FAST_ENOUGH_PACKETS
+(bpf/maps/fast_flows.h)."""
 
 
 @pytest.fixture
@@ -99,6 +100,16 @@ def test_each_direction_is_fast_after_netfilter_has_let_one_of_its_packets_pass(
     for _ in range(3):
         connection.fast(False)
     assert fast_packets(connection.testbed) == 6
+
+
+def test_a_flow_is_looked_up_only_if_its_ports_are_listed(connection: Connection) -> None:
+    connection.write("FAST", listed=False)
+    for _ in range(3):
+        connection.by_the_stack(True)
+        connection.by_the_stack(False)
+    connection.list_ports()
+    connection.fast(True)
+    connection.fast(False)
 
 
 @pytest.mark.slow

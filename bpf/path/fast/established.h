@@ -5,8 +5,11 @@
 #pragma once
 
 #include "lib/flow.h"
+#include "lib/parse.h"
 #include "lib/wire.h"
+#include "maps/established_counts.h"
 #include "maps/established_flows.h"
+#include "maps/established_ports.h"
 #include "maps/fast_flows.h"
 #include "maps/interfaces.h"
 #include "maps/settings.h"
@@ -20,6 +23,19 @@ static inline bool established_has_way(const struct __sk_buff *skb)
 
 	return from && to && from->shortcut && to->shortcut &&
 	       !(to->bridge && from->bridge == to->bridge);
+}
+
+/*
+ * True if a packet may be of a flow that is fast or, where it leaves, of a flow that may become so.
+ * For all other packets nothing else is done.
+ */
+static inline bool established_is_worth(__u8 hook, __u8 protocol, const struct ports *ports,
+					__u8 tcp_flags)
+{
+	if (established_ports_listed(ports->source, ports->destination))
+		return true;
+	return hook == HOOK_EGRESS &&
+	       established_counts_enough(ports->source, ports->destination, protocol, tcp_flags);
 }
 
 /*

@@ -166,6 +166,8 @@ fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struc
 	bool opens = tcp_opens(packet->tcp_flags);
 
 	if (packet->reuse ||
+	    (settings->established && !settings->fast_outside &&
+	     !established_ports_listed(packet->flow.source_port, packet->flow.destination_port)) ||
 	    (opens && !(settings->fast_outside &&
 			is_masquerade_port(settings, packet->flow.destination_port))))
 		return NULL;

@@ -116,13 +116,14 @@ static inline enum kind triage_by_ports(struct __sk_buff *skb, const struct sett
 					const struct ports *ports, const struct tcp_progress *tcp)
 {
 	__u8 hook = packet->flow.hook;
-	bool established = packet->l3 == ETH_HLEN && settings->established;
+	bool looked_at = packet->l3 == ETH_HLEN && settings->established &&
+			 established_is_worth(hook, protocol, ports, tcp->flags);
 	bool fast = packet->l3 == ETH_HLEN && hook == HOOK_INGRESS &&
-		    (settings->fast_path || established || settings->fast_outside);
+		    (settings->fast_path || looked_at || settings->fast_outside);
 
-	if ((fast || established) && !parse_flow(skb, packet, protocol, ports, tcp))
+	if ((fast || looked_at) && !parse_flow(skb, packet, protocol, ports, tcp))
 		return KIND_OTHER;
-	if (established && hook == HOOK_EGRESS)
+	if (looked_at && hook == HOOK_EGRESS)
 		established_passed(skb, settings, packet);
 	if (fast && settings->fast_path && protocol == PROTO_TCP &&
 	    may_be_fast_flow(settings, packet, tcp->flags))
@@ -132,9 +133,8 @@ static inline enum kind triage_by_ports(struct __sk_buff *skb, const struct sett
 	if (port_filter_find(hook, protocol, ports->source, ports->destination) ||
 	    (fast && port_filter_find(HOOK_EGRESS, protocol, ports->source, ports->destination))) {
 		/* Most packets with such ports are of direct flows to the same backends. */
-		bool middle =
-			protocol == PROTO_TCP && !(tcp->flags & TCP_SYN) &&
-			(fast || established || parse_flow(skb, packet, protocol, ports, tcp));
+		bool middle = protocol == PROTO_TCP && !(tcp->flags & TCP_SYN) &&
+			      (fast || looked_at || parse_flow(skb, packet, protocol, ports, tcp));
 
 		if (!middle || !fast_flow_is_untranslated(&packet->flow))
 			return KIND_UNDECIDED;

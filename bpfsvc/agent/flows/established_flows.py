@@ -12,10 +12,10 @@ no agent runs. A thread of its own does this: no change of an endpoint waits for
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from socket import IPPROTO_TCP
 from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError, MapFull
@@ -51,6 +51,30 @@ class _Packets(NamedTuple):
     passed: int
 
 
+class ListedPorts:
+    """The map ``established_ports``: programs look up a flow only if the byte of its ports is set.
+
+    A byte is kept for one look more than its flow, because flows come and go during a look.
+    """
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._map = pinned.map("established_ports")
+        self._before: set[int] = set()
+        self._written: set[int] | None = None
+
+    def write(self, flows: Iterable[TranslatedFlow]) -> None:
+        """List the ports of ``flows``, and of those before."""
+        now = {socket.ntohs(flow.source_port ^ flow.destination_port) for flow in flows}
+        wanted, self._before = now | self._before, now
+        if wanted == self._written:
+            return
+        value = bytearray(self._map.value_size)
+        for index in wanted:
+            value[index] = 1
+        self._map.update(bytes(4), bytes(value))
+        self._written = wanted
+
+
 class EstablishedFlows:
     """Decides on candidates, and removes entries of connections that are over or silent."""
 
@@ -70,6 +94,7 @@ class EstablishedFlows:
         self._report = report
         self._refused_seconds = refused_seconds
         self._map = pinned.map("established_flows")
+        self._ports = ListedPorts(pinned)
         layout = pinned.layout.maps["established_flows"]
         self._key = layout.key.pick(*TranslatedFlow._fields)
         self._value = layout.value.pick("state", "asked", "passed")
@@ -127,6 +152,8 @@ class EstablishedFlows:
                 fast[key] = _Packets(asked, passed)
             else:
                 refused.add(key)
+        # Before conntrack is asked: the end of a candidate must remove it.
+        self._ports.write(self._flow(key) for key in (*candidates, *fast))
         self._forget_refused(refused)
         self._decide(candidates)
         if time.monotonic() >= self._check_at:
@@ -148,7 +175,7 @@ class EstablishedFlows:
         if not keys:
             return
         established = {flow for flow, entry in look_up(keys) if entry and entry.is_established}
-        tcp = {flow for flow in established if flow.protocol == IPPROTO_TCP}
+        tcp = {flow for flow in established if flow.protocol == socket.IPPROTO_TCP}
         passing = established - tcp | set(make_liberal(tcp))
         for flow, key in keys.items():
             if flow in passing:
@@ -187,12 +214,12 @@ class EstablishedFlows:
                 over.update(both)
                 continue
             if (
-                flow.protocol == IPPROTO_TCP
+                flow.protocol == socket.IPPROTO_TCP
                 and seconds
                 and entry.seconds <= seconds.unacknowledged < seconds.established
             ):
                 short.append(flow)
-            elif flow.protocol == IPPROTO_TCP and not entry.is_liberal:
+            elif flow.protocol == socket.IPPROTO_TCP and not entry.is_liberal:
                 strict.append(flow)
             if not all(key in fast for key in both) or all(
                 fast[key] == self._packets.get(key) for key in both

@@ -85,6 +85,8 @@ MAPS: dict[str, MapInfo] = {
     "pod_ports": _PER_BUILD,
     "fast_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "established_flows": _INTERNAL,
+    "established_ports": _INTERNAL,
+    "established_counts": _PER_BUILD,
     "port_filters": _PER_BUILD,
     "destinations": _PER_BUILD,
     "quotes": _INTERNAL,
