@@ -46,6 +46,7 @@
 #include "path/fast/direct.h"
 #include "path/fast/fast_path.h"
 #include "path/fragments.h"
+#include "path/hook/passing.h"
 #include "path/hook/triage.h"
 #include "path/marks.h"
 #include "path/packet.h"
@@ -129,11 +130,14 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 {
 	struct settings *settings = settings_get();
-	struct packet *packet = packet_get();
 	struct connection *entry = NULL;
+	struct packet *packet;
 	enum kind kind;
 
-	if (!settings || !packet)
+	if (!settings || (l2 == ETH_HLEN && passes_at_once(skb, settings, hook)))
+		return TC_ACT_UNSPEC;
+	packet = packet_get();
+	if (!packet)
 		return TC_ACT_UNSPEC;
 	if (egress_done(skb, settings)) {
 		if (hook == HOOK_EGRESS)

@@ -55,6 +55,11 @@ static inline struct port_filter *port_filter_find(__u8 hook, __u8 protocol, __b
 	return NULL;
 }
 
+static inline struct port_filter *port_filter_of(const struct flow *flow, __u8 hook)
+{
+	return port_filter_find(hook, flow->protocol, flow->source_port, flow->destination_port);
+}
+
 static inline void port_filter_note(const struct flow *flow, bool reply, bool overflows)
 {
 	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);

@@ -22,6 +22,7 @@
 #include "maps/counters.h"
 #include "maps/established_flows.h"
 #include "maps/interfaces.h"
+#include "maps/port_filter.h"
 #include "maps/settings.h"
 #include "path/conn/state.h"
 #include "path/fast/route.h"
@@ -56,6 +57,8 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 	struct connection *leaving;
 
 	if (!(settings->fast_path || settings->established || settings->fast_outside))
+		return NULL;
+	if (!settings->settling && !port_filter_of(flow, HOOK_EGRESS))
 		return NULL;
 	flow->hook = HOOK_EGRESS;
 	leaving = connection_find(flow);

@@ -219,10 +219,13 @@ static inline bool may_be_first(const struct __sk_buff *skb, const struct settin
  * Return the connection of a packet that has an entry at this hook. NULL if it has none, or if a
  * SYN opens it anew: then `packet->reuse` says so.
  */
-static inline struct connection *connection_of(struct packet *packet, __u8 hook)
+static inline struct connection *connection_of(const struct settings *settings,
+					       struct packet *packet, __u8 hook)
 {
-	struct connection *connection = connection_find(&packet->flow);
+	struct connection *connection = NULL;
 
+	if (settings->settling || port_filter_of(&packet->flow, hook))
+		connection = connection_find(&packet->flow);
 	if (!connection || !tcp_opens(packet->tcp_flags) || !connection_closed(connection))
 		return connection;
 	if (hook == HOOK_EGRESS && !connection->reply) {
@@ -247,7 +250,7 @@ static inline enum kind triage_by_entries(struct __sk_buff *skb, const struct se
 	if (packet->echo)
 		return destination_may_be_frontend(&packet->flow.destination) ? KIND_FIRST :
 										KIND_OTHER;
-	*entry = connection_of(packet, hook);
+	*entry = connection_of(settings, packet, hook);
 	if (*entry)
 		return KIND_CONNECTION;
 	if (tcp_ends(packet->tcp_flags))
