@@ -42,30 +42,41 @@ enum direct_flow_end {
 
 MAP("array", __u32, struct direct_flow, direct_flows, MAX_DIRECT_FLOWS, 0);
 
+static inline __u64 end_hash(const struct address *address)
+{
+	__u64 hash = ((__u64)address->words[1] << 32 | address->words[0]) * 0x9e3779b97f4a7c15ULL;
+
+	hash ^= (__u64)address->words[3] << 32 | address->words[2];
+	hash *= 0xff51afd7ed558ccdULL;
+	return hash ^ hash >> 32;
+}
+
 /*
- * Return the entry for a flow from client to backend, and compute the fingerprint of the flow.
- * Ports in turn, as a client has them, are entries in turn: so most are still in the cache.
+ * Return the index for flows between two ends, in either direction. A client takes its ports in
+ * turn, and such flows have indices in turn: so most entries are still in the cache when they are
+ * needed.
+ */
+static inline __u32 flow_index(const struct flow *flow, __u64 source, __u64 destination)
+{
+	__u64 between = (source + destination + flow->protocol) * 0xc4ceb9fe1a85ec53ULL;
+
+	return ((__u32)(between >> 32) + bpf_ntohs(flow->source_port) +
+		bpf_ntohs(flow->destination_port)) &
+	       (__u32)LOADED_NUMBER(MASK_DIRECT_FLOWS);
+}
+
+/*
+ * Return the entry for a flow from client to backend, and compute the fingerprint of the flow. The
+ * opposite flow has the same entry and another fingerprint: a FIN may be of either.
  */
 static inline struct direct_flow *fingerprint_entry(const struct flow *flow, __u32 *fingerprint)
 {
-	const __u64 *words = (const __u64 *)flow;
-	__u64 hash = 0x9e3779b97f4a7c15ULL;
-	__u32 index;
+	__u64 source = end_hash(&flow->source), destination = end_hash(&flow->destination);
+	__u32 index = flow_index(flow, source, destination);
+	__u64 hash;
 
-	/*
-	 * A product has the last bits of an IPv4 address in its upper bits only, which the index
-	 * does not have: so these are folded.
-	 */
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		hash = (hash ^ words[i]) * 0xff51afd7ed558ccdULL;
-		hash ^= hash >> 32;
-	}
-	hash ^= (__u64)flow->destination_port << 16 | flow->protocol;
-	hash *= 0xc4ceb9fe1a85ec53ULL;
-	index = ((__u32)(hash >> 32) + bpf_ntohs(flow->source_port)) &
-		(__u32)LOADED_NUMBER(MASK_DIRECT_FLOWS);
-	hash = (hash ^ flow->source_port) * 0xff51afd7ed558ccdULL;
+	hash = (source ^ flow->source_port) * 0xff51afd7ed558ccdULL + flow->protocol;
+	hash = (hash ^ hash >> 32 ^ destination ^ flow->destination_port) * 0xc4ceb9fe1a85ec53ULL;
 	*fingerprint = (__u32)(hash >> 32) | 1;
 	return direct_flows.lookup(&index);
 }

@@ -62,32 +62,18 @@ struct fast_flow {
 
 MAP("array", __u32, struct fast_flow, fast_flows, MAX_DIRECT_FLOWS, 0);
 
-static inline __u64 end_hash(const struct address *address)
-{
-	__u64 hash = ((__u64)address->words[1] << 32 | address->words[0]) * 0x9e3779b97f4a7c15ULL;
-
-	hash ^= (__u64)address->words[3] << 32 | address->words[2];
-	hash *= 0xff51afd7ed558ccdULL;
-	return hash ^ hash >> 32;
-}
-
 /*
  * Return the entry of a flow and compute the flow's fingerprint. The answers of the flow have the
- * same entry. `from`: which of both ends has sent the packet. A client takes its ports in turn, and
- * such flows have entries in turn: so most entries are still in the cache when they are needed.
+ * same entry. `from`: which of both ends has sent the packet.
  */
 static inline struct fast_flow *fast_flow_place(const struct flow *flow, __u32 *fingerprint,
 						__u8 *from)
 {
 	__u64 source = end_hash(&flow->source), destination = end_hash(&flow->destination);
-	__u64 between = (source + destination + flow->protocol) * 0xc4ceb9fe1a85ec53ULL;
-	__u32 index;
+	__u32 index = flow_index(flow, source, destination);
 
 	source += flow->source_port;
 	destination += flow->destination_port;
-	index = ((__u32)(between >> 32) + bpf_ntohs(flow->source_port) +
-		 bpf_ntohs(flow->destination_port)) &
-		(__u32)LOADED_NUMBER(MASK_DIRECT_FLOWS);
 	source *= 0xff51afd7ed558ccdULL;
 	destination *= 0xff51afd7ed558ccdULL;
 	*fingerprint = (__u32)((source ^ source >> 32) + (destination ^ destination >> 32)) | 1;
