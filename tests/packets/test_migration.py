@@ -120,7 +120,8 @@ def test_connections_of_another_layout_are_copied_and_all_other_maps_are_shared(
     assert node.installation.settling
     for name, entries in old.items():
         assert states(node.pinned, name) == {
-            key: {**entry, "mark": 0} for key, entry in entries.items()
+            key: {**entry, "mark": 0, "acknowledged": 0, "window": 0}
+            for key, entry in entries.items()
         }
     own = {"connections", "new_connections", "layout", "steps"}
     for name in node.pinned.layout.maps:

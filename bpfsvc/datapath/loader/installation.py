@@ -27,6 +27,10 @@ from bpfsvc.datapath.maps.registry import Role, map_info
 
 _MIGRATED_TYPES = ("hash", "lru_hash", "lpm_trie", "array", "percpu_array", "percpu_hash")
 _CONNECTIONS = ("connections", "new_connections")
+
+_NOT_COPIED = frozenset({"acknowledged", "window"})
+"""Of a connection: the old programs note later numbers than those that are copied. With old numbers
+its end would be taken for a forged one; without any, the next packet says them."""
 _FILTER = "port_filters"
 _SEEN_NS = 3_000_000_000
 """More than ``seen`` may be older than the last packet: it is exact to about a second."""
@@ -258,14 +262,17 @@ def _copy(
 
 
 def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
-    """Return the function that makes an entry of ``new`` from one of ``old``, field by field."""
+    """Return the function that makes an entry of ``new`` from one of ``old``, field by field.
+
+    Fields that ``old`` does not have, and those that cannot be copied, become 0.
+    """
     if old == new:
         return lambda data: data
     places = {name: (at, kind) for name, kind, at in old.places()}
     parts: list[tuple[int, int] | bytes] = []
     for name, kind, _ in new.places():
         at, was = places.get(name, (0, ""))
-        if name and was == kind:
+        if name and was == kind and name not in _NOT_COPIED:
             parts.append((at, at + struct.calcsize("=" + kind)))
         else:
             parts.append(bytes(struct.calcsize("=" + kind)))
