@@ -1,18 +1,15 @@
-# Stages: LLVM linked with only what bcc calls; everything installed by Debian and pip, and the kernel programs
-# compiled; and the part of that which is needed. The images start from scratch, but all their files are from
-# debian:bookworm-slim and its packages, because bcc is installed for Debian's Python.
+# Stages: everything installed by Debian and pip, with the kernel programs compiled, and the part of that which is
+# needed; LLVM linked with only what bcc calls, and what a compiler needs of both. The images start from scratch, but
+# all their files are from debian:bookworm-slim and its packages, because bcc is installed for Debian's Python.
 #
 # There are two images. The main one has compiled programs and no compiler. That of --target bpfsvc-compiler has
 # bcc and LLVM, too: for C sources or machines that the programs do not fit.
 
-FROM debian:bookworm-slim AS llvm
+FROM debian:bookworm-slim AS no_kernel
 RUN apt-get -qq update \
- && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-      g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
-COPY deploy/image/compiler.sh /
-RUN /compiler.sh /compiler
+ && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends gcc libc6-dev
 COPY deploy/image/no_kernel.c /
-RUN gcc -O2 -shared -fPIC -o /compiler/no_kernel.so /no_kernel.c
+RUN gcc -O2 -shared -fPIC -o /no_kernel.so /no_kernel.c
 
 FROM debian:bookworm-slim AS installed
 RUN apt-get -qq update \
@@ -24,14 +21,24 @@ COPY bpf /src/bpf
 COPY bpfsvc /src/bpfsvc
 RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile /src \
  && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip
-COPY --from=llvm /compiler /compiler
+COPY --from=no_kernel /no_kernel.so /
 COPY deploy/image/closure.py /
+RUN LD_PRELOAD=/no_kernel.so \
+      /opt/bpfsvc/bin/python -m bpfsvc.datapath.loader.shipped /usr/share/bpfsvc/programs \
+ && /opt/bpfsvc/bin/python /closure.py /image
+
+FROM no_kernel AS llvm
+RUN DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
+      g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
+COPY deploy/image/compiler.sh /
+RUN /compiler.sh /compiler
+
+FROM installed AS with_compiler
+COPY --from=llvm /compiler /compiler
 # /usr/lib/llvm-14 and /usr/lib/ARCHITECTURE: Debian's paths, so that its package records stay true.
 RUN cp -P /compiler/libLLVM-14.so.1 "$(dirname "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')")/" \
  && ln -sf "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')" /usr/lib/llvm-14/lib/libclang-cpp.so.14 \
- && LD_PRELOAD=/compiler/no_kernel.so \
-      /opt/bpfsvc/bin/python -m bpfsvc.datapath.loader.shipped /usr/share/bpfsvc/programs \
- && /opt/bpfsvc/bin/python /closure.py /image /image-compiler
+ && /opt/bpfsvc/bin/python /closure.py /image-again /image-compiler
 
 FROM scratch AS main
 ARG VERSION=0.1.0
@@ -46,6 +53,6 @@ ENTRYPOINT ["bpfsvc"]
 CMD ["run"]
 
 FROM main AS bpfsvc-compiler
-COPY --from=installed /image-compiler /
+COPY --from=with_compiler /image-compiler /
 
 FROM main AS bpfsvc

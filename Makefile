@@ -79,7 +79,7 @@ help:
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
 	@echo '             lab (KERNELS="5.10 6.1 6.12 newest"; ARCH=arm64)'
-	@echo 'make image   the container image, in storage of its own'
+	@echo 'make image   the container image, in storage of its own (ARCH=arm64)'
 	@echo 'make image-compiler  the image that has a compiler, too'
 	@echo 'make image-test  the images, run in a lab as the DaemonSet of deploy/ says'
 	@echo 'make cluster a real Kubernetes of three nodes, with bpfsvc, to look around (KUBERNETES=DIR)'
@@ -119,7 +119,7 @@ kernels: $(VENV)/installed-test $(UNPACKED_KERNELS) | compared
 	@KERNELS='$(KERNELS)' ARCH=$(ARCH) SUITES='$(SUITES)' $(PYTEST) tests/kernels $(ARGS)
 
 image: $(VENV)/installed-test | containers
-	PYTHON=$(PYTHON) tests/image/build.sh build/image
+	PYTHON=$(PYTHON) tests/image/build.sh build/image$(patsubst %,-%,$(filter-out $(THIS_ARCH),$(ARCH))) bpfsvc $(ARCH)
 
 image-compiler: $(VENV)/installed-test | containers
 	PYTHON=$(PYTHON) tests/image/build.sh build/image bpfsvc-compiler

@@ -1,5 +1,5 @@
-"""Collect the files that bpfsvc needs, and no others, into an empty directory; into another one
-what its compiler and login plugins need beside them.
+"""Collect the files that bpfsvc needs, and no others, into an empty directory; if it is asked for,
+into another one what its compiler and login plugins need beside them.
 
 The packages of bcc and Python are several times larger than the files that are read. This program
 finds those: modules by importing all that the product imports, shared libraries by the dynamic
@@ -7,7 +7,7 @@ loader. Only programs, and unused parts of large packages, are listed by hand.
 
 The records of the files' Debian packages are kept for scanners, and so are their licences.
 
-Usage: ENVIRONMENT/bin/python closure.py DIRECTORY COMPILER
+Usage: ENVIRONMENT/bin/python closure.py DIRECTORY [COMPILER]
 """
 
 from __future__ import annotations
@@ -299,4 +299,6 @@ def compiler(target: Path, beside: Tree) -> None:
 
 
 if __name__ == "__main__":
-    compiler(Path(sys.argv[2]), image(Path(sys.argv[1])))
+    main = image(Path(sys.argv[1]))
+    for more in sys.argv[2:]:
+        compiler(Path(more), main)

@@ -3,13 +3,26 @@
 # The build uses this machine's settings of apt and pip, so that it reaches the packages; none of them stays
 # in the image.
 #
-# Usage: build.sh DIRECTORY [TARGET] (DIRECTORY gets the storage of buildah and podman, and the base;
-# TARGET: bpfsvc-compiler in place of bpfsvc)
+# Usage: build.sh DIRECTORY [TARGET [ARCHITECTURE]] (DIRECTORY gets the storage of buildah and podman, and the base;
+# TARGET: bpfsvc-compiler in place of bpfsvc; ARCHITECTURE: by Debian's name, for which programs run by qemu)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 target=${2:-bpfsvc}
 directory=$(mkdir -p "$1" && realpath "$1")
+here=$(dpkg --print-architecture)
+arch=${3:-$here}
+if [ "$arch" != "$here" ] && [ -z "${EMULATED:-}" ]; then
+	declare -Ar MACHINES=([arm64]=aarch64)
+	machine=${MACHINES[$arch]:?images of this architecture cannot be built here}
+	# Unpacked and not installed: the package would have the whole machine run programs by qemu.
+	[ -x "$directory/qemu/usr/bin/qemu-$machine-static" ] || {
+		(mkdir -p "$directory/qemu" && cd "$directory/qemu" &&
+			apt-get -qq -o APT::Sandbox::User=root download qemu-user-static && dpkg-deb --extract ./*.deb .)
+	}
+	EMULATED=yes exec "${PYTHON:-python3}" -m tests.image.emulated \
+		"$machine" "$directory/qemu/usr/bin/qemu-$machine-static" bash tests/image/build.sh "$@"
+fi
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' bpfsvc/__init__.py)
 base=docker.io/library/debian:bookworm-slim
 export BUILDAH_ISOLATION=chroot
@@ -21,12 +34,12 @@ make_base() {
 	options=$(mktemp)
 	apt-config dump --format '%f "%v";%n' Acquire::http Acquire::https Acquire::Check-Valid-Until \
 		Acquire::Check-Date | grep -v '""' >"$options" || true
-	mmdebstrap --quiet --variant=minbase --aptopt="$options" \
+	mmdebstrap --quiet --variant=minbase --architectures="$arch" --skip=check/qemu,output/dev --aptopt="$options" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
 		bookworm "$directory/base.tar"
 	rm "$options"
-	container=$(buildah from scratch)
+	container=$(buildah from --arch "$arch" scratch)
 	buildah add --quiet "$container" "$directory/base.tar" / >/dev/null
 	buildah commit --quiet --rm "$container" "$base" >/dev/null
 	rm "$directory/base.tar"
@@ -56,7 +69,7 @@ lent=$(mktemp -d)
 trap 'rm -rf "$lent"' EXIT
 lend_pip "$lent"
 build() {
-	buildah bud --quiet --pull-never --format docker --build-arg VERSION="$version" \
+	buildah bud --quiet --pull-never --format docker --arch "$arch" --build-arg VERSION="$version" \
 		--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
 		--target "$target" --tag "localhost/$target:$version" .
 }
