@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from bpfsvc import __version__
 from bpfsvc.base import privileges
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.kube import resources
-from tests.deploy.kustomize import Object, build
+from tests.deploy.kustomize import Object, build, merged
 from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
 
 VERSIONS = ("1.30", "1.37")
@@ -132,9 +133,21 @@ def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> Non
     assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
 
 
+def test_on_linux_5_10_the_agent_may_also_lift_the_limit_of_locked_memory(agent: Object) -> None:
+    patch = yaml.safe_load((DEPLOY / "components/before-linux-5.11/daemonset.yaml").read_text())
+    (container,) = agent["containers"]
+    (changed,) = merged(only(overlay("plain"), "DaemonSet"), patch)["spec"]["template"]["spec"][
+        "containers"
+    ]
+    names = container["securityContext"]["capabilities"]["add"]
+    assert changed["securityContext"]["capabilities"] == {
+        "drop": ["ALL"],
+        "add": [*names, "SYS_RESOURCE"],
+    }
+
+
 NUMBERS = {
     **{"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21},
-    "SYS_RESOURCE": 24,
     **{"PERFMON": 38, "BPF": 39},
 }
 """Of linux/capability.h."""
@@ -149,7 +162,7 @@ def test_the_capabilities_are_enough_and_none_is_missing(
     assert context["capabilities"]["drop"] == ["ALL"]
     assert "privileged" not in context
     names = context["capabilities"]["add"]
-    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE", "SYS_RESOURCE"]
+    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE"]
 
     def effective(of: list[str]) -> int:
         return sum(1 << NUMBERS[name] for name in of)

@@ -43,7 +43,6 @@ CAPABILITIES = {
     "NET_ADMIN": 12,
     "NET_RAW": 13,
     "SYS_PTRACE": 19,
-    "SYS_RESOURCE": 24,
     "PERFMON": 38,
     "BPF": 39,
 }

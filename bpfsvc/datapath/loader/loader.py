@@ -102,7 +102,12 @@ def _map(name: str, layout: MapLayout, previous: Pinned | None) -> syscall.Map:
         else:
             created = syscall.Map(creation.create_map(kernel_name(name), layout), name)
     except OSError as error:
-        raise KernelError(f"map {name} cannot be made: {error.strerror}") from error
+        raise KernelError(
+            f"map {name} cannot be made: {error.strerror}",
+            "before Linux 5.11 this needs CAP_SYS_RESOURCE, or no limit of locked memory"
+            if error.errno == errno.EPERM
+            else "",
+        ) from error
     sizes = (created.key_size, created.cpu_value_size if created.per_cpu else created.value_size)
     expected = layout.value.size + (-layout.value.size % 8 if created.per_cpu else 0)
     if sizes != (layout.key.size, expected):
