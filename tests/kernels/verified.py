@@ -24,6 +24,8 @@ from bpfsvc.datapath.loader.source import load
 
 _LOG_STATISTICS = 4
 _LOG_BYTES = 1 << 16
+_MOST = 500_000
+"""Instructions of one program; the kernel gives up at twice as many."""
 _FOLLOWED = re.compile(r"processed (\d+) insns")
 
 
@@ -66,6 +68,9 @@ def main() -> None:
         sys.exit(f"{sys.argv[1]} has no programs of these sources")
     kernel = features.of_this_kernel()
     counts = followed(bytecode.sized(source, kernel.numbers()))
+    largest = max(counts, key=lambda name: counts[name])
+    if counts[largest] > _MOST:
+        sys.exit(f"the verifier follows {counts[largest]} instructions of {largest}: over {_MOST}")
     print(json.dumps({"followed": counts, "without": [one.name for one in kernel.missing()]}))
 
 
