@@ -157,7 +157,7 @@ def _refusal(name: str, error: OSError) -> SystemUnfit:
     )
     return SystemUnfit(
         f"this kernel ({os.uname().release}) refuses the program {name}: {reason}",
-        "bpfsvc is tested on Linux 5.10 to 7.3, and needs root, or CAP_BPF and CAP_NET_ADMIN",
+        "bpfsvc is tested on Linux 5.10 to 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
     )
 
 
