@@ -23,6 +23,9 @@ suites() {
 # The addresses of the archive, from this machine's own configuration: a mirror serves here, too.
 archive() { apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep "/$1/\$" | head -n 1; }
 
+# Without lists apt knows no address of the archive.
+[ -n "$(archive debian)" ] || apt-get -qq update
+
 # An apt with lists of its own, so that this machine's apt stays as it is.
 sources() {
 	local suite
