@@ -68,14 +68,12 @@ class FastPath:
     def use(self, use: FastPathUse) -> bool:
         """Use the fast path at this level.
 
-        To be called every few seconds, also with the same level. Returns True if the level or its
-        reason is another one than before.
+        To be called every few seconds, also with the same level. Returns True if the level is
+        another than before.
         """
         before, self._use = self._use, use
-        if use == before:
-            self._maps.renew_fast_path()
-            return False
-        self._reports.note("fast path", use_note(use))
+        if use != before:
+            self._reports.note("fast path", use_note(use))
         if before and before.level == use.level:
             self._maps.renew_fast_path()
             return False
