@@ -27,6 +27,11 @@ _FROM_REGISTER = 0x08
 _IF_UNLIKE, _CALL, _EXIT = 0x55, 0x85, 0x95
 
 
+def register_byte(to: int, source: int) -> int:
+    """Return the byte of an instruction that names its registers."""
+    return to | source << 4 if sys.byteorder == "little" else to << 4 | source
+
+
 class Code:
     """Instructions, one after the other. Jumps go forward, to a ``mark`` of that name."""
 
@@ -106,5 +111,6 @@ class Code:
     def _add(
         self, operation: int, to: int = 0, source: int = 0, offset: int = 0, value: int = 0
     ) -> None:
-        registers = to | source << 4 if sys.byteorder == "little" else to << 4 | source
-        self._instructions.append(struct.pack("=BBhi", operation, registers, offset, value))
+        self._instructions.append(
+            struct.pack("=BBhi", operation, register_byte(to, source), offset, value)
+        )

@@ -1,8 +1,8 @@
 """What programs use of newer kernels, and what becomes of the programs where a kernel lacks it.
 
 Programs are compiled once for all kernels. Where a feature is missing, the loader writes other
-instructions into the programs, and everything else works. docs/kernels.md has this table for
-operators.
+instructions into the programs, and everything else works. docs/kernels.md lists the features
+for operators.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.instructions import R1, R2, R3, R4, STACK, Code
+from bpfsvc.datapath.instructions import R1, R2, R3, R4, STACK, Code, register_byte
 from bpfsvc.datapath.loader import creation
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION
 
@@ -134,7 +133,7 @@ def _has_atomics() -> bool:
     code.store(STACK, -8, R1)
     code.leave(0)
     instructions = code.finish()
-    fetch_and_or = struct.pack("=BBhi", _ATOMIC_8, _registers(STACK, R1), -8, 0x41)
+    fetch_and_or = struct.pack("=BBhi", _ATOMIC_8, register_byte(STACK, R1), -8, 0x41)
     return _loads(_SCHED_CLS, instructions[:-16] + fetch_and_or + instructions[-16:])
 
 
@@ -150,7 +149,7 @@ def _has_memory_arguments() -> bool:
     end.leave(0)
     subprogram = end.finish()
     # The distance of the call: behind the two instructions that end the program.
-    call = struct.pack("=BBhi", _CALL, _registers(0, 1), 0, len(subprogram) // INSTRUCTION)
+    call = struct.pack("=BBhi", _CALL, register_byte(0, 1), 0, len(subprogram) // INSTRUCTION)
     code = head + call + subprogram
     return _loads(_SCHED_CLS, code + subprogram, subprograms=((len(code), 8),))
 
@@ -203,10 +202,6 @@ def _calling(helper: int) -> bytes:
     code.call(helper)
     code.leave(1)
     return code.finish()
-
-
-def _registers(to: int, source: int) -> int:
-    return to | source << 4 if sys.byteorder == "little" else to << 4 | source
 
 
 def _load(
