@@ -131,6 +131,13 @@ def _file(name: str, what: str) -> Callable[..., Any]:
     help="Keep client, server and the nodes' work on their packets on one CPU. Where the kernel"
     " places them may double the time of a connection.",
 )
+@click.option(
+    "--policies",
+    is_flag=True,
+    help="Give all nodes the rules of a policy engine, in each mode: nftables accepts established"
+    " connections, and new connections to some pods. bpfsvc as it comes then uses the fast path for"
+    " established connections.",
+)
 @_file("json", "Write all results, for programs and for --from.")
 @_file("csv", "Write a line for each measurement.")
 @_file("html", "Write a page with plots, in one file.")
@@ -198,7 +205,7 @@ def bench(
 
 def _scale(usual: Scale, given: Mapping[str, Any]) -> Scale:
     """Return how much to measure; an option that was not given is None."""
-    names = ("services", "modes", "clients", "rounds", "pods", "pin")
+    names = ("services", "modes", "clients", "rounds", "pods", "pin", "policies")
     wanted = {name: given[name] for name in names if given[name] is not None}
     if given["minutes"] is not None:
         wanted["limit"] = given["minutes"] * 60

@@ -62,6 +62,17 @@ def test_each_aim_compares_its_modes_at_both_sizes(
         assert [other for other in aims(results) if other.measured is not None] == [aim]
 
 
+def test_nodes_with_policies_have_aims_of_their_own_and_are_judged_by_no_others() -> None:
+    cells = [cell_of("default", 110), cell_of("kube-proxy-nftables", 100)]
+    without, policed = (
+        Results(cells=cells, scale={"policies": policies}) for policies in (False, True)
+    )
+    usual, own = ("default: connect", "nftables", ", 1 S"), ("policies", "connections", ", 1 S")
+    assert _aim(without, *usual).measured == _aim(policed, *own).measured == 1.1
+    assert _aim(policed, *usual).remark == "judged without --policies"
+    assert _aim(without, *own).remark == "judged with --policies"
+
+
 def test_an_aim_is_judged_by_the_median_of_ratios_of_rounds_not_by_the_ratio_of_medians() -> None:
     """Both modes slow down in the third round; their ratio does not."""
     results = Results(cells=[cell_of("direct", 100, 200, 50), cell_of("default", 130, 200, 65)])

@@ -143,12 +143,20 @@ def set_up(
     *,
     pin: bool = True,
     pods: PodLinks = "routed",
+    policies: bool = False,
 ) -> Iterator[TrafficTestbed]:
     """Set a mode up for one Service."""
     directory = sandbox.ROOT / "cluster"
     directory.mkdir()
     cluster = BenchCluster(1, directory, BACKEND, BACKEND_PORT)
-    tools = Tools(load=build(sandbox.ROOT), limit=60, kube_proxy=kube_proxy, pods=pods, pin=pin)
+    tools = Tools(
+        load=build(sandbox.ROOT),
+        limit=60,
+        kube_proxy=kube_proxy,
+        pods=pods,
+        pin=pin,
+        policies=policies,
+    )
     try:
         with TrafficTestbed(mode, cluster, tools) as testbed:
             yield testbed
@@ -203,6 +211,22 @@ def test_pods_may_be_on_a_bridge_and_the_fast_path_leads_into_them(mode: str) ->
         ports = json.loads(testbed.near.run(["bridge", "-j", "link", "show"]).stdout)
         assert {port.get("master") for port in ports} == {"cni0"}
         assert testbed.refusals() == []
+
+
+def _all_refuse(testbed: TrafficTestbed, reason: str) -> bool:
+    """True if both agents say this reason why not all connections are fast."""
+    refusals = testbed.refusals()
+    return len(refusals) == 2 and all(reason in refusal for refusal in refusals)
+
+
+@pytest.mark.slow
+def test_on_nodes_with_policies_the_fast_path_is_for_established_connections() -> None:
+    with set_up("default", policies=True) as testbed:
+        outcome, _ = testbed.run("connect", "pod", 1, 0.02)
+        assert outcome.operations > 0
+        wait(lambda: _all_refuse(testbed, "in inet bench_policies forward"), "the rules are seen")
+        rules = testbed.near.run(["nft", "list", "table", "inet", "bench_policies"]).stdout
+        assert "ct state established,related accept" in rules
 
 
 @pytest.mark.slow

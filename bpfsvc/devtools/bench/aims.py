@@ -18,7 +18,6 @@ from bpfsvc.devtools.bench.figures import services_text
 from bpfsvc.devtools.bench.modes import (
     DEFAULT,
     DIRECT,
-    ESTABLISHED,
     NO_SERVICE,
     NO_SERVICE_STACK,
     STACK,
@@ -59,7 +58,10 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """A comparison of two modes: the goals are for 1 Service and for 10,000."""
+    """A comparison of two modes: the goals are for 1 Service and for 10,000.
+
+    ``policies``: on nodes with the rules of a policy engine.
+    """
 
     text: str
     goals: tuple[float, float]
@@ -68,6 +70,7 @@ class _Comparison:
     kind: str = "connect"
     where: str = "pod"
     cpu: bool = False
+    policies: bool = False
 
     def judged(self, results: Results, services: int, goal: float) -> Aim:
         """Return the aim at a size of cluster."""
@@ -78,6 +81,9 @@ class _Comparison:
         if cell is None:
             missing = _missing(results, suite, services)
             return replace(aim, remark=missing or f"no figures of {self.mode}")
+        if bool(results.scale.get("policies")) is not self.policies:
+            given = "with" if self.policies else "without"
+            return replace(aim, remark=f"judged {given} --policies")
         spread = results.compared(cell, self.other, cpu=self.cpu)
         if spread is None:
             return replace(aim, remark=f"no figures of {self.other}")
@@ -86,7 +92,7 @@ class _Comparison:
 
 
 _REQUEST = "connect+request+close"
-_ESTABLISHED = "--fast-path established against real kube-proxy nftables"
+_POLICED = "default on nodes with policies (--policies), against real kube-proxy nftables"
 _STACK_PATH = "stack path (--fast-path off)"
 _NOT_SERVED = "traffic to no Service, agent attached, against nothing attached, connections"
 _COMPARISONS = (
@@ -114,8 +120,10 @@ _COMPARISONS = (
         (1.1, 1.1),
         where="local",
     ),
-    _Comparison(f"{_ESTABLISHED}, connections", (1.05, 1.05), ESTABLISHED, _NFTABLES),
-    _Comparison(f"{_ESTABLISHED}, requests", (1.2, 1.2), ESTABLISHED, _NFTABLES, "request"),
+    _Comparison(f"{_POLICED}, connections", (1.0, 1.0), other=_NFTABLES, policies=True),
+    _Comparison(
+        f"{_POLICED}, requests", (1.2, 1.2), other=_NFTABLES, kind="request", policies=True
+    ),
     _Comparison(
         f"{_STACK_PATH}, default, against real kube-proxy nftables, connections",
         (1.0, 1.0),

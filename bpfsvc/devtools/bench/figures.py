@@ -35,6 +35,7 @@ class Scale:
       in a round, ``slice_seconds`` each. ``warm_seconds``: before the first round.
     * ``pods``: how nodes reach their pods where the load is real traffic.
     * ``pin``: whether the load and the nodes' work on its packets stay on one CPU.
+    * ``policies``: whether the nodes have the rules of a policy engine.
     * ``changes``: of one EndpointSlice, followed by an agent; ``baseline_changes``: by kube-proxy.
       ``baseline_limit``: seconds in which a baseline must program a node, or it is given up.
     * ``starts``: of the agent, cold and warm each. ``origins``: of its objects.
@@ -52,6 +53,7 @@ class Scale:
     warm_seconds: float = 0.06
     pods: PodLinks = "routed"
     pin: bool = True
+    policies: bool = False
     changes: int = 100
     baseline_changes: int = 10
     baseline_limit: float = 60.0

@@ -81,6 +81,7 @@ class Run:
                 kube_proxy=plan.kube_proxy,
                 pods=scale.pods,
                 pin=scale.pin,
+                policies=scale.policies,
             )
             self.steps += traffic.steps(context, compared, tools, self._stack)
         if "change" in plan.suites:

@@ -26,6 +26,7 @@ _PINNED = {
     True: "pinned: client, server and the nodes' work on their packets share one CPU",
     False: "not pinned: client and server run on any CPU, where the kernel places them",
 }
+_POLICIES = "policies: nftables on the nodes judges new connections and accepts established ones"
 
 
 def short(value: float) -> str:
@@ -87,6 +88,8 @@ def setting(results: Results) -> list[str]:
         lines.append(_PODS[scale["pods"]])
     if "pin" in scale:
         lines.append(_PINNED[scale["pin"]])
+    if scale.get("policies"):
+        lines.append(_POLICIES)
     took = [results.date] if results.date else []
     took.append(f"took {duration_text(results.seconds)}")
     if rounds := scale.get("rounds"):

@@ -47,6 +47,7 @@ BACKEND_PORT, OTHER_PORT = 9000, 9001
 BACKEND = "10.244.2.11"
 """The pod that serves, in every lab: the first of node 2."""
 
+_POLICIES = Path(__file__).parents[1] / "rules" / "policies.nft"
 _MB = 1024 * 1024
 _XDP, _ATTACH_XDP, _XDP_PASS = 6, 37, 2
 """A type of program, a type of attachment and a verdict (``linux/bpf.h``)."""
@@ -59,7 +60,7 @@ class Tools:
 
     ``load``: the load tool. ``limit``: seconds that a baseline may take to program a node.
     ``kube_proxy``: its binary, if there is one. ``pods``: how nodes reach them. ``pin``: whether
-    the load stays on one core.
+    the load stays on one core. ``policies``: whether the nodes have the rules of a policy engine.
     """
 
     load: Path
@@ -67,6 +68,7 @@ class Tools:
     kube_proxy: Path | None = None
     pods: PodLinks = "routed"
     pin: bool = True
+    policies: bool = False
 
 
 class TrafficTestbed(Environment):
@@ -109,6 +111,9 @@ class TrafficTestbed(Environment):
         port = OTHER_PORT if self.mode in UNSERVED else BACKEND_PORT
         self._server = Server(self._tools.load, backend, self._core, port)
         self._lab.client.route(BACKEND, far)
+        if self._tools.policies:
+            for node in self._lab.nodes:
+                node.run(["nft", "-f", str(_POLICIES)])
         self._program()
         self._shorten_flows()
 
