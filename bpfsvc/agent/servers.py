@@ -34,7 +34,7 @@ def make_metrics(
         return None
     from bpfsvc.metrics.recorder import Metrics
 
-    return Metrics(contacts)
+    return Metrics(contacts, series=config.metrics_services)
 
 
 class Servers:

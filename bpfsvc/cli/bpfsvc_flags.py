@@ -106,6 +106,13 @@ BPFSVC = (
         "off",
     ),
     _option(
+        "--metrics-services",
+        "metricsServices",
+        text("top:N|all|none|PATTERN,..."),
+        "Services with metrics of their own; all others are one sum. top:N: the N service ports"
+        " with the most traffic; PATTERN: NAMESPACE/NAME, such as shop/*.",
+    ),
+    _option(
         "--pin-root",
         "pinRoot",
         text("DIR"),

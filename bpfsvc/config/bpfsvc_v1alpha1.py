@@ -16,6 +16,7 @@ from msgspec import Meta, field, structs
 from bpfsvc.base.attachment import PRIORITY, AttachMode
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import NODE_PORTS, PortRange
+from bpfsvc.base.service_series import DEFAULT_SERIES, parse_service_series
 from bpfsvc.config.config import FastPath, SocketLb, VipEcho
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Shape
@@ -65,6 +66,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     mesh_ports: list[Annotated[int, Meta(ge=1, le=65535)]] = field(
         default_factory=lambda: [*MESH_PORTS]
     )
+    metrics_services: str = DEFAULT_SERIES
     pin_root: str = str(DEFAULT_PIN_ROOT)
     programs: str = str(DEFAULT_PROGRAMS)
     scheduler: str = ""
@@ -107,6 +109,10 @@ def check(given: BpfsvcConfiguration) -> Iterator[FieldError]:
             parse_scheduler(given.scheduler)
         except ValueError as error:
             yield FieldError(("scheduler",), str(error))
+    try:
+        parse_service_series(given.metrics_services)
+    except ValueError as error:
+        yield FieldError(("metricsServices",), str(error))
     if given.last_good_after < Duration():
         yield FieldError(("lastGoodAfter",), "must not be negative")
     if len(given.mesh_ports) > MOST_MESH_PORTS:

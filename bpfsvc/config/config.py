@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from bpfsvc.base.attachment import AttachMode
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import PortRange
+from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.config.local_detector import LocalDetector
 from bpfsvc.model import Node
 from bpfsvc.services.rules.context import ServiceConfig
@@ -127,6 +128,7 @@ class Config:
     What it serves:
 
     * ``healthz``, ``metrics``: address and port to serve on; None: not served.
+    * ``metrics_services``: which Services have metrics of their own.
     * ``bind_address_hard_fail``: exit when such a port is in use, rather than try again.
     * ``sync_seconds``: the agent is unhealthy if a change takes more than twice as long.
     * ``profiling``: serve pages for finding faults in the agent too.
@@ -169,6 +171,7 @@ class Config:
     oom_score_adj: int | None
     healthz: tuple[str, int] | None
     metrics: tuple[str, int] | None
+    metrics_services: ServiceSeries
     bind_address_hard_fail: bool
     sync_seconds: float
     profiling: bool

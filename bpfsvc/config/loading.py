@@ -14,6 +14,7 @@ from typing import Any, cast
 from bpfsvc.base import yaml_documents
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, address_and_port, pack
 from bpfsvc.base.errors import UsageError
+from bpfsvc.base.service_series import parse_service_series
 from bpfsvc.base.yaml_documents import FieldPath
 from bpfsvc.config import bpfsvc_v1alpha1, documents, kubeproxy_v1alpha1, notes, scheduler
 from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
@@ -237,6 +238,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         oom_score_adj=kubeproxy.oom_score_adj,
         healthz=address_and_port(kubeproxy.healthz_bind_address or ""),
         metrics=address_and_port(kubeproxy.metrics_bind_address or ""),
+        metrics_services=parse_service_series(bpfsvc.metrics_services),
         bind_address_hard_fail=kubeproxy.bind_address_hard_fail,
         sync_seconds=kubeproxy_v1alpha1.sync_period(kubeproxy).seconds,
         profiling=kubeproxy.enable_profiling,

@@ -65,6 +65,24 @@ def apply(values: Mapping[str, int], root: Path = Path("/")) -> ConntrackResult 
     return ConntrackResult(tuple(changed), tuple(elsewhere), tuple(refused))
 
 
+class ConntrackUse(NamedTuple):
+    """How many connections netfilter follows in this network namespace, and the most it may."""
+
+    entries: int
+    limit: int
+
+
+def use(root: Path = Path("/")) -> ConntrackUse | None:
+    """Return how full netfilter's table is; None if netfilter follows no connections here."""
+    directory = root / _SYSCTLS
+    try:
+        return ConntrackUse(
+            _number(directory / "nf_conntrack_count"), _number(directory / "nf_conntrack_max")
+        )
+    except FileNotFoundError:
+        return None
+
+
 def _settable(path: Path) -> bool:
     """True if this namespace may set a sysctl: only the initial namespace's file is writable."""
     return bool(path.stat().st_mode & 0o200)

@@ -25,6 +25,7 @@ _PROGRAMMING_BUCKETS = (
     *range(60, 120, 5),
     *range(120, 301, 30),
 )
+_DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 
 _BUILD = (
@@ -144,6 +145,7 @@ class BpfsvcFamilies:
         self.build = make.gauge(
             "build_info", "1, labelled with the version", ("version", "programs")
         )
+        self._make_change_families(make)
         self.drift_seconds = make.histogram(
             "reconcile_duration_seconds",
             "Time to compare the kernel with what was written",
@@ -178,6 +180,23 @@ class BpfsvcFamilies:
         self.snapshot_saved_at = make.gauge(
             "last_good_saved_timestamp_seconds",
             "When the snapshot in use was saved; 0 while none is in use",
+        )
+
+    def _make_change_families(self, make: _Families) -> None:
+        self.watch_delay = make.histogram(
+            "watch_delay_seconds",
+            "Time from the cause of a change of endpoints until the agent was told",
+            _DELAY_BUCKETS,
+            labels=(),
+        )
+        self.write_delay = make.histogram(
+            "write_delay_seconds",
+            "Time from the arrival of a change of Services or endpoints until it is in the kernel",
+            labels=(),
+        )
+        self.oldest_pending = make.gauge(
+            "oldest_pending_change_age_seconds",
+            "For how long the oldest change that is not yet in the kernel has waited; 0 if none",
         )
 
     def _make_node_families(self, make: _Families) -> None:

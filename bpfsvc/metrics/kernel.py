@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from bpfsvc.base.service_series import ServiceSeries
+from bpfsvc.metrics.choice import OTHER, Choice
 from bpfsvc.metrics.kernel_maps import KernelMaps
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
@@ -22,25 +26,29 @@ class KernelFamilies:
         maps: KernelMaps,
         applied_state: AppliedState,
         connections: Callable[[], int],
-        *,
-        services: bool,
+        series: ServiceSeries,
     ) -> None:
         """``connections()`` returns the number of entries in the map of that name.
 
-        ``services``: show the refusals of each Service too.
+        ``series``: the service ports whose refusals are shown one by one.
         """
         self._maps = maps
         self._applied_state = applied_state
         self._connections = connections
-        self._with_services = services
+        self._series = series
         self._counters = Sums(maps.counters)
         self._refusals = Sums(maps.refusals)
+        self._choice = Choice(series, self._refusals)
+        self._lock = threading.Lock()
+        self._refused_before: dict[int, int] = {}
+        self._expected_of: tuple[int, dict[str, int]] = -1, {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families, as a collector does."""
         yield from self._events()
-        if self._with_services:
+        if not self._series.shows_none:
             yield self._refused()
+        yield from self._netfilter()
         entries = GaugeMetricFamily(
             "bpfsvc_map_entries", "Entries of a map in the kernel", labels=("map",)
         )
@@ -54,32 +62,61 @@ class KernelFamilies:
         yield entries
         yield capacity
 
+    def _netfilter(self) -> Iterator[Metric]:
+        """Yield how full netfilter's table of connections is, where it follows connections."""
+        if conntrack := self._maps.conntrack():
+            yield GaugeMetricFamily(
+                "bpfsvc_nf_conntrack_entries",
+                "Connections that netfilter follows in the node's network namespace",
+                conntrack.entries,
+            )
+            yield GaugeMetricFamily(
+                "bpfsvc_nf_conntrack_entries_limit",
+                "The most connections that netfilter follows",
+                conntrack.limit,
+            )
+
     def _expected(self) -> dict[str, int]:
         """Return how many entries the largest maps should have, by name."""
-        ports = self._applied_state.snapshot()
-        return {
-            "services": len(ports),
-            "frontends": sum([len(port.flat_frontends) // 2 for port in ports]),
-            "backends": sum([port.size for port in ports]),
-            "backend_counters": sum(len(port.counter_ids) for port in Pace().over(ports)),
-            "connections": self._connections(),
-        }
+        version, counted = self._expected_of
+        now = self._applied_state.version
+        if version != now:
+            ports = self._applied_state.snapshot()
+            counted = {
+                "services": len(ports),
+                "frontends": sum([len(port.flat_frontends) // 2 for port in ports]),
+                "backends": sum([port.size for port in ports]),
+                "backend_counters": sum(len(port.counter_ids) for port in Pace().over(ports)),
+            }
+            self._expected_of = now, counted
+        return counted | {"connections": self._connections()}
 
     def _refused(self) -> Metric:
-        """Return the refusals of each service port that has any."""
-        fields, sums = self._maps.refusal_names, self._refusals
+        """Return the refusals of the service ports that have any, as far as they are shown."""
         family = CounterMetricFamily(
             "bpfsvc_service_refused",
             "First packets and calls to a Service that were rejected or dropped",
             labels=(*SERVICE_LABELS, "action", "reason"),
         )
+        fields, sums = self._maps.refusal_names, self._refusals
         ports = {port.service_id: port for port in self._applied_state.snapshot()}
-        for key, counts in self._maps.refusals.items():
-            service_id = int.from_bytes(key, sys.byteorder)
-            if service_id not in ports:
-                continue
-            labels = service_labels(ports[service_id])
-            for field, count in zip(fields, sums.fields(sums.fold(counts)), strict=True):
+        counted = [
+            (ports[service_id], counts)
+            for key, raw in self._maps.refusals.items()
+            if (service_id := int.from_bytes(key, sys.byteorder)) in ports
+            and (counts := sums.fold(raw))
+        ]
+        with self._lock:
+            now = {applied.service_id: counts for applied, counts in counted}
+            for service_id in self._refused_before.keys() - now.keys():
+                self._choice.removed(
+                    service_id, partial(self._refused_before.__getitem__, service_id)
+                )
+            self._refused_before = now
+            shown, others = self._choice.split(counted)
+        rows = [(service_labels(applied), sums.fields(counts)) for applied, counts in shown]
+        for labels, numbers in [*rows, *([(OTHER, others)] if others else [])]:
+            for field, count in zip(fields, numbers, strict=True):
                 action, _, reason = field.partition("__")
                 if count:
                     family.add_metric((*labels, action, reason), count)

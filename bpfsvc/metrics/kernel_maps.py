@@ -19,12 +19,25 @@ class Refusals(Counters, Protocol):
         """Yield all entries."""
 
 
+class ConntrackUse(Protocol):
+    """How full netfilter's table of connections is."""
+
+    @property
+    def entries(self) -> int:
+        """Connections that netfilter follows."""
+
+    @property
+    def limit(self) -> int:
+        """The most connections that it follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMaps:
     """Maps with counters, the names of their fields, and how full the other maps are.
 
     * ``build``: the digest of the programs.
     * ``capacities``: the most entries of each map that can become full, by name.
+    * ``conntrack``: returns how full netfilter's table is; None if it follows no connections.
     * ``sizes``: functions that count the entries of those maps, but for :data:`EXPECTED`.
     """
 
@@ -34,5 +47,6 @@ class KernelMaps:
     refusals: Refusals
     refusal_names: Sequence[str]
     backend_counters: Counters
+    conntrack: Callable[[], ConntrackUse | None]
     capacities: Mapping[str, int]
     sizes: Mapping[str, Callable[[], int]]

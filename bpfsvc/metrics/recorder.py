@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,6 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from bpfsvc import __version__
 from bpfsvc.base.fast_path import LEVELS, STACK, FastPathLevel
+from bpfsvc.base.service_series import ALL, ServiceSeries
 from bpfsvc.metrics.exposition import exposition
 from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
 from bpfsvc.metrics.kernel import KernelFamilies
@@ -48,16 +50,20 @@ class Metrics(Observer):
         self,
         api_contacts: Callable[[], Iterable[ApiContact]] | None = None,
         *,
-        services: bool = True,
+        series: ServiceSeries = ALL,
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``api_contacts()`` is called at each scrape; None: there is no API server.
 
-        ``services``: count traffic for each Service, not only for the node.
+        ``series``: the service ports that are shown one by one.
         """
-        self._with_services = services
+        self._series = series
         self._now = now
         self._began = now()
+        self._monotonic = monotonic
+        self._waiting: deque[float] = deque()
+        """When the changes arrived that are not in the kernel yet."""
         self._lock = threading.Lock()
         self._changes = {"Service": 0, "EndpointSlice": 0}
         self._complete = True
@@ -67,6 +73,7 @@ class Metrics(Observer):
         self._serving = ServingFamilies(self._registry)
         self._own = BpfsvcFamilies(self._registry)
         ProcessCollector(registry=self._registry)
+        self._own.oldest_pending.set_function(self._oldest_pending)
         if api_contacts:
             self._registry.register(_ApiFamilies(api_contacts, now))
         self._own.build.labels(__version__, "").set(1)
@@ -76,7 +83,7 @@ class Metrics(Observer):
     def render(self) -> Iterator[bytes]:
         """Yield the text in parts, with pauses in which other threads run."""
         yield exposition(self._registry)
-        if self._traffic and self._with_services:
+        if self._traffic:
             yield from self._traffic.render()
 
     def scrape(self, *, gzip: bool = False) -> list[bytes]:
@@ -92,9 +99,13 @@ class Metrics(Observer):
         """Count changes that have arrived."""
         services, slices = _count(batch)
         with self._lock:
+            self._waiting.append(self._monotonic())
             self._changes["Service"] += services
             self._changes["EndpointSlice"] += slices
             self._set_pending()
+        for trigger in batch.triggers:
+            if trigger.seconds >= self._began:
+                self._own.watch_delay.observe(max(0.0, self._now() - trigger.seconds))
         if not (services or slices):
             return  # a Node changes every few minutes, and nothing waits for that
         self._sync.service_changes.inc(services)
@@ -104,13 +115,16 @@ class Metrics(Observer):
 
     def applied(self, batches: Iterable[Batch]) -> None:
         """Record when changes were in the kernel, and how long that took since their cause."""
-        now = self._now()
+        now, monotonic = self._now(), self._monotonic()
         for batch in batches:
             services, slices = _count(batch)
             with self._lock:
+                arrived = self._waiting.popleft() if self._waiting else monotonic
                 self._changes["Service"] -= services
                 self._changes["EndpointSlice"] -= slices
                 self._set_pending()
+            if services or slices:
+                self._own.write_delay.observe(monotonic - arrived)
             if self._complete and (services or slices):
                 # Also if they changed nothing in the kernel.
                 self._set_synced(BOTH)
@@ -122,6 +136,11 @@ class Metrics(Observer):
     def _set_pending(self) -> None:
         self._sync.service_changes_pending.set(max(0, self._changes["Service"]))
         self._sync.endpoint_changes_pending.set(max(0, self._changes["EndpointSlice"]))
+
+    def _oldest_pending(self) -> float:
+        """Return for how many seconds the oldest change has waited; 0 if none waits."""
+        with self._lock:
+            return self._monotonic() - self._waiting[0] if self._waiting else 0.0
 
     def unreadable(self, objects: int) -> None:
         """Set the number of objects or files that cannot be read."""
@@ -155,11 +174,9 @@ class Metrics(Observer):
         maps = open_maps()
         self._own.build.clear()
         self._own.build.labels(__version__, maps.build).set(1)
-        self._registry.register(
-            KernelFamilies(maps, applied_state, connections, services=self._with_services)
-        )
-        if self._with_services:
-            self._traffic = ServiceTraffic(maps.backend_counters, applied_state)
+        self._registry.register(KernelFamilies(maps, applied_state, connections, self._series))
+        if not self._series.shows_none:
+            self._traffic = ServiceTraffic(maps.backend_counters, applied_state, self._series)
 
     def written(self, plan: Plan) -> None:
         """Keep what the backends that a plan has removed counted."""

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
+
+_ORDER = sys.byteorder
+
+_FOLDED_AT_ONCE = 1 << 16
+"""Bytes: less than a millisecond of work, which no other thread interrupts."""
 
 
 class Counters(Protocol):
@@ -33,24 +38,57 @@ class Folding:
     def __init__(self, cpu_value_size: int, value_size: int) -> None:
         """The sizes of the part of one CPU and of all parts, in bytes."""
         self._bits = 8 * cpu_value_size
-        self._all_bits = 8 * value_size
+        self._cpus = value_size // cpu_value_size
         self._mask = (1 << self._bits) - 1
         self._struct = struct.Struct(f"={cpu_value_size // 8}Q")
+        self._halves = int.from_bytes(self._struct.pack(*[1 << 63] * (cpu_value_size // 8)), _ORDER)
 
     def fields(self, entry: int) -> tuple[int, ...]:
         """Return the fields of an entry, or of a sum of entries."""
-        return self._struct.unpack(entry.to_bytes(self._struct.size, sys.byteorder))
+        return self._struct.unpack(entry.to_bytes(self._struct.size, _ORDER))
+
+    def number(self, fields: Iterable[int]) -> int:
+        """Return an entry with these fields."""
+        return int.from_bytes(self._struct.pack(*fields), _ORDER)
+
+    def not_negative(self, difference: int) -> tuple[int, ...]:
+        """Return the fields of a difference of entries, with 0 for those below it.
+
+        Every field of a difference lies within 63 bits, so half of the range of a field, added to
+        each, keeps a field from borrowing of the next.
+        """
+        lifted = self.fields(difference + self._halves)
+        return tuple([max(0, field - (1 << 63)) for field in lifted])
+
+    def is_not_negative(self, difference: int) -> bool:
+        """Return True if no field of a difference of entries is below zero."""
+        return (difference + self._halves) & self._halves == self._halves
 
     def fold(self, raw: bytes) -> int:
-        """Return an entry of all CPUs, as it was read, as the sum over the CPUs.
+        """Return an entry of all CPUs, as it was read, as the sum over the CPUs."""
+        return self._added(int.from_bytes(raw, _ORDER)) & self._mask
 
-        It is folded in halves until the part of one CPU holds the sum of all.
+    def fold_many(self, raw: bytes) -> list[int]:
+        """Return many entries, read end to end, as the sums of each."""
+        size, step, order = self._struct.size, self._struct.size * self._cpus, _ORDER
+        folded = self._added(int.from_bytes(raw, order)).to_bytes(len(raw), order)
+        return [int.from_bytes(folded[at : at + size], order) for at in range(0, len(raw), step)]
+
+    def _added(self, raw: int) -> int:
+        """Return a number with, in place of each part, its sum with the following CPUs' parts.
+
+        The first part of an entry holds the entry's sum then; the other parts hold nothing of use.
+        The number of parts in a sum is doubled, and one more part is added where the number of
+        CPUs has a digit 1.
         """
-        added, shift = int.from_bytes(raw, sys.byteorder), self._bits
-        while shift < self._all_bits:
-            added += added >> shift
-            shift *= 2
-        return added & self._mask
+        added, parts = raw, 1
+        for digit in f"{self._cpus:b}"[1:]:
+            added += added >> parts * self._bits
+            parts *= 2
+            if digit == "1":
+                added = raw + (added >> self._bits)
+                parts += 1
+        return added
 
 
 class Sums(Folding):
@@ -62,32 +100,37 @@ class Sums(Folding):
 
     def entry(self, index: int) -> int:
         """Return one entry."""
-        raw = self._counters.lookup(index.to_bytes(4, sys.byteorder))
+        raw = self._counters.lookup(index.to_bytes(4, _ORDER))
         return self.fold(raw) if raw else 0
 
     def entries(self, last: int, pause: Callable[[], None]) -> Entries:
         """Return the entries up to index ``last``, calling ``pause()`` after each block."""
-        step, size = self._counters.value_size, self._struct.size
-        nothing, zero, fold, order = bytes(step), bytes(size), self.fold, sys.byteorder
-        entries = Entries(size)
+        step = self._counters.value_size
+        part = max(1, _FOLDED_AT_ONCE // step) * step
+        entries, nothing = Entries(), bytes(part)
         for count, _, values in self._counters.blocks():
-            for at in range(0, count * step, step):
-                entry = values[at : at + step]
-                entries.data += zero if entry == nothing else fold(entry).to_bytes(size, order)
-            pause()
-            if len(entries.data) > last * size:
+            for at in range(0, count * step, part):
+                raw = values[at : min(at + part, count * step)]
+                if raw == nothing[: len(raw)]:
+                    entries.numbers += [0] * (len(raw) // step)
+                else:
+                    entries.numbers += self.fold_many(raw)
+                pause()
+            if len(entries.numbers) > last:
                 break
         return entries
 
 
 class Entries:
-    """Entries as they were read, end to end: as objects they would fill the heap."""
+    """Entries as they were read; those that counted nothing are one object."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.data = bytearray()
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
 
-    def total(self, indexes: Iterable[int]) -> int:
+    def total(self, indexes: Collection[int]) -> int:
         """Return the sum of some entries; those that were not read count nothing."""
-        data, size, order = self.data, self._size, sys.byteorder
-        return sum([int.from_bytes(data[at * size : at * size + size], order) for at in indexes])
+        numbers = self.numbers
+        try:
+            return sum([numbers[at] for at in indexes])
+        except IndexError:
+            return sum([numbers[at] for at in indexes if at < len(numbers)])

@@ -11,7 +11,7 @@ meanwhile, that service port is read again, alone; only for that the agent may w
 :meth:`ServiceTraffic.written`.
 
 A Service appears with its first connection: on most nodes most Services have none, and a cluster
-has many nodes.
+has many nodes. Which of the others appear is chosen in :mod:`.choice`.
 
 The text is written here, not by prometheus_client: with 10,000 Services it has 50,000 lines, for
 which ``generate_latest`` takes 0.9 s and 12 MB, all in one step. Here they take 0.1 s, in parts of
@@ -20,13 +20,15 @@ a millisecond, between which other threads run.
 
 from __future__ import annotations
 
-import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from bpfsvc.base.protocols import PROTOCOL_NAMES
+from bpfsvc.base.service_series import ALL, ServiceSeries
+from bpfsvc.metrics.choice import OTHER, Choice, Counted
 from bpfsvc.metrics.pace import Pace
-from bpfsvc.metrics.sums import Counters, Entries, Sums
+from bpfsvc.metrics.sums import Counters, Sums
 from bpfsvc.services.entries import ServicePort
 from bpfsvc.services.plans.applied import Applied, AppliedState
 from bpfsvc.services.plans.plan import Plan
@@ -63,63 +65,49 @@ _FAMILIES = (
 _SERVICES_PER_PART = 100
 """Of the text."""
 
-_ZEROS = (0,) * len(FIELDS)
-
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-_COUNTS = struct.Struct(f"={len(FIELDS)}Q")
+_PACKETS_OF_CONNECTION = 10
+"""How much traffic a connection is: those of sockets need no translated packet."""
 
 
-class _Counted:
-    """Service ports and their counts, end to end in one buffer: there may be many."""
-
-    def __init__(self) -> None:
-        self.ports: list[Applied] = []
-        self._counts = bytearray()
-
-    def add(self, applied: Applied, counts: tuple[int, ...]) -> None:
-        """Add a service port if it has counted anything."""
-        if any(counts):
-            self.ports.append(applied)
-            self._counts += _COUNTS.pack(*counts)
-
-    def labels(self) -> Iterator[str]:
-        """Yield the labels in parts, a line for each service port."""
-        for at in range(0, len(self.ports), _SERVICES_PER_PART):
-            yield "\n".join(map(_labels, self.ports[at : at + _SERVICES_PER_PART]))
-
-    def counts(self, part: int) -> Iterator[tuple[int, ...]]:
-        """Return the counts for a part of the labels."""
-        at, size = part * _SERVICES_PER_PART * _COUNTS.size, _SERVICES_PER_PART * _COUNTS.size
-        return _COUNTS.iter_unpack(self._counts[at : at + size])
+def _score(fields: tuple[int, ...]) -> int:
+    """Return how much traffic some counts are, in packets."""
+    return _PACKETS_OF_CONNECTION * fields[_CONNECTIONS] + fields[_PACKETS] + fields[_REPLY_PACKETS]
 
 
 class ServiceTraffic:
     """The sums of all service ports."""
 
-    def __init__(self, counters: Counters, applied_state: AppliedState) -> None:
+    def __init__(
+        self, counters: Counters, applied_state: AppliedState, series: ServiceSeries = ALL
+    ) -> None:
         """``counters`` is for this object alone; the applied state is only read here.
 
         The counts so far of the service ports in the applied state are subtracted from now on.
+        ``series``: the service ports that are shown one by one.
         """
         self._sums = Sums(counters)
+        self._choice = Choice(series, self._sums, _score)
         self._applied_state = applied_state
         self._reading = threading.Lock()
         self._lock = threading.Lock()
-        self._removed: dict[int, tuple[int, ...]] = {}
+        self._removed: dict[int, int] = {}
         """By service id: the counts of removed backends, less the counts at the start."""
         self._changed: set[ServicePort] = set()
         self._pending: Mapping[ServicePort, Applied | None] = {}
         """Service ports that are in the kernel already, and not yet in the applied state."""
         ports = applied_state.snapshot()
-        entries = self._entries(ports, Pace())
+        self._last = max((max(port.counter_ids, default=0) for port in ports), default=0)
+        """No id of counters is larger; it never shrinks."""
+        entries = self._sums.entries(self._last, Pace())
         for applied in ports:
-            counts = self._sums.fields(entries.total(applied.counter_ids))
-            if any(counts):
-                self._removed[applied.service_id] = tuple(-count for count in counts)
+            if counts := entries.total(applied.counter_ids):
+                self._removed[applied.service_id] = -counts
 
     def written(self, plan: Plan) -> None:
         """Keep the counts of removed backends; the applied state still has these backends."""
+        self._last = max(self._last, *plan.counters_taken, 0)
         if not plan.counters_freed:
             self._pending = {}
             return
@@ -130,6 +118,7 @@ class ServiceTraffic:
                     continue
                 gone = was.counter_ids - (now.counter_ids if now else set())
                 if now is None:
+                    self._choice.removed(was.service_id, partial(self._counts, was))
                     self._removed.pop(was.service_id, None)
                     self._changed.add(port)
                 elif gone:
@@ -141,76 +130,81 @@ class ServiceTraffic:
         """Yield the text of all Services with traffic, in parts, with pauses."""
         pace = Pace()
         with self._reading:
-            counted = self._counted(pace)
+            shown, others = self._shown(pace)
+        fields = self._sums.fields
         parts = []
-        for part in counted.labels():
-            parts.append(part)
+        for at in range(0, len(shown), _SERVICES_PER_PART):
+            part = shown[at : at + _SERVICES_PER_PART]
+            labels = "\n".join([_labels(applied) for applied, _ in part])
+            parts.append((labels, [counts for _, counts in part]))
             pace()
         for name, text, lines in _FAMILIES:
             yield f"# HELP {name} {text}\n# TYPE {name} counter\n".encode()
-            for number, part in enumerate(parts):
-                pairs = zip(part.split("\n"), counted.counts(number), strict=True)
-                yield "".join(
-                    [
-                        f"{name}{{{labels}{more}}} {counts[field]}\n"
-                        for labels, counts in pairs
-                        for more, field in lines
-                    ]
-                ).encode()
+            for joined, numbers in parts:
+                pairs = zip(joined.split("\n"), map(fields, numbers), strict=True)
+                yield _text(name, lines, pairs)
                 pace()
+            if others:
+                yield _text(name, lines, [(label_list(OTHER), others)])
 
-    def _counted(self, pace: Pace) -> _Counted:
-        """Return what all service ports have counted."""
+    def _shown(self, pace: Pace) -> tuple[Sequence[Counted], tuple[int, ...]]:
+        """Return the service ports to show with their counts, and the sum of the others."""
         with self._lock:
             self._changed.clear()
             pending, removed = self._pending, dict(self._removed)
-        ports = [
-            now for was in self._applied_state.snapshot() if (now := pending.get(was.port, was))
-        ]
-        entries = self._entries(ports, pace)
-        changed = self._read_changed()
-        counted = _Counted()
+        ports = self._applied_state.snapshot()
+        if pending:
+            ports = [now for was in ports if (now := pending.get(was.port, was))]
+        entries = self._sums.entries(self._last, pace)
+        counted = []
         for applied in pace.over(ports):
-            if applied.port in changed:
-                continue
-            counts = self._sums.fields(entries.total(applied.counter_ids))
-            more = removed.get(applied.service_id)
-            counted.add(applied, _clamped(_added(counts, more)) if more else counts)
-        for port_counts in changed.values():
-            if port_counts:
-                counted.add(*port_counts)
-        return counted
-
-    def _entries(self, ports: list[Applied], pace: Pace) -> Entries:
-        """Return the counters of the backends of service ports, read in one pass."""
-        last = max((max(port.counter_ids, default=0) for port in pace.over(ports)), default=0)
-        return self._sums.entries(last, pace)
-
-    def _read_changed(self) -> dict[ServicePort, tuple[Applied, tuple[int, ...]] | None]:
-        """Read the ports that changed meanwhile, without changes now; None for a removed port."""
-        read: dict[ServicePort, tuple[Applied, tuple[int, ...]] | None] = {}
+            counts = entries.total(applied.counter_ids)
+            if more := removed.get(applied.service_id):
+                counts = self._clamped(counts + more)
+            if counts:
+                counted.append((applied, counts))
         with self._lock:
-            for port in self._changed:
-                now = self._pending.get(port, self._applied_state.of(port[:2]).get(port))
-                read[port] = None
-                if now:
-                    counts = self._with_removed(now.service_id, now.counter_ids)
-                    read[port] = now, _clamped(counts)
+            if changed := self._read_changed():
+                counted = [item for item in counted if item[0].port not in changed]
+                counted += [item for item in changed.values() if item and item[1]]
+            return self._choice.split(counted)
+
+    def _read_changed(self) -> dict[ServicePort, Counted | None]:
+        """Read the ports that changed meanwhile; None for a removed port. With the lock."""
+        read: dict[ServicePort, Counted | None] = {}
+        for port in self._changed:
+            now = self._pending.get(port, self._applied_state.of(port[:2]).get(port))
+            read[port] = (now, self._counts(now)) if now else None
         return read
 
-    def _with_removed(self, service_id: int, counter_ids: Iterable[int]) -> tuple[int, ...]:
+    def _counts(self, applied: Applied) -> int:
+        """Return what a service port has counted, read at once."""
+        return self._clamped(self._with_removed(applied.service_id, applied.counter_ids))
+
+    def _with_removed(self, service_id: int, counter_ids: Iterable[int]) -> int:
         """Return the sum of some entries and of the counts of removed backends."""
-        counts = self._sums.fields(sum(map(self._sums.entry, counter_ids)))
-        return _added(counts, self._removed.get(service_id, _ZEROS))
+        return sum(map(self._sums.entry, counter_ids), self._removed.get(service_id, 0))
+
+    def _clamped(self, counts: int) -> int:
+        """Replace counts below zero, which come from a map that another program has emptied."""
+        if self._sums.is_not_negative(counts):
+            return counts
+        return self._sums.number(self._sums.not_negative(counts))
 
 
-def _added(counts: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(counts, more, strict=True))
-
-
-def _clamped(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Replace counts below zero, which come from a map that another program has emptied."""
-    return tuple(max(0, count) for count in counts)
+def _text(
+    name: str,
+    lines: tuple[tuple[str, int], ...],
+    services: Iterable[tuple[str, tuple[int, ...]]],
+) -> bytes:
+    """Return the lines of one family for some labels with their counts."""
+    return "".join(
+        [
+            f"{name}{{{labels}{more}}} {counts[field]}\n"
+            for labels, counts in services
+            for more, field in lines
+        ]
+    ).encode()
 
 
 def service_labels(applied: Applied) -> tuple[str, ...]:
@@ -221,7 +215,12 @@ def service_labels(applied: Applied) -> tuple[str, ...]:
 
 
 def _labels(applied: Applied) -> str:
-    namespace, name, port, protocol, family = service_labels(applied)
+    return label_list(service_labels(applied))
+
+
+def label_list(values: tuple[str, ...]) -> str:
+    """Return the values of :data:`SERVICE_LABELS` as they are written between the braces."""
+    namespace, name, port, protocol, family = values
     return (
         f'namespace="{escaped(namespace)}",name="{escaped(name)}",port="{escaped(port)}",'
         f'protocol="{protocol}",ip_family="{family}"'

@@ -8,6 +8,7 @@ from typing import Any
 
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import PortRange
+from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.cli.run import command_line, run
 from bpfsvc.config import documents
 from bpfsvc.config.config import Config, Conntrack, Lifetimes
@@ -166,6 +167,7 @@ DEFAULTS = Config(
     oom_score_adj=-999,
     healthz=("0.0.0.0", 10256),
     metrics=("127.0.0.1", 10249),
+    metrics_services=ServiceSeries(most=200),
     bind_address_hard_fail=False,
     sync_seconds=30.0,
     profiling=False,

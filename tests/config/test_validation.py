@@ -97,6 +97,7 @@ OWN = {
     "mapSizes: {services: a}": "mapSizes: expected int, got str",
     "attach: nailed": "attach: invalid enum value 'nailed'",
     "tcPriority: 0": "tcPriority: expected int >= 1 (0)",
+    "metricsServices: 200": "metricsServices: expected str, got int (200)",
     "devices: eth0": "devices: expected array, got str ('eth0')",
 }
 
@@ -165,6 +166,11 @@ FLAGS = {
     ),
     "--oom-score-adj=5000": "--oom-score-adj: must be -1000 to 1000, not 5000",
     "--hostname-override= ": "--hostname-override: must not be blank",
+    "--metrics-services=top:0": ("--metrics-services: must be top:1 to top:1000000, not 'top:0'"),
+    "--metrics-services=web": (
+        "--metrics-services: must be all, none, top:NUMBER, or patterns NAMESPACE/NAME,...,"
+        " such as shop/*,kube-system/kube-dns, not 'web'"
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.config.config import Conntrack
-from bpfsvc.datapath.conntrack import ConntrackResult, apply, processors
+from bpfsvc.datapath.conntrack import ConntrackResult, ConntrackUse, apply, processors, use
 from tests.config.settings import conntrack
 
 PRESENT = {
@@ -44,6 +44,15 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+def test_how_full_the_table_is_is_read(machine: Machine) -> None:
+    (machine.sysctls / "nf_conntrack_count").write_text("17\n")
+    assert use(machine.root) == ConntrackUse(entries=17, limit=262144)
+
+
+def test_without_connection_tracking_there_is_no_table(tmp_path: Path) -> None:
+    assert use(tmp_path) is None
 
 
 def wanted_set(wanted: Conntrack, root: Path) -> ConntrackResult | None:

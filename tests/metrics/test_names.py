@@ -200,6 +200,52 @@ def test_changes_are_pending_until_they_are_applied(clock: Clock) -> None:
     assert samples(metrics, f"{sync}_endpoint_changes_total") == {(): 2}
 
 
+class Monotonic(Clock):
+    def __init__(self) -> None:
+        self.seconds = 50.0
+
+
+def test_the_time_of_a_change_from_its_arrival_to_the_kernel_is_measured(clock: Clock) -> None:
+    """Changes of Services count as well as those of endpoints; a Node is no such change."""
+    monotonic = Monotonic()
+    metrics = Metrics(now=clock, monotonic=monotonic)
+    first, second = batch(service()), batch(endpoint_slice("10.0.0.1 here"))
+    metrics.queued(first)
+    monotonic.seconds += 2
+    metrics.queued(batch())
+    metrics.queued(second)
+    monotonic.seconds += 1
+    metrics.applied([first, batch(), second])
+    assert samples(metrics, "bpfsvc_write_delay_seconds_count") == {(): 2}
+    assert samples(metrics, "bpfsvc_write_delay_seconds_sum") == {(): 3 + 1}
+
+
+def test_the_age_of_the_oldest_change_that_waits_is_shown(clock: Clock) -> None:
+    monotonic = Monotonic()
+    metrics = Metrics(now=clock, monotonic=monotonic)
+    name = "bpfsvc_oldest_pending_change_age_seconds"
+    assert samples(metrics, name) == {(): 0}
+    first, second = batch(service()), batch(service("other"))
+    metrics.queued(first)
+    monotonic.seconds += 5
+    metrics.queued(second)
+    monotonic.seconds += 2
+    assert samples(metrics, name) == {(): 7}
+    metrics.applied([first])
+    assert samples(metrics, name) == {(): 2}
+    metrics.applied([second])
+    assert samples(metrics, name) == {(): 0}
+
+
+def test_the_delay_of_the_watch_is_measured_when_a_change_arrives(clock: Clock) -> None:
+    """Not one that was caused before the agent's start, and never below zero: clocks differ."""
+    metrics = Metrics(now=clock)
+    clock.seconds = NOW + 10
+    metrics.queued(batch(triggers=(Trigger(4, NOW - 1), Trigger(4, NOW + 4), Trigger(6, NOW + 12))))
+    assert samples(metrics, "bpfsvc_watch_delay_seconds_count") == {(): 2}
+    assert samples(metrics, "bpfsvc_watch_delay_seconds_sum") == {(): 6}
+
+
 def test_a_sync_that_refused_something_does_not_count_as_the_last(clock: Clock) -> None:
     metrics = Metrics(now=clock)
     metrics.synced(0.1, full=True, families=[4])

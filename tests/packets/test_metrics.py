@@ -6,6 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bpfsvc.agent.sync.metric_maps import open_metric_maps
+from bpfsvc.base.service_series import ALL, NONE, ServiceSeries
+from bpfsvc.datapath import conntrack
 from bpfsvc.metrics.recorder import Metrics
 from tests.packets.node import Node
 from tests.packets.peers import Peers
@@ -23,8 +25,8 @@ def values(metrics: Metrics) -> Values:
     return seen
 
 
-def opened(node: Node, *, services: bool = True) -> Metrics:
-    metrics = Metrics(services=services)
+def opened(node: Node, series: ServiceSeries = ALL) -> Metrics:
+    metrics = Metrics(series=series)
     metrics.opened(lambda: open_metric_maps(node.pinned), node.applied_state, lambda: 7)
     return metrics
 
@@ -51,7 +53,7 @@ def test_traffic_of_a_service_is_shown(node: Node, tcp_peers: Peers) -> None:
 
 def test_traffic_of_single_services_can_be_left_out(node: Node, tcp_peers: Peers) -> None:
     tcp_peers.service(node, [tcp_peers.backend])
-    metrics = opened(node, services=False)
+    metrics = opened(node, NONE)
     node.forward(tcp_peers.opening(tcp_peers.external, tcp_peers.vip))
     assert not [name for name in values(metrics) if name.startswith("bpfsvc_service_")]
 
@@ -89,6 +91,25 @@ def test_connections_are_counted_by_the_connection_gc(node: Node) -> None:
     samples = values(opened(node))
     assert samples["bpfsvc_map_entries"]["connections",] == 7
     assert samples["bpfsvc_map_entries"]["backend_counters",] == 0
+
+
+def test_the_table_of_netfilter_is_shown_where_netfilter_follows_connections(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sysctls are those of the network namespace in which the agent is."""
+    use = conntrack.use()
+    name = "bpfsvc_nf_conntrack_entries"
+    samples = values(opened(node))
+    if use is None:
+        assert not [sample for sample in samples if sample.startswith(name)]
+    else:
+        assert samples[f"{name}_limit"] == {(): use.limit}
+        assert samples[name].keys() == {()}
+    monkeypatch.setattr(conntrack, "use", lambda: conntrack.ConntrackUse(3, 7))
+    samples = values(opened(node))
+    assert (samples[name], samples[f"{name}_limit"]) == ({(): 3}, {(): 7})
+    monkeypatch.setattr(conntrack, "use", lambda: None)
+    assert not [sample for sample in values(opened(node)) if sample.startswith(name)]
 
 
 def test_maps_of_counters_are_not_exposed_with_a_capacity(node: Node) -> None:

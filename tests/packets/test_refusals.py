@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.base.service_series import NONE
 from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import PinnedReader
 from bpfsvc.metrics.recorder import Metrics
@@ -98,4 +99,4 @@ def test_the_dump_shows_the_counts_by_the_name_of_the_service(node: Node, tcp_pe
 def test_counts_of_single_services_can_be_left_out(node: Node, tcp_peers: Peers) -> None:
     tcp_peers.service(node, [])
     node.run("ingress", tcp_peers.opening(tcp_peers.client, tcp_peers.vip))
-    assert METRIC not in values(opened(node, services=False))
+    assert METRIC not in values(opened(node, NONE))

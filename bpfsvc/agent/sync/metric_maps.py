@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from bpfsvc.datapath import conntrack
 from bpfsvc.datapath.maps.layout import MapLayout
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.syscall import Map
@@ -26,6 +27,7 @@ def open_metric_maps(pinned: Pinned) -> KernelMaps:
         refusals=_open(pinned, "refusals"),
         refusal_names=layouts["refusals"].value.names,
         backend_counters=_open(pinned, "backend_counters"),
+        conntrack=conntrack.use,
         capacities=capacities,
         sizes={name: _open(pinned, name).count for name in sorted(capacities.keys() - EXPECTED)},
     )

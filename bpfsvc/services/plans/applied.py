@@ -26,6 +26,9 @@ from bpfsvc.services.entries import (
 _SLOT = struct.Struct("=16sHIB")
 """Address, port, counter id, hairpin."""
 
+_COUNTER_ID = struct.Struct("=18xIx")
+"""Of a slot: metrics read those of all slots."""
+
 
 class Applied(NamedTuple):
     """What the kernel holds of one service port; made by :func:`applied`.
@@ -69,7 +72,7 @@ class Applied(NamedTuple):
     @property
     def counter_ids(self) -> set[int]:
         """The ids of the counters of all backends."""
-        return {counters_id for _, _, counters_id, _ in self.records()}
+        return {counters_id for (counters_id,) in _COUNTER_ID.iter_unpack(self.slots)}
 
     @property
     def has_affinity(self) -> bool:
@@ -131,6 +134,8 @@ class AppliedState:
 
     def __init__(self) -> None:
         self._of_service: dict[tuple[str, str], tuple[Applied, ...]] = {}
+        self.version = 0
+        """Another number after each update."""
 
     def of(self, key: tuple[str, str]) -> dict[ServicePort, Applied]:
         """Return what the kernel holds of the Service (namespace, name)."""
@@ -167,3 +172,4 @@ class AppliedState:
                 self._of_service[key] = rest
             else:
                 self._of_service.pop(key, None)
+        self.version += 1
