@@ -54,6 +54,9 @@ UNPACKED_KERNELS = $(KERNELS:%=build/kernels/$(ARCH)/%/version) \
 # "make slow KERNEL_TESTS=" leaves out what "make kernels" runs.
 KERNEL_TESTS := tests/kernels
 
+# The Prometheus of tests/monitoring, unpacked in the checkout.
+PROMETHEUS := build/prometheus/usr/bin/prometheus
+
 # The folder with the programs of a Kubernetes release (docs/cluster.md).
 KUBERNETES ?= ../shared/kubernetes
 SHADOW_TEST = tests/lab/test_shadow_kube_proxy.py
@@ -106,7 +109,7 @@ test: $(VENV)/installed-test | compared
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
-slow: $(VENV)/installed-test $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared
+slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared
 	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
 		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
@@ -194,6 +197,9 @@ endef
 # Debian's kernels, unpacked in the checkout; nothing of them is installed.
 build/kernels/$(ARCH)/%/version: tests/kernels/fetch.sh tests/kernels/init.sh | emulator
 	tests/kernels/fetch.sh $* $(@D) $(ARCH)
+
+$(PROMETHEUS): tests/monitoring/fetch.sh | packages
+	tests/monitoring/fetch.sh build/prometheus
 
 build/kernels/$(ARCH)/root/etc/complete: tests/kernels/root.sh setup.cfg | emulator $(PYTHON)
 	tests/kernels/root.sh build/kernels/$(ARCH)/root $(ARCH) . $(PYTHON)

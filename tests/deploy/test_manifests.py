@@ -86,6 +86,30 @@ def test_the_pod_monitor_finds_the_pods_and_their_port() -> None:
     assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 
+def test_the_service_monitor_finds_the_pods_and_their_port_by_its_service() -> None:
+    objects = build(DEPLOY / "monitoring/service-monitor")
+    monitor, found = only(objects, "ServiceMonitor")["spec"], only(objects, "Service")
+    template = only(overlay("plain"), "DaemonSet")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= found["metadata"]["labels"].items()
+    assert found["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    ports = {each["name"]: each for each in template["spec"]["containers"][0]["ports"]}
+    (endpoint,), (port,) = monitor["endpoints"], found["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    assert ports[port["targetPort"]]["containerPort"] == port["port"]
+
+
+def test_both_monitors_give_targets_the_same_labels() -> None:
+    """So that alerts and dashboards work with either."""
+    pods = only(build(DEPLOY / "components/pod-monitor"), "PodMonitor")["spec"]
+    services = only(build(DEPLOY / "monitoring/service-monitor"), "ServiceMonitor")["spec"]
+    assert pods["podMetricsEndpoints"] == services["endpoints"]
+
+
+def test_the_component_of_monitoring_scrapes_and_has_the_alerts() -> None:
+    kinds = {each["kind"] for each in build(DEPLOY / "monitoring")}
+    assert {"PodMonitor", "PrometheusRule"} <= kinds
+
+
 # -- requested rights --
 
 

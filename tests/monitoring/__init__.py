@@ -1,0 +1,1 @@
+"""Tests of ``deploy/monitoring``: rules, runbooks and dashboards, against a real Prometheus."""
