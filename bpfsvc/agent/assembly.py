@@ -10,6 +10,7 @@ from bpfsvc.agent import local_answers, memory
 from bpfsvc.agent.change_handler import ChangeHandler
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
+from bpfsvc.agent.history import History
 from bpfsvc.agent.loop import Actions, Loop
 from bpfsvc.agent.node.early_attachments import EarlyAttachments
 from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
@@ -73,15 +74,12 @@ class Assembly:
         """Return the phases; ``ending`` stops what they start."""
         config, feed, pinned = self._config, self._feed, installation.pinned
         metrics, reports = self._servers.metrics, self._reports
-        health, listeners = self._servers.health, self._servers.steered_listeners()
-        health_checks = ServiceHealthChecks(
-            lambda: health.report()[0], reports.failed_check, listeners
-        )
-        ending.callback(health_checks.stop)
+        history = self._begin_history(ending)
+        health_checks = self._make_health_checks(ending)
         gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
         ending.callback(gc.stop)
         planner = self._make_planner()
-        self._answer(planner, ending)
+        self._answer(planner, history, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
         syncer = make_syncer(
             planner,
@@ -89,6 +87,7 @@ class Assembly:
             feed.parse_errors,
             metrics,
             reports,
+            history,
             gc=gc,
             health_checks=health_checks,
             with_sockets=config.cgroup_root is not None,
@@ -110,28 +109,46 @@ class Assembly:
             health_checks.start()
 
         settings = NodeSettings(config, planner, node)
-        handler = ChangeHandler(feed.intake, node, settings, syncer)
-        actions = self._actions(node, syncer, netfilter_flows)
+        handler = ChangeHandler(feed.intake, node, settings, syncer, history)
+        actions = self._actions(node, syncer, netfilter_flows, history)
         return Phases(
             Startup(config, feed, node, settings, syncer, attach),
             Loop(feed.events, handler.handle, actions),
             node,
         )
 
+    def _begin_history(self, ending: ExitStack) -> History:
+        history = History(*self._config.history)
+        history.load()
+        ending.callback(history.save)
+        return history
+
+    def _make_health_checks(self, ending: ExitStack) -> ServiceHealthChecks:
+        health, listeners = self._servers.health, self._servers.steered_listeners()
+        checks = ServiceHealthChecks(
+            lambda: health.report()[0], self._reports.failed_check, listeners
+        )
+        ending.callback(checks.stop)
+        return checks
+
     def _make_planner(self) -> Planner:
         config = self._config
         services = config.services(Node(config.node_name))
         return Planner(self._feed.cache, services, max_backends=config.sizes.max_backends)
 
-    def _answer(self, planner: Planner, ending: ExitStack) -> None:
+    def _answer(self, planner: Planner, history: History, ending: ExitStack) -> None:
         """Answer questions of this node's commands."""
-        answers = local_answers.answers(planner, self._feed.source)
+        answers = local_answers.answers(planner, self._feed.source, history)
         server = LocalServer(self._config.pin_root, answers, _log.warning)
         server.start()
         ending.callback(server.stop)
 
     def _actions(
-        self, node: NodeSync, syncer: Syncer, netfilter_flows: NetfilterFlows
+        self,
+        node: NodeSync,
+        syncer: Syncer,
+        netfilter_flows: NetfilterFlows,
+        history: History,
     ) -> dict[float, Actions]:
         """Return what the agent's thread does by the clock, by the seconds between two times."""
         return {
@@ -141,6 +158,7 @@ class Assembly:
                 lambda _: self._reports.note("contact", self._feed.source.outage()),
                 syncer.sync_due,
                 lambda _: self._feed.save_snapshot_if_due(),
+                lambda _: history.save(),
             ),
             LOOK_SECONDS: (lambda _: node.check_shared_devices(),),
             CHECK_SECONDS: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bpfsvc.agent.history import History
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.event_queue import Event
@@ -23,11 +24,13 @@ class ChangeHandler:
         node: NodeSync,
         settings: NodeSettings,
         syncer: Syncer,
+        history: History,
     ) -> None:
         self._intake = intake
         self._node = node
         self._settings = settings
         self._syncer = syncer
+        self._history = history
 
     def handle(self, events: Sequence[Event], now: float) -> None:
         """Handle events in their order; the Services that they touch are synced once, at ``now``.
@@ -46,5 +49,6 @@ class ChangeHandler:
                 touched |= self._settings.use_node()
                 self._node.refresh()
         if batches:
-            self._syncer.sync(touched, now)
+            with self._history.caused_at(batches[0].arrived):
+                self._syncer.sync(touched, now)
             self._intake.report_applied(batches)

@@ -6,6 +6,7 @@ replaced as a whole and never changed in place, so an answer is at most a moment
 
 from __future__ import annotations
 
+from bpfsvc.agent.history import History
 from bpfsvc.base.address import unpack
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
@@ -17,7 +18,7 @@ from bpfsvc.services.faults import losers
 from bpfsvc.services.planner import Planner
 
 
-def answers(planner: Planner, source: Source) -> dict[str, Answer]:
+def answers(planner: Planner, source: Source, history: History) -> dict[str, Answer]:
     """Return the answers by path."""
 
     def pod(namespace: str, name: str) -> bytes | None:
@@ -27,6 +28,7 @@ def answers(planner: Planner, source: Source) -> dict[str, Answer]:
     return {
         "/service": lambda namespace, name: _service(planner, (namespace, name)),
         "/pod": pod,
+        "/history": lambda namespace, name: history.json((namespace, name) if name else None),
     }
 
 

@@ -33,6 +33,19 @@ BPFSVC = (
         "How long to wait for the API server at boot before the snapshot is used.",
     ),
     _option(
+        "--history",
+        "history",
+        text("FILE|none"),
+        "File that keeps what has changed in Services, for bpfsvc history after a restart.",
+    ),
+    _option(
+        "--history-megabytes",
+        "historyMegabytes",
+        click.IntRange(0, 1024),
+        "Memory for what has changed in Services, and as much in files; 0: nothing is remembered.",
+        metavar="NUMBER",
+    ),
+    _option(
         "--source-ranges-for-all",
         "sourceRangesForAll",
         BOOL,

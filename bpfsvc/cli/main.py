@@ -133,6 +133,10 @@ COMMANDS = {
     ),
     "top": ("bpfsvc.cli.top", "Show the busiest Services, again and again."),
     "maps": ("bpfsvc.cli.maps", "Show the kernel's maps."),
+    "history": (
+        "bpfsvc.cli.history",
+        "Show what has changed in Services, and when.",
+    ),
     "explain": (
         "bpfsvc.cli.explain",
         "Show what happens to the first packet of a connection, and why.",

@@ -28,6 +28,7 @@ KIND = "BpfsvcConfiguration"
 DEFAULT_CACHE = Path("/var/lib/bpfsvc/cache")
 DEFAULT_PROGRAMS = Path("/usr/share/bpfsvc/programs")
 DEFAULT_LAST_GOOD = Path("/var/lib/bpfsvc/last-good")
+DEFAULT_HISTORY = Path("/var/lib/bpfsvc/history")
 DEFAULT_MASQUERADE_PORTS = PortRange(10000, 29999)
 DEFAULT_PIN_ROOT = Path("/sys/fs/bpf/bpfsvc")
 
@@ -47,8 +48,8 @@ OFF = "off"
 class BpfsvcConfiguration(Shape, frozen=True):
     """BpfsvcConfiguration without ``apiVersion`` and ``kind``; :mod:`.config` explains the fields.
 
-    ``cache``, ``lastGood``, ``programs``: a path or ``none``. ``cgroupRoot``: so too, or empty:
-    where cgroup2 is mounted. ``manifests``: empty: the objects come from the API server.
+    ``cache``, ``history``, ``lastGood``, ``programs``: a path or ``none``. ``cgroupRoot``: so too,
+    or empty: where cgroup2 is mounted. ``manifests``: empty: the objects come from the API server.
     ``mapSizes``: entries by the names of ``SIZES``. ``scheduler``: empty: as :mod:`.scheduler`
     decides. ``vipEcho``: YAML reads ``on`` and ``off`` without quotes as true and false.
     """
@@ -58,6 +59,8 @@ class BpfsvcConfiguration(Shape, frozen=True):
     cgroup_root: str = ""
     devices: list[str] = field(default_factory=list)
     fast_path: FastPath = "auto"
+    history: str = str(DEFAULT_HISTORY)
+    history_megabytes: Annotated[int, Meta(ge=0, le=1024)] = 16
     last_good: str = str(DEFAULT_LAST_GOOD)
     last_good_after: Duration = Duration.of(10)
     manifests: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bpfsvc.base.attachment import AttachMode
 from bpfsvc.base.map_sizes import Sizes
@@ -82,6 +82,17 @@ class Conntrack:
         return {name: value for name, value in wanted.items() if value}
 
 
+class HistorySettings(NamedTuple):
+    """The memory of what has changed.
+
+    * ``file``: keeps it over restarts; None: it ends with the agent.
+    * ``megabytes``: of memory, and as much in files; 0: nothing is remembered.
+    """
+
+    file: Path | None
+    megabytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Settings of one agent.
@@ -92,6 +103,7 @@ class Config:
     * ``kubeconfig``, ``master``: how to reach the API server; without both, as a pod does.
     * ``last_good``: the snapshot file, used when the API server is unreachable at boot; None: none.
     * ``patience_seconds``: how long to wait for the API server at boot before the snapshot is used.
+    * ``history``: how much of what has changed is remembered, and where.
 
     How Services work:
 
@@ -141,6 +153,7 @@ class Config:
     master: str
     last_good: Path | None
     patience_seconds: float
+    history: HistorySettings
     node_name: str
     mode: ProxyMode
     detection: LocalDetector

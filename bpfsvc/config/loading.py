@@ -18,7 +18,7 @@ from bpfsvc.base.service_series import parse_service_series
 from bpfsvc.base.yaml_documents import FieldPath
 from bpfsvc.config import bpfsvc_v1alpha1, documents, kubeproxy_v1alpha1, notes, scheduler
 from bpfsvc.config.bpfsvc_v1alpha1 import BpfsvcConfiguration
-from bpfsvc.config.config import Config, Conntrack, Lifetimes, ProxyMode
+from bpfsvc.config.config import Config, Conntrack, HistorySettings, Lifetimes, ProxyMode
 from bpfsvc.config.durations import Duration
 from bpfsvc.config.fields import FieldError, Findings, Flag, fit, overlay, plain_values
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
@@ -208,6 +208,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         master=given.master,
         last_good=None if manifests else _path(bpfsvc.last_good),
         patience_seconds=bpfsvc.last_good_after.seconds,
+        history=HistorySettings(_path(bpfsvc.history), bpfsvc.history_megabytes),
         node_name=node_name,
         mode=cast(ProxyMode, kubeproxy.mode),
         detection=_detection(kubeproxy),

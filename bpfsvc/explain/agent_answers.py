@@ -14,7 +14,7 @@ from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
-from bpfsvc.model.answers import OtherVersion, ServiceAnswer, decode
+from bpfsvc.model.answers import ChangeRecord, OtherVersion, ServiceAnswer, decode
 from bpfsvc.services.cache import Known
 from bpfsvc.services.scheduling.slow_start import Shares
 
@@ -87,6 +87,16 @@ class AgentAnswers:
     def pod(self, namespace: str, name: str) -> PodPlace | None:
         """Return where a Pod is, None if there is none; raise NoAnswer."""
         return self._ask("pod", namespace, name, PodPlace)
+
+    def history(self, namespace: str, name: str) -> list[ChangeRecord]:
+        """Return the changes of a Service, of all if the name is empty, the oldest first.
+
+        Raises NoAnswer.
+        """
+        records = self._ask("history", namespace, name, list[ChangeRecord])
+        if records is None:
+            raise NoAnswer("the agent is of another version, and remembers no changes")
+        return records
 
     def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
         query = urlencode({"namespace": namespace, "name": name})

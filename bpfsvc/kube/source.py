@@ -75,6 +75,7 @@ class Batch(NamedTuple):
       a broken file keep their last good value and are not in ``gone``.
     * ``listed``: by kind, the names of all objects that exist; any other object is gone.
     * ``triggers``: what led to the changes of endpoints in ``puts``, as far as the objects say.
+    * ``arrived``: when the agent has got it, by the monotonic clock; 0 before.
     """
 
     puts: tuple[ModelObject, ...]
@@ -83,6 +84,7 @@ class Batch(NamedTuple):
     problems: tuple[ParseError, ...]
     listed: Mapping[str, Names] = _NONE_LISTED
     triggers: tuple[Trigger, ...] = ()
+    arrived: float = 0.0
 
 
 class Source(Protocol):

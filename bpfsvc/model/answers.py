@@ -57,6 +57,36 @@ class PodPlace(NamedTuple):
     on_host_network: bool
 
 
+class Names(msgspec.Struct, omit_defaults=True):
+    """Names of what is new and of what is gone; ``more``: how many are left out."""
+
+    added: list[str] = []
+    removed: list[str] = []
+    more: int = 0
+
+
+TOGETHER = "together"
+"""A change of many Services at once: a start, or a change of the node."""
+
+
+class ChangeRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A change in the kernel, as the agent remembers it.
+
+    * ``at``: when it was written, in Unix seconds.
+    * ``services``: ``namespace/name``; one, unless ``what`` is ``together``.
+    * ``what``: ``added``, ``removed``, ``changed``, or ``together``.
+    * ``waited_ms``: milliseconds from the event of the API server, or of a file, until it was
+      written; None if the clock has led to the change.
+    """
+
+    at: float
+    services: list[str]
+    what: str
+    endpoints: Names = msgspec.field(default_factory=Names)
+    frontends: Names = msgspec.field(default_factory=Names)
+    waited_ms: float | None = None
+
+
 encode = msgspec.json.encode
 
 

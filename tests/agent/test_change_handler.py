@@ -9,6 +9,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from bpfsvc.agent.change_handler import ChangeHandler
+from bpfsvc.agent.history import History
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.intake import ObjectIntake
 from bpfsvc.agent.objects.parse_errors import ParseErrors
@@ -39,7 +40,7 @@ class Running:
         self.planner = Planner(cache, ServiceConfig(), max_backends=8)
         intake = ObjectIntake(cache, ParseErrors(), None, health, Observer(), reports)
         settings = NodeSettings(replace(DEFAULTS, node_name="here"), self.planner, self.node)
-        self.handler = ChangeHandler(intake, self.node, settings, self.services)
+        self.handler = ChangeHandler(intake, self.node, settings, self.services, History(None, 0))
 
     def handle(self, *puts: Any) -> None:
         self.handler.handle([Batch((item,), (), True, ()) for item in puts], NOW)

@@ -8,6 +8,7 @@ import pytest
 
 from bpfsvc.agent.sync.change_log import LOGGER, log_changes
 from bpfsvc.model import ModelObject
+from bpfsvc.services.plans.changes import service_changes
 from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner
 from tests.services.objects import HTTP, endpoint_slice, service
@@ -34,7 +35,7 @@ class Changes:
         return self.caplog.messages
 
     def _write(self, plan: Plan) -> None:
-        log_changes(plan, self.planner.applied_state)
+        log_changes(service_changes(plan.applied, self.planner.applied_state))
 
 
 @pytest.fixture

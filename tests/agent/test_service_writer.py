@@ -22,7 +22,9 @@ class Written:
         self.maps.recount.return_value = 0
         self.follower.repair.return_value = 0
         monkeypatch.setattr(service_writer, "find_drift", lambda *_: (Plan(), drift))
-        self.writer = ServiceWriter(Mock(), self.maps, [self.follower], self.metrics, self.reports)
+        self.writer = ServiceWriter(
+            Mock(), self.maps, [self.follower], self.metrics, self.reports, Mock()
+        )
 
 
 @pytest.mark.parametrize(

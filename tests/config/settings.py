@@ -11,7 +11,7 @@ from bpfsvc.base.ports import PortRange
 from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.cli.run import command_line, run
 from bpfsvc.config import documents
-from bpfsvc.config.config import Config, Conntrack, Lifetimes
+from bpfsvc.config.config import Config, Conntrack, HistorySettings, Lifetimes
 from bpfsvc.config.loading import CommandLine, Documents, load, make_config
 from bpfsvc.config.local_detector import LocalDetector
 from bpfsvc.services.scheduling.schedulers import RANDOM
@@ -129,6 +129,7 @@ DEFAULTS = Config(
     master="",
     last_good=Path("/var/lib/bpfsvc/last-good"),
     patience_seconds=10.0,
+    history=HistorySettings(Path("/var/lib/bpfsvc/history"), 16),
     node_name="node-1",
     mode="nftables",
     detection=LocalDetector(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from bpfsvc.agent.objects.cold_start import ColdStart
 from bpfsvc.agent.objects.event_queue import EventQueue
@@ -78,4 +79,4 @@ class ObjectFeed:
     def _put(self, batch: Batch) -> None:
         self._health.queued()
         self._metrics.queued(batch)
-        self.events.put(batch)
+        self.events.put(batch._replace(arrived=time.monotonic()))

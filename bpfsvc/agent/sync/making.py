@@ -9,6 +9,7 @@ from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.flows.outlier_ejection import OutlierEjection
 from bpfsvc.agent.flows.udp_cleanup import UdpCleanup
+from bpfsvc.agent.history import History
 from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync.cluster_maps import ClusterMaps
@@ -28,6 +29,7 @@ def make_syncer(
     parse_errors: ParseErrors,
     metrics: Observer,
     reports: Reports,
+    history: History,
     *,
     gc: ConnectionGc,
     health_checks: ServiceHealthChecks,
@@ -52,5 +54,5 @@ def make_syncer(
         OutlierEjection(planner, pinned, metrics, reports, watch_sockets),
         Faults(planner, reports),
     )
-    writer = ServiceWriter(planner, maps, followers, metrics, reports)
+    writer = ServiceWriter(planner, maps, followers, metrics, reports, history)
     return Syncer(planner, writer, followers, parse_errors, metrics, reports)

@@ -7,13 +7,15 @@ import time
 from collections.abc import Sequence
 
 from bpfsvc.agent.follower import Follower
+from bpfsvc.agent.history import History
 from bpfsvc.agent.reports import Reports
-from bpfsvc.agent.sync.change_log import log_changes
+from bpfsvc.agent.sync.change_log import is_logged, log_changes
 from bpfsvc.base.errors import MapFull
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.planner import Planner
+from bpfsvc.services.plans.changes import service_changes
 from bpfsvc.services.plans.drift import find_drift
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import SERVICES
@@ -31,6 +33,7 @@ class ServiceWriter:
         followers: Sequence[Follower],
         metrics: Observer,
         reports: Reports,
+        history: History,
     ) -> None:
         """``followers`` repair their own maps together with the maps of Services."""
         self._planner = planner
@@ -38,6 +41,7 @@ class ServiceWriter:
         self._followers = followers
         self._metrics = metrics
         self._reports = reports
+        self._history = history
 
     def count_services(self) -> int:
         """Return how many Services the kernel holds."""
@@ -57,7 +61,10 @@ class ServiceWriter:
             self.repair_drift()
             raise
         self._metrics.written(plan)
-        log_changes(plan, self._planner.applied_state)
+        before = self._planner.applied_state
+        self._history.note(plan, before)
+        if is_logged():
+            log_changes(service_changes(plan.applied, before))
 
     def reconcile(self) -> None:
         """Repair what another program changed, and log how much it was."""

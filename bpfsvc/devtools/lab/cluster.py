@@ -242,6 +242,8 @@ class LabCluster:
             # Compiled once for all agents of a run, unless they are of another build.
             "--cache",
             str(sandbox.COMPILED),
+            "--history",
+            str(self.place / f"{node.name}-history"),
             "--cgroup-root",
             str(self._cgroup_root or node.cgroup),
             "--hostname-override",

@@ -68,6 +68,7 @@ class BenchAgent(LabAgent):
         own = {
             "--cache": "none" if programs else cache or log.with_name("cache"),
             "--programs": programs or "none",
+            "--history": log.with_suffix(".history"),
             "--pin-root": node.pin_root,
             "--cgroup-root": node.cgroup,
             "--hostname-override": node.name,

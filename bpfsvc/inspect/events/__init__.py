@@ -1,0 +1,1 @@
+"""``bpfsvc observe``: which events are shown, and their text."""

@@ -1,0 +1,108 @@
+"""``bpfsvc history``: what an operator sees of changes, also after a restart of the agent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
+
+NAME, OTHER = f"default/{WEB.name}", f"default/{ONE[0].name}"
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Testbed]:
+    """A node whose Services have changed since its agent's start."""
+    with built_testbed(layout="routed", nodes=1) as made:
+        cluster, pods = made.cluster, made.lab.pods
+        cluster.put("other", *objects(ONE[0], [pods[1]]))
+        cluster.start()
+        for backends in (pods[:1], pods[:2], pods[1:2]):
+            cluster.put("web", *objects(WEB, backends))
+            cluster.settle()
+        yield made
+
+
+def asked(testbed: Testbed, *words: str) -> list[dict[str, Any]]:
+    """Return the records of ``bpfsvc history``."""
+    done = testbed.cluster.command(testbed.node, "history", "-o", "json", *words)
+    records: list[dict[str, Any]] = json.loads(done.stdout)
+    return records
+
+
+def test_a_services_endpoints_came_and_went_in_this_order(testbed: Testbed) -> None:
+    first, second, *_ = (f"{pod.address(4)}:8080" for pod in testbed.lab.pods)
+    records = asked(testbed, NAME)
+    assert [record["what"] for record in records] == ["added", "changed", "changed"]
+    assert first in records[0]["endpoints"]["added"]
+    assert second in records[1]["endpoints"]["added"]
+    assert first in records[2]["endpoints"]["removed"]
+    # How long the change took, from the event on.
+    assert all(0 < record["waited_ms"] < 60_000 for record in records)
+    assert sorted(record["at"] for record in records) == [record["at"] for record in records]
+
+
+def test_the_text_says_it_in_lines_of_a_hundred_columns(testbed: Testbed) -> None:
+    shown = testbed.cluster.command(testbed.node, "history").stdout
+    assert max(map(len, shown.splitlines())) <= 100
+    words = " ".join(shown.split())
+    assert f"{OTHER}: added; " in words
+    address = testbed.lab.pods[0].address(4)
+    assert f"{NAME}: -2 endpoints [-{address}:8080" in words
+
+
+def test_times_and_names_choose(testbed: Testbed) -> None:
+    everything = asked(testbed)
+    assert asked(testbed, "--last", "1") == everything[-1:]
+    assert asked(testbed, "--since", "1h") == everything
+    assert asked(testbed, "--until", "1h") == []
+    assert asked(testbed, "--namespace", "default") == [
+        record for record in everything if record["services"] != ["bpfsvc-lab/settled"]
+    ]
+    assert asked(testbed, "--namespace", "elsewhere") == []
+    assert asked(testbed, OTHER) == [
+        record for record in everything if record["services"] == [OTHER]
+    ]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_another_agent_remembers_what_the_last_one_has_seen(testbed: Testbed, end: str) -> None:
+    everything, cluster = asked(testbed), testbed.cluster
+    # An agent that is killed has saved what is older than a second or two.
+    age = time.time() - everything[-1]["at"]
+    time.sleep(max(0.0, 3 - age))
+    getattr(cluster, end)(testbed.node)
+    cluster.start()
+    assert asked(testbed) == everything
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["web"], "'web' is not the name of a Service"),
+        (["--since", "yesterday"], "'yesterday' is not a time"),
+        (["--since", "1m", "--until", "2m"], "--since is later than --until"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_in_one_line(
+    testbed: Testbed, words: list[str], error: str
+) -> None:
+    done = testbed.cluster.command(testbed.node, "history", *words)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, first) == (2, f"Error: {error}")
+    assert second.startswith("Hint: ")
+
+
+def test_a_service_of_which_nothing_is_known_and_a_node_without_agent_are_said(
+    testbed: Testbed,
+) -> None:
+    done = testbed.cluster.command(testbed.node, "history", "shop/none")
+    assert (done.stdout, done.stderr) == ("", "no change is remembered for that\n")
+    elsewhere = testbed.node.pin_root / "none"
+    done = testbed.cluster.command(testbed.node, "history", pin_root=elsewhere)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: the agent does not answer: ")
