@@ -25,6 +25,7 @@ MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, MAP_LOOKUP_AND_DELETE = 1, 2, 
 OBJ_PIN, OBJ_GET = 6, 7
 PROG_TEST_RUN = 10
 OBJ_GET_INFO = 15
+PROG_QUERY = 16
 MAP_LOOKUP_BATCH, MAP_UPDATE_BATCH, MAP_DELETE_BATCH = 24, 26, 27
 LINK_CREATE, LINK_UPDATE, LINK_DETACH = 28, 29, 34
 
@@ -44,6 +45,9 @@ TYPE_NAMES = {
     11: "lpm_trie",
     24: "sk_storage",
 }
+
+_MAX_PROGRAMS = 64
+"""At one hook of an interface; the kernel's limit."""
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 _number = SYS_BPF.get(os.uname().machine, -1)
@@ -157,6 +161,18 @@ def program_test_run(
     call(PROG_TEST_RUN, attributes)
     verdict, _, size = struct.unpack_from("=III", attributes.raw, 4)
     return verdict, data_out.raw[:size]
+
+
+def programs_at(ifindex: int, attach_type: int) -> tuple[int, ...]:
+    """Return the ids of the programs at a hook of an interface, in the order in which they run."""
+    ids = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
+    # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and unused fields
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=IIIIQI36x", ifindex, attach_type, 0, 0, _address(ids), _MAX_PROGRAMS), 64
+    )
+    call(PROG_QUERY, attributes)
+    count = min(_MAX_PROGRAMS, struct.unpack_from("=I", attributes, 24)[0])
+    return struct.unpack_from(f"={count}I", ids)
 
 
 def link_create(program: int, target: int, attach_type: int, flags: int = 0) -> int:

@@ -107,7 +107,7 @@ class Interface(NamedTuple):
 
     * ``rp_filter``: the value in force (0, 1 strict, 2 loose).
     * ``tunnel``: True if it encapsulates packets.
-    * ``pods``: True if it looks like a pod's (a veth without the default route).
+    * ``pods``: True if it looks like a pod's (a veth or netkit without the default route).
     """
 
     name: str
@@ -178,7 +178,8 @@ POLICY_PINS = {"globals/aws/maps/global_aws_conntrack_map": "the AWS network pol
 class ForeignProgram(NamedTuple):
     """A program of another owner on an interface.
 
-    ``hook`` is ``ingress``, ``egress`` or ``xdp``; ``attach`` is ``tcx``, ``clsact`` or ``xdp``;
+    ``hook`` is ``ingress``, ``egress`` or ``xdp``; ``attach`` is ``tcx``, ``clsact``, ``xdp`` or
+    ``netkit``, which has hooks of its own: before ``ingress``, and after ``egress``.
     ``priority``: a filter's. ``bpfsvc``: True if it belongs to another bpfsvc.
     """
 

@@ -42,6 +42,10 @@ CHOICES = {
         [LO, ETH0, device(3, "cali1", "veth"), device(4, "cali2", "veth")],
         "eth0 cali1 cali2",
     ),
+    "netkit is like a veth": (
+        [LO, ETH0, device(3, "lxc1", "netkit"), device(4, "lxc2", "netkit")],
+        "eth0 lxc1 lxc2",
+    ),
     "a bridge is replaced by its ports": (
         [LO, ETH0, device(3, "cni0", "bridge"), device(4, "veth1", "veth", master=3)],
         "eth0 veth1",

@@ -292,6 +292,20 @@ AWS = ForeignProgram("eth0", "ingress", "clsact", "handle_ingress", priority=1)
             "clsact a flower without a name at priority 1",
             id="an unknown owner",
         ),
+        pytest.param(
+            ForeignProgram("lxc1", "ingress", "netkit", "cil_from_contai"),
+            True,
+            Level.WARNING,
+            "Cilium: netkit bpf 'cil_from_contai' sees packets before bpfsvc",
+            id="netkit's own hook for packets of a pod comes before ours",
+        ),
+        pytest.param(
+            ForeignProgram("lxc1", "egress", "netkit", "cil_to_containe"),
+            True,
+            Level.NOTE,
+            "Cilium: netkit bpf 'cil_to_containe' comes after bpfsvc",
+            id="netkit's own hook for packets to a pod comes after ours",
+        ),
     ],
 )
 def test_programs_are_reported_by_owner_and_place(
@@ -299,7 +313,7 @@ def test_programs_are_reported_by_owner_and_place(
 ) -> None:
     reported = findings(others={"attached": (attached,)}, system={"tcx": tcx})
     assert [(finding.level, words in finding.text) for finding in reported] == [(level, True)]
-    assert f"eth0 {attached.hook}" in reported[0].text
+    assert f"{attached.interface} {attached.hook}" in reported[0].text
 
 
 def test_one_program_on_many_interfaces_is_one_line() -> None:

@@ -348,6 +348,7 @@ def address(text: str, prefix: int, scope: int = 0) -> DeviceAddress:
 
 PODS = {
     "a veth": device(),
+    "netkit": device(kind="netkit"),
     "a port of a bridge": device(master=3),
     "with the gateway's own address": device(addresses=(address("10.244.1.1", 32),)),
     "with an address of the link": device(addresses=(address("fe80::1", 64, 253),)),
@@ -363,6 +364,7 @@ NO_PODS = {
     "on a network": device(addresses=(address("172.18.0.2", 16),)),
     "on a network of IPv6": device(addresses=(address("fd00::2", 64),)),
     "the default route's": device(index=2),
+    "netkit that drops all": device(kind="netkit", drops=True),
     "without Ethernet": device(hardware=0xFFFE),
 }
 
@@ -376,7 +378,7 @@ MASTERS = (
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
-def test_packets_go_directly_into_a_pod_behind_a_veth(pod: Device) -> None:
+def test_packets_go_directly_into_a_pod_behind_a_pair_of_interfaces(pod: Device) -> None:
     assert allows_fast_path(pod, Interfaces((pod, *MASTERS), 2, 2))
 
 

@@ -8,7 +8,7 @@ to the other takes two steps, and packets of a connection would be lost between 
 from __future__ import annotations
 
 from bpfsvc.base.attachment import AttachMode
-from bpfsvc.datapath.attach import tcx
+from bpfsvc.datapath.attach import netkit, tcx
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import NAME_PREFIX, Filter, Hook
@@ -66,6 +66,7 @@ def is_shared(root: PinRoot, filters: tc.Lister, ifindex: int) -> bool:
     """
     return any(
         set(tcx.programs(ifindex, hook)) - {tcx.program_id(root, ifindex, hook)}
+        or netkit.programs(ifindex, hook)
         or any(not attached.ours for attached in filters(ifindex, hook))
         for hook in Hook
     )

@@ -9,9 +9,7 @@ Older kernels have no tcx; for them there is :mod:`bpfsvc.datapath.netlink.tc`.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import struct
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, KernelError
@@ -27,9 +25,6 @@ _PREFIX = "tcx"
 
 _NO_TCX = {errno.EINVAL, errno.EOPNOTSUPP}
 
-_PROG_QUERY = 16
-_MAX_PROGRAMS = 64
-"""On a hook; the kernel's limit."""
 _NONE_FOUND = {errno.EINVAL, errno.ENODEV, errno.ENOENT, errno.EPERM, errno.EACCES}
 """No tcx, no such interface, no program, no permission."""
 
@@ -68,22 +63,12 @@ def program_id(root: PinRoot, ifindex: int, hook: Hook) -> int:
 
 def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
     """Return the ids of all tcx programs on a hook, in the order in which they run."""
-    ids = ctypes.create_string_buffer(4 * _MAX_PROGRAMS)
-    # target_ifindex, attach_type, query_flags, attach_flags, prog_ids, count, and unused fields
-    attributes = ctypes.create_string_buffer(
-        struct.pack(
-            "=IIIIQI36x", ifindex, ATTACH_TYPES[hook], 0, 0, ctypes.addressof(ids), _MAX_PROGRAMS
-        ),
-        64,
-    )
     try:
-        syscall.call(_PROG_QUERY, attributes)
+        return syscall.programs_at(ifindex, ATTACH_TYPES[hook])
     except OSError as error:
         if error.errno in _NONE_FOUND:
             return ()
         raise
-    count = min(_MAX_PROGRAMS, struct.unpack_from("=I", attributes, 24)[0])
-    return struct.unpack_from(f"={count}I", ids)
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:

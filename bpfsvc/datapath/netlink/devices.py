@@ -41,7 +41,10 @@ _TUNNELS = frozenset(
     {"vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "tun", "wireguard"}
 )
 
-_OF_GUESTS = frozenset({"veth", "tun"})
+_PAIRS = frozenset({"veth", "netkit"})
+"""Kinds of pairs, with one end in a pod. netkit has an Ethernet header in both of its modes."""
+
+_OF_GUESTS = _PAIRS | {"tun"}
 
 _NO_QUEUE = "noqueue"
 
@@ -84,6 +87,7 @@ class Device:
     * ``mac``: the hardware address; empty if there is none.
     * ``peer_elsewhere``: its peer, or the interface it is on, is in another network namespace.
     * ``queue``: the kind of its queueing discipline.
+    * ``drops``: the kernel drops all that leaves by it (netkit with the policy ``blackhole``).
     * ``prefers_temporary``: of its IPv6 addresses, the kernel prefers temporary ones.
     """
 
@@ -98,6 +102,7 @@ class Device:
     peer_elsewhere: bool = False
     queue: str = ""
     prefers_temporary: bool = False
+    drops: bool = False
 
     @property
     def routes(self) -> bool:
@@ -230,16 +235,17 @@ def with_bridges_of(
 def allows_fast_path(device: Device, network: Interfaces) -> bool:
     """True if the fast path may redirect packets to the other end of this interface.
 
-    It must be a veth into another namespace without a queueing discipline, which the fast path
-    would skip; the same is true of its bridge, if it is a port of one. The uplink of a node that is
-    itself a container is such a veth, too, and leads to more than one pod: it has the default route
-    or an address of a subnet.
+    It must be a veth or netkit into another namespace without a queueing discipline, which the fast
+    path would skip; the same is true of its bridge, if it is a port of one. The uplink of a node
+    that is itself a container is such a pair, too, and leads to more than one pod: it has the
+    default route or an address of a subnet.
     """
     skipped = bridge_of(device, network) if device.master else device
     return (
         skipped is not None
         and skipped.routes
-        and device.kind == "veth"
+        and device.kind in _PAIRS
+        and not device.drops
         and device.peer_elsewhere
         and {device.queue, skipped.queue} <= {"", _NO_QUEUE}
         and device.index not in (network.default_v4, network.default_v6)
@@ -259,7 +265,7 @@ def _is_uplink(device: Device, network: Interfaces) -> bool:
         and device.carries_ip
         and device.kind not in _WITHOUT_TRAFFIC | _TUNNELS
         and any(_is_of_subnet(address) for address in device.addresses)
-        # Behind a bridge of veths and taps alone there are containers and virtual machines.
+        # Behind a bridge of pairs and taps alone there are containers and virtual machines.
         and not (device.kind == "bridge" and all(port.kind in _OF_GUESTS for port in ports))
     )
 

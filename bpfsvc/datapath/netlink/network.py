@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from bpfsvc.datapath.netlink.rtnetlink import (
 
 _IFF_UP = 0x1
 _IFF_LOOPBACK = 0x8
+
+_NETKIT_POLICY, _NETKIT_DROP = 3, 2  # IFLA_NETKIT_POLICY, NETKIT_DROP
+_ATTRIBUTE = struct.Struct("=HH")
+"""``struct nlattr``: the length, and the type."""
 
 _V4_UNSELECTABLE = 0x01  # IFA_F_SECONDARY
 _V6_TEMPORARY, _V6_OPTIMISTIC, _V6_DADFAILED, _V6_DEPRECATED, _V6_TENTATIVE = 1, 4, 8, 0x20, 0x40
@@ -133,7 +138,23 @@ def _device(link: Any, messages: Iterable[Any]) -> Device:
         peer_elsewhere=link.get_attr("IFLA_LINK_NETNSID") is not None,
         queue=link.get_attr("IFLA_QDISC") or "",
         prefers_temporary=any(map(_is_routed_v6, addresses)) and _prefers_temporary(name),
+        drops=kind == "netkit" and _drops(link.get(("linkinfo", "data"))),
     )
+
+
+def _drops(data: str | None) -> bool:
+    """True if netkit's policy drops what leaves by it. ``data``: as pyroute2 shows unknown kinds.
+
+    Programs at netkit's hook come before the policy, but where there are any, the fast path does
+    not send by this interface.
+    """
+    raw, offset = bytes.fromhex((data or "").replace(":", "")), 0
+    while offset + _ATTRIBUTE.size < len(raw):
+        size, kind = _ATTRIBUTE.unpack_from(raw, offset)
+        if kind == _NETKIT_POLICY:
+            return raw[offset + _ATTRIBUTE.size] == _NETKIT_DROP
+        offset += max(_ATTRIBUTE.size, (size + 3) & ~3)
+    return False
 
 
 def _address(message: Any) -> DeviceAddress:

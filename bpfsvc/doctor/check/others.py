@@ -102,6 +102,7 @@ def _refusal(program: str, hint: str) -> Finding:
 #
 # A packet meets XDP first, then tcx programs in the order in which they were attached, then the
 # filters of a clsact qdisc by priority. Any of them may end its walk; TC_ACT_OK of a filter does.
+# netkit's own programs see what comes from a pod before all of these, what goes to it after them.
 
 _OWNERS = (
     # cilium/cilium, bpf/bpf_*.c: cil_from_container, cil_to_netdev, cil_xdp_entry ...; before 1.12
@@ -125,6 +126,17 @@ _OWNERS = (
 """Prefixes of the names of programs -> the owner."""
 
 
+_REMEDY = (
+    "make it return 'next' or 'unspecified', start bpfsvc before it,"
+    " or exclude the interface with --devices"
+)
+_REMEDIES = {
+    "clsact": "make it return 'unspecified', or lower --tc-priority",
+    "netkit": "make it return 'next' or 'pass', or exclude the interface with --devices",
+}
+"""By the way of attachment; else :data:`_REMEDY`."""
+
+
 def check_programs(
     attached: Iterable[ForeignProgram], *, tcx: bool, priority: int
 ) -> Iterator[Finding]:
@@ -132,8 +144,7 @@ def check_programs(
     before: dict[str, list[ForeignProgram]] = {}
     after: dict[str, list[ForeignProgram]] = {}
     for program in attached:
-        is_filter = program.attach == "clsact"
-        first = not is_filter or (not tcx and program.priority <= priority)
+        first = _comes_first(program, tcx=tcx, priority=priority)
         (before if first else after).setdefault(_program_text(program), []).append(program)
     if not before and not after:
         yield ok("programs", "no other program is attached to the interfaces")
@@ -142,13 +153,17 @@ def check_programs(
             "programs",
             f"{text} sees packets before bpfsvc on {_hooks(programs)}; if it ends a packet's walk,"
             " Services do not work there",
-            "make it return 'next' or 'unspecified', start bpfsvc before it,"
-            " or exclude the interface with --devices"
-            if programs[0].attach != "clsact"
-            else "make it return 'unspecified', or lower --tc-priority",
+            _REMEDIES.get(programs[0].attach, _REMEDY),
         )
     for text, programs in after.items():
         yield note("programs", f"{text} comes after bpfsvc on {_hooks(programs)}")
+
+
+def _comes_first(program: ForeignProgram, *, tcx: bool, priority: int) -> bool:
+    """True if a program sees packets before ours, which is a tcx program if ``tcx``."""
+    if program.attach == "netkit":
+        return program.hook == "ingress"
+    return program.attach != "clsact" or (not tcx and program.priority <= priority)
 
 
 def _owner(program: ForeignProgram) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bpfsvc.datapath import loaded
-from bpfsvc.datapath.attach import tcx, xdp
+from bpfsvc.datapath.attach import netkit, tcx, xdp
 from bpfsvc.datapath.kernel_names import kernel_names
 from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
 from bpfsvc.datapath.netlink import tc
@@ -64,6 +64,8 @@ def _at_hook(root: PinRoot, device: Device, hook: Hook) -> Iterator[ForeignProgr
                 loaded.program_name(program),
                 bpfsvc=is_bpfsvc(loaded.maps_of(program)),
             )
+    for program in netkit.programs(device.index, hook):
+        yield ForeignProgram(device.name, str(hook), "netkit", loaded.program_name(program))
     for item in tc.attached(device.index, hook):
         # A filter of bpfsvc is replaced at the start, whichever agent left it.
         if not item.chain and not item.ours:
