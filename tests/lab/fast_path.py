@@ -7,6 +7,7 @@ netfilter forwarded, and invalid packets.
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -140,6 +141,12 @@ def fast_packets(node: LabNode) -> int:
         )
     finally:
         pinned.close()
+
+
+def packets_by_port(pod: LabPod) -> int:
+    """Return how many packets the node's interface of a pod has sent."""
+    shown = pod.node.run(["ip", "-json", "-stats", "link", "show", pod.host_interface]).stdout
+    return int(json.loads(shown)[0]["stats64"]["tx"]["packets"])
 
 
 class Counts:

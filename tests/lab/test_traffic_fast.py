@@ -14,13 +14,13 @@ import pytest
 from bpfsvc.devtools.lab.dial import Protocol, ask, connect, tally
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import stretched, wait
-from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.fast_path import (
     OUTSIDE,
     Counts,
     another_program,
     downloads_from_outside,
     fast,
+    packets_by_port,
 )
 from tests.lab.testbed import (
     API,
@@ -217,12 +217,6 @@ def test_packets_go_into_a_pod_on_a_bridge_past_its_port(bridged: Testbed, famil
         before = packets_by_port(pod)
         assert all(conversation.echo(b"question %d" % number) for number in range(50))
         assert packets_by_port(pod) - before < 25
-
-
-def packets_by_port(pod: LabPod) -> int:
-    """Return how many packets the node's interface of a pod has sent."""
-    shown = pod.node.run(["ip", "-json", "-stats", "link", "show", pod.host_interface]).stdout
-    return int(json.loads(shown)[0]["stats64"]["tx"]["packets"])
 
 
 def test_a_client_outside_reaches_a_pod_of_a_bridge_whose_port_has_another_program(

@@ -15,12 +15,16 @@ import socket
 import struct
 from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, AF_NETLINK, SOCK_DGRAM, SOCK_RAW
+from typing import Literal
 
 from bpfsvc.devtools.lab.netns import NetworkNamespace
 from bpfsvc.devtools.lab.patience import wait
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+PairKind = Literal["veth", "netkit-l2", "netkit-l3"]
+"""How a pod's interface is connected to its node. netkit needs Linux 6.7 and CONFIG_NETKIT."""
 
 _NODAD = 0x02
 _PERMANENT = 0x80
@@ -30,7 +34,13 @@ _OFFLOADS = {"tx": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """ETHTOOL_STXCSUM, STSO, SGSO and SGRO (``linux/ethtool.h``)."""
 _PACKET_SIZES = (41, 58, 63, 64)
 """IFLA_GSO_MAX_SIZE, GRO_MAX_SIZE, GSO_IPV4_MAX_SIZE and GRO_IPV4_MAX_SIZE."""
-_RTM_NEWLINK, _REQUEST_ACK = 16, 5
+_RTM_NEWLINK, _REQUEST_ACK, _CREATE_NEW = 16, 5, 0x600
+_IFNAME, _MTU, _LINKINFO, _NET_NS_FD = 3, 4, 18, 28  # IFLA_...
+_INFO_KIND, _INFO_DATA = 1, 2
+_NETKIT_PEER_INFO, _NETKIT_MODE = 1, 5
+_MODES = {"netkit-l2": 0, "netkit-l3": 1}
+_LINK = struct.Struct("=BxHiII")
+"""``struct ifinfomsg``: the family, the type, the index, flags, and which flags change."""
 _ANY_SCOPE = 255  # RT_SCOPE_NOWHERE, to the kernel a wildcard in a deletion
 
 
@@ -58,14 +68,8 @@ class End:
 
     def allow_packets(self, size: int) -> None:
         """Let segmentation offload make packets of up to ``size`` bytes (BIG TCP), also by GRO."""
-        attributes = b"".join(struct.pack("=HHI", 8, kind, size) for kind in _PACKET_SIZES)
-        body = struct.pack("=BxHiII", 0, 0, self.index, 0, 0) + attributes
-        request = struct.pack("=IHHII", 16 + len(body), _RTM_NEWLINK, _REQUEST_ACK, 1, 0) + body
-        with self.namespace.entered(), socket.socket(AF_NETLINK, SOCK_RAW) as asked:
-            asked.send(request)
-            (error,) = struct.unpack_from("=16xi", asked.recv(1 << 12))
-        if error:
-            raise OSError(-error, os.strerror(-error), self.name)
+        attributes = b"".join(_number(kind, size) for kind in _PACKET_SIZES)
+        _request(self.namespace, self.name, self.index, attributes)
 
     def offload(self, feature: str, on: bool) -> None:
         """Turn on or off one of ``tx`` (checksums), ``tso``, ``gso`` and ``gro``.
@@ -105,6 +109,60 @@ def cable(
     for end in ends:
         end.set(state="up")
     return ends
+
+
+def pod_cable(
+    kind: PairKind,
+    node: NetworkNamespace,
+    node_name: str,
+    pod: NetworkNamespace,
+    pod_name: str,
+    mtu: int = 1500,
+) -> tuple[End, End]:
+    """Connect a pod to its node; both ends are up. On the node is netkit's primary device."""
+    if kind == "veth":
+        return cable(node, node_name, pod, pod_name, mtu)
+    # pyroute2 0.9.7 does not know netkit.
+    peer = _LINK.pack(0, 0, 0, 0, 0) + _name(pod_name) + _number(_MTU, mtu)
+    data = _attribute(_NETKIT_PEER_INFO, peer + _number(_NET_NS_FD, pod.fd))
+    data += _number(_NETKIT_MODE, _MODES[kind])
+    info = _attribute(_INFO_KIND, b"netkit\0") + _attribute(_INFO_DATA, data)
+    attributes = _name(node_name) + _number(_MTU, mtu) + _attribute(_LINKINFO, info)
+    _request(node, node_name, 0, attributes, _CREATE_NEW)
+    ends = (find(node, node_name), find(pod, pod_name))
+    for end in ends:
+        end.set(state="up")
+    return ends
+
+
+def has_neighbours(kind: PairKind) -> bool:
+    """True if the ends of a pair have hardware addresses, which neighbours have to know."""
+    return kind != "netkit-l3"
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack("=I", value))
+
+
+def _name(value: str) -> bytes:
+    return _attribute(_IFNAME, value.encode() + b"\0")
+
+
+def _request(
+    namespace: NetworkNamespace, name: str, index: int, attributes: bytes, flags: int = 0
+) -> None:
+    """Make an interface or change it; ``name`` is for the ``OSError``."""
+    body = _LINK.pack(0, 0, index, 0, 0) + attributes
+    header = (16 + len(body), _RTM_NEWLINK, _REQUEST_ACK | flags, 1, 0)
+    with namespace.entered(), socket.socket(AF_NETLINK, SOCK_RAW) as asked:
+        asked.send(struct.pack("=IHHII", *header) + body)
+        (error,) = struct.unpack_from("=16xi", asked.recv(1 << 12))
+    if error:
+        raise OSError(-error, os.strerror(-error), name)
 
 
 def bridge(namespace: NetworkNamespace, name: str, mtu: int = 1500) -> End:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.devtools.lab import links
-from bpfsvc.devtools.lab.links import Address, End, Network
+from bpfsvc.devtools.lab.links import Address, End, Network, PairKind
 from bpfsvc.devtools.lab.namespace import LabError, Namespace
 from bpfsvc.devtools.lab.pod import LabPod
 
@@ -59,6 +59,7 @@ class LabNode(Namespace):
         self.bridge: End | None = None
         self.tunnel: End | None = None
         self.pod_mtu = 1500
+        self.pod_kind: PairKind = "veth"
         self._counter = itertools.count(_FIRST_POD)
         for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
             self.sysctl(key, 1)
@@ -140,7 +141,8 @@ class LabNode(Namespace):
             offset = number if family == 4 else int(str(number), 16)
             chosen.setdefault(family, network.network_address + offset)
         chosen = {family: chosen[family] for family in self.pod_cidrs}
-        pod = LabPod(self, name, f"veth-{self.number}-{number}", chosen)
+        kind = self.pod_kind.partition("-")[0]
+        pod = LabPod(self, name, f"{kind}-{self.number}-{number}", chosen)
         self.pods[name] = pod
         for network in self._foreign(pod):
             for peer in self.peers:

@@ -1,4 +1,4 @@
-"""Pods, and the two ways in which CNIs attach them.
+"""Pods, and the two ways in which CNIs attach them, by a veth or by netkit.
 
 *Routed* (Calico, AWS, kindnet): the host side of the veth has no address, there is one host route
 to each pod, and the pod's gateway is a link-local address that every pod shares. *Bridged*
@@ -28,7 +28,7 @@ _SHARED_GATEWAY: dict[int, Address] = {
 
 
 class LabPod(Namespace):
-    """A pod: a namespace with ``eth0`` and a veth on its node, ``host_end``."""
+    """A pod: a namespace with ``eth0``, whose other end is on its node, ``host_end``."""
 
     def __init__(
         self, node: LabNode, name: str, host_interface: str, addresses: dict[int, Address]
@@ -45,7 +45,9 @@ class LabPod(Namespace):
 
     def _attach(self, host_interface: str) -> None:
         node = self.node
-        self.host_end, self.uplink = links.cable(node, host_interface, self, "eth0", node.pod_mtu)
+        self.host_end, self.uplink = links.pod_cable(
+            node.pod_kind, node, host_interface, self, "eth0", node.pod_mtu
+        )
         attach = _attach_bridged if node.bridge is not None else _attach_routed
         for address in self.addresses.values():
             attach(self, address)
@@ -54,7 +56,7 @@ class LabPod(Namespace):
 
     @property
     def host_interface(self) -> str:
-        """The name of the veth on the node."""
+        """The name of the interface on the node."""
         return self.host_end.name
 
     def address(self, family: int = 4) -> str:
@@ -73,11 +75,14 @@ def _attach_routed(pod: LabPod, address: Address) -> None:
     links.add_address(pod.uplink, address)
     links.add_route(pod, links.host_route(gateway), pod.uplink)
     links.add_route(pod, links.default_route(address.version), pod.uplink, gateway)
-    links.add_neighbour(pod.uplink, gateway, pod.host_end.mac)
+    known = links.has_neighbours(pod.node.pod_kind)
+    if known:
+        links.add_neighbour(pod.uplink, gateway, pod.host_end.mac)
     if address.version == 6:
         links.add_address(pod.host_end, gateway, 64)
     links.add_route(pod.node, links.host_route(address), pod.host_end)
-    links.add_neighbour(pod.host_end, address, pod.uplink.mac)
+    if known:
+        links.add_neighbour(pod.host_end, address, pod.uplink.mac)
 
 
 def _attach_bridged(pod: LabPod, address: Address) -> None:

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 from bpfsvc.devtools.lab import links, sandbox
 from bpfsvc.devtools.lab.environment import Environment
-from bpfsvc.devtools.lab.links import Address, End, Network
+from bpfsvc.devtools.lab.links import Address, End, Network, PairKind
 from bpfsvc.devtools.lab.namespace import LabError, Namespace
 from bpfsvc.devtools.lab.node import VXLAN_OVERHEAD, LabNode
 from bpfsvc.devtools.lab.pod import LabPod
@@ -61,8 +61,9 @@ class Lab(Environment):
     ``overlay="vxlan"`` carries pod traffic between nodes in VXLAN; ``cni_masquerade`` masquerades
     in netfilter packets that pods send out of the pod range; ``holds_pods`` puts pods' processes
     below the cgroup of their node (by default they are outside it, and its socket hooks do not see
-    them); ``pod_mtu`` overrides the MTU that fits the overlay; ``far_mtu`` adds ``lab.far``, a
-    client behind a router; the link between them has that MTU. ``rp_filter`` on the nodes is strict
+    them); ``pod_kind``: pods are connected by a veth or by netkit; ``pod_mtu`` overrides the MTU
+    that fits the overlay; ``far_mtu`` adds ``lab.far``, a client behind a router; the link between
+    them has that MTU. ``rp_filter`` on the nodes is strict
     (1), but loose (2) for an overlay without masquerade: pods reach another node's own address past
     the tunnel, and its replies come through it.
     """
@@ -80,6 +81,7 @@ class Lab(Environment):
         pod_mtu: int | None = None,
         far_mtu: int | None = None,
         rp_filter: int | None = None,
+        pod_kind: PairKind = "veth",
     ) -> None:
         super().__init__()
         sandbox.require()
@@ -101,6 +103,7 @@ class Lab(Environment):
         if rp_filter is None:
             rp_filter = 2 if overlay and not cni_masquerade else 1
         self._rp_filter = rp_filter
+        self._pod_kind: PairKind = pod_kind
         overhead = VXLAN_OVERHEAD[self.families[0]] if overlay else 0
         self._pod_mtu = pod_mtu or 1500 - overhead
 
@@ -189,6 +192,7 @@ class Lab(Environment):
         for family, switch in self._hosts(_LAN, _SWITCH).items():
             links.add_route(node, links.default_route(family), node.uplink, switch)
         node.pod_mtu = self._pod_mtu
+        node.pod_kind = self._pod_kind
         if self.overlay == "vxlan":
             node.add_tunnel()
         if self.layout == "bridge":
