@@ -48,7 +48,7 @@ KERNELS ?= 5.10 6.1
 THIS_ARCH := $(shell dpkg --print-architecture)
 ARCH ?= $(THIS_ARCH)
 # Suites of tests/kernels/guest.sh; all without it.
-SUITES ?= verified demo lab sockets packets shortcuts image ipvs
+SUITES ?= verified demo lab sockets packets shortcuts image ipvs netkit
 UNPACKED_KERNELS = $(KERNELS:%=build/kernels/$(ARCH)/%/version) \
 	$(if $(filter-out $(THIS_ARCH),$(ARCH)),build/kernels/$(ARCH)/root/etc/complete)
 # "make slow KERNEL_TESTS=" leaves out what "make kernels" runs.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kernels.results import BEGIN, END, Result, write
+from tests.kernels.suites import runnable
 
 SUITES = ("demo", "lab", "image")
 PAGE = f"Words before.\n\n{BEGIN}\n| head |\n|---|\n{END}\n\nWords after.\n"
@@ -34,3 +37,12 @@ def test_rows_are_in_the_order_of_versions_and_other_words_stay(tmp_path: Path) 
     assert text.endswith("\n\nWords after.\n")
     order = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][1:]
     assert order == ["| 5.10", "| 5.10 arm64", "| 6.1", "| 6.12", "| newest"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "runs"),
+    [("5.10", False), ("6.1", False), ("6.12", True), ("7.3.4", True), ("newest", True)],
+)
+def test_pods_on_netkit_are_tested_on_each_kernel_that_has_it(kernel: str, runs: bool) -> None:
+    """So the suite cannot be left out where it should pass: there a missing netkit is a failure."""
+    assert runnable(("demo", "netkit"), kernel) == (("demo", "netkit") if runs else ("demo",))

@@ -58,6 +58,8 @@ suite demo 2400 $python -m bpfsvc.devtools.demo
 tests lab 2700 tests/lab/test_traffic_cases.py \
 	-k 'TCP and not vxlan and (routed and IPv4 or bridge and IPv6)'
 tests sockets 1800 tests/lab/test_traffic_pod_sockets.py -k call_of_a_pod
+# Its name keeps this file out of other runs, too: other kernels may lack netkit.
+tests netkit 2700 tests/lab/netkit_traffic.py
 tests image 1800 tests/lab/test_shipped_programs.py -k compiles_nothing
 # ip_vs is not in every kernel, but it is in this one. Its name keeps the file out of other runs.
 modprobe -a ip_vs ip_vs_{rr,wrr,sh,dh,mh,lc,wlc,sed,nq,ovf,fo,lblc,lblcr}

@@ -43,6 +43,7 @@ THIS_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machi
 
 _UP = 180.0  # seconds until the first suite starts; 10 are usual
 _END = 15.0  # for qemu to end
+_BOOTS = 3
 _LINES = 60
 _PAUSE = 0.2
 
@@ -100,17 +101,40 @@ def switched_on(
     """Boot the unpacked kernel and run suites of ``guest.sh``; end the machine on exit."""
     if not (unpacked / "version").exists():
         raise MachineFailed(f"there is no kernel in {unpacked}: run 'make kernels'")
-    machine = Machine(unpacked, results, architecture, suites)
+    machine = _booted(unpacked, results, architecture, suites)
     try:
-        machine.file("kernel", _UP)
         yield machine
     finally:
-        machine.process.terminate()
+        _switch_off(machine)
+
+
+def _booted(unpacked: Path, results: Path, architecture: str, suites: Sequence[str]) -> Machine:
+    """Return a machine that runs ``guest.sh``.
+
+    Newer kernels patch their code while another processor runs it. Now and then qemu's emulation
+    takes such a place for a breakpoint, and the kernel stops before it starts any process of ours.
+    """
+    for boot in range(1, _BOOTS + 1):
+        machine = Machine(unpacked, results, architecture, suites)
         try:
-            machine.process.wait(_END)
-        except subprocess.TimeoutExpired:
-            machine.process.kill()
-            machine.process.wait()
+            machine.file("kernel", _UP)
+        except BaseException as error:
+            _switch_off(machine)
+            if not isinstance(error, MachineFailed) or boot == _BOOTS:
+                raise
+            print(f"boot {boot} of {_BOOTS} failed: {error}")
+        else:
+            break
+    return machine
+
+
+def _switch_off(machine: Machine) -> None:
+    machine.process.terminate()
+    try:
+        machine.process.wait(_END)
+    except subprocess.TimeoutExpired:
+        machine.process.kill()
+        machine.process.wait()
 
 
 def _command(unpacked: Path, results: Path, architecture: str, suites: Sequence[str]) -> list[str]:
