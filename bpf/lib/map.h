@@ -34,6 +34,21 @@ enum loaded_kind {
  */
 #define DESCRIBE(name) MAP("array", __u32, struct name, struct_##name, 1, 0)
 
+/*
+ * A ring of bytes, from programs to the agent. It has no entries: its size is in bytes. (bcc takes
+ * its calls from the names of the fields, and wants a key and a value.)
+ */
+#define RING(name, bytes)                                                                     \
+	struct name##_table_t {                                                               \
+		int key;                                                                      \
+		__u32 leaf;                                                                   \
+		void *(*ringbuf_reserve)(__u64);                                              \
+		void (*ringbuf_submit)(void *, __u64);                                        \
+		__u32 max_entries;                                                            \
+	};                                                                                    \
+	__attribute__((section("maps/ringbuf"))) struct name##_table_t name = {.max_entries = \
+										       (bytes)}
+
 /* Values in the storage of sockets: one for each socket, gone when the socket is. */
 #define SOCKET_STORAGE(value, name) \
 	BPF_F_TABLE("sk_storage", int, value, name, 0, BPF_F_NO_PREALLOC)

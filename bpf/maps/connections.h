@@ -64,7 +64,13 @@ struct connection {
 	__u8 outside;	   /* of enum outside */
 	__u8 client_first; /* both have sent a FIN, the backend after it had seen the client's */
 	__u8 watched; /* of enum watched, until it is known how the attempt ends (step/attempt.h) */
-	__u8 zeros[5];
+	__u8 zero;
+	/*
+	 * Its time beyond `created`, in units of 1024 ns, plus one (maps/events.h). 0: it is not
+	 * observed.
+	 */
+	__u16 observed;
+	__u8 zeros[2];
 };
 
 /* Whether a connection is in the load of its backend. */

@@ -39,6 +39,7 @@ struct counters {
 	__u64 edge_passed__turn;
 	__u64 edge_passed__not_now;
 	__u64 edge_passed__not_by_uplink;
+	__u64 events_lost; /* the ring of events was full */
 };
 
 MAP("percpu_array", __u32, struct counters, counters, 1, 0);

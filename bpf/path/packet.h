@@ -51,6 +51,7 @@ struct first {
 	struct client client;
 	struct fast_path_ends ends; /* set by STEP_OPEN, for itself and STEP_UNTRANSLATED */
 	struct frontend_key asked;  /* the key of the frontend */
+	__u16 observed;		    /* of the connection; for STEP_OPEN */
 	__u8 verdict;	   /* of enum verdict; stored so that the verifier forgets its value */
 	__u8 untranslated; /* it gets entries only for the sake of the fast path */
 	__u8 direct;	   /* it goes to a backend's own address as it is */

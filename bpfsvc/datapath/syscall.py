@@ -44,6 +44,7 @@ TYPE_NAMES = {
     10: "lru_percpu_hash",
     11: "lpm_trie",
     24: "sk_storage",
+    27: "ringbuf",
 }
 
 _MAX_PROGRAMS = 64

@@ -24,6 +24,7 @@ static inline bool masquerade_request(const struct flow *after, const struct con
 	pending.counters = 0;
 	pending.counted = 0;
 	pending.watched = 0;
+	pending.observed = 0;
 	pending.replied = pending.established = 0;
 	pending.fin_sent = pending.fin_received = pending.reset = pending.client_first = 0;
 	pending.masquerade_pending = 1;

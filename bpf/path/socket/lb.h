@@ -25,6 +25,7 @@
 #include "path/socket/attempts.h"
 #include "path/socket/call.h"
 #include "path/socket/counts.h"
+#include "path/socket/observe.h"
 #include "path/socket/pods.h"
 #include "path/socket/translations.h"
 
@@ -103,7 +104,7 @@ static inline bool call_is_of_ping(const struct socket_call *call, bool connect)
 }
 
 /* Refuse a call of the node, or let it go on to where silence is the answer. */
-static inline int socket_refuse(const struct socket_call *call, int verdict, bool connect)
+static inline int socket_refuse(struct socket_call *call, int verdict, bool connect)
 {
 	if (verdict == VERDICT_REJECT && call_is_of_ping(call, connect))
 		return 1;
@@ -113,6 +114,7 @@ static inline int socket_refuse(const struct socket_call *call, int verdict, boo
 	if (bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH))
 		return 1;
 	choice_refused(&call->choice, verdict);
+	observe_call(call, refusal_kind(verdict), refusal_reason(&call->choice, verdict));
 	return 0;
 }
 
@@ -180,8 +182,7 @@ static inline void connect_note(struct bpf_sock_addr *context, const struct sock
 
 /* Send a call to the backend that was chosen, and remember that for the socket. */
 static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool connect,
-				   const struct socket_call *call,
-				   struct socket_translations *known)
+				   struct socket_call *call, struct socket_translations *known)
 {
 	if (known)
 		socket_remember(context, known, call, false);
@@ -190,6 +191,7 @@ static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool 
 		socket_count(context, call);
 	if (connect && call->asked.protocol == PROTO_TCP)
 		tcp_note(context, call);
+	observe_call(call, EVENT_MADE, EVENT_REASON_NONE);
 	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
 	return 1;
 }

@@ -11,6 +11,7 @@
 #include "maps/settings.h"
 #include "path/conn/established.h"
 #include "path/conn/masquerade.h"
+#include "path/conn/observe.h"
 #include "path/conn/outside.h"
 #include "path/fast/fast_path.h"
 #include "path/packet.h"
@@ -34,6 +35,8 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
 	    !masquerade_request(&connection->after, connection))
 		return TC_ACT_SHOT;
+	if (connection->observed && !connection->established)
+		observe_progress(packet, connection);
 	packet_go_by(skb, settings, packet, packet->flow.hook, connection);
 	return conn_established_advance(skb, settings, packet, connection) ?
 		       leave_rare(skb, packet, packet->forward.via) :

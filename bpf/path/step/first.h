@@ -20,6 +20,7 @@
 #include "maps/hardware_addresses.h"
 #include "maps/settings.h"
 #include "path/client.h"
+#include "path/conn/observe.h"
 #include "path/fast/direct.h"
 #include "path/first/direct.h"
 #include "path/first/echo.h"
@@ -93,6 +94,7 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
 		verdict = VERDICT_NONE;
 	choice_refused(&packet->first.choice, verdict);
+	observe_refusal(packet, verdict);
 	if (verdict == VERDICT_NONE)
 		return conn_new_direct(skb, settings, packet);
 	if (verdict == VERDICT_DNAT)
@@ -195,8 +197,10 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		return tail_call(skb, STEP_ECHO);
 	if (verdict == VERDICT_SCHEDULE)
 		return tail_call(skb, STEP_SCHEDULE);
-	if (verdict == VERDICT_DNAT)
+	if (verdict == VERDICT_DNAT) {
+		observe_opening(packet);
 		return tail_call(skb, opening_step(&packet->first.choice));
+	}
 	fragment_passed(packet);
 	if (verdict == VERDICT_NONE)
 		return first_packet_pass(skb, settings, packet);

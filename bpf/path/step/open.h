@@ -16,6 +16,7 @@
 #include "maps/half_open.h"
 #include "maps/settings.h"
 #include "path/conn/masquerade.h"
+#include "path/conn/observe.h"
 #include "path/conn/source_ports.h"
 #include "path/fast/fast_path.h"
 #include "path/marks.h"
@@ -75,6 +76,7 @@ static inline int conn_new_reply(const struct settings *settings, struct packet 
 	int error;
 
 	entry->created = bpf_ktime_get_coarse_ns();
+	entry->observed = packet->first.observed;
 	entry->seen = entry->created;
 	entry->service = choice->service;
 	entry->counters = choice->backend.counters;
@@ -134,6 +136,16 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	return error;
 }
 
+/*
+ * Return why a connection cannot be opened. (By the search in memory: the verifier would follow the
+ * number of an error back through all of the search.)
+ */
+static inline __u8 opening_failure(const struct packet *packet)
+{
+	return packet->search.round < SOURCE_PORT_ROUNDS ? EVENT_REASON_CONNECTIONS_FULL :
+							   EVENT_REASON_SOURCE_PORTS_EXHAUSTED;
+}
+
 /* Open the connection of a first packet, and translate the packet. */
 static inline int first_packet_open(struct __sk_buff *skb, const struct settings *settings,
 				    struct packet *packet)
@@ -153,6 +165,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 		packet->forward.hop = 0; /* it may have another backend, and so another route */
 		return tail_call(skb, STEP_ESTABLISHED);
 	default:
+		observe_failure(packet, EVENT_DROPPED, opening_failure(packet));
 		return TC_ACT_SHOT;
 	}
 	pass_note(skb, settings, &packet->after);
@@ -160,6 +173,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 	if (packet->first.choice.service) {
 		choice_made(&packet->first.choice, &packet->first.client);
 		count_packet(packet->first.choice.backend.counters, false, skb->len);
+		observe_made(packet);
 	}
 	if (packet->first.ends.client)
 		via = packet->first.choice.masquerade ? BY_FAST_PATH_TWICE : BY_FAST_PATH;

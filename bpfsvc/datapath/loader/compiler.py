@@ -272,6 +272,9 @@ def _program(
 
 def _map_layout(module: Any, lib: Any, index: int) -> MapLayout:
     kind = lib.bpf_table_type_id(module.module, index)
+    if syscall.TYPE_NAMES.get(kind) == "ringbuf":  # has no entries
+        entries = lib.bpf_table_max_entries_id(module.module, index)
+        return MapLayout("ringbuf", Record(()), Record(()), entries, 0)
     return MapLayout(
         type=syscall.TYPE_NAMES.get(kind, str(kind)),
         key=_describe(module, lib.bpf_table_key_desc_id(module.module, index)),

@@ -75,6 +75,8 @@ MAPS: dict[str, MapInfo] = {
     "namespaces": MapInfo(),
     "settings": MapInfo(),
     "counters": MapInfo(),
+    "events": _PER_BUILD,
+    "observed": _PER_BUILD,
     # the programs themselves
     "layout": _PER_BUILD,
     "steps": _PER_BUILD,
