@@ -159,7 +159,7 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
     labels = raw.metadata.labels or wire.NO_LABELS
     of_family = FAMILIES.get(raw.address_type, 0)
     usable = [
-        (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point), _uid(point))
+        (_endpoint_address(point.addresses[0], index, of_family), _traits_of(point), point)
         for index, point in enumerate(raw.endpoints or ())
         if point.addresses and of_family
     ]
@@ -181,8 +181,9 @@ def _slice(raw: wire.EndpointSlice) -> Objects:
             traits=tuple([traits for _, traits, _ in usable]),
             headless=labels.headless is not UNSET,
             weight=_weight(raw.metadata),
-            uids=_uids([uid for _, _, uid in usable]),
+            uids=_uids([_uid(point) for _, _, point in usable]),
             unknown_values=tuple(unknown_values.of_ports("ports", raw.ports or ())),
+            pods=_pods([_pod_name(point) for _, _, point in usable]),
         ),
     )
 
@@ -207,6 +208,21 @@ def _uid(point: wire.Endpoint) -> bytes:
         if len(uid) == len(_NO_UID):
             return uid
     return blake2b(text.encode(), digest_size=len(_NO_UID)).digest()
+
+
+def _pod_name(point: wire.Endpoint) -> str:
+    ref = point.target_ref
+    return (ref.name or "") if ref and ref.kind == "Pod" else ""
+
+
+def _pods(names: list[str]) -> str:
+    """Return the names of pods as ``EndpointSlice.pods`` has them; "" if there are none."""
+    if not any(names):
+        return ""
+    first, last = min(names), max(names)
+    shared = (at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1)
+    common = first[: next(shared, len(first))]
+    return "\n".join((common, *(name[len(common) :] for name in names)))
 
 
 def _uids(uids: list[bytes]) -> bytes:

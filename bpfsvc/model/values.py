@@ -129,6 +129,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     * ``uids``: 16 bytes for each endpoint, the UID of its pod; zeros without one, and empty if none
       has one.
     * ``unknown_values``: as those of a Service.
+    * ``pods``: the names of the endpoints' pods, see :meth:`pod_names`.
     """
 
     kind: str
@@ -143,6 +144,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     weight: str | None = None
     uids: bytes = b""
     unknown_values: tuple[str, ...] = ()
+    pods: str = ""
 
     @property
     def key(self) -> ObjectKey:
@@ -159,6 +161,17 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
         addresses = self.addresses
         for index, traits in enumerate(self.traits):
             yield addresses[16 * index : 16 * index + 16], traits
+
+    def pod_names(self) -> list[str]:
+        """Return the name of each endpoint's pod, "" for one without; none if no name is known.
+
+        They are kept as one text: what all names begin with, and then the rest of each. The pods of
+        one Deployment differ in a few letters.
+        """
+        if not self.pods:
+            return []
+        common, *rests = self.pods.split("\n")
+        return [common + rest if common or rest else "" for rest in rests]
 
     def identities(self) -> Iterator[tuple[bytes, Traits, bytes]]:
         """Return the endpoints: address, traits, and the UID of the pod, else the address again."""

@@ -151,6 +151,8 @@ class TargetRef(Wire):
     """``targetRef`` of an endpoint."""
 
     uid: str | None = None
+    kind: str | None = None
+    name: str | None = None
 
 
 class Endpoint(Wire):

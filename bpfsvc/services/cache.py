@@ -96,6 +96,10 @@ class Cache:
         """Return the keys of all Services."""
         return [key for key, known in self._known.items() if known.service]
 
+    def all_known(self) -> list[Known]:
+        """Return what is known under each Service's name. Any thread may call this."""
+        return [*self._known.values()]
+
     def service_networks(self) -> set[Network]:
         """Return all networks that cluster IPs are taken from, as (network, mask)."""
         return {network for cidrs in self._service_cidrs.values() for network in cidrs}

@@ -22,6 +22,7 @@ ZONE = "topology.kubernetes.io/zone"
 class Host(Protocol):
     """A possible backend: a pod, or a node for a server on the node's own address."""
 
+    name: str
     addresses: dict[int, Any]
 
 
@@ -124,7 +125,10 @@ def endpoint(address: str, node: str = "", *, ready: bool = True, **conditions: 
 def endpoint_of(host: Host, family: int, **conditions: bool) -> Object:
     """Return the endpoint for a pod or node of a lab, at its address of family 4 or 6."""
     node: Any = getattr(host, "node", host)
-    return endpoint(str(host.addresses[family]), node.name, **conditions)
+    made = endpoint(str(host.addresses[family]), node.name, **conditions)
+    if node is not host:
+        made["targetRef"] = {"kind": "Pod", "namespace": "default", "name": host.name}
+    return made
 
 
 def slices(

@@ -1,0 +1,125 @@
+"""Events of connections as the agent streams them and ``bpfsvc observe`` reads them: JSON lines.
+
+A line is an event, or says that events were lost. Fields that are not known are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from bpfsvc.base.errors import BpfsvcError
+
+VERDICTS = {
+    "made": "forwarded",
+    "answered": "forwarded",
+    "repeated": "forwarded",
+    "refused": "refused",
+    "dropped": "dropped",
+}
+"""Kinds of events, and what became of the packet or call."""
+
+REASONS = {
+    "no_endpoints": "no endpoint serves this client",
+    "no_such_port": "the Service has no such port",
+    "no_service": "no Service has this address",
+    "backends_full": "all backends have as many connections as the Service allows",
+    "source_range": "the client is not in loadBalancerSourceRanges",
+    "backend_reset": "the backend refused it",
+    "source_ports_exhausted": "no source port is free",
+    "connections_full": "the table of connections is full",
+    "masquerade": "no address or port to masquerade to",
+}
+"""Reasons of what is refused or dropped, in words."""
+
+PATHS = ("tc", "fast_path", "socket")
+"""What carries a connection."""
+
+
+class EventEnd(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One end of a connection; ``pod`` is ``NAMESPACE/NAME``, ``port`` 0 if it is not known."""
+
+    address: str = ""
+    port: int = 0
+    pod: str = ""
+    node: str = ""
+
+
+class EventService(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A service port; ``port`` is its name, or its number if it has no name."""
+
+    namespace: str = ""
+    name: str = ""
+    port: str = ""
+
+    @property
+    def text(self) -> str:
+        """``namespace/name:port``; "-" if no Service is known."""
+        return f"{self.namespace}/{self.name}:{self.port}" if self.name else "-"
+
+
+NO_END, NO_SERVICE = EventEnd(), EventService()
+"""What is left out of a line: these very objects."""
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What became of a connection.
+
+    * ``time``: seconds since 1970; the time of the packet or call.
+    * ``node``: the node that saw it.
+    * ``kind``: of :data:`VERDICTS`; ``reason``: of :data:`REASONS`; ``path``: of :data:`PATHS`.
+    * ``took_ms``: from the client's first packet until this one.
+    * ``sample``: only one event of so many is in the stream.
+    * ``lost``: how many events are missing before the next one; then there is nothing else.
+      ``lost_by``: ``kernel`` (the agent was late) or ``reader`` (the command was).
+    """
+
+    time: float
+    node: str = ""
+    kind: str = ""
+    reason: str = ""
+    path: str = ""
+    protocol: str = ""
+    service: EventService = NO_SERVICE
+    client: EventEnd = NO_END
+    frontend: EventEnd = NO_END
+    backend: EventEnd = NO_END
+    masquerade: bool = False
+    took_ms: float | None = None
+    sample: int = 1
+    lost: int = 0
+    lost_by: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """What became of the packet or call."""
+        return VERDICTS.get(self.kind, "")
+
+    def ends(self) -> Iterator[EventEnd]:
+        """Return the ends: the client, the frontend, and the backend if there is one."""
+        yield from (end for end in (self.client, self.frontend, self.backend) if end.address)
+
+
+class NotAnEvent(BpfsvcError):
+    """A line is no event of this version of bpfsvc."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Event).decode
+
+
+def encode_event(event: Event) -> bytes:
+    """Return an event as a line of JSON."""
+    return _encode(event) + b"\n"
+
+
+def decode_event(line: bytes) -> Event:
+    """Return the event of a line; raise :class:`NotAnEvent` if it has none."""
+    try:
+        event = _decode(line)
+    except msgspec.MsgspecError as error:
+        raise NotAnEvent(f"not an event: {error}") from None
+    if not event.lost and event.kind not in VERDICTS:
+        raise NotAnEvent(f"not an event: its kind is {event.kind!r}")
+    return event
