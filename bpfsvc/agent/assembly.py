@@ -17,6 +17,7 @@ from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.feed import ObjectFeed
+from bpfsvc.agent.observe.stream import EventStream
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.servers import Servers
 from bpfsvc.agent.startup import CHECK_SECONDS, Startup
@@ -79,7 +80,7 @@ class Assembly:
         gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
         ending.callback(gc.stop)
         planner = self._make_planner()
-        self._answer(planner, history, ending)
+        stream = self._answer(planner, history, installation, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
         syncer = make_syncer(
             planner,
@@ -105,8 +106,8 @@ class Assembly:
             early.stop()
             node.start(monitor.start())
             netfilter_flows.refresh()
-            gc.start()
-            health_checks.start()
+            for thread in (gc, health_checks, stream):
+                thread.start()
 
         settings = NodeSettings(config, planner, node)
         handler = ChangeHandler(feed.intake, node, settings, syncer, history)
@@ -136,12 +137,18 @@ class Assembly:
         services = config.services(Node(config.node_name))
         return Planner(self._feed.cache, services, max_backends=config.sizes.max_backends)
 
-    def _answer(self, planner: Planner, history: History, ending: ExitStack) -> None:
-        """Answer questions of this node's commands."""
+    def _answer(
+        self, planner: Planner, history: History, installation: Installation, ending: ExitStack
+    ) -> EventStream:
+        """Answer this node's commands; return the events, which are not read yet."""
+        node, pinned = self._config.node_name, installation.pinned
+        stream = EventStream(lambda: pinned.directory, self._feed.cache, node, _log.warning)
+        ending.callback(stream.stop)
         answers = local_answers.answers(planner, self._feed.source, history)
-        server = LocalServer(self._config.pin_root, answers, _log.warning)
+        server = LocalServer(self._config.pin_root, answers, _log.warning, stream.routes())
         server.start()
         ending.callback(server.stop)
+        return stream
 
     def _actions(
         self,

@@ -27,3 +27,20 @@ def is_trusted(connected: socket.socket) -> bool:
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return user in (0, os.geteuid())
+
+
+def connect(pin_root: Path, seconds: float) -> socket.socket:
+    """Return a connection to the agent; raise ``ConnectionRefusedError`` without an agent.
+
+    ``seconds``: for each thing that is waited for.
+    """
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.settimeout(seconds)
+        client.connect(address_of(pin_root))
+        if not is_trusted(client):
+            raise ConnectionRefusedError("another user's program has the agent's socket")
+    except OSError:
+        client.close()
+        raise
+    return client

@@ -132,6 +132,10 @@ COMMANDS = {
         "Show Services, their backends and connections, as ipvsadm does.",
     ),
     "top": ("bpfsvc.cli.top", "Show the busiest Services, again and again."),
+    "observe": (
+        "bpfsvc.cli.observe",
+        "Show what becomes of connections, as it happens.",
+    ),
     "maps": ("bpfsvc.cli.maps", "Show the kernel's maps."),
     "history": (
         "bpfsvc.cli.history",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +11,7 @@ from urllib.parse import urlencode
 from bpfsvc.base import http_client
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.base.local_socket import address_of, is_trusted
+from bpfsvc.base.local_socket import connect
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
 from bpfsvc.model.answers import ChangeRecord, OtherVersion, ServiceAnswer, decode
 from bpfsvc.services.cache import Known
@@ -101,7 +100,7 @@ class AgentAnswers:
     def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
         query = urlencode({"namespace": namespace, "name": name})
         try:
-            with _connect(self._pin_root) as client:
+            with connect(self._pin_root, _SECONDS) as client:
                 answer = http_client.get(client, f"/{what}?{query}")
         except TimeoutError as error:
             raise NoAnswer(f"the agent does not answer within {_SECONDS:.0f} s") from error
@@ -115,20 +114,6 @@ class AgentAnswers:
             return decode(answer.body, kind)
         except OtherVersion as error:
             raise NoAnswer(str(error)) from error
-
-
-def _connect(pin_root: Path) -> socket.socket:
-    """Return a connection to the agent; raise ``ConnectionRefusedError`` without an agent."""
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        client.settimeout(_SECONDS)
-        client.connect(address_of(pin_root))
-        if not is_trusted(client):
-            raise ConnectionRefusedError("another user's program has the agent's socket")
-    except OSError:
-        client.close()
-        raise
-    return client
 
 
 def _error(body: bytes) -> str:

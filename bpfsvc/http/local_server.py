@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import address_of, is_trusted
 from bpfsvc.http.ports import LocalAddress
-from bpfsvc.http.server import JSON, RETRY_SECONDS, HttpServer, Request, Response
+from bpfsvc.http.server import JSON, RETRY_SECONDS, HttpServer, Request, Response, Route
 
 _WORKERS = 4
 
@@ -35,15 +35,16 @@ class LocalServer(HttpServer):
         pin_root: Path,
         answers: Mapping[str, Answer],
         log: Callable[[str], None],
+        routes: Mapping[str, Route] = {},
         *,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """As :class:`HttpServer`."""
+        """As :class:`HttpServer`. ``routes``: by path, of what is not about one object."""
         address = address_of(pin_root)
         super().__init__(
             "explain",
             (f"@{address[1:].decode()}", 0),
-            {path: partial(_respond, answer) for path, answer in answers.items()},
+            {path: partial(_respond, answer) for path, answer in answers.items()} | {**routes},
             log,
             workers=_WORKERS,
             retry_seconds=retry_seconds,
@@ -58,11 +59,12 @@ def _respond(answer: Answer, request: Request) -> Response:
     try:
         body = answer(namespace, name)
     except BpfsvcError as error:
-        return _failure(HTTPStatus.BAD_GATEWAY, error.message)
+        return failure(HTTPStatus.BAD_GATEWAY, error.message)
     if body is None:
-        return _failure(HTTPStatus.NOT_FOUND, f"there is no {namespace}/{name}")
+        return failure(HTTPStatus.NOT_FOUND, f"there is no {namespace}/{name}")
     return Response(HTTPStatus.OK, body, JSON)
 
 
-def _failure(status: HTTPStatus, text: str) -> Response:
+def failure(status: HTTPStatus, text: str) -> Response:
+    """Return the response that a question cannot be answered, and why."""
     return Response(status, json.dumps({"error": text}).encode(), JSON)

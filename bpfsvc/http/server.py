@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from email.utils import formatdate
 from http import HTTPStatus
 from queue import SimpleQueue
@@ -56,12 +57,17 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response. ``body`` may have parts, which are sent one after the other."""
+    """A response. ``body`` may have parts, which are sent one after the other.
+
+    ``stream`` is handed the connection after that, and closes it. Then the body has no length: it
+    ends with the connection. A client that is gone already is handed over, too.
+    """
 
     status: int
     body: bytes | list[bytes]
     type: str = TEXT
     headers: Mapping[str, str] = {}
+    stream: Callable[[socket.socket], None] | None = None
 
 
 Route = Callable[[Request], Response]
@@ -235,12 +241,15 @@ class HttpServer:
     def _send(self, client: socket.socket, response: Response, *, is_head: bool) -> None:
         parts = [response.body] if isinstance(response.body, bytes) else response.body
         deadline = time.monotonic() + self._client_timeout
-        with client:
+        length = None if response.stream else sum(map(len, parts))
+        with ExitStack() as ending:
+            ending.callback(response.stream or socket.socket.close, client)
             try:
-                for part in (_head(response, sum(map(len, parts))), *(() if is_head else parts)):
+                for part in (_head(response, length), *(() if is_head else parts)):
                     client.settimeout(max(0.001, deadline - time.monotonic()))
                     client.sendall(part)
-                client.shutdown(socket.SHUT_WR)
+                if not response.stream:
+                    client.shutdown(socket.SHUT_WR)
             except OSError:
                 return  # the client did not wait for the response
 
@@ -252,14 +261,14 @@ def encode(response: Response, *, is_head: bool = False) -> bytes:
     return _head(response, len(body)) + (b"" if is_head else body)
 
 
-def _head(response: Response, length: int) -> bytes:
+def _head(response: Response, length: int | None) -> bytes:
     headers = {
         "Content-Type": response.type,
         "X-Content-Type-Options": "nosniff",
         **response.headers,
         "Server": SERVER_NAME,
         "Date": formatdate(usegmt=True),
-        "Content-Length": str(length),
+        **({} if length is None else {"Content-Length": str(length)}),
         "Connection": "close",
     }
     status = HTTPStatus(response.status)

@@ -1,0 +1,1 @@
+"""What ``bpfsvc observe`` reads: events of the kernel, with the names of Services and pods."""

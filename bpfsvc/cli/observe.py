@@ -1,0 +1,181 @@
+"""``bpfsvc observe``: what becomes of connections of Services, as it happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import click
+
+from bpfsvc.base.errors import UsageError
+from bpfsvc.cli import options
+from bpfsvc.inspect.events.agent_stream import check_name, open_stream
+from bpfsvc.inspect.events.filters import FILTERS, NAMES, Test, event_filter, help_of
+from bpfsvc.inspect.events.texts import event_lines, loss_text, wide_line
+from bpfsvc.inspect.events.times import point_in_time
+from bpfsvc.model.events import Event, NotAnEvent, decode_event, encode_event
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHORT = {"namespace": ("-n",)}
+
+_NOTHING = (
+    "nothing is remembered for that time: connections are remembered while somebody observes,"
+    " failures always, and both only as long as the agent runs"
+)
+
+
+def _filters(command: F) -> F:
+    """Add the option of each filter, and its opposite."""
+    for name in reversed(FILTERS):
+        command = click.option(
+            f"--not-{name}", multiple=True, metavar="X", help=f"Hide what --{name} X shows."
+        )(command)
+        command = click.option(
+            f"--{name}",
+            *_SHORT.get(name, ()),
+            multiple=True,
+            metavar="X",
+            help=f"Show events with one of these: {help_of(name)}.",
+        )(command)
+    return command
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+@click.option(
+    "--last", metavar="N", type=click.IntRange(min=1), help="Show the last N events first."
+)
+@click.option("--since", metavar="TIME", help="Show events since a time: 5m (ago), 02:57, a date.")
+@click.option("--until", metavar="TIME", help="Show events until a time.")
+@click.option(
+    "--from-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Show events that were saved with -o json; '-' is standard input.",
+)
+@_filters
+@options.output("text", "wide", "json")
+@options.pin_root
+def observe(
+    follow: bool,
+    last: int | None,
+    since: str | None,
+    until: str | None,
+    from_file: Path | None,
+    output: str,
+    pin_root: Path,
+    **filters: tuple[str, ...],
+) -> None:
+    """Show what becomes of connections of Services on this node, until Ctrl-C.
+
+    A connection is made, when it has got a backend, and answered, when the backend's first packet
+    comes; a SYN is repeated if no answer has come; a connection is refused or dropped for a reason.
+    Options with --last, --since or --until show what the agent remembers, and end without --follow.
+
+    A filter may be given several times: an event needs one of the values. Each filter has an
+    opposite: --not-namespace hides what --namespace shows.
+    """
+    now = datetime.now().astimezone()
+    shows = event_filter(_chosen(filters, ""), _chosen(filters, "not_"))
+    begin, end = (point_in_time(text, now) if text else None for text in (since, until))
+    if begin is not None and end is not None and begin > end:
+        raise UsageError("--since is later than --until", "exchange the two")
+    write = _writer(output, now)
+    if from_file:
+        if follow:
+            raise UsageError("--follow and --from-file exclude each other", "leave one of them out")
+        events = _of_file(from_file)
+        shown = (
+            event
+            for event in events
+            if (begin is None or event.time >= begin) and (end is None or event.time <= end)
+        )
+        _show(_last(shown, shows, last), write)
+        return
+    for name in NAMES:
+        for value in (*filters[name], *filters[f"not_{name}"]):
+            check_name(pin_root, name, value)
+    asks_memory = bool(last or since or until)
+    came = False
+    with suppress(KeyboardInterrupt):
+        for event in _of_agent(pin_root, last, begin, end, follow or not asks_memory):
+            came = True
+            if event.lost or shows(event):
+                write(event)
+        if not came:
+            click.echo(_NOTHING, err=True)
+
+
+def _chosen(filters: Mapping[str, tuple[str, ...]], start: str) -> dict[str, tuple[str, ...]]:
+    return {name: filters[start + name] for name in FILTERS}
+
+
+def _of_agent(
+    pin_root: Path, last: int | None, begin: float | None, end: float | None, follow: bool
+) -> Iterator[Event]:
+    """Yield events of the running agent; see :func:`open_stream` for what it is asked."""
+    query: dict[str, str] = {"follow": str(int(follow))}
+    if last or begin is not None or end is not None:
+        query["last"] = str(last or "all")
+    query |= {name: repr(at) for name, at in (("since", begin), ("until", end)) if at is not None}
+    with open_stream(pin_root, query, follow=follow) as lines:
+        for line in lines:
+            yield decode_event(line)
+
+
+def _of_file(path: Path) -> Iterator[Event]:
+    try:
+        with sys.stdin.buffer if str(path) == "-" else path.open("rb") as saved:
+            yield from _decoded(path, saved)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "name a file that bpfsvc observe -o json wrote"
+        ) from error
+
+
+def _decoded(path: Path, saved: IO[bytes]) -> Iterator[Event]:
+    for number, line in enumerate(saved, 1):
+        try:
+            yield decode_event(line)
+        except NotAnEvent as error:
+            raise UsageError(
+                f"{path}, line {number}: {error.message}",
+                "save events with: bpfsvc observe -o json",
+            ) from None
+
+
+def _last(events: Iterable[Event], shows: Test, last: int | None) -> Iterable[Event]:
+    shown = (event for event in events if event.lost or shows(event))
+    return [*shown][-last:] if last else shown
+
+
+def _show(events: Iterable[Event], write: Callable[[Event], None]) -> None:
+    with suppress(KeyboardInterrupt):
+        for event in events:
+            write(event)
+
+
+def _writer(output: str, now: datetime) -> Callable[[Event], None]:
+    """Return what prints an event."""
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def paint(text: str, color: str) -> str:
+        return click.style(text, fg=color) if colored and color else text
+
+    def write(event: Event) -> None:
+        if output == "json":
+            sys.stdout.write(encode_event(event).decode())
+        elif event.lost:
+            click.echo(paint(loss_text(event), "yellow"), err=True)
+        else:
+            line = wide_line if output == "wide" else event_lines
+            sys.stdout.write(line(event, now.tzinfo, paint) + "\n")
+        sys.stdout.flush()
+
+    return write

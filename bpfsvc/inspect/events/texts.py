@@ -1,0 +1,108 @@
+"""Events as lines for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from datetime import datetime, tzinfo
+
+from bpfsvc.model.events import REASONS, Event, EventEnd
+
+WIDTH = 100
+
+_INDENT = " " * 13
+"""As wide as the time."""
+
+_PATH_TEXTS = {"tc": "", "fast_path": "fast path", "socket": "socket"}
+
+COLORS = {
+    "made": "",
+    "answered": "green",
+    "repeated": "yellow",
+    "refused": "red",
+    "dropped": "red",
+}
+
+Paint = Callable[[str, str], str]
+"""Returns a text in a color, or as it is."""
+
+
+def event_lines(event: Event, zone: tzinfo | None, paint: Paint) -> str:
+    """Return the text of an event, folded to :data:`WIDTH` columns; without a line end."""
+    text = f"{_clock(event, zone)} {_sentence(event)}"
+    folded = textwrap.fill(
+        text, WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+    return folded.replace(event.kind, paint(event.kind, COLORS[event.kind]), 1)
+
+
+def wide_line(event: Event, zone: tzinfo | None, paint: Paint) -> str:
+    """Return the text of an event with all that is known, in one line; without a line end."""
+    at = datetime.fromtimestamp(event.time, zone).isoformat(timespec="microseconds")
+    ends = " -> ".join(
+        (
+            _whole_end(event.client),
+            f"{event.service.text} ({_whole_end(event.frontend)})",
+            *((_whole_end(event.backend),) if event.backend.address else ()),
+        )
+    )
+    details = "; ".join((event.verdict, f"by {event.path}", *_details(event, wide=True)))
+    kind = paint(event.kind, COLORS[event.kind])
+    return f"{at} {event.node} {kind} {event.protocol} {ends}; {details}"
+
+
+def loss_text(event: Event) -> str:
+    """Return the text that events are missing."""
+    whose = {
+        "kernel": "the agent was too slow for the kernel",
+        "reader": "this command was too slow for the agent",
+    }.get(event.lost_by, event.lost_by)
+    return f"lost {event.lost} event{'s' if event.lost != 1 else ''}: {whose}"
+
+
+def _clock(event: Event, zone: tzinfo | None) -> str:
+    return datetime.fromtimestamp(event.time, zone).time().isoformat(timespec="milliseconds")
+
+
+def _sentence(event: Event) -> str:
+    ends = f"{_end(event.client)} -> {event.service.text}"
+    if event.backend.address:
+        ends += f" -> {_end(event.backend)}"
+    if not event.service.name or event.kind in ("refused", "dropped"):
+        ends += f" ({_address(event.frontend)})"
+    return "; ".join((f"{event.kind} {event.protocol} {ends}", *_details(event)))
+
+
+def _details(event: Event, *, wide: bool = False) -> Iterator[str]:
+    if event.took_ms is not None:
+        yield f"after {event.took_ms:.3f} ms" if event.took_ms < 10 else _round(event.took_ms)
+    if event.reason:
+        yield REASONS.get(event.reason, event.reason)
+    if not wide and (path := _PATH_TEXTS.get(event.path, event.path)):
+        yield path
+    if event.masquerade:
+        yield "masqueraded"
+    if event.sample > 1:
+        yield f"one of {event.sample}"
+
+
+def _round(milliseconds: float) -> str:
+    return f"after {milliseconds:.0f} ms"
+
+
+def _address(end: EventEnd) -> str:
+    text = f"[{end.address}]" if ":" in end.address else end.address
+    return f"{text}:{end.port}" if end.port else text
+
+
+def _end(end: EventEnd) -> str:
+    """Return the name of the pod or node that an end is, else its address."""
+    name = end.pod or end.node
+    if not name:
+        return _address(end)
+    return f"{name}:{end.port}" if end.port else name
+
+
+def _whole_end(end: EventEnd) -> str:
+    names = " on ".join(name for name in (end.pod, end.node) if name)
+    return f"{_address(end)} ({names})" if names else _address(end)

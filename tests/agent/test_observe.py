@@ -1,0 +1,154 @@
+"""The agent's side of ``bpfsvc observe`` without a kernel: readers, samples, and known names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.agent.observe.known_names import near_names
+from bpfsvc.agent.observe.readers import Reader, Wish
+from bpfsvc.agent.observe.sampling import Sample
+from bpfsvc.devtools.lab.objects import endpoint, endpoint_slice, service
+from bpfsvc.model import EndpointSlice
+from bpfsvc.model.events import decode_event
+from bpfsvc.model.reading import read_object
+from bpfsvc.services.cache import Cache
+
+LINE = b'{"time":1.0,"kind":"made"}' + b" " * 1000 + b"\n"
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The agent's end and the command's end of a connection."""
+    agent, command = socket.socketpair()
+    with agent, command:
+        yield agent, command
+
+
+def received(command: socket.socket) -> bytes:
+    command.setblocking(False)
+    parts = []
+    while True:
+        try:
+            parts.append(command.recv(1 << 20))
+        except BlockingIOError:
+            return b"".join(parts)
+
+
+def test_a_slow_reader_loses_events_and_is_told_how_many(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    agent, command = ends
+    reader = Reader(agent, Wish(), "node-1")
+    for _ in range(5000):
+        reader.put(LINE)
+        reader.send()
+    assert not reader.is_gone
+    whole = b""
+    while part := received(command):
+        whole += part
+        reader.send()
+    events = [decode_event(line) for line in whole.splitlines()]
+    lost = [event for event in events if event.lost]
+    assert [event.lost_by for event in lost] == ["reader"]
+    assert len(events) - 1 + lost[0].lost == 5000
+    assert lost[0].lost > 1000
+
+
+def test_a_reader_that_leaves_is_noticed(ends: tuple[socket.socket, socket.socket]) -> None:
+    agent, command = ends
+    reader = Reader(agent, Wish(), "node-1")
+    reader.send()
+    assert not reader.is_gone
+    command.close()
+    reader.send()
+    assert reader.is_gone
+
+
+def test_a_reader_that_does_not_follow_ends_when_it_has_all(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    agent, command = ends
+    reader = Reader(agent, Wish(follow=False), "node-1")
+    reader.put(LINE)
+    reader.send()
+    assert reader.is_gone
+    assert received(command) == LINE
+
+
+def test_a_sample_follows_the_number_of_events() -> None:
+    sample = Sample()
+    assert not sample.adapt(900, 1000)
+    assert sample.mask == 0
+    assert sample.adapt(7000, 1000)
+    assert sample.mask == 7  # one of 8: 875 a second
+    assert not sample.adapt(875, 1000)
+    assert sample.adapt(100, 1000)
+    assert sample.mask == 3
+
+
+@pytest.fixture
+def cache() -> Cache:
+    """Two Services in two namespaces, with pods."""
+    made = Cache("node-1")
+    for namespace, name, pods in (
+        ("shop", "web", ("web-7b5c-x2abc", "web-7b5c-k9def")),
+        ("prod", "dns", ("dns-0", "")),
+    ):
+        points = [
+            {
+                **endpoint(f"10.0.{len(namespace)}.{number}", "node-2"),
+                **({"targetRef": {"kind": "Pod", "name": pod}} if pod else {}),
+            }
+            for number, pod in enumerate(pods, 1)
+        ]
+        made.apply(read_object(service(name, namespace=namespace)), ())
+        made.apply(read_object(endpoint_slice(name, points, namespace=namespace)), ())
+    return made
+
+
+def test_the_names_of_pods_are_those_of_the_slice(cache: Cache) -> None:
+    names = [part.pod_names() for known in cache.all_known() for part in known.slices]
+    assert names == [["web-7b5c-x2abc", "web-7b5c-k9def"], ["dns-0", ""]]
+
+
+def test_an_endpoint_that_is_no_pod_has_no_name() -> None:
+    point = endpoint("10.0.0.1") | {"targetRef": {"kind": "Node", "name": "node-1"}}
+    (part,) = read_object(endpoint_slice("web", [point]))
+    assert isinstance(part, EndpointSlice)
+    assert part.pod_names() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("namespace", "shop"),
+        ("service", "shop/web"),
+        ("service", "web"),
+        ("pod", "prod/dns-0"),
+        ("pod", "web-7b5c"),
+        ("node", "node-1"),
+        ("node", "node-2"),
+    ],
+)
+def test_a_known_name_is_known(cache: Cache, kind: str, name: str) -> None:
+    assert near_names(cache, kind, name) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "near"),
+    [
+        ("namespace", "shob", ["shop"]),
+        ("service", "shop/wep", ["shop/web"]),
+        ("service", "dnss", ["prod/dns"]),
+        ("pod", "dns-1", ["prod/dns-0"]),
+        ("node", "node-3", ["node-2", "node-1"]),
+        ("node", "xyz", []),
+    ],
+)
+def test_near_names_are_those_that_are_alike(
+    cache: Cache, kind: str, name: str, near: list[str]
+) -> None:
+    assert near_names(cache, kind, name) == near
