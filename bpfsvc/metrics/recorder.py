@@ -27,6 +27,8 @@ from bpfsvc.services.plans.plan import Plan
 _PROXIERS = 2
 """kube-proxy counts a change of a Service once for each family."""
 
+_RESET_PATHS = ("packets", "sockets")
+
 _SLICE_KINDS = ("EndpointSlice", "Endpoints")
 
 _VERSION_LABELS = {
@@ -73,6 +75,8 @@ class Metrics(Observer):
         self._serving = ServingFamilies(self._registry)
         self._own = BpfsvcFamilies(self._registry)
         ProcessCollector(registry=self._registry)
+        for path in _RESET_PATHS:
+            self._own.removal_resets.labels(path)  # a rate needs the 0 before the first reset
         self._own.oldest_pending.set_function(self._oldest_pending)
         if api_contacts:
             self._registry.register(_ApiFamilies(api_contacts, now))
@@ -227,8 +231,8 @@ class Metrics(Observer):
 
     def removal_resets(self, connections: int, sockets: int) -> None:
         """Count connections that were reset because their endpoint left."""
-        self._own.removal_resets.labels("packets").inc(connections)
-        self._own.removal_resets.labels("sockets").inc(sockets)
+        for path, count in zip(_RESET_PATHS, (connections, sockets), strict=True):
+            self._own.removal_resets.labels(path).inc(count)
 
     def quarantines(self, endpoints: int, began: int) -> None:
         """Set the number of endpoints in quarantine, and count those that came there."""

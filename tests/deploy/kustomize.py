@@ -70,8 +70,10 @@ def _build(directory: Path, objects: list[Object]) -> list[Object]:
 def _with_config_map(objects: list[Object], of: Object, directory: Path) -> list[Object]:
     """Return the objects with a ConfigMap, and its name with a hash wherever a pod names it."""
     data = {name: (directory / name).read_text() for name in of["files"]}
-    name = f"{of['name']}-{sha256(json.dumps(data).encode()).hexdigest()[:10]}"
-    metadata = {"name": name, "namespace": of["namespace"], **of.get("options", {})}
+    options, name = dict(of.get("options", {})), of["name"]
+    if not options.pop("disableNameSuffixHash", False):
+        name = f"{name}-{sha256(json.dumps(data).encode()).hexdigest()[:10]}"
+    metadata = {"name": name, "namespace": of["namespace"], **options}
     for document in objects:
         pod = document.get("spec", {}).get("template", {}).get("spec", {})
         for volume in pod.get("volumes", ()):

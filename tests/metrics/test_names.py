@@ -138,6 +138,12 @@ def test_connections_that_were_reset_are_counted_by_their_path(metrics: Metrics)
     assert counts == {"packets": "7.0", "sockets": "1.0"}
 
 
+def test_connections_that_were_reset_are_counted_from_zero(clock: Clock) -> None:
+    """Or the rate of the first resets would be lost."""
+    resets = samples(Metrics(now=clock), "bpfsvc_removal_resets_total")
+    assert resets == {("packets",): 0, ("sockets",): 0}
+
+
 def test_every_name_has_a_known_prefix(metrics: Metrics) -> None:
     prefixes = ("kubeproxy_", "rest_client_", "process_", "bpfsvc_", "kubernetes_build_info")
     names = {family.name for family in parse(text_of(metrics))}

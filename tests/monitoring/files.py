@@ -26,6 +26,7 @@ class Query(NamedTuple):
     dashboard: str
     panel: str
     expression: str
+    legend: str
 
 
 def rules() -> dict[str, Any]:
@@ -58,4 +59,4 @@ def queries() -> Iterator[Query]:
     for name, dashboard in dashboards().items():
         for panel in panels(dashboard):
             for target in panel["targets"]:
-                yield Query(name, panel["title"], target["expr"])
+                yield Query(name, panel["title"], target["expr"], target["legendFormat"])
