@@ -1,4 +1,4 @@
-"""``bpfsvc history``: what has changed in Services, and when."""
+"""``bpfsvc history``: what has changed in Services, and which of their connections failed."""
 
 from __future__ import annotations
 
@@ -6,30 +6,37 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import click
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.base.texts import change_text, list_text
+from bpfsvc.base.texts import change_text, count_text, list_text
 from bpfsvc.cli import options
 from bpfsvc.explain.agent_answers import AgentAnswers
+from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
+from bpfsvc.inspect.events.failures import Failure, failures
 from bpfsvc.inspect.events.times import point_in_time
 from bpfsvc.model.answers import TOGETHER, ChangeRecord, encode
+from bpfsvc.model.events import Event, decode_event
 
 _NAME = re.compile(r"([a-z0-9][-a-z0-9]*)/([a-z0-9][-.a-z0-9]*)")
 _SHOWN = 8
 _WIDTH = 100
+_ALL = {"follow": "0", "last": "all"}
+"""Of the agent's stream: all events that it remembers."""
 
 
 @click.command()
 @click.argument("service", metavar="[NAMESPACE/SERVICE]", required=False)
 @options.namespace
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="Show the last N changes.")
-@click.option("--since", metavar="TIME", help="Show changes since a time: 5m (ago), 02:57, a date.")
-@click.option("--until", metavar="TIME", help="Show changes until a time.")
+@click.option(
+    "--since", metavar="TIME", help="Show what was since a time: 5m (ago), 02:57, a date."
+)
+@click.option("--until", metavar="TIME", help="Show what was until a time.")
 @options.output("text", "json")
 @options.pin_root
 def history(
@@ -41,32 +48,41 @@ def history(
     output: str,
     pin_root: Path,
 ) -> None:
-    """Show what has changed in Services on this node: endpoints and frontends that came and went.
+    """Show what has changed in Services on this node, and which of their connections failed.
 
-    Each line has the time at which the kernel had the change, and how long after the event of the
-    API server that was. The agent remembers the last changes, also over its restarts, in memory of
-    the size --history-megabytes.
+    A change has the time at which the kernel had it, and how long after the event of the API server
+    that was. The agent remembers the last changes, also over its restarts, in memory of the size
+    --history-megabytes. Connections that were refused or dropped are counted by Service, reason and
+    backend, since the agent's start; bpfsvc observe --since shows them one by one.
     """
     now = datetime.now().astimezone()
     begin, end = (point_in_time(text, now) if text else None for text in (since, until))
     if begin is not None and end is not None and begin > end:
         raise UsageError("--since is later than --until", "exchange the two")
-    records = [
+    namespace_and_name = _parts(service)
+
+    def is_within(at: float) -> bool:
+        return (begin is None or at >= begin) and (end is None or at <= end)
+
+    changes = [
         record
-        for record in AgentAnswers(pin_root).history(*_parts(service))
-        if (begin is None or record.at >= begin)
-        and (end is None or record.at <= end)
+        for record in AgentAnswers(pin_root).history(*namespace_and_name)
+        if is_within(record.at)
         and (not namespace or any(name.startswith(f"{namespace}/") for name in record.services))
     ]
-    records = records[-last:] if last else records
+    failed = failures(
+        event
+        for event in _events(pin_root)
+        if is_within(event.time) and _is_of(event, namespace, *namespace_and_name)
+    )
+    changes = changes[-last:] if last else changes
     if output == "json":
-        sys.stdout.write(encode(records).decode() + "\n")
+        sys.stdout.write(encode({"changes": changes, "failures": failed}).decode() + "\n")
         return
-    if not records:
-        click.echo("no change is remembered for that", err=True)
-    for record in records:
-        for line in _lines(record, now, service or ""):
-            click.echo(line)
+    if not changes and not failed:
+        click.echo("nothing is remembered of that", err=True)
+    for line in _texts(changes, failed, now, service or ""):
+        click.echo(line)
 
 
 def _parts(service: str | None) -> tuple[str, str]:
@@ -78,28 +94,58 @@ def _parts(service: str | None) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _lines(record: ChangeRecord, now: datetime, asked: str) -> Iterator[str]:
-    """Yield the lines of a record, folded to the terminal, with the date if it is another day."""
-    at = datetime.fromtimestamp(record.at).astimezone()
-    day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
-    head = f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
+def _events(pin_root: Path) -> Iterator[Event]:
+    """Yield the events that the agent remembers; say why, if it does not tell."""
+    try:
+        with open_stream(pin_root, _ALL, follow=False) as lines:
+            yield from map(decode_event, lines)
+    except NoStream as error:
+        click.echo(f"failed connections are not known: {error.message}", err=True)
+
+
+def _is_of(event: Event, chosen: str, namespace: str, name: str) -> bool:
+    known = event.service
+    if chosen and known.namespace != chosen:
+        return False
+    return not name or (known.namespace, known.name) == (namespace, name)
+
+
+def _texts(
+    changes: Iterable[ChangeRecord], failed: Iterable[Failure], now: datetime, asked: str
+) -> Iterator[str]:
+    """Yield lines, folded to the terminal: changes and failures by their times."""
+    lines = [(change.at, _clock(change.at, now), _change(change, asked)) for change in changes]
+    for failure in failed:
+        times = count_text(failure.count, "time")
+        since = "" if failure.first == failure.last else f" since {_clock(failure.first, now)}"
+        text = f"{failure.text()}; {times}{since}; clients: {', '.join(failure.clients)}"
+        lines.append((failure.last, _clock(failure.last, now), text))
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+    for _, clock, text in sorted(lines):
+        yield from textwrap.wrap(
+            f"{clock}  {text}",
+            width,
+            subsequent_indent=" " * (len(clock) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _clock(seconds: float, now: datetime) -> str:
+    """Return a time of day, with the date if it is another day than ``now``."""
+    at = datetime.fromtimestamp(seconds).astimezone()
+    day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
+    return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
+def _change(record: ChangeRecord, asked: str) -> str:
     wait = "" if record.waited_ms is None else f" (after {record.waited_ms:g} ms)"
-    yield from textwrap.wrap(
-        f"{head}  {_text(record, asked)}{wait}",
-        width,
-        subsequent_indent=" " * (len(head) + 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _text(record: ChangeRecord, asked: str) -> str:
     if record.what == TOGETHER:
         others = len(record.services) - 1
         if asked:
-            return f"{asked}: written together with {others} others"
-        return f"{others + 1} Services written together: {list_text(record.services, _SHOWN)}"
+            return f"{asked}: written together with {others} others{wait}"
+        names = list_text(record.services, _SHOWN)
+        return f"{others + 1} Services written together: {names}{wait}"
     endpoints, frontends = record.endpoints, record.frontends
     more = endpoints.more + frontends.more
     text = change_text(
@@ -108,4 +154,4 @@ def _text(record: ChangeRecord, asked: str) -> str:
         (frontends.added, frontends.removed),
         _SHOWN,
     )
-    return f"{record.services[0]}: {text}" + (f"; {more} more names" if more else "")
+    return f"{record.services[0]}: {text}" + (f"; {more} more names" if more else "") + wait

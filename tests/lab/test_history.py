@@ -1,4 +1,4 @@
-"""``bpfsvc history``: what an operator sees of changes, also after a restart of the agent."""
+"""``bpfsvc history``: what an operator sees of changes and of failed connections, afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
+from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.patience import wait
+from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
 
 NAME, OTHER = f"default/{WEB.name}", f"default/{ONE[0].name}"
 
@@ -20,6 +22,7 @@ def testbed() -> Iterator[Testbed]:
     with built_testbed(layout="routed", nodes=1) as made:
         cluster, pods = made.cluster, made.lab.pods
         cluster.put("other", *objects(ONE[0], [pods[1]]))
+        cluster.put("empty", *objects(EMPTY, []))
         cluster.start()
         for backends in (pods[:1], pods[:2], pods[1:2]):
             cluster.put("web", *objects(WEB, backends))
@@ -28,9 +31,10 @@ def testbed() -> Iterator[Testbed]:
 
 
 def asked(testbed: Testbed, *words: str) -> list[dict[str, Any]]:
-    """Return the records of ``bpfsvc history``."""
+    """Return the changes of ``bpfsvc history``."""
     done = testbed.cluster.command(testbed.node, "history", "-o", "json", *words)
-    records: list[dict[str, Any]] = json.loads(done.stdout)
+    assert not done.stderr
+    records: list[dict[str, Any]] = json.loads(done.stdout)["changes"]
     return records
 
 
@@ -69,6 +73,29 @@ def test_times_and_names_choose(testbed: Testbed) -> None:
     ]
 
 
+def test_a_refused_client_is_named_afterwards_with_the_reason(testbed: Testbed) -> None:
+    pod, name = testbed.pod, f"default/{EMPTY.name}"
+
+    def failed() -> list[dict[str, Any]]:
+        done = testbed.cluster.command(testbed.node, "history", name, "-o", "json")
+        listed: list[dict[str, Any]] = json.loads(done.stdout)["failures"]
+        return [failure for failure in listed if failure["count"] == 2]
+
+    before = time.time()
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            ask(pod, EMPTY.vip(4), 80)
+    # The agent reads failures once a second.
+    wait(lambda: bool(failed()), "both attempts are remembered")
+    (failure,) = failed()
+    assert (failure["kind"], failure["reason"]) == ("refused", "no_endpoints")
+    assert failure["service"].startswith(f"{name}:")
+    assert len(failure["clients"]) == 1
+    assert before - 1 <= failure["first"] <= failure["last"] <= time.time() + 1
+    shown = " ".join(testbed.cluster.command(testbed.node, "history", name).stdout.split())
+    assert "refused: no endpoint serves this client; 2 times since " in shown
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_another_agent_remembers_what_the_last_one_has_seen(testbed: Testbed, end: str) -> None:
     everything, cluster = asked(testbed), testbed.cluster
@@ -101,7 +128,7 @@ def test_a_service_of_which_nothing_is_known_and_a_node_without_agent_are_said(
     testbed: Testbed,
 ) -> None:
     done = testbed.cluster.command(testbed.node, "history", "shop/none")
-    assert (done.stdout, done.stderr) == ("", "no change is remembered for that\n")
+    assert (done.stdout, done.stderr) == ("", "nothing is remembered of that\n")
     elsewhere = testbed.node.pin_root / "none"
     done = testbed.cluster.command(testbed.node, "history", pin_root=elsewhere)
     assert done.returncode == 1

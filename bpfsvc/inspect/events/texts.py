@@ -41,9 +41,9 @@ def wide_line(event: Event, zone: tzinfo | None, paint: Paint) -> str:
     at = datetime.fromtimestamp(event.time, zone).isoformat(timespec="microseconds")
     ends = " -> ".join(
         (
-            _whole_end(event.client),
-            f"{event.service.text} ({_whole_end(event.frontend)})",
-            *((_whole_end(event.backend),) if event.backend.address else ()),
+            end_text(event.client),
+            f"{event.service.text} ({end_text(event.frontend)})",
+            *((end_text(event.backend),) if event.backend.address else ()),
         )
     )
     details = "; ".join((event.verdict, f"by {event.path}", *_details(event, wide=True)))
@@ -103,6 +103,7 @@ def _end(end: EventEnd) -> str:
     return f"{name}:{end.port}" if end.port else name
 
 
-def _whole_end(end: EventEnd) -> str:
+def end_text(end: EventEnd) -> str:
+    """Return an address and a port, with the names of the pod and the node that have it."""
     names = " on ".join(name for name in (end.pod, end.node) if name)
     return f"{_address(end)} ({names})" if names else _address(end)
