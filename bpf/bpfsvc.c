@@ -35,6 +35,7 @@
 #include "lib/flow.h"
 #include "lib/verifier.h"
 #include "lib/wire.h"
+#include "maps/backend_failures.h"
 #include "maps/connections.h"
 #include "maps/metadata.h"
 #include "maps/settings.h"
@@ -52,6 +53,7 @@
 #include "path/packet.h"
 #include "path/socket/attempts.h"
 #include "path/socket/counts.h"
+#include "path/socket/failures.h"
 #include "path/socket/lb.h"
 #include "path/socket/translations.h"
 #include "path/step/attempt.h"
@@ -96,7 +98,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	switch (kind) {
 	case KIND_CONNECTION:
 		if (!l2 || conn_established_is_rare(entry, hook, packet->tcp_flags))
-			return tail_call(skb, established_step(entry));
+			return tail_call(skb, established_step(entry, packet->tcp_flags));
 		packet_go_by(skb, settings, packet, hook, entry);
 		if (!conn_established_advance(skb, settings, packet, entry))
 			return TC_ACT_SHOT;
@@ -378,4 +380,16 @@ int release(struct bpf_sock *context)
 int sockops(struct bpf_sock_ops *context)
 {
 	return socket_attempt_follow(context);
+}
+
+/* A TCP socket of this machine sends a segment again (tracepoint tcp_retransmit_skb). */
+int syn_again(struct raw_tracepoint *context)
+{
+	return socket_failed(context, FAILURE_UNANSWERED);
+}
+
+/* A TCP socket of this machine gets a reset (tracepoint tcp_receive_reset). */
+int syn_refused(struct raw_tracepoint *context)
+{
+	return socket_failed(context, FAILURE_REFUSED);
 }

@@ -11,14 +11,16 @@
  * Programs are compiled once for all sizes and kernels. The sizes of maps are set when the maps are
  * made; a number that programs calculate with is written into the instructions when they are
  * loaded. So elsewhere than in MAP() a size is used by LOADED_NUMBER() only: its own number means
- * nothing. LOADED_ATOMICS is 1 where the kernel has atomic operations that return a value. An
- * index is masked, because a division by a number that the compiler does not know takes long; if
+ * nothing. LOADED_ATOMICS is 1 where the kernel has atomic operations that return a value;
+ * LOADED_SOCKET_* are offsets in the kernel's own `struct sock_common`. An index is masked, because a division by a number that the compiler does not know takes long; if
  * the size is no power of two, the entries up to the next lower one are used.
  */
 enum loaded_number {
 	LOADED_MAX_CONNECTIONS = 1,
 	LOADED_MASK_DIRECT_FLOWS = 2,
 	LOADED_ATOMICS = 3,
+	LOADED_SOCKET_STATE = 4,
+	LOADED_SOCKET_COOKIE = 5,
 };
 
 /* The kind of constant that the loader fills in; the kernel knows kinds up to 6. */

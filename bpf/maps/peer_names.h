@@ -1,7 +1,8 @@
 /*
  * The frontends of connected TCP sockets of pods, for getpeername(). Such a socket has nothing else
  * to remember once its namespace is known, and an entry here costs a small part of a socket's
- * storage. A socket's cookie gives its index. The socket has that entry until it is closed, if the
+ * storage. Sockets that have storage are here, too: the programs that count failed connections
+ * (path/socket/failures.h) know a socket by its cookie only, and read no storage. A socket's cookie gives its index. The socket has that entry until it is closed, if the
  * entry was free; if not, the socket's storage is used. A CPU gives out cookies in turn, so entries
  * are used in turn, and the next ones are in the cache.
  *
@@ -25,7 +26,7 @@ struct peer_name {
 	struct address backend;
 	__be16 frontend_port;
 	__be16 backend_port;
-	__u32 zero;
+	__u32 counters; /* of the backend, until a failure of the connection is counted */
 };
 
 MAP("array", __u32, struct peer_name, peer_names, PEER_NAMES, 0);
@@ -64,6 +65,7 @@ static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked
 	entry->frontend_port = asked->port;
 	entry->backend = backend->address;
 	entry->backend_port = backend->port;
+	entry->counters = backend->counters;
 	return true;
 }
 

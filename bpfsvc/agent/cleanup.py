@@ -14,7 +14,7 @@ from bpfsvc.agent.flows.drain import drain
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.texts import count_text
 from bpfsvc.datapath import sysctl
-from bpfsvc.datapath.attach import cgroup, interfaces, xdp
+from bpfsvc.datapath.attach import cgroup, interfaces, tracepoints, xdp
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.netlink.hooks import DeviceGone
 from bpfsvc.datapath.netlink.network import read_network
@@ -31,7 +31,7 @@ def cleanup(pin_root: Path, drain_seconds: float = 0.0) -> Iterator[str]:
         if drain_seconds:
             yield from drain(root, drain_seconds)
         yield from _detach(root)
-        links = cgroup.detach(root)
+        links = cgroup.detach(root) + tracepoints.detach(root)
         if links:
             yield f"detached {count_text(links, 'socket program')}"
         released = _release_ports(root)

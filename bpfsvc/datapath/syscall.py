@@ -25,7 +25,7 @@ MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, MAP_LOOKUP_AND_DELETE = 1, 2, 
 OBJ_PIN, OBJ_GET = 6, 7
 PROG_TEST_RUN = 10
 OBJ_GET_INFO = 15
-PROG_QUERY = 16
+PROG_QUERY, RAW_TRACEPOINT_OPEN = 16, 17
 MAP_LOOKUP_BATCH, MAP_UPDATE_BATCH, MAP_DELETE_BATCH = 24, 26, 27
 LINK_CREATE, LINK_UPDATE, LINK_DETACH = 28, 29, 34
 
@@ -179,6 +179,12 @@ def programs_at(ifindex: int, attach_type: int) -> tuple[int, ...]:
 def link_create(program: int, target: int, attach_type: int, flags: int = 0) -> int:
     """Attach a program by a link to a cgroup (descriptor) or an interface (index)."""
     return call(LINK_CREATE, struct.pack("=IIII16x", program, target, attach_type, flags))
+
+
+def tracepoint_open(program: int, name: str) -> int:
+    """Attach a program to a raw tracepoint; return the link."""
+    text = _buffer(name.encode() + b"\0")
+    return call(RAW_TRACEPOINT_OPEN, struct.pack("=QI4x", _address(text), program))
 
 
 def link_update(link: int, program: int) -> None:

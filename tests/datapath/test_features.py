@@ -11,6 +11,7 @@ from bpfsvc.datapath.loader.features import (
     COARSE_CLOCK,
     MPTCP,
     SET_RETVAL,
+    SOCKET_TRACEPOINTS,
     Feature,
     Features,
     lines,
@@ -57,11 +58,17 @@ def test_other_instructions_stay() -> None:
 
 
 def test_programs_are_told_that_the_kernel_has_no_atomic_operations_that_return_a_value() -> None:
-    assert NONE.numbers() == {"atomics": 0}
-    assert Features(frozenset({ATOMICS})).numbers() == {"atomics": 1}
+    assert NONE.numbers()["atomics"] == 0
+    assert Features(frozenset({ATOMICS})).numbers()["atomics"] == 1
+
+
+def test_programs_are_told_where_the_kernel_keeps_the_fields_of_sockets() -> None:
+    assert NONE.numbers()["socket_state"] == NONE.numbers()["socket_cookie"] == 0
+    numbers = Features(frozenset({SOCKET_TRACEPOINTS})).numbers()
+    assert 0 < numbers["socket_state"] < numbers["socket_cookie"]
 
 
 def test_each_missing_feature_is_one_line_that_says_what_is_lost() -> None:
     everything = NONE.missing()
-    assert len(list(lines(everything))) == len(everything) == 6
+    assert len(list(lines(everything))) == len(everything) == 7
     assert next(lines((SET_RETVAL,))).startswith("no bpf_set_retval (Linux 5.18): connect()")

@@ -93,7 +93,7 @@ class Node:
             *("connections", "new_connections", "node_addresses", "interfaces"),
             *("affinities", "service_networks", "fragments", "icmp_targets", "hardware_addresses"),
             *("netfilter_flows", "established_flows", "backend_outcomes", "quarantined"),
-            "masquerade_choices",
+            *("backend_failures", "masquerade_choices"),
         ):
             entries = self.pinned.map(name)
             entries.delete_many([key for key, _ in entries.items()])
@@ -272,7 +272,14 @@ class Node:
     def program(self, entries: ServiceEntries) -> None:
         """Program a Service by its entries."""
         ((namespace, name),) = {port[:2] for port in entries}
-        steps = plan(self.applied_state.of((namespace, name)), entries, self.ids)
+        self._execute((namespace, name), entries)
+
+    def remove(self, name: str) -> None:
+        """Remove a Service that :meth:`service` has programmed."""
+        self._execute(("default", name), {})
+
+    def _execute(self, key: tuple[str, str], entries: ServiceEntries) -> None:
+        steps = plan(self.applied_state.of(key), entries, self.ids)
         self.tables.execute(steps)
         self.applied_state.update(steps.applied)
 

@@ -7,13 +7,21 @@ from bpfsvc.datapath.kernel_names import LENGTH, PREFIX, SHORT, kernel_name, ker
 from bpfsvc.datapath.loader.compiler import (
     SOCKET_PROGRAMS,
     TC_PROGRAMS,
+    TRACEPOINT_PROGRAMS,
     WATCH_PROGRAM,
     XDP_PROGRAMS,
 )
 from tests.packets.node import Node
 from tests.packets.test_tail_calls import NEEDS
 
-PROGRAMS = (*TC_PROGRAMS, *NEEDS, *XDP_PROGRAMS, *SOCKET_PROGRAMS, *WATCH_PROGRAM)
+PROGRAMS = (
+    *TC_PROGRAMS,
+    *NEEDS,
+    *XDP_PROGRAMS,
+    *SOCKET_PROGRAMS,
+    *WATCH_PROGRAM,
+    *TRACEPOINT_PROGRAMS,
+)
 
 
 def name_of_map(node: Node, name: str) -> str:

@@ -10,6 +10,7 @@
 #include "maps/connections.h"
 #include "maps/port_filter.h"
 #include "maps/settings.h"
+#include "path/conn/attempts.h"
 
 enum { GC_FLOWS = 16 }; /* in one request */
 
@@ -106,6 +107,8 @@ int subprogram_collect(struct collecting *collecting)
 		flow_reverse(&routed, &flow, HOOK_EGRESS);
 		masquerade_remove(&routed);
 	}
+	if (!request.force)
+		attempt_expire(&flow, connection);
 	connection_remove(&flow, connection);
 	return 1;
 }

@@ -149,15 +149,18 @@ static inline int socket_leave(struct bpf_sock_addr *context, struct socket_tran
 /*
  * Note what a TCP socket is about to be connected to. Of MPTCP, the hook sees the first path, and
  * getpeername() asks the socket itself. So that has to know; how its paths end is not noted,
- * because they outlive it.
+ * because they outlive it. `stored`: the socket has storage, and is not in `peer_names` yet.
  */
-static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_call *call)
+static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_call *call,
+			    bool stored)
 {
 	void *mptcp = skc_to_mptcp_sock(call_socket(context));
 	struct socket_translations *known;
 
 	if (!mptcp) {
 		socket_attempt_begin(context, &call->choice);
+		if (stored)
+			peer_name_note(socket_cookie(context), &call->asked, &call->choice.backend);
 		return;
 	}
 	known = socket_translations.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -190,7 +193,7 @@ static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool 
 	if (connect && call->choice.counts)
 		socket_count(context, call);
 	if (connect && call->asked.protocol == PROTO_TCP)
-		tcp_note(context, call);
+		tcp_note(context, call, known);
 	observe_call(call, EVENT_MADE, EVENT_REASON_NONE);
 	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
 	return 1;

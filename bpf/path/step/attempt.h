@@ -1,6 +1,7 @@
 /*
- * STEP_ATTEMPT: a packet of a connection that is watched, because its Service ejects endpoints that
- * fail. This step comes before STEP_ESTABLISHED until the connect result is recorded.
+ * STEP_ATTEMPT: a packet that may show a failed attempt to connect; and each packet of a connection
+ * that is watched, because its Service ejects endpoints that fail, until the connect result is
+ * recorded. This step comes before STEP_ESTABLISHED.
  */
 #pragma once
 
@@ -20,7 +21,7 @@
 
 static inline void attempt_succeed(struct connection *connection, struct connection *other)
 {
-	if (connection->watched != WATCHED_FAILED)
+	if (connection->watched != WATCHED_FAILED && connection->watched != WATCHED_NOT)
 		outcome_note(connection->counters, 0, 1);
 	connection->watched = other->watched = WATCHED_NOT;
 }
@@ -48,7 +49,7 @@ static inline enum step attempt_again(struct packet *packet, struct connection *
 {
 	if (bpf_ktime_get_coarse_ns() - connection->created < SYN_AGAIN_MS * NS_PER_MS)
 		return STEP_ESTABLISHED;
-	attempt_fail(connection, other);
+	attempt_fail(connection, other, FAILURE_UNANSWERED);
 	if (!is_quarantined(connection->counters))
 		return STEP_ESTABLISHED;
 	packet->reuse = REUSE_MOVED;
@@ -70,7 +71,7 @@ static inline enum step attempt_follow(struct packet *packet, struct connection 
 	if (!other)
 		return STEP_ESTABLISHED;
 	if (connection->reply && tcp_flags & TCP_RST)
-		attempt_fail(connection, other);
+		attempt_fail(connection, other, FAILURE_REFUSED);
 	else if (connection->reply || tcp_flags & TCP_RST)
 		attempt_release(connection, other);
 	else if (tcp_flags & TCP_SYN && !other->replied)
@@ -85,7 +86,7 @@ static inline int attempt_step(struct __sk_buff *skb, struct packet *packet)
 	struct connection *connection = connection_find(&packet->flow);
 	enum step step = STEP_ESTABLISHED;
 
-	if (connection && connection->watched)
+	if (connection)
 		step = attempt_follow(packet, connection);
 	return tail_call(skb, step);
 }

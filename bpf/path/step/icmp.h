@@ -159,7 +159,7 @@ static inline int translate_icmp_error(struct __sk_buff *skb, const struct setti
 		COUNT(dropped__redirects);
 		return TC_ACT_SHOT;
 	}
-	if (connection && connection->watched && says_unreachable(skb, packet))
+	if (connection && says_unreachable(skb, packet))
 		attempt_refuse(&key, connection);
 	packet->after = packet->flow;
 	if (packet->flow.hook == HOOK_INGRESS) {

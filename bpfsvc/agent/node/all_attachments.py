@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bpfsvc.agent.node.attachments import SocketAttachments, SocketWatch, TcAttachments
+from bpfsvc.agent.node.attachments import (
+    SocketAttachments,
+    SocketFailures,
+    SocketWatch,
+    TcAttachments,
+)
 from bpfsvc.agent.node.xdp import XdpAttachments
 from bpfsvc.agent.reports import Reports
 from bpfsvc.config.config import Config
@@ -25,6 +30,7 @@ class AllAttachments:
         self._tc = TcAttachments(config, installation)
         self._xdp = XdpAttachments(config.xdp, installation)
         self._sockets = SocketAttachments(config, installation)
+        self._socket_failures = SocketFailures(config, installation, reports)
         self._socket_watch = SocketWatch(config, installation, reports)
         self._destinations = Destinations(installation.pinned)
         self._is_first_build = installation.fresh and not installation.replaces
@@ -56,6 +62,7 @@ class AllAttachments:
     def attach_sockets(self) -> None:
         """Attach the socket programs, or detach an earlier agent's where there is no socket LB."""
         self._sockets.attach()
+        self._socket_failures.attach()
 
     def watch_sockets(self, wanted: bool) -> None:
         """Have the kernel report what happens to TCP sockets, or not any more."""

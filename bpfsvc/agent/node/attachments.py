@@ -14,7 +14,7 @@ from pathlib import Path
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Config
-from bpfsvc.datapath.attach import cgroup, interfaces
+from bpfsvc.datapath.attach import cgroup, interfaces, tracepoints
 from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
 from bpfsvc.datapath.loader.installation import Installation
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
@@ -191,6 +191,29 @@ class SocketAttachments:
             return []
         self.attach()
         return [f"the sockets of {self._cgroup}"]
+
+
+class SocketFailures:
+    """The programs that count failed connections of sockets; other connections cost nothing."""
+
+    def __init__(self, config: Config, installation: Installation, reports: Reports) -> None:
+        self._wanted = _cgroup_of_sockets(config) is not None
+        self._root = installation.root
+        self._pinned = installation.pinned
+        self._reports = reports
+
+    def attach(self) -> None:
+        """Attach the programs, or note why not; without socket LB, detach an earlier agent's."""
+        if not self._wanted:
+            tracepoints.detach(self._root)
+            return
+        fault = None
+        try:
+            tracepoints.attach(self._root, self._pinned)
+        except BpfsvcError as error:
+            fault = f"failed connections of sockets are not counted: {error}"
+            _log.warning("%s", fault)
+        self._reports.note("socket failures", fault)
 
 
 class SocketWatch:

@@ -58,13 +58,17 @@ WATCH_PROGRAM = {"sockops": 3}
 """The program that is told what happens to TCP sockets, and its attach type. It is attached while a
 Service asks for it: it costs every connection something."""
 
+TRACEPOINT_PROGRAMS = {"syn_again": "tcp_retransmit_skb", "syn_refused": "tcp_receive_reset"}
+"""Programs that count failed connections of sockets, and the tracepoints where they are attached.
+Bpfsvc does without them where a kernel does not load them."""
+
 _OF_ANY_CALL = ("release",)
 """Socket programs that see the socket and no address."""
 
 XDP_PROGRAMS = ("xdp",)
 """Programs for uplinks, which see a packet before the kernel makes one of it."""
 
-_SCHED_CLS, _XDP, _SOCK, _SOCK_OPS, _SOCK_ADDR = 3, 6, 9, 13, 18
+_SCHED_CLS, _XDP, _SOCK, _SOCK_OPS, _RAW_TRACEPOINT, _SOCK_ADDR = 3, 6, 9, 13, 17, 18
 
 _XDP_ATTACH_TYPE = 37
 """BPF_XDP, which a link asks for."""
@@ -141,6 +145,7 @@ def compile_text(request: CompileRequest) -> Bytecode:
     for name, attach_type in SOCKET_PROGRAMS.items():
         wanted[name] = (_SOCK if name in _OF_ANY_CALL else _SOCK_ADDR, attach_type)
     wanted |= {name: (_SOCK_OPS, attach_type) for name, attach_type in WATCH_PROGRAM.items()}
+    wanted |= dict.fromkeys(TRACEPOINT_PROGRAMS, (_RAW_TRACEPOINT, 0))
     programs = tuple(
         _program(name, kind, _with_subprograms(module, name, constants), names, constants)
         for name, kind in wanted.items()

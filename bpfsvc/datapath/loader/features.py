@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.instructions import R1, R2, R3, R4, STACK, Code, register_byte
-from bpfsvc.datapath.loader import creation
+from bpfsvc.datapath.loader import creation, kernel_types
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION
 
-_SCHED_CLS, _SOCK_ADDR = 3, 18
+_SCHED_CLS, _RAW_TRACEPOINT, _SOCK_ADDR = 3, 17, 18
 _CONNECT4 = 10
 _TCX_INGRESS = 46
 _NO_INTERFACE = 0x7FFFFFF0
 
-_KTIME_GET_NS, _KTIME_GET_COARSE_NS = 5, 160
+_KTIME_GET_NS, _PROBE_READ_KERNEL, _KTIME_GET_COARSE_NS = 5, 113, 160
 _SET_RETVAL = 187
 _SKC_TO_MPTCP_SOCK = 196
 
@@ -68,6 +68,12 @@ TCX = Feature(
     "tcx links", "6.6", "programs attach as filters of clsact qdiscs; a packet costs some ns more"
 )
 
+SOCKET_TRACEPOINTS = Feature(
+    "tracepoints of sockets, or CAP_PERFMON, or the kernel's own types (CONFIG_DEBUG_INFO_BTF)",
+    "5.10",
+    "failed connections that packets do not show (socket LB) are not counted",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -81,7 +87,8 @@ class Features:
 
     def numbers(self) -> dict[str, int]:
         """Return the numbers that programs ask for, by ``enum loaded_number``."""
-        return {"atomics": int(ATOMICS in self.has)}
+        offsets = _SOCKET_OFFSETS | (_socket_offsets() if SOCKET_TRACEPOINTS in self.has else {})
+        return {"atomics": int(ATOMICS in self.has), **offsets}
 
     def adapted(self, code: bytes) -> bytes:
         """Return the instructions of a program with nothing in them that this kernel refuses."""
@@ -184,7 +191,33 @@ def _has_tcx() -> bool:
     return True
 
 
+_SOCKET_OFFSETS = {"socket_state": 0, "socket_cookie": 0}
+"""What programs are given that are not loaded."""
+
+_socket_offsets = cache(kernel_types.socket_offsets)
+
+
+def _has_socket_tracepoints() -> bool:
+    """True if the kernel says where the fields are, and lets this process read its memory."""
+    return bool(_socket_offsets()) and _loads(_RAW_TRACEPOINT, _reading_memory())
+
+
+def _reading_memory() -> bytes:
+    """Return a program that would read eight bytes of the kernel's memory."""
+    code = Code()
+    code.calculate(R1, "=", 0)
+    code.store(STACK, -8, R1)
+    code.move(R1, STACK)
+    code.calculate(R1, "+", -8)
+    code.calculate(R2, "=", 8)
+    code.calculate(R3, "=", 0)
+    code.call(_PROBE_READ_KERNEL)
+    code.leave(0)
+    return code.finish()
+
+
 _PROBES: dict[Feature, Callable[[], bool]] = {
+    SOCKET_TRACEPOINTS: _has_socket_tracepoints,
     COARSE_CLOCK: _has_coarse_clock,
     ATOMICS: _has_atomics,
     MEMORY_ARGUMENTS: _has_memory_arguments,

@@ -18,6 +18,7 @@ from bpfsvc.datapath import syscall
 from bpfsvc.datapath.kernel_names import kernel_name
 from bpfsvc.datapath.loader import crc32c, creation, features
 from bpfsvc.datapath.loader.bytecode import Bytecode, Program
+from bpfsvc.datapath.loader.compiler import TRACEPOINT_PROGRAMS
 from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
 
@@ -69,11 +70,17 @@ def _load_build(
 
         programs = load(program for program in build.programs if program.name in AGENT_PROGRAMS)
         usable()
-        programs |= load(
-            program for program in build.programs if program.name not in AGENT_PROGRAMS
-        )
+        left_out = (*AGENT_PROGRAMS, *_not_of_this_kernel())
+        programs |= load(program for program in build.programs if program.name not in left_out)
         for n, name in enumerate(build.steps):
             _write(maps["steps"], n, programs[name].to_bytes(4, sys.byteorder))
+
+
+def _not_of_this_kernel() -> tuple[str, ...]:
+    """Return the programs that this kernel would refuse, and that others do without."""
+    if features.SOCKET_TRACEPOINTS in features.of_this_kernel().has:
+        return ()
+    return (*TRACEPOINT_PROGRAMS,)
 
 
 def _maps(

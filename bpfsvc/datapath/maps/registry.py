@@ -44,6 +44,7 @@ MAPS: dict[str, MapInfo] = {
     "socket_optouts": MapInfo(),
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),
     "backend_loads": MapInfo("--max-backends"),
+    "backend_failures": MapInfo("--max-backends", Role.INTERNAL),
     "backend_outcomes": _INTERNAL,
     "quarantined": MapInfo(),
     "udp_serving": MapInfo("--max-backend-slots", Role.INTERNAL),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Generic
 
@@ -26,6 +26,9 @@ from bpfsvc.services.scheduling.constants import CONSTANTS
 from bpfsvc.services.service_map import E, ServiceMap
 
 _ID = struct.Struct("=I")
+
+_FEW = 32
+"""Up to so many entries are deleted one by one, without a look at which of them there are."""
 
 _ANYTHING = _ID.pack(1)
 """The value of entries of a set."""
@@ -51,6 +54,7 @@ class ServiceMaps:
         self._destinations = Destinations(pinned)
         self._opted_out = pinned.map("socket_optouts")
         self._counters = pinned.map("backend_counters")
+        self._failures = pinned.map("backend_failures")
 
     def execute(self, plan: Plan) -> None:
         """Write a plan, phase by phase.
@@ -59,6 +63,7 @@ class ServiceMaps:
         """
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(id_), zeros) for id_ in plan.counters_taken)
+        self._forget_failures(plan.counters_taken)
         for service_map, entries in plan.put_phases():
             try:
                 self._tables[service_map].put(entries, self._destinations)
@@ -68,6 +73,14 @@ class ServiceMaps:
                 raise
         for service_map, keys in plan.delete_phases():
             self._tables[service_map].delete(keys)
+
+    def _forget_failures(self, counters: Collection[int]) -> None:
+        """Delete what former backends with these counters have left. Few have left anything."""
+        keys = set(map(_ID.pack, counters))
+        if len(keys) > _FEW:
+            keys &= {key for key, _ in self._failures.items()}
+        for key in keys:
+            self._failures.delete(key)
 
     def _take_back(self, plan: Plan) -> None:
         """Delete new generations of backends, which no frontend refers to and none will.
