@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.metrics.choice import OTHER, Choice
+from bpfsvc.metrics.failures import ServiceFailures
 from bpfsvc.metrics.kernel_maps import KernelMaps
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
@@ -39,6 +40,7 @@ class KernelFamilies:
         self._counters = Sums(maps.counters)
         self._refusals = Sums(maps.refusals)
         self._choice = Choice(series, self._refusals)
+        self._failures = ServiceFailures(maps.failures, maps.failure_names, applied_state, series)
         self._lock = threading.Lock()
         self._refused_before: dict[int, int] = {}
         self._expected_of: tuple[int, dict[str, int]] = -1, {}
@@ -48,6 +50,7 @@ class KernelFamilies:
         yield from self._events()
         if not self._series.shows_none:
             yield self._refused()
+            yield self._failures.collect()
         yield from self._netfilter()
         entries = GaugeMetricFamily(
             "bpfsvc_map_entries", "Entries of a map in the kernel", labels=("map",)

@@ -12,8 +12,8 @@ EXPECTED = frozenset({"services", "frontends", "backends", "backend_counters", "
 """Maps that take too long to count at each scrape; the agent knows their numbers."""
 
 
-class Refusals(Counters, Protocol):
-    """A per-CPU hash by service id."""
+class PerCpuHash(Counters, Protocol):
+    """A per-CPU hash by a number."""
 
     def items(self) -> Iterable[tuple[bytes, bytes]]:
         """Yield all entries."""
@@ -44,8 +44,10 @@ class KernelMaps:
     build: str
     counters: Counters
     counter_names: Sequence[str]
-    refusals: Refusals
+    refusals: PerCpuHash
     refusal_names: Sequence[str]
+    failures: PerCpuHash
+    failure_names: Sequence[str]
     backend_counters: Counters
     conntrack: Callable[[], ConntrackUse | None]
     capacities: Mapping[str, int]

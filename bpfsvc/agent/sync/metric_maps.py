@@ -26,6 +26,8 @@ def open_metric_maps(pinned: Pinned) -> KernelMaps:
         counter_names=layouts["counters"].value.names,
         refusals=_open(pinned, "refusals"),
         refusal_names=layouts["refusals"].value.names,
+        failures=_open(pinned, "backend_failures"),
+        failure_names=layouts["backend_failures"].value.names,
         backend_counters=_open(pinned, "backend_counters"),
         conntrack=conntrack.use,
         capacities=capacities,
