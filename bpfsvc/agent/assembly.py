@@ -10,6 +10,7 @@ from bpfsvc.agent import local_answers, memory
 from bpfsvc.agent.change_handler import ChangeHandler
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
+from bpfsvc.agent.flows.recent_failures import RecentFailures
 from bpfsvc.agent.history import History
 from bpfsvc.agent.loop import Actions, Loop
 from bpfsvc.agent.node.early_attachments import EarlyAttachments
@@ -36,6 +37,9 @@ _GC_SECONDS = 5.0
 
 _TICK_SECONDS = 1.0
 """How often to do what only costs something when it has changed."""
+
+_FAILURE_SECONDS = 3.0
+"""How often what has failed is compared with what had failed before."""
 
 _RECONCILE_SECONDS = 600.0
 """How often the kernel's maps are compared with what should be in them."""
@@ -80,7 +84,7 @@ class Assembly:
         gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
         ending.callback(gc.stop)
         planner = self._make_planner()
-        stream = self._answer(planner, history, installation, ending)
+        stream, failures = self._answer(planner, history, installation, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
         syncer = make_syncer(
             planner,
@@ -111,7 +115,7 @@ class Assembly:
 
         settings = NodeSettings(config, planner, node)
         handler = ChangeHandler(feed.intake, node, settings, syncer, history)
-        actions = self._actions(node, syncer, netfilter_flows, history)
+        actions = self._actions(node, syncer, netfilter_flows, history, failures)
         return Phases(
             Startup(config, feed, node, settings, syncer, attach),
             Loop(feed.events, handler.handle, actions),
@@ -139,16 +143,19 @@ class Assembly:
 
     def _answer(
         self, planner: Planner, history: History, installation: Installation, ending: ExitStack
-    ) -> EventStream:
-        """Answer this node's commands; return the events, which are not read yet."""
+    ) -> tuple[EventStream, RecentFailures]:
+        """Answer this node's commands; return the events, which are not read yet, and failures."""
         node, pinned = self._config.node_name, installation.pinned
         stream = EventStream(lambda: pinned.directory, self._feed.cache, node, _log.warning)
         ending.callback(stream.stop)
-        answers = local_answers.answers(planner, self._feed.source, history)
+        failures = RecentFailures(pinned)
+        answers = local_answers.answers(
+            planner, self._feed.source, history, lambda: failures.answer
+        )
         server = LocalServer(self._config.pin_root, answers, _log.warning, stream.routes())
         server.start()
         ending.callback(server.stop)
-        return stream
+        return stream, failures
 
     def _actions(
         self,
@@ -156,6 +163,7 @@ class Assembly:
         syncer: Syncer,
         netfilter_flows: NetfilterFlows,
         history: History,
+        failures: RecentFailures,
     ) -> dict[float, Actions]:
         """Return what the agent's thread does by the clock, by the seconds between two times."""
         return {
@@ -167,6 +175,7 @@ class Assembly:
                 lambda _: self._feed.save_snapshot_if_due(),
                 lambda _: history.save(),
             ),
+            _FAILURE_SECONDS: (failures.update,),
             LOOK_SECONDS: (lambda _: node.check_shared_devices(),),
             CHECK_SECONDS: (
                 lambda _: node.check_attachments(),

@@ -6,11 +6,13 @@ replaced as a whole and never changed in place, so an answer is at most a moment
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bpfsvc.agent.history import History
 from bpfsvc.base.address import unpack
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
-from bpfsvc.model.answers import ServiceAnswer, encode
+from bpfsvc.model.answers import FailureAnswer, ServiceAnswer, encode
 from bpfsvc.model.archive import pack_objects
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import frontend_text
@@ -18,8 +20,10 @@ from bpfsvc.services.faults import losers
 from bpfsvc.services.planner import Planner
 
 
-def answers(planner: Planner, source: Source, history: History) -> dict[str, Answer]:
-    """Return the answers by path."""
+def answers(
+    planner: Planner, source: Source, history: History, failures: Callable[[], FailureAnswer]
+) -> dict[str, Answer]:
+    """Return the answers by path. ``failures()`` returns what failed lately."""
 
     def pod(namespace: str, name: str) -> bytes | None:
         found_pod = source.find_pod(namespace, name)
@@ -29,6 +33,7 @@ def answers(planner: Planner, source: Source, history: History) -> dict[str, Ans
         "/service": lambda namespace, name: _service(planner, (namespace, name)),
         "/pod": pod,
         "/history": lambda namespace, name: history.json((namespace, name) if name else None),
+        "/failures": lambda _namespace, _name: encode(failures()),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from bpfsvc.cli import options
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
+from bpfsvc.inspect.recent_failures import ask_failures
 from bpfsvc.inspect.services.choice import Wanted
 from bpfsvc.inspect.services.documents import write_view_json, write_view_yaml
 from bpfsvc.inspect.services.look import look
@@ -63,12 +64,14 @@ def services(
     or, for a port of the node, :30080 or nodeport:30080.
 
     A backend is "ready" if new connections are sent to it, "draining" if it only has connections
-    left, and "unused" if no frontend leads to it. ACTIVE and INACTIVE count as ip_vs does: a TCP
-    connection is active while it is being opened and while it is open; a closing or closed TCP
-    connection and every UDP flow is inactive. Connections of sockets (socket LB) are counted if
-    they are of the node's processes; connections of pods' sockets are counted if the Service has a
-    scheduler that counts connections. 12+ is 12 or more, and - is not known. --stats and --rate
-    count all connections when they begin.
+    left, and "unused" if no frontend leads to it. A TCP connection is half-open until the client
+    has the backend's answer, then active, and inactive from its first FIN or reset on; every UDP
+    flow is inactive. FAILED LATELY says which connections failed in the last one or two minutes:
+    refused by the backend, unanswered (the client had to send its SYN again), or unreachable (an
+    ICMP error said so); the agent knows it, and - stands where no agent runs. Connections of
+    sockets (socket LB) are counted if they are of the node's processes; connections of pods'
+    sockets are counted if the Service has a scheduler that counts connections. 12+ is 12 or more,
+    and - is not known. --stats and --rate count all connections when they begin.
     """
     if stats and rate:
         raise UsageError("--stats and --rate exclude each other", "leave one of them out")
@@ -76,12 +79,9 @@ def services(
         raise UsageError("--rate and --watch exclude each other", "use: bpfsvc top")
     chosen = [Wanted(argument) for argument in wanted]
 
-    def read_view() -> View:
-        with open_pinned(PinRoot(pin_root)) as pinned:
-            return look(
-                PinnedReader(pinned), chosen, namespace, required=not watch, traffic=stats or rate
-            )
-
+    read_view = partial(
+        _read_view, pin_root, chosen, namespace, required=not watch, traffic=stats or rate
+    )
     if watch:
         print_changes(lambda: view_records(read_view()), output)
         return
@@ -94,3 +94,14 @@ def services(
         return
     sys.stdout.writelines(WRITERS[output](view))
     sys.stdout.flush()
+
+
+def _read_view(
+    pin_root: Path, chosen: Sequence[Wanted], namespace: str, *, required: bool, traffic: bool
+) -> View:
+    failures = ask_failures(pin_root)
+    with open_pinned(PinRoot(pin_root)) as pinned:
+        reader = PinnedReader(pinned)
+        return look(
+            reader, chosen, namespace, required=required, traffic=traffic, failures=failures
+        )

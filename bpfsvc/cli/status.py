@@ -27,9 +27,12 @@ def status(
     shadow_address: tuple[str, int] | None,
     pin_root: Path,
 ) -> None:
-    """Show in ten lines whether this node is healthy.
+    """Show in eleven lines whether this node is healthy, and what it carries.
 
-    The first line is "healthy", or "UNHEALTHY:" with the problems; the exit status is 0 or 1. For
+    The first line is about the agent: "healthy", or "UNHEALTHY:" with the problems; the exit status
+    is 0 or 1. The second line is about traffic, in the last one or two minutes: Services whose
+    backends fail connections, and Services that refuse clients. It does not change the exit status,
+    because a Service can fail on a node that works. For
     an agent in shadow mode, the differences from kube-proxy are shown; the exit status is 1 if
     there is a difference.
     """

@@ -35,7 +35,7 @@ _HOME, _CLEAR_LINE, _CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[2J"
     default="rate",
     show_default=True,
     help="The order: by new connections per second, by present connections, by packets, bytes or"
-    " refusals per second.",
+    " errors (failed and refused connections) per second.",
 )
 @options.namespace
 @click.option(

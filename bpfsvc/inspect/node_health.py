@@ -1,4 +1,4 @@
-"""Turn the facts about a node into "healthy" or a list of problems, and nine lines of detail.
+"""Turn the facts about a node into "healthy" or a list of problems, and ten lines of detail.
 
 Pure. The facts come from :mod:`~bpfsvc.inspect.status`.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from bpfsvc.base.texts import count_text, list_text
+from bpfsvc.inspect.recent_failures import Carried, carried_text
 
 NEARLY_FULL = 0.9
 """Above this share of its entries, the map of connections will soon refuse new ones."""
@@ -58,6 +59,7 @@ class NodeFacts:
     * ``masquerade_ports``: empty if the agent has not set them.
     * ``kernel_without``: features of newer kernels that this kernel lacks, by name.
     * ``fast_path``: its level (``fast`` or ``established``), "" if it is not used.
+    * ``carries``: what failed lately of the traffic; None if no agent says it.
     """
 
     build: str
@@ -82,6 +84,7 @@ class NodeFacts:
     masquerade_reserved: bool
     fast_path: str = ""
     kernel_without: tuple[str, ...] = ()
+    carries: Carried | None = None
 
 
 def problems(facts: NodeFacts) -> tuple[str, ...]:
@@ -143,7 +146,10 @@ def _sysctl_problems(facts: NodeFacts) -> Iterator[str]:
 
 
 def lines(facts: NodeFacts) -> tuple[str, ...]:
-    """Return whether the node is healthy, and nine lines of detail; ten on an older kernel."""
+    """Return whether the agent is healthy, whether its traffic is, and nine lines of detail.
+
+    On an older kernel there is one line more.
+    """
     problem_texts = problems(facts)
     forwarding = ", ".join(
         f"IPv{family} {'on' if family in facts.forwarding else 'off'}" for family in (4, 6)
@@ -151,6 +157,7 @@ def lines(facts: NodeFacts) -> tuple[str, ...]:
     version = "this version" if facts.build == facts.expected_build else "another version"
     reserved = "reserved" if facts.masquerade_reserved else "not reserved"
     table = {
+        "carries": carried_text(facts.carries, facts.services),
         "build": f"{facts.build}, of {version}",
         "agent": _agent_text(facts),
         "interfaces": _interfaces_text(facts),

@@ -12,8 +12,7 @@ from typing import Protocol
 from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.datapath.maps.tcp_sockets import TcpSockets
-from bpfsvc.services.scheduling.departures import Departed
+from bpfsvc.datapath.maps.tcp_sockets import NodeSocket, TcpSockets
 
 
 class Reader(Protocol):
@@ -32,11 +31,8 @@ class Reader(Protocol):
     def count(self, name: str) -> int:
         """Return the number of entries of a map."""
 
-    def node_sockets(self) -> Collection[Departed] | None:
-        """Return service id and backend of each TCP socket here that the socket LB translated.
-
-        None if they cannot be listed.
-        """
+    def node_sockets(self) -> Collection[NodeSocket] | None:
+        """Return each TCP socket here that the socket LB translated; None without a list."""
 
 
 class PinnedReader:
@@ -58,8 +54,8 @@ class PinnedReader:
         """Return the number of entries of a map."""
         return self._pinned.map(name).count()
 
-    def node_sockets(self) -> Collection[Departed] | None:
-        """Return service id and backend of each TCP socket here that the socket LB translated."""
+    def node_sockets(self) -> Collection[NodeSocket] | None:
+        """Return each TCP socket here that the socket LB translated."""
         if not {"socket_translations", "socket_overflow"} <= self.layout.maps.keys():
             return None
         try:

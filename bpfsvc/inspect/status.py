@@ -23,6 +23,7 @@ from bpfsvc.inspect.fields import chooser, interface_text, lacks
 from bpfsvc.inspect.maps import node
 from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, NodeFacts
 from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
+from bpfsvc.inspect.recent_failures import Carried, ask_failures, carried
 
 _HEALTH_SECONDS = 2
 
@@ -61,8 +62,14 @@ def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
             masquerade_ports=str(ports or ""),
             masquerade_reserved=ports is not None and _is_reserved(ports),
             fast_path=_fast_path(reader),
+            carries=_carries(root, reader) if running else None,
             kernel_without=tuple(feature.name for feature in features.of_this_kernel().missing()),
         )
+
+
+def _carries(root: PinRoot, reader: Reader) -> Carried | None:
+    answer = ask_failures(root.path)
+    return carried(reader, answer) if answer else None
 
 
 def _held(reader: Reader) -> int:

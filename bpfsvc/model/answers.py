@@ -87,6 +87,40 @@ class ChangeRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     waited_ms: float | None = None
 
 
+class BackendFailures(msgspec.Struct, kw_only=True):
+    """Connections to a backend that failed lately.
+
+    * ``counters``: the index of its counters, which names the backend.
+    * ``connections``: how many were opened meanwhile, as far as that is known.
+    * ``failing``: so many of them failed that the backend is at fault, and not one packet.
+    """
+
+    counters: int
+    connections: int
+    refused: int
+    unanswered: int
+    unreachable: int
+    failing: bool
+
+
+class ServiceRefusals(msgspec.Struct, kw_only=True):
+    """First packets and calls to a service port that were refused lately, by reason.
+
+    ``service``: its id; ``counts``: by the fields of ``struct refusals``.
+    """
+
+    service: int
+    counts: dict[str, int]
+
+
+class FailureAnswer(msgspec.Struct, kw_only=True):
+    """What failed in the last ``seconds``."""
+
+    seconds: int = 0
+    backends: list[BackendFailures] = []
+    refusals: list[ServiceRefusals] = []
+
+
 encode = msgspec.json.encode
 
 

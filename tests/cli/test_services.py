@@ -128,6 +128,7 @@ def test_rates_are_what_is_counted_in_the_interval(
     assert document["services"][0]["backends"][0]["rates"] == {
         **{"connections": 5, "packets": 50, "bytes": 1000},
         **{"reply_packets": 50, "reply_bytes": 2000},
+        **{"refused": 0, "unanswered": 0, "unreachable": 0},
     }
 
 
@@ -166,8 +167,9 @@ def test_top_prints_as_many_blocks_as_asked_for(
     status, output, errors = run(capsys, "top", "--count", "2", "--interval", "2")
     assert (status, errors, slept) == (0, "", [2.0, 2.0])
     blocks = output.split("\n\n")
-    lines = [line.split() for line in output.splitlines() if line.startswith("default/web")]
-    assert [(row[3], row[4]) for row in lines] == [("10", "0"), ("0", "150")]
+    text = output.splitlines()
+    lines = [text[n + 1].split() for n, line in enumerate(text) if line.startswith("default/web")]
+    assert [(row[0], row[1]) for row in lines] == [("10", "0"), ("0", "150")]
     assert len(blocks) == 4  # a summary and a table each
     assert "\x1b" not in output
 

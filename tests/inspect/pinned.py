@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
+from bpfsvc.datapath.maps.tcp_sockets import NodeSocket
 from bpfsvc.services.entries import Policies
 from bpfsvc.services.scheduling.removal import OnRemoval
 from bpfsvc.services.scheduling.schedulers import Schedule
@@ -36,6 +37,7 @@ _POLICY = (
     *(("masquerade", "B"), ("reject", "B"), ("trials", "B"), ("spills", "B")),
 )
 _REFUSALS = ("rejected__no_endpoints", "dropped__no_endpoints", "dropped__source_range")
+_FAILURES = ("refused", "unanswered", "unreachable")
 _TRAFFIC = ("connections", "packets", "bytes", "reply_packets", "reply_bytes")
 
 Fields = tuple[tuple[str, str], ...]
@@ -97,6 +99,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     ),
     "backend_loads": ("array", _NUMBER, (("connections", "Q"), ("sockets", "Q"))),
     "backend_counters": ("percpu_array", _NUMBER, tuple((name, "Q") for name in _TRAFFIC)),
+    "backend_failures": ("percpu_hash", _NUMBER, tuple((name, "Q") for name in _FAILURES)),
     "quarantined": ("hash", _NUMBER, tuple((name, "Q") for name in ("until", "state", "tried"))),
     "endpoints": ("hash", _PLACE, _NUMBER),
     "services": (
@@ -226,9 +229,9 @@ class Maps:
         """Return the number of entries of a map."""
         return len(self._rows[name])
 
-    def node_sockets(self) -> list[tuple[int, tuple[bytes, int]]] | None:
+    def node_sockets(self) -> list[NodeSocket] | None:
         """Return the node's sockets."""
-        return self.sockets
+        return None if self.sockets is None else [NodeSocket(*opened) for opened in self.sockets]
 
     # -- what several tests put in --
 

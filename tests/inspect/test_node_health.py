@@ -1,7 +1,8 @@
-"""From facts about a node to its health in ten lines."""
+"""From facts about a node to its health in eleven lines."""
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from bpfsvc.inspect.node_health import (
     lines,
     problems,
 )
+from bpfsvc.inspect.recent_failures import Carried, CarriedService, FailingBackend
 from bpfsvc.inspect.status import ask_health
 
 HEALTHY = NodeFacts(
@@ -39,12 +41,14 @@ HEALTHY = NodeFacts(
     forwarding=(4,),
     masquerade_ports="10000-29999",
     masquerade_reserved=True,
+    carries=Carried(97),
 )
 
 
-def test_a_healthy_node_is_shown_in_ten_lines() -> None:
+def test_a_healthy_node_is_shown_in_eleven_lines() -> None:
     assert lines(HEALTHY) == (
         "healthy",
+        "carries:     no failing backend in the last 97 s",
         "build:       aaaa, of this version",
         "agent:       running, /healthz 200",
         "interfaces:  2 of 2 attached",
@@ -113,7 +117,7 @@ def test_each_problem_is_named(change: dict[str, Any], reason: str) -> None:
     facts = replace(HEALTHY, **change)
     assert problems(facts) == (reason,)
     assert lines(facts)[0] == f"UNHEALTHY: {reason}"
-    assert len(lines(facts)) == 10
+    assert len(lines(facts)) == 11
     assert as_object(facts)["well"] is False
 
 
@@ -131,6 +135,33 @@ def test_each_problem_is_named(change: dict[str, Any], reason: str) -> None:
 )
 def test_a_node_can_be_healthy(change: dict[str, Any]) -> None:
     assert lines(replace(HEALTHY, **change))[0] == "healthy"
+
+
+def test_what_a_node_carries_can_fail_while_its_agent_is_healthy() -> None:
+    backends = (
+        FailingBackend("10.244.1.5:80", 20, 0, 9, 0),
+        FailingBackend("10.244.2.7:80", 20, 1, 3, 0),
+    )
+    failing = (
+        CarriedService("shop/web:http", 4, backends),
+        CarriedService("shop/empty:80", 0, refused={"rejected__no_endpoints": 12}),
+    )
+    facts = replace(HEALTHY, carries=Carried(97, failing))
+    assert lines(facts)[:2] == (
+        "healthy",
+        "carries:     FAILURES in the last 97 s: 1 service port of 2 Services has failing backends:"
+        " shop/web:http (2 of 4 backends: 13 of 40 connections unanswered);"
+        " see: bpfsvc services shop/web; 1 service port refuses clients: shop/empty:80"
+        " (12 rejected: no endpoints); see: bpfsvc services shop/empty",
+    )
+    carries = json.loads(json.dumps(as_object(facts)))["carries"]
+    assert carries["services"][0]["failing"][0]["unanswered"] == 9
+    assert as_object(facts)["well"] is True
+
+
+def test_without_an_answer_of_the_agent_failures_are_not_known() -> None:
+    shown = lines(replace(HEALTHY, carries=None))[1]
+    assert shown == "carries:     not known: no agent of this version answers"
 
 
 def test_features_that_an_older_kernel_lacks_are_named_on_a_healthy_node() -> None:

@@ -54,7 +54,7 @@ def test_a_service_port_has_frontends_backends_and_what_is_special_about_them() 
 @pytest.mark.parametrize(
     ("protocol", "state", "counts"),
     [
-        pytest.param(6, {}, (1, 0), id="TCP that is being opened is active"),
+        pytest.param(6, {}, (0, 0), id="TCP that is being opened is neither"),
         pytest.param(6, OPEN, (1, 0), id="open TCP is active"),
         pytest.param(6, CLOSING, (0, 1), id="half-closed TCP is inactive"),
         pytest.param(6, OPEN | {"reset": 1}, (0, 1), id="TCP that was reset is inactive"),
@@ -64,7 +64,7 @@ def test_a_service_port_has_frontends_backends_and_what_is_special_about_them() 
         pytest.param(132, OPEN, (1, 0), id="then it is active"),
     ],
 )
-def test_connections_are_active_or_inactive_as_in_ip_vs(
+def test_connections_are_active_or_inactive(
     protocol: int, state: dict[str, int], counts: tuple[int, int]
 ) -> None:
     maps = busy_node()
@@ -73,6 +73,8 @@ def test_connections_are_active_or_inactive_as_in_ip_vs(
         WEB_BACKENDS[0]: ("ready", 0, 0),
         WEB_BACKENDS[1]: ("ready", *counts),
     }
+    attempts = [backend.half_open for backend in web(maps).backends]
+    assert attempts == [0, int(protocol == 6 and not state)]
 
 
 def test_each_connection_counts_once_in_whichever_map_it_is() -> None:

@@ -10,7 +10,7 @@ from bpfsvc.inspect.services.facts import ServicePortFacts
 from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.services.ports import collect
 from bpfsvc.inspect.services.top import ORDERS, busiest, top_lines
-from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic
+from bpfsvc.inspect.services.traffic import Amounts, Failed, Refused, Traffic
 from bpfsvc.inspect.services.view import View, with_rates
 from tests.inspect.busy import OPEN, SETTINGS, WEB_BACKENDS, busy_node, connection, slots
 from tests.inspect.inspected import frontend, policy
@@ -42,7 +42,8 @@ def view() -> View:
     }
     counted = {key(ports[name]): amount for name, amount in amounts.items()}
     refused = {ports["refused"].service: Refused(3.5, 1.0)}
-    return View(list(ports.values()), "off", Traffic(0, counted, refused), 2.0)
+    failed = {key(ports["fat"]): Failed(2.0, 0.5)}
+    return View(list(ports.values()), "off", Traffic(0, counted, refused, failed), 2.0)
 
 
 def key(port: ServicePortFacts) -> tuple[int, tuple[bytes, int], int]:
@@ -57,7 +58,7 @@ def key(port: ServicePortFacts) -> tuple[int, tuple[bytes, int], int]:
         ("connections", ["old", "new", "chatty", "fat", "refused"]),
         ("packets", ["chatty", "fat", "new", "old", "refused"]),
         ("bytes", ["fat", "chatty", "new", "old", "refused"]),
-        ("errors", ["refused", "new", "chatty", "fat", "old"]),
+        ("errors", ["refused", "fat", "new", "chatty", "old"]),
     ],
 )
 def test_the_busiest_comes_first_in_every_order(order: str, first: list[str]) -> None:
@@ -69,27 +70,47 @@ def test_the_busiest_comes_first_in_every_order(order: str, first: list[str]) ->
 
 
 def test_a_summary_comes_before_a_line_for_each_service_port() -> None:
-    summary, empty, head, *lines = top_lines(view(), "errors", datetime(2026, 1, 2, 3, 4, 5))
-    assert summary == (
-        "03:04:05  service ports 5  active 30  inactive 0"
-        "  connections/s 252  packets/s 21200  bytes/s 18194200"
-    )
-    assert empty == ""
-    assert head.split() == [
-        *("SERVICE", "CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS"),
-        *("REJECTED", "DROPPED", "ACTIVE", "INACTIVE", "BACKENDS"),
+    lines = [*top_lines(view(), "errors", datetime(2026, 1, 2, 3, 4, 5))]
+    summary, empty, head = lines[:2], lines[2], lines[3:5]
+    assert summary == [
+        "03:04:05  service ports 5  active 30  inactive 0  connections/s 252  failed/s 2.5"
+        "  packets/s 21200",
+        "  bytes/s 18194200",
     ]
-    first = "default/refused:80 TCP IPv4 0 0 0 0 0 3.5 1.0 0 0 1"
-    assert " ".join(lines[0].split()) == first
-    assert len({len(line) for line in (head, *lines)}) == 1
+    assert empty == ""
+    assert " ".join(head).split() == [
+        *("SERVICE", "CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS"),
+        *("REJECTED", "DROPPED", "FAILED", "ACTIVE", "INACTIVE", "BACKENDS"),
+    ]
+    first = "default/refused:80 TCP IPv4 0 0 0 0 0 3.5 1.0 0 0 0 1"
+    assert " ".join(" ".join(lines[5:7]).split()) == first
+    assert len({len(line) for line in lines[4::2]}) == 1
+    assert max(map(len, lines)) <= 100
+
+
+def test_connections_that_fail_are_errors_like_those_that_are_refused() -> None:
+    shown = [*top_lines(view(), "errors", datetime.now())]
+    second = shown[shown.index("default/fat:80 TCP IPv4") + 1].split()
+    assert shown[7] == "default/fat:80 TCP IPv4"
+    assert second[7] == "2.5"
+
+
+def test_short_names_have_their_numbers_in_the_same_line() -> None:
+    maps = Maps(SETTINGS)
+    maps.put("settings", {"value": 0}, {"socket_lb": 0, "udp_seconds": 60})
+    now = look(maps, traffic=True)
+    assert len([*top_lines(with_rates(now, now), "rate", datetime.now())][-1].split()) == 12
 
 
 def test_what_sockets_of_pods_may_add_is_not_shown_as_nothing() -> None:
     maps = busy_node(socket_lb=2)
     connection(maps, 1000, WEB_BACKENDS[0], OPEN)
     now = look(maps, traffic=True)
-    summary, note, _, _, *lines = top_lines(with_rates(now, now), "rate", datetime.now())
-    assert "  active 1+  inactive 0+  " in summary
-    assert "sockets of pods" in note
-    shown = {line.split()[0]: line.split()[-3:] for line in lines}
+    text = "\n".join(top_lines(with_rates(now, now), "rate", datetime.now()))
+    head, _, table = text.partition("\n\n")
+    assert "  active 1+  inactive 0+  " in head
+    assert "sockets of pods" in head
+    names, numbers = (table.splitlines()[at::2] for at in (2, 3))
+    rows = zip(names, numbers, strict=True)
+    shown = {name.split()[0]: line.split()[-3:] for name, line in rows}
     assert shown == {"default/web:http": ["1+", "0", "2"], "kube-system/dns:53": ["0", "-", "0"]}

@@ -165,13 +165,13 @@ def test_what_sockets_of_pods_may_add_is_said_and_is_no_0(node: Testbed) -> None
     """The setting is ``all``: a pod's connection may be one that no list has."""
     wait(lambda: not active(node), "those of earlier tests have ended")
     lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
-    numbers = [line.split()[-2] for line in lines if line.startswith("  -> 10.")]
+    numbers = [line.split()[5] for line in lines if line.startswith("  -> 10.")]
     assert numbers == ["-"] * len(node.lab.pods)
     with connect(node.node, WEB.vip(4), 80) as connection:
         at = host(connection.who().local)
         lines = node.cluster.command(node.node, "services", TCP).stdout.splitlines()
-    assert [line.split()[-2] for line in lines if at in line] == ["1+"]
-    assert lines[-1].startswith("Note: with + there may be more, and - is not known: ")
+    assert [line.split()[5] for line in lines if at in line] == ["1+"]
+    assert lines[-1].startswith("Note: connections of sockets of pods and of UDP sockets")
 
 
 def test_a_service_is_found_by_what_clients_use(node: Testbed) -> None:
@@ -209,7 +209,8 @@ def test_rates_and_top_show_what_happens_now(node: Testbed) -> None:
         assert port["rates"]["reply_packets"] > 0
         done = node.cluster.command(node.node, "top", "--once", "--sort", "packets")
     assert (done.returncode, done.stderr) == (0, "")
-    _, first, *rest = (line.split() for line in done.stdout.split("\n\n")[1].splitlines())
-    assert first[:3] == [UDP, "UDP", "IPv4"]
-    assert float(first[4]) > 0
-    assert all(float(line[4]) == 0 for line in rest if line[2] == "IPv6")
+    lines = [line.split() for line in done.stdout.split("\n\n")[1].splitlines()]
+    (first, numbers), *rest = zip(lines[2::2], lines[3::2], strict=True)
+    assert first == [UDP, "UDP", "IPv4"]
+    assert float(numbers[1]) > 0
+    assert all(float(line[1]) == 0 for name, line in rest if name[2] == "IPv6")

@@ -10,15 +10,25 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from socket import ntohs
+from typing import NamedTuple
 
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.sock_diag import TcpSocket, destroy_tcp, tcp_sockets
+from bpfsvc.services.entries import Place
 from bpfsvc.services.scheduling.departures import Departed
 
 _FIELDS = ("direct", "backend.service", "backend.by.address", "backend.by.port", "chosen")
 
 _log = logging.getLogger("bpfsvc")
+
+
+class NodeSocket(NamedTuple):
+    """A socket: its service id and backend; ``half_open``: it is still connecting."""
+
+    service: int
+    backend: Place
+    half_open: bool = False
 
 
 class TcpSockets:
@@ -30,9 +40,9 @@ class TcpSockets:
         # The first row of the storage has the layout of these values. TCP uses no other.
         self._row = pinned.layout.maps["socket_overflow"].value.pick(*_FIELDS)
 
-    def connected(self) -> list[Departed]:
-        """Return service id and backend of each socket; raise OSError without a list."""
-        return [departed for _, departed, _ in self._list()]
+    def connected(self) -> list[NodeSocket]:
+        """Return each socket; raise OSError without a list."""
+        return [NodeSocket(*departed, opened.half_open) for opened, departed, _ in self._list()]
 
     def backends(self, services: Collection[int]) -> set[Departed]:
         """Return the service id and the backend of all connections of some service ids.

@@ -41,8 +41,8 @@ _PORT_AT, _ADDRESS_AT = 2, 20
 
 _COOKIE_AT = 40
 
-_ID_AT, _INODE_AT, _MESSAGE_BYTES = 4, 68, 72
-"""Offsets of the id and the inode in ``struct inet_diag_msg``; the size without attributes."""
+_STATE_AT, _ID_AT, _INODE_AT, _MESSAGE_BYTES = 1, 4, 68, 72
+"""Offsets of state, id and inode in ``struct inet_diag_msg``; the size without attributes."""
 
 _REQ_STORAGES, _REQ_MAP = 2, 1
 """``INET_DIAG_REQ_SK_BPF_STORAGES``, in it ``SK_DIAG_BPF_STORAGE_REQ_MAP_FD``."""
@@ -52,6 +52,7 @@ _STORAGES, _STORAGE, _VALUE = 20, 1, 3
 
 _CONNECTED_STATES = _ALL_STATES & ~sum(1 << state for state in (6, 7, 10, 12))
 """Of TCP: all but TIME_WAIT, CLOSE, LISTEN and NEW_SYN_RECV."""
+_SYN_SENT = 2
 
 
 class UdpSocket(NamedTuple):
@@ -76,11 +77,15 @@ class UdpSocket(NamedTuple):
 
 
 class TcpSocket(NamedTuple):
-    """A TCP socket with a peer; ``value``: the socket's value in a map of socket storage."""
+    """A TCP socket with a peer; ``value``: the socket's value in a map of socket storage.
+
+    ``half_open``: it is still connecting.
+    """
 
     family: int
     sockid: bytes
     value: bytes
+    half_open: bool = False
 
     @property
     def peer(self) -> Place:
@@ -96,7 +101,12 @@ def tcp_sockets(storage: int) -> list[TcpSocket]:
     request = attribute(_REQ_STORAGES, attribute(_REQ_MAP, struct.pack("=I", storage)))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as diag:
         return [
-            TcpSocket(family, message[_ID_AT : _ID_AT + _ID_BYTES], value)
+            TcpSocket(
+                family,
+                message[_ID_AT : _ID_AT + _ID_BYTES],
+                value,
+                message[_STATE_AT] == _SYN_SENT,
+            )
             for family in (socket.AF_INET, socket.AF_INET6)
             for message in _dump(diag, family, socket.IPPROTO_TCP, _CONNECTED_STATES, request)
             if (value := _find(message[_MESSAGE_BYTES:], _STORAGES, _STORAGE, _VALUE)) is not None

@@ -1,7 +1,8 @@
 """How many connections each backend has, counted as ip_vs counts them.
 
-ip_vs calls a connection active while TCP opens it or has it open; one that is closing or closed is
-inactive, and so is every UDP flow. SCTP is active once it is established.
+A TCP connection is active while it is open; one that is closing or closed is inactive, and so is
+every UDP flow. SCTP is active once it is established. An attempt to open a TCP connection is
+half-open: ip_vs calls it active, and so does a backend that never answers look busy.
 
 A connection is counted by one of its entries: the entry at ingress by which the client's packets
 find their backend. A masquerade that outlives its connection for a minute is no connection.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from socket import IPPROTO_SCTP, IPPROTO_TCP
+from typing import NamedTuple
 
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.inspect.fields import Fields
@@ -30,11 +32,19 @@ VALUE = (
 )
 """The fields of a value that are read."""
 
+_ACTIVE, _INACTIVE, _HALF_OPEN = range(3)
+"""Places in :class:`Counts`."""
+
 _ID, _ADDRESS, _PORT = 4, 16, 2
 """Sizes of a service id, an address and a port."""
 
-Counts = tuple[int, int]
-"""Active connections, and inactive ones."""
+
+class Counts(NamedTuple):
+    """Connections of a backend. ``half_open``: TCP that the client has not established yet."""
+
+    active: int = 0
+    inactive: int = 0
+    half_open: int = 0
 
 
 def connection_counts(reader: Reader) -> dict[int, dict[Place, Counts]]:
@@ -49,11 +59,11 @@ def connection_counts(reader: Reader) -> dict[int, dict[Place, Counts]]:
         if name in reader.layout.maps:
             _count(reader, name, counts, moving)
     by_service: dict[int, dict[Place, Counts]] = {}
-    for packed, (active, inactive) in counts.items():
+    for packed, numbers in counts.items():
         service = int.from_bytes(packed[:_ID], sys.byteorder)
         port = int.from_bytes(packed[_ID + _ADDRESS :], "big")
         backend = packed[_ID : _ID + _ADDRESS], port
-        by_service.setdefault(service, {})[backend] = active, inactive
+        by_service.setdefault(service, {})[backend] = Counts(*numbers)
     return by_service
 
 
@@ -74,13 +84,14 @@ def _count(reader: Reader, name: str, counts: dict[bytes, list[int]], moving: se
         if first:
             moving.add(key)
         if value[fin_sent] or value[fin_received] or value[reset] == certain:
-            inactive = True
+            kind = _INACTIVE
         elif key[protocol] == IPPROTO_TCP:
-            inactive = False
+            kind = _ACTIVE if value[established] else _HALF_OPEN
         else:
-            inactive = key[protocol] != IPPROTO_SCTP or not value[established]
+            is_active = key[protocol] == IPPROTO_SCTP and value[established]
+            kind = _ACTIVE if is_active else _INACTIVE
         packed = of + value[address : address + _ADDRESS] + value[port : port + _PORT]
-        counts.setdefault(packed, [0, 0])[inactive] += 1
+        counts.setdefault(packed, [0, 0, 0])[kind] += 1
 
 
 def _offsets(record: Record, wanted: tuple[str, ...]) -> Fields:

@@ -49,6 +49,7 @@ def _objects(view: View) -> Iterator[dict[str, Any]]:
             "zone_overload": port.zone_overload,
             "affinity_seconds": port.affinity_seconds,
             "source_ranges": list(port.source_ranges),
+            "half_open": port.half_open,
             "active": active,
             "inactive": inactive,
             "at_least": list(port.partial),
@@ -85,20 +86,31 @@ def _backend(view: View, port: ServicePortFacts, backend: BackendFacts) -> dict[
         "weight": backend.weight,
         "local": backend.local,
         "clients": list(backend.clients),
+        "half_open": backend.half_open,
         "active": active,
         "inactive": inactive,
+        "failed_lately": _failed(view, backend),
     }
     if view.traffic is not None:
         amounts = view.traffic.of_backend(port, backend)
-        fields[_name(view)] = _rounded(amounts._asdict()) if amounts else None
+        failed = view.traffic.failed_of_backend(port, backend)
+        counted = {**amounts._asdict(), **failed._asdict()} if amounts else None
+        fields[_name(view)] = _rounded(counted) if counted else None
     return fields
+
+
+def _failed(view: View, backend: BackendFacts) -> dict[str, float] | None:
+    failed = view.failed_lately(backend)
+    return None if failed is None else failed._asdict()
 
 
 def _traffic(view: View, port: ServicePortFacts) -> dict[str, Any]:
     if view.traffic is None:
         return {}
     amounts, refused = view.traffic.of_port(port), view.traffic.refused_of(port)
-    return {_name(view): _rounded({**amounts._asdict(), **refused._asdict()})}
+    failed = view.traffic.failed_of(port)
+    counted = {**amounts._asdict(), **refused._asdict(), **failed._asdict()}
+    return {_name(view): _rounded(counted)}
 
 
 def _name(view: View) -> str:

@@ -66,6 +66,8 @@ class FrontendFacts:
 class BackendFacts:
     """One backend; ``counters`` is the index of its counters, 0 if it has none any more.
 
+    ``half_open``: attempts to open a TCP connection that are not in ``active``.
+
     ``clients``: the classes that it is chosen for, at any frontend. ``weight`` is meant as in
     ip_vs: 0 takes no new connections.
     """
@@ -78,6 +80,7 @@ class BackendFacts:
     active: int
     inactive: int
     counters: int
+    half_open: int = 0
 
     @property
     def text(self) -> str:
@@ -126,6 +129,11 @@ class ServicePortFacts:
     def inactive(self) -> int:
         """Inactive connections to all backends."""
         return sum(backend.inactive for backend in self.backends)
+
+    @property
+    def half_open(self) -> int:
+        """Attempts to open TCP connections to all backends."""
+        return sum(backend.half_open for backend in self.backends)
 
     def known(self, active: int, inactive: int) -> tuple[int | None, int | None]:
         """Return numbers of connections as they are known: None for a 0 that may not be true."""

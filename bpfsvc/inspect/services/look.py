@@ -12,6 +12,7 @@ from bpfsvc.inspect.services.ports import collect
 from bpfsvc.inspect.services.socket_counts import SocketCounts
 from bpfsvc.inspect.services.traffic import read_traffic
 from bpfsvc.inspect.services.view import View
+from bpfsvc.model.answers import FailureAnswer
 
 
 def look(
@@ -21,10 +22,12 @@ def look(
     *,
     required: bool = True,
     traffic: bool = False,
+    failures: FailureAnswer | None = None,
 ) -> View:
     """Read the maps once.
 
-    ``required``: raise ``UnknownService`` for an argument that means no service port.
+    ``required``: raise ``UnknownService`` for an argument that means no service port. ``failures``:
+    what the agent says about failures, if it is asked and answers.
     """
     node_addresses = NodeAddresses(reader)
     with _no_garbage():
@@ -32,7 +35,8 @@ def look(
         all_ports = collect(reader, sockets)
         ports = choose(all_ports, wanted, namespace, node_addresses, required=required)
         counted = read_traffic(reader, ports) if traffic else None
-    return View(ports, sockets.socket_lb, counted, listed=sockets.listed)
+    recent = {known.counters: known for known in failures.backends} if failures else None
+    return View(ports, sockets.socket_lb, counted, listed=sockets.listed, recent=recent)
 
 
 @contextmanager

@@ -184,22 +184,24 @@ def _backends(
         if endpoint in known:
             continue  # with other counters: its frontends are moving to a newer generation
         known.add(endpoint)
-        active, inactive = counts.get(endpoint, (0, 0))
+        count = counts.get(endpoint, Counts())
         classes = tuple(name for name in CLIENTS if name in reached.clients.get(backend, ()))
-        state = _state(backend, reached, ejected, in_use=bool(active + inactive))
+        state = _state(backend, reached, ejected, in_use=any(count))
         yield BackendFacts(
             endpoint,
             state,
             reached.weights.get(backend, 1) if classes else 0,
             backend.local,
             classes,
-            active,
-            inactive,
+            count.active,
+            count.inactive,
             backend.counters,
+            count.half_open,
         )
-    for endpoint, (active, inactive) in sorted(counts.items()):
+    for endpoint, count in sorted(counts.items()):
         if endpoint not in known:
-            yield BackendFacts(endpoint, DRAINING, 0, None, (), active, inactive, 0)
+            numbers = count.active, count.inactive
+            yield BackendFacts(endpoint, DRAINING, 0, None, (), *numbers, 0, count.half_open)
 
 
 def _state(

@@ -39,13 +39,15 @@ class SocketCounts:
         self.listed = sockets is not None
         """True if the node's TCP sockets could be listed."""
         self._of: dict[int, Counter[Place]] = {}
-        for service, backend in sockets or ():
-            self._of.setdefault(service, Counter())[backend] += 1
+        self._half_open: dict[int, Counter[Place]] = {}
+        for service, backend, half_open in sockets or ():
+            counters = self._half_open if half_open else self._of
+            counters.setdefault(service, Counter())[backend] += 1
 
     @property
     def services(self) -> set[int]:
         """The service ids of the sockets that are listed."""
-        return set(self._of)
+        return self._of.keys() | self._half_open.keys()
 
     def with_sockets(
         self, service: int, counts: Mapping[Place, Counts], counting: Mapping[Place, int]
@@ -56,13 +58,19 @@ class SocketCounts:
         * ``counting``: the ids of the counters of backends with counted loads.
         """
         listed = self._of.get(service, Counter())
+        half_open = self._half_open.get(service, Counter())
         totals: dict[Place, Counts] = {}
-        for backend in counts.keys() | listed.keys() | counting.keys():
-            active, inactive = counts.get(backend, (0, 0))
+        for backend in counts.keys() | listed.keys() | half_open.keys() | counting.keys():
+            of_packets = counts.get(backend, Counts())
             load = self._load(counting[backend]) if backend in counting else Load()
-            # A socket that is older than the scheduler is listed, and not in the load.
-            sockets = max(load.active, listed[backend])
-            total = active + sockets, inactive + max(load.inactive, 0)
+            # A socket that is older than the scheduler is listed, and not in the load. The load has
+            # attempts, too.
+            sockets = max(load.active - half_open[backend], listed[backend])
+            total = Counts(
+                of_packets.active + sockets,
+                of_packets.inactive + max(load.inactive, 0),
+                of_packets.half_open + half_open[backend],
+            )
             if any(total):
                 totals[backend] = total
         return totals

@@ -4,10 +4,10 @@
 
     SERVICE                     SCHEDULER  FLAGS
       FRONTEND                  FLAGS
-      -> BACKEND                STATE      WEIGHT  ACTIVE  INACTIVE
+      -> BACKEND                STATE      WEIGHT  HALF-OPEN  ACTIVE  INACTIVE  FAILED LATELY
     default/web:http TCP IPv4   random     affinity=10800s
       10.96.0.10:80/TCP
-      -> 10.244.1.5:8080        ready           1       3         0
+      -> 10.244.1.5:8080        ready           1          0       3         0  2 unanswered
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bpfsvc.inspect.services.view import (
     RATES,
     View,
     connection_texts,
+    failed_text,
     in_order,
     number_text,
     title,
@@ -34,9 +35,9 @@ _EMPTY = "-"
 _ARROW = "  -> "
 _SERVICE, _FRONTEND, _BACKEND, _SCHEDULER = "SERVICE", "  FRONTEND", f"{_ARROW}BACKEND", "SCHEDULER"
 
-_CONNECTIONS = ("STATE", "WEIGHT", "ACTIVE", "INACTIVE")
+_CONNECTIONS = ("STATE", "WEIGHT", "HALF-OPEN", "ACTIVE", "INACTIVE", "FAILED LATELY")
 _WIDE = ("LOCAL", "CLIENTS")
-_TEXTS = {"STATE", "LOCAL", "CLIENTS"}
+_TEXTS = {"STATE", "LOCAL", "CLIENTS", "FAILED LATELY"}
 """Columns that begin at the left."""
 
 Line = tuple[str, tuple[str, ...]]
@@ -64,7 +65,7 @@ def _list(view: View, names: tuple[str, ...], *, wide: bool) -> Iterator[str]:
         (
             port,
             [
-                (_ARROW + backend.text, _connections(port, backend, wide=wide))
+                (_ARROW + backend.text, _connections(view, port, backend, wide=wide))
                 for backend in port.backends
             ],
         )
@@ -89,16 +90,20 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
     """Yield traffic: for each service port the sum, what was refused, and the backends."""
     blocks: list[tuple[ServicePortFacts, list[Line]]] = []
     for port in view.ports:
-        sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port))
+        failed = sum(traffic.failed_of(port))
+        sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port), failed)
         more: tuple[str, ...] = ()
         if wide:
-            more = ("", "", *connection_texts(port, port.active, port.inactive), "", "")
+            counts = connection_texts(port, port.active, port.inactive)
+            more = ("", "", str(port.half_open), *counts, "", "", "")
         lines: list[Line] = [(title(port), (*map(number_text, sums), *more))]
         for backend in port.backends:
             amounts = traffic.of_backend(port, backend)
             numbers = tuple(map(number_text, in_order(amounts))) if amounts else _UNCOUNTED
-            more = _connections(port, backend, wide=True) if wide else ()
-            lines.append((_ARROW + backend.text, (*numbers, "", "", *more)))
+            more = _connections(view, port, backend, wide=True) if wide else ()
+            failed = sum(traffic.failed_of_backend(port, backend))
+            failed_cell = number_text(failed) if amounts else _EMPTY
+            lines.append((_ARROW + backend.text, (*numbers, "", "", failed_cell, *more)))
         blocks.append((port, lines))
     cells = [names, *(cells for _, lines in blocks for _, cells in lines)]
     first = _first_width(view, frontends=wide)
@@ -131,9 +136,12 @@ def _frontends(port: ServicePortFacts, width: int) -> Iterator[str]:
         yield f"{'  ' + frontend.text:<{width}}{GAP}{' '.join(words(frontend))}".rstrip() + "\n"
 
 
-def _connections(port: ServicePortFacts, backend: BackendFacts, *, wide: bool) -> tuple[str, ...]:
+def _connections(
+    view: View, port: ServicePortFacts, backend: BackendFacts, *, wide: bool
+) -> tuple[str, ...]:
     counts = connection_texts(port, backend.active, backend.inactive)
-    cells = (backend.state, str(backend.weight), *counts)
+    failed = failed_text(view.failed_lately(backend))
+    cells = (backend.state, str(backend.weight), str(backend.half_open), *counts, failed)
     if not wide:
         return cells
     local = _EMPTY if backend.local is None else "yes" if backend.local else "no"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bpfsvc.inspect.fields import names, total
+from bpfsvc.inspect.fields import lacks, names, total
 from bpfsvc.inspect.maps.services import backend_traffic
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
@@ -28,6 +28,14 @@ class Amounts(NamedTuple):
     bytes: float = 0
     reply_packets: float = 0
     reply_bytes: float = 0
+
+
+class Failed(NamedTuple):
+    """Connections that were opened to a backend and failed: :data:`REASONS`."""
+
+    refused: float = 0
+    unanswered: float = 0
+    unreachable: float = 0
 
 
 class Refused(NamedTuple):
@@ -52,6 +60,8 @@ class Traffic:
     """Of time.monotonic()."""
     backends: dict[_Key, Amounts] = field(default_factory=dict)
     refused: dict[int, Refused] = field(default_factory=dict)
+    failed: dict[_Key, Failed] = field(default_factory=dict)
+    """Backends without a failure are left out."""
 
     def of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> Amounts | None:
         """Return the traffic of one backend, None if it is not counted."""
@@ -61,6 +71,15 @@ class Traffic:
         """Return the sum over all present backends."""
         amounts = [self.of_backend(port, backend) for backend in port.backends]
         return Amounts(*map(sum, zip(Amounts(), *filter(None, amounts), strict=True)))
+
+    def failed_of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> Failed:
+        """Return the failed connections to one backend."""
+        return self.failed.get((port.service, backend.endpoint, backend.counters), Failed())
+
+    def failed_of(self, port: ServicePortFacts) -> Failed:
+        """Return the failed connections to all present backends."""
+        failed = [self.failed_of_backend(port, backend) for backend in port.backends]
+        return Failed(*map(sum, zip(Failed(), *failed, strict=True)))
 
     def refused_of(self, port: ServicePortFacts) -> Refused:
         """Return the refused packets and calls of a service port."""
@@ -83,7 +102,21 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
         key: Amounts(*counted[index]) if index in counted else nothing
         for key, index in indexes.items()
     }
-    return Traffic(at, backends, dict(_refusals(reader, services)))
+    failures = dict(_failures(reader, set(indexes.values())))
+    failed = {key: failures[index] for key, index in indexes.items() if index in failures}
+    return Traffic(at, backends, dict(_refusals(reader, services)), failed)
+
+
+def _failures(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Failed]]:
+    """Yield the failed connections by the index of counters; earlier builds count none."""
+    layout = reader.layout.maps.get("backend_failures")
+    if layout is None or lacks(layout.value, Failed._fields):
+        return
+    add = total(layout, Failed._fields)
+    for key, raw in reader.entries("backend_failures"):
+        index = int.from_bytes(key, sys.byteorder)
+        if index in wanted:
+            yield index, Failed(*add(raw))
 
 
 def _refusals(reader: Reader, services: Collection[int]) -> Iterator[tuple[int, Refused]]:
@@ -115,7 +148,11 @@ def rates(before: Traffic, now: Traffic) -> Traffic:
         service: Refused(*_per_second(before.refused.get(service), amounts, seconds))
         for service, amounts in now.refused.items()
     }
-    return Traffic(now.at, backends, refused)
+    failed = {
+        key: Failed(*_per_second(before.failed.get(key), amounts, seconds))
+        for key, amounts in now.failed.items()
+    }
+    return Traffic(now.at, backends, refused, failed)
 
 
 def _per_second(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,15 +11,17 @@ from bpfsvc.inspect.records import Records, Row
 from bpfsvc.inspect.services.facts import (
     ACTIVE,
     INACTIVE,
+    BackendFacts,
     FrontendFacts,
     ServicePortFacts,
     Treatments,
 )
-from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic, rates
+from bpfsvc.inspect.services.traffic import Amounts, Failed, Refused, Traffic, rates
+from bpfsvc.model.answers import BackendFailures
 
 _MISSING = {
     "host": "UDP sockets of the node's processes",
-    "all": "sockets of pods, and UDP sockets of the node's processes,",
+    "all": "sockets of pods and of UDP sockets of the node's processes",
 }
 """By the setting: sockets in no list, where the node's TCP sockets can be listed."""
 
@@ -31,6 +33,8 @@ class View:
     * ``socket_lb``: which sockets are translated: off, host, all; "" if that is not known.
     * ``seconds``: over which ``traffic`` is a rate; None where it is counts.
     * ``listed``: the node's TCP sockets could be listed.
+    * ``recent``: what failed in the last one or two minutes, by the index of counters; None if no
+      agent says it.
     """
 
     ports: Sequence[ServicePortFacts]
@@ -38,6 +42,7 @@ class View:
     traffic: Traffic | None = None
     seconds: float | None = None
     listed: bool = True
+    recent: Mapping[int, BackendFailures] | None = None
 
     @property
     def note(self) -> str:
@@ -46,9 +51,19 @@ class View:
             return ""
         carriers = _MISSING.get(self.socket_lb, "sockets") if self.listed else "sockets"
         return (
-            f"Note: with + there may be more, and - is not known: what {carriers} carry"
-            f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''}) is in no list."
+            f"Note: connections of {carriers} are not in ACTIVE and INACTIVE, because the"
+            " kernel has no list of them; so 12+ means at least 12, and - means that none is known"
+            f" (socket LB{f': {self.socket_lb}' if self.socket_lb else ''})."
         )
+
+    def failed_lately(self, backend: BackendFacts) -> Failed | None:
+        """Return the recent failures of a backend; None if they are not known."""
+        if self.recent is None or not backend.counters:
+            return None
+        failures = self.recent.get(backend.counters)
+        if failures is None:
+            return Failed()
+        return Failed(failures.refused, failures.unanswered, failures.unreachable)
 
 
 def with_rates(before: View, now: View) -> View:
@@ -101,8 +116,8 @@ def _count_text(port: ServicePortFacts, name: str, number: int) -> str:
     return f"{number}+" if number else "-"
 
 
-COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROPPED")
-RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED")
+COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROPPED", "FAILED")
+RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED", "FAILED")
 """Names of ipvsadm, in another order: as :class:`Amounts`, which begins with the request's."""
 
 COLUMN_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes")
@@ -112,6 +127,14 @@ COLUMN_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes
 def in_order(amounts: Amounts) -> tuple[float, ...]:
     """Return amounts in the order of the columns."""
     return tuple(getattr(amounts, name) for name in COLUMN_ORDER)
+
+
+def failed_text(failed: Failed | None) -> str:
+    """Return ``3 refused, 1 unanswered``; ``0`` for none, ``-`` if it is not known."""
+    if failed is None:
+        return "-"
+    texts = [f"{count} {reason}" for reason, count in failed._asdict().items() if count]
+    return ", ".join(texts) or "0"
 
 
 def number_text(value: float) -> str:
@@ -124,6 +147,7 @@ def number_text(value: float) -> str:
 _COLUMNS = ("service", "protocol", "family")
 _AMOUNTS = Amounts._fields
 _REFUSED = Refused._fields
+_FAILED = Failed._fields
 
 
 def view_records(view: View) -> Iterator[Records]:
@@ -141,10 +165,14 @@ def view_records(view: View) -> Iterator[Records]:
             amounts: Row = ()
             if view.traffic:
                 amounts = view.traffic.of_backend(port, backend) or ("",) * len(_AMOUNTS)
+                amounts = (*amounts, *view.traffic.failed_of_backend(port, backend))
             known = port.known(backend.active, backend.inactive)
             numbers: Row = tuple("" if number is None else number for number in known)
             backends.append(
-                (*name, backend.text, backend.state, backend.weight, *numbers, *amounts)
+                (
+                    *(*name, backend.text, backend.state, backend.weight, backend.half_open),
+                    *(*numbers, *amounts),
+                )
             )
     yield Records(
         "services",
@@ -160,8 +188,8 @@ def view_records(view: View) -> Iterator[Records]:
         "backends",
         (
             *_COLUMNS,
-            *("backend", "state", "weight", "active", "inactive"),
-            *(_AMOUNTS if counted else ()),
+            *("backend", "state", "weight", "half_open", "active", "inactive"),
+            *((*_AMOUNTS, *_FAILED) if counted else ()),
         ),
         backends,
         keys=len(_COLUMNS) + 1,
