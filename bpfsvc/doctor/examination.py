@@ -19,11 +19,13 @@ from bpfsvc.doctor.check import fast_path as check_fast_path
 from bpfsvc.doctor.check import node as check_node
 from bpfsvc.doctor.check import others as check_others
 from bpfsvc.doctor.check.firewall import check_firewall
+from bpfsvc.doctor.check.traffic import check_traffic
 from bpfsvc.doctor.collect import node as collect_node
 from bpfsvc.doctor.collect.fast_path import collect_fast_path
 from bpfsvc.doctor.collect.firewall import collect_firewall
 from bpfsvc.doctor.collect.others import collect_others
 from bpfsvc.doctor.collect.ports import collect_ports
+from bpfsvc.doctor.collect.traffic import collect_traffic
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.doctor.finding import Finding
 from bpfsvc.inspect.reader import reading
@@ -65,6 +67,7 @@ def collect(plan: DoctorPlan) -> Facts:
         priority=plan.tc_priority,
         fast_path=collect_fast_path(network, left.saved),
         firewall=collect_firewall(network, root, left.saved),
+        traffic=collect_traffic(network, root, left.saved),
     )
 
 
@@ -85,4 +88,5 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from check_node.check_forwarding(facts.forwarding)
     yield from check_fast_path.check_fast_path(facts.fast_path)
     yield from check_firewall(facts.firewall)
+    yield from check_traffic(facts.traffic)
     yield from check_node.check_api_server(facts.api_server)

@@ -305,6 +305,11 @@ class PacketRule(NamedTuple):
             self._covers(backend, protocol) for backend in served.backends
         )
 
+    def concerns(self, served: ServedFrontend) -> bool:
+        """True if it applies to packets that are translated already, to an endpoint at least."""
+        protocol = PROTOCOL_NAMES[served.frontend.protocol]
+        return any(self._covers(backend, protocol) for backend in served.backends)
+
     def _covers(self, destination: Place, protocol: str) -> bool:
         if self.family not in (0, family(destination[0])):
             return False
@@ -325,6 +330,56 @@ class FirewallFacts(NamedTuple):
     unseen: tuple[str, ...] = ()
 
 
+class DroppingRule(NamedTuple):
+    """A rule that drops forwarded packets. ``remove``: the command that removes it."""
+
+    rule: PacketRule
+    remove: str
+
+
+class FailingBackends(NamedTuple):
+    """Backends of a service port that failed lately for one reason.
+
+    ``failed`` of ``connections`` to ``backends``; ``of``: how many backends the service port has.
+    """
+
+    service: str
+    backends: tuple[str, ...]
+    of: int
+    reason: str
+    failed: int
+    connections: int
+
+
+class Fullness(NamedTuple):
+    """How full something is; ``option``: what enlarges it."""
+
+    name: str
+    entries: int
+    room: int
+    option: str
+
+
+class TrafficFacts(NamedTuple):
+    """What happens to the traffic of Services.
+
+    * ``dropping``: rules that drop forwarded packets. ``frontends``: the Services here.
+    * ``failing``: what failed in the last ``seconds``; ``refused``: what was refused, by service
+      port and by the field that counts it. ``asked``: True if the agent has said it.
+    * ``agent_runs``: True if there is one.
+    * ``tables``: tables in which new connections or Services need room.
+    """
+
+    dropping: tuple[DroppingRule, ...] = ()
+    frontends: tuple[ServedFrontend, ...] = ()
+    failing: tuple[FailingBackends, ...] = ()
+    refused: tuple[tuple[str, str, int], ...] = ()
+    seconds: int = 0
+    asked: bool = False
+    agent_runs: bool = False
+    tables: tuple[Fullness, ...] = ()
+
+
 class Facts(NamedTuple):
     """All facts. ``attach`` and ``priority``: how bpfsvc would attach its programs."""
 
@@ -339,3 +394,4 @@ class Facts(NamedTuple):
     priority: int
     fast_path: FastPathFacts = FastPathFacts()
     firewall: FirewallFacts = FirewallFacts()
+    traffic: TrafficFacts = TrafficFacts()

@@ -92,14 +92,18 @@ class _Walk(NamedTuple):
         """Yield the rules of a chain and of the chains that it calls."""
         for line in self.rules.get(chain, ()) if depth <= _DEEPEST else ():
             target, words = target_of(line), words_of(line)
-            ports = next((option for option in _PORTS if words.get(option)), "")
-            matches = (*conditions, _match(words, "-d", ports), *_in_sets(line, self.sets))
+            matches = (*conditions, destination_match(words), *_in_sets(line, self.sets))
             if target in self.table.policies:
                 yield from self.below(target, matches, depth + 1)
             elif target not in _HARMLESS:
                 rule = PacketRule(self.where, line, self.family, matches)
                 if rule.names_destination:
                     yield rule
+
+
+def destination_match(words: RuleWords) -> Match:
+    """Return what a rule of iptables asks of the destination and of the protocol."""
+    return _match(words, "-d", next((option for option in _PORTS if words.get(option)), ""))
 
 
 def _match(words: RuleWords, address: str, ports: str) -> Match:
@@ -171,7 +175,7 @@ _HANDLES = re.compile(r"^\t\t(\S.*?) # handle (\d+)$", re.MULTILINE)
 
 def read_nftables(listing: Listing, text: str) -> Iterator[PacketRule]:
     """Yield the rules of one table; ``text`` is the output of ``nft -a list table``."""
-    reader = _Reader(listing, {int(handle): line for line, handle in _HANDLES.findall(text)})
+    reader = NftReader.of(listing, text)
     for chain in listing.chains:
         family = _FAMILIES.get(chain.family, 0)
         where = f"nftables: {chain.family} {chain.table}, {chain.name}"
@@ -187,18 +191,23 @@ def _is_early(chain: Chain) -> bool:
     return chain.hook in _EARLY_HOOKS and early
 
 
-class _Reader(NamedTuple):
+class NftReader(NamedTuple):
     """One table; ``texts``: its rules as nft prints them, by handle."""
 
     listing: Listing
     texts: Mapping[int, str]
+
+    @classmethod
+    def of(cls, listing: Listing, text: str) -> NftReader:
+        """Return the reader of a table; ``text`` is the output of ``nft -a list table``."""
+        return cls(listing, {int(handle): line for line, handle in _HANDLES.findall(text)})
 
     def below(
         self, chain: str, where: str, family: int, conditions: tuple[Match, ...], depth: int = 0
     ) -> Iterator[PacketRule]:
         """Yield the rules of a chain and of the chains that it calls."""
         for expressions, handle in self.listing.rules.get(chain, ()) if depth <= _DEEPEST else ():
-            matches = (*conditions, *self._matches(expressions))
+            matches = (*conditions, *self.matches(expressions))
             for target in called_chains(expressions):
                 yield from self.below(target, where, family, matches, depth + 1)
             rule = PacketRule(where, self.texts.get(handle, ""), family, matches)
@@ -210,11 +219,12 @@ class _Reader(NamedTuple):
     def original(self, chain: str, where: str, family: int) -> Iterator[PacketRule]:
         """Yield the rules of a chain that name the original destination."""
         for expressions, handle in self.listing.rules.get(chain, ()):
-            matches = tuple(self._matches(expressions))
+            matches = tuple(self.matches(expressions))
             if any(match.original and match.names_destination for match in matches):
                 yield PacketRule(where, self.texts.get(handle, ""), family, matches)
 
-    def _matches(self, expressions: Expressions) -> Iterator[Match]:
+    def matches(self, expressions: Expressions) -> Iterator[Match]:
+        """Yield what a rule asks of the destination and of the protocol."""
         for expression in expressions:
             if "match" in expression:
                 match = expression["match"]

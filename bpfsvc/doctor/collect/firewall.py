@@ -26,7 +26,8 @@ from bpfsvc.migration.verify.maps import read_maps
 from bpfsvc.migration.verify.reading import read_rules
 
 _IPTABLES = frozenset({"filter", "mangle", "nat", "raw", "security"})
-_OTHERS = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
+OTHER_TABLES = frozenset({names.NFT_TABLE, conntrack_keepalive.TABLE})
+"""Tables of nftables that are kube-proxy's, or bpfsvc's own."""
 _READ = ("raw", "mangle", "filter")
 """The tables that the rules may be in; kube-proxy's large chains are in nat."""
 
@@ -41,8 +42,8 @@ def collect_firewall(
     rules = (*_iptables(saved, unseen), *_nftables(unseen))
     if not rules:
         return FirewallFacts(unseen=tuple(unseen))
-    decisions, from_kube_proxy = _decisions(root)
-    frontends = tuple(_frontends(decisions, network)) if decisions else ()
+    decisions, from_kube_proxy = read_decisions(root)
+    frontends = tuple(served_frontends(decisions, network)) if decisions else ()
     return FirewallFacts(rules, frontends, from_kube_proxy, tuple(unseen))
 
 
@@ -68,7 +69,7 @@ def _nftables(unseen: list[str]) -> Iterator[PacketRule]:
     try:
         for family, table in tools.nft_list("tables").tables:
             is_iptables = family in ("ip", "ip6") and table in _IPTABLES
-            if table not in _OTHERS and not is_iptables:
+            if table not in OTHER_TABLES and not is_iptables:
                 listing = tools.nft_list("table", family, table)
                 text = tools.run(["nft", "-a", "list", "table", family, table])
                 yield from read_nftables(listing, text)
@@ -78,7 +79,7 @@ def _nftables(unseen: list[str]) -> Iterator[PacketRule]:
         unseen.append(f"rules of nftables cannot be read: {error!r}")
 
 
-def _decisions(root: PinRoot) -> tuple[Decisions | None, bool]:
+def read_decisions(root: PinRoot) -> tuple[Decisions | None, bool]:
     """Return bpfsvc's decisions, else kube-proxy's, and whether they are kube-proxy's."""
     try:
         with open_pinned(root) as pinned:
@@ -91,7 +92,8 @@ def _decisions(root: PinRoot) -> tuple[Decisions | None, bool]:
         return None, False
 
 
-def _frontends(decisions: Decisions, network: Interfaces) -> Iterator[ServedFrontend]:
+def served_frontends(decisions: Decisions, network: Interfaces) -> Iterator[ServedFrontend]:
+    """Yield the frontends of decisions, NodePorts by the node's own addresses."""
     nodeports = decisions.nodeports or {
         held.address
         for device in network.devices
