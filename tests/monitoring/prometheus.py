@@ -58,7 +58,8 @@ def running_prometheus(
     jobs = {
         "job_name": "kube-proxy",
         "honor_labels": True,
-        "static_configs": [{"targets": list(targets)}],
+        # The PodMonitor gives targets the namespace of their pods.
+        "static_configs": [{"targets": list(targets), "labels": {"namespace": "kube-system"}}],
     }
     settings.write_text(
         yaml.safe_dump(

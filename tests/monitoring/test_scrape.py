@@ -50,6 +50,7 @@ class Monitored(NamedTuple):
         for client in (pods[0], self.lab.nodes[0]):
             for _ in range(3):
                 ask(client, WEB, 80)
+            ask(client, SHADOWED, 80)
         ask(self.lab.client, self.lab.nodes[0].address(), NODE_PORT)
         for _ in range(6):
             ask(pods[2], SHADOWED, 80)
@@ -87,7 +88,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
                 service("shadowed", [SHADOWED], [port(80, "http")]),
                 *slices("shadowed", lab.pods[:1], [port(8080, "http")]),
             )
-            cluster.start(first, options=["--metrics-bind-address=0.0.0.0:10249"])
+            shown = "--metrics-services=default/web,default/empty"
+            cluster.start(first, options=["--metrics-bind-address=0.0.0.0:10249", shown])
             cluster.launch(
                 second,
                 options=[
@@ -244,3 +246,13 @@ def test_both_alerts_about_kube_proxy_see_agents(monitored: Monitored) -> None:
     assert monitored.prometheus.samples('absent(up{job="kube-proxy"} == 1)') == []
     (down,) = monitored.prometheus.samples('up{job="kube-proxy"} == 0')
     assert down["instance"] == f"{monitored.lab.nodes[1].address()}:10249"
+
+
+def test_the_sum_of_other_services_does_not_get_the_namespace_of_the_agents(
+    monitored: Monitored,
+) -> None:
+    """An empty label of a sample is kept with ``honorLabels``, and a sum has no namespace."""
+    await_data(monitored, {"other": 'bpfsvc_service_connections_total{name="other"}'})
+    samples = monitored.prometheus.samples("bpfsvc_service_connections_total")
+    named = {(labels.get("namespace"), labels["name"]) for labels in samples}
+    assert named == {("default", "web"), (None, "other")}
