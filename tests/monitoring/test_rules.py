@@ -48,6 +48,7 @@ def buckets(name: str, fast: float, slow: float, *labels: str) -> dict[str, str]
 
 BUILD = metric("bpfsvc_build_info", 'version="0.1.0"')
 DROPPED = "bpfsvc_dropped_total"
+FAILED = "bpfsvc_service_failed_connections_total"
 SERVICE = 'namespace="shop",name="web",port="http",protocol="TCP",ip_family="IPv4"'
 
 CASES = {
@@ -177,6 +178,21 @@ CASES = {
             metric(DROPPED, 'reason="source_range"'): growing(6000),
         },
         20,
+    ),
+    "BpfsvcBackendsFail": Case(
+        {
+            metric("bpfsvc_service_connections_total", SERVICE): growing(600),
+            metric(FAILED, SERVICE, 'reason="refused"'): growing(30),
+            metric(FAILED, SERVICE, 'reason="unanswered"'): growing(30),
+        },
+        {
+            metric("bpfsvc_service_connections_total", SERVICE): growing(6000),
+            metric(FAILED, SERVICE, 'reason="refused"'): growing(60),
+            # Three of four connections, but one in a minute.
+            metric("bpfsvc_service_connections_total", SERVICE.replace("web", "rare")): growing(4),
+            metric(FAILED, SERVICE.replace("web", "rare"), 'reason="refused"'): growing(3),
+        },
+        15,
     ),
     "BpfsvcServiceWithoutEndpoints": Case(
         {

@@ -24,7 +24,7 @@ from tests.monitoring.prometheus import RATE_INTERVAL, Prometheus, running_prome
 
 pytestmark = pytest.mark.slow
 
-WEB, EMPTY, SHADOWED = "10.96.0.10", "10.96.0.12", "10.96.0.14"
+WEB, EMPTY, SHADOWED, WRONG = (f"10.96.0.{number}" for number in (10, 12, 14, 16))
 NODE_PORT = 30080
 TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 
@@ -55,8 +55,9 @@ class Monitored(NamedTuple):
         for _ in range(6):
             ask(pods[2], SHADOWED, 80)
         for refused in (pods[0], self.lab.client):
-            with suppress(OSError):
-                ask(refused, EMPTY, 80)
+            for address in (EMPTY, WRONG):
+                with suppress(OSError):
+                    ask(refused, address, 80)
         self.cluster.put("web", *self._web(turn))
         broken: Any = slices("broken", pods[:1], [port(8080, "web")])[0]
         broken["metadata"]["name"] = f"broken-{turn}"
@@ -85,10 +86,12 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
                 "services",
                 service_cidr("10.96.0.0/12"),
                 service("empty", [EMPTY], [port(80, "web")]),
+                service("wrong", [WRONG], [port(80, "web")]),
+                *slices("wrong", lab.pods[:1], [port(9999, "web")]),
                 service("shadowed", [SHADOWED], [port(80, "http")]),
                 *slices("shadowed", lab.pods[:1], [port(8080, "http")]),
             )
-            shown = "--metrics-services=default/web,default/empty"
+            shown = "--metrics-services=default/web,default/empty,default/wrong"
             cluster.start(first, options=["--metrics-bind-address=0.0.0.0:10249", shown])
             cluster.launch(
                 second,
@@ -255,4 +258,4 @@ def test_the_sum_of_other_services_does_not_get_the_namespace_of_the_agents(
     await_data(monitored, {"other": 'bpfsvc_service_connections_total{name="other"}'})
     samples = monitored.prometheus.samples("bpfsvc_service_connections_total")
     named = {(labels.get("namespace"), labels["name"]) for labels in samples}
-    assert named == {("default", "web"), (None, "other")}
+    assert named == {("default", "web"), ("default", "wrong"), (None, "other")}
