@@ -28,14 +28,18 @@ class KernelFamilies:
         applied_state: AppliedState,
         connections: Callable[[], int],
         series: ServiceSeries,
+        backends: Callable[[], int] | None = None,
     ) -> None:
         """``connections()`` returns the number of entries in the map of that name.
+
+        ``backends()``: the number of counters in use, where it is known.
 
         ``series``: the service ports whose refusals are shown one by one.
         """
         self._maps = maps
         self._applied_state = applied_state
         self._connections = connections
+        self._backends = backends
         self._series = series
         self._counters = Sums(maps.counters)
         self._refusals = Sums(maps.refusals)
@@ -89,10 +93,13 @@ class KernelFamilies:
                 "services": len(ports),
                 "frontends": sum([len(port.flat_frontends) // 2 for port in ports]),
                 "backends": sum([port.size for port in ports]),
-                "backend_counters": sum(len(port.counter_ids) for port in Pace().over(ports)),
             }
+            if not self._backends:
+                backends = sum(len(port.counter_ids) for port in Pace().over(ports))
+                counted["backend_counters"] = backends
             self._expected_of = now, counted
-        return counted | {"connections": self._connections()}
+        known = {"backend_counters": self._backends()} if self._backends else {}
+        return counted | known | {"connections": self._connections()}
 
     def _refused(self) -> Metric:
         """Return the refusals of the service ports that have any, as far as they are shown."""

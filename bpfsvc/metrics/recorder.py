@@ -86,9 +86,11 @@ class Metrics(Observer):
 
     def render(self) -> Iterator[bytes]:
         """Yield the text in parts, with pauses in which other threads run."""
+        traffic = self._traffic.render() if self._traffic else iter(())
+        first = next(traffic, b"")  # what is read for it says how many counters are in use
         yield exposition(self._registry)
-        if self._traffic:
-            yield from self._traffic.render()
+        yield first
+        yield from traffic
 
     def scrape(self, *, gzip: bool = False) -> list[bytes]:
         """Return the text in parts, compressed if ``gzip``."""
@@ -178,9 +180,13 @@ class Metrics(Observer):
         maps = open_maps()
         self._own.build.clear()
         self._own.build.labels(__version__, maps.build).set(1)
-        self._registry.register(KernelFamilies(maps, applied_state, connections, self._series))
+        backends = None
         if not self._series.shows_none:
-            self._traffic = ServiceTraffic(maps.backend_counters, applied_state, self._series)
+            traffic = ServiceTraffic(maps.backend_counters, applied_state, self._series)
+            self._traffic, backends = traffic, lambda: traffic.backends
+        self._registry.register(
+            KernelFamilies(maps, applied_state, connections, self._series, backends)
+        )
 
     def written(self, plan: Plan) -> None:
         """Keep what the backends that a plan has removed counted."""

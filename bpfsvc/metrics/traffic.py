@@ -98,6 +98,8 @@ class ServiceTraffic:
         self._pending: Mapping[ServicePort, Applied | None] = {}
         """Service ports that are in the kernel already, and not yet in the applied state."""
         ports = applied_state.snapshot()
+        self.backends = 0
+        """How many entries of counters were in use when they were last read."""
         self._last = max((max(port.counter_ids, default=0) for port in ports), default=0)
         """No id of counters is larger; it never shrinks."""
         entries = self._sums.entries(self._last, Pace())
@@ -156,13 +158,16 @@ class ServiceTraffic:
         if pending:
             ports = [now for was in ports if (now := pending.get(was.port, was))]
         entries = self._sums.entries(self._last, pace)
-        counted = []
+        counted, backends = [], 0
         for applied in pace.over(ports):
-            counts = entries.total(applied.counter_ids)
+            ids = applied.counter_ids
+            backends += len(ids)
+            counts = entries.total(ids)
             if more := removed.get(applied.service_id):
                 counts = self._clamped(counts + more)
             if counts:
                 counted.append((applied, counts))
+        self.backends = backends
         with self._lock:
             if changed := self._read_changed():
                 counted = [item for item in counted if item[0].port not in changed]

@@ -87,6 +87,17 @@ def test_entries_of_maps_are_shown_with_their_capacity(
     assert samples["bpfsvc_map_capacity"][name,] == capacity
 
 
+@pytest.mark.parametrize("series", [ALL, NONE], ids=["all", "none"])
+def test_counters_in_use_are_counted_with_and_without_series_of_services(
+    node: Node, tcp_peers: Peers, series: ServiceSeries
+) -> None:
+    tcp_peers.service(node, [tcp_peers.backend, tcp_peers.other_backend])
+    metrics = opened(node, series)
+    assert values(metrics)["bpfsvc_map_entries"]["backend_counters",] == 2
+    tcp_peers.service(node, [tcp_peers.backend], name="next", frontends=[tcp_peers.other_vip])
+    assert values(metrics)["bpfsvc_map_entries"]["backend_counters",] == 3
+
+
 def test_connections_are_counted_by_the_connection_gc(node: Node) -> None:
     samples = values(opened(node))
     assert samples["bpfsvc_map_entries"]["connections",] == 7
