@@ -29,7 +29,7 @@
  *	ICMP		hooks, PARSE_SLOW		headers			after, forward,
  *										passes_egress
  *	PARSE_SLOW	hooks				flow.hook, l3, v4	as the hooks
- *	REJECT		FIRST, REVISE			headers			l3, l4
+ *	REJECT		FIRST, REVISE			headers, first		l3, l4
  *	ECHO		FIRST				headers			l3, l4
  */
 #include "lib/flow.h"

@@ -25,6 +25,7 @@ enum event_kind {
 	EVENT_REPEATED, /* its client sends its SYN again: no answer has come */
 	EVENT_REFUSED,	/* the client is told so */
 	EVENT_DROPPED,	/* the client is not told; this follows EVENT_REFUSED */
+	EVENT_ENDED,	/* its entries are removed */
 	EVENT_KINDS,	/* this number is their count, plus one */
 };
 
@@ -36,7 +37,13 @@ enum event_reason {
 	EVENT_REASON_BACKEND_RESET, /* the backend has answered by a reset */
 	EVENT_REASON_SOURCE_PORTS_EXHAUSTED,
 	EVENT_REASON_CONNECTIONS_FULL,
-	EVENT_REASON_MASQUERADE, /* it has no address or port to be masqueraded to */
+	EVENT_REASON_MASQUERADE, /* there is no address or port to masquerade to */
+	/* of an end */
+	EVENT_REASON_CLOSED,
+	EVENT_REASON_RESET,
+	EVENT_REASON_UNANSWERED,
+	EVENT_REASON_IDLE,
+	EVENT_REASON_REMOVED, /* because its endpoint has left, or its Service */
 	EVENT_REASONS,
 };
 
@@ -50,7 +57,8 @@ enum event_path {
 
 /* Addresses and ports are 0 where they are not known. */
 struct event {
-	__u64 time; /* ns, CLOCK_MONOTONIC */
+	__u64 time;    /* ns, CLOCK_MONOTONIC */
+	__u64 took_us; /* since the client's first packet */
 	struct address client;
 	struct address frontend;
 	struct address backend;
@@ -61,12 +69,11 @@ struct event {
 	__u8 kind; /* of enum event_kind */
 	__u32 service;
 	__u32 counters; /* of the backend, as in backend_counters */
-	__u32 took_us;	/* until the answer */
 	__u32 sample;	/* it stands for so many */
 	__u8 reason;	/* of enum event_reason */
 	__u8 path;	/* of enum event_path */
 	__u8 masquerade;
-	__u8 zeros[5];
+	__u8 zero;
 };
 
 DESCRIBE(event);
@@ -118,7 +125,7 @@ static inline struct event *event_begin(__u8 kind, __u32 mask)
 	event->kind = kind;
 	event->sample = mask + 1;
 	event->took_us = 0;
-	__builtin_memset(event->zeros, 0, sizeof(event->zeros));
+	event->zero = 0;
 	return event;
 }
 

@@ -43,8 +43,8 @@ struct fast_path_ends {
 
 /*
  * Decisions about the first packet of a connection. STEP_FIRST sets them for STEP_SCHEDULE (which
- * reads `client`), STEP_REVISE, STEP_OPEN and STEP_UNTRANSLATED. For other packets this has stale
- * values.
+ * reads `client`), STEP_REVISE, STEP_OPEN, STEP_UNTRANSLATED and STEP_REJECT (which reads `verdict` and
+ * `choice`). For other packets this has stale values.
  */
 struct first {
 	struct choice choice; /* STEP_REVISE may choose another backend */
@@ -52,7 +52,7 @@ struct first {
 	struct fast_path_ends ends; /* set by STEP_OPEN, for itself and STEP_UNTRANSLATED */
 	struct frontend_key asked;  /* the key of the frontend */
 	__u16 observed;		    /* of the connection; for STEP_OPEN */
-	__u8 verdict;	   /* of enum verdict; stored so that the verifier forgets its value */
+	__u8 verdict; /* on a frontend, of enum verdict; the verifier does not know its value */
 	__u8 untranslated; /* it gets entries only for the sake of the fast path */
 	__u8 direct;	   /* it goes to a backend's own address as it is */
 	__u8 outside;	   /* as `ends`: its connection is one from outside to a pod */

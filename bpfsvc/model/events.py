@@ -17,6 +17,7 @@ VERDICTS = {
     "repeated": "forwarded",
     "refused": "refused",
     "dropped": "dropped",
+    "ended": "forwarded",
 }
 """Kinds of events, and what became of the packet or call."""
 
@@ -29,9 +30,14 @@ REASONS = {
     "backend_reset": "the backend refused it",
     "source_ports_exhausted": "no source port is free",
     "connections_full": "the table of connections is full",
-    "masquerade": "no address or port to masquerade to",
+    "masquerade": "there is no address or port to masquerade to",
+    "closed": "both sides have closed it",
+    "reset": "one side has reset it",
+    "unanswered": "its backend has never answered",
+    "idle": "no packet has come for long",
+    "removed": "its endpoint or its Service has left",
 }
-"""Reasons of what is refused or dropped, in words."""
+"""Why something is refused, dropped or ended, in words."""
 
 PATHS = ("tc", "fast_path", "socket")
 """What carries a connection."""
@@ -69,7 +75,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     * ``time``: seconds since 1970; the time of the packet or call.
     * ``node``: the node that saw it.
     * ``kind``: of :data:`VERDICTS`; ``reason``: of :data:`REASONS`; ``path``: of :data:`PATHS`.
-    * ``took_ms``: from the client's first packet until this one.
+    * ``took_ms``: from the client's first packet until this one; of an end, until the last one.
     * ``sample``: only one event of so many is in the stream.
     * ``lost``: how many events are missing before the next one; then there is nothing else.
       ``lost_by``: ``kernel`` (the agent was late) or ``reader`` (the command was).

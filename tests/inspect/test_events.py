@@ -189,3 +189,10 @@ def test_a_sample_and_a_time_are_told() -> None:
     text = event_lines(event_of(sample=4, took_ms=1024.4), UTC, plain)
     assert text.endswith("; after 1024 ms; one of 4")
     assert "after 0.412 ms" in event_lines(event_of(took_ms=0.412), UTC, plain)
+
+
+def test_the_length_of_a_short_connection_is_not_told_more_exactly_than_it_is_known() -> None:
+    short = Event(1.0, kind="ended", reason="closed", took_ms=0.0)
+    assert "after less than 10 ms; both sides" in event_lines(short, UTC, plain)
+    longer = Event(1.0, kind="ended", reason="closed", took_ms=2012.4)
+    assert "after 2012 ms;" in event_lines(longer, UTC, plain)

@@ -26,6 +26,8 @@ from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
 
 Line = Mapping[str, Any]
 
+ENDS = ("client", "frontend", "backend")
+
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
@@ -77,7 +79,7 @@ class Observer:
         return self._errors.read().decode()
 
     def _receive(self) -> None:
-        if not self._selector.select(stretched(10)):
+        if not self._selector.select(stretched(40)):
             raise TimeoutError("no such event")
         received = os.read(self._output.fileno(), 1 << 16)
         if not received:
@@ -168,6 +170,19 @@ def test_a_backend_that_refuses_is_told(testbed: Testbed) -> None:
     finally:
         testbed.cluster.put(named.name, *objects(named, [testbed.lab.pods[3]]))
     assert refused["backend"]["port"] == 9999
+
+
+def test_the_end_of_a_connection_is_told_with_its_time(testbed: Testbed) -> None:
+    """Its entries are removed some seconds after both sides have closed it."""
+    named = ONE[1]
+    with observing(testbed, "--service", named.name) as observer:
+        answer = ask(testbed.client, testbed.node.address(4), named.node_port)
+        made = observer.next(of_service(named.name, "made"))
+        ended = observer.next(of_service(named.name, "ended"))
+    assert ended["reason"] == "closed"
+    assert [ended[end] for end in ENDS] == [made[end] for end in ENDS]
+    assert made["client"]["port"] == int(answer.own.rpartition(":")[2])
+    assert 0 <= ended["took_ms"] < 5000
 
 
 def test_failures_are_remembered_when_nobody_has_observed(testbed: Testbed) -> None:

@@ -8,7 +8,7 @@ from bpfsvc.base.address import endpoint_text
 from bpfsvc.datapath.maps.ring_buffer import RingBuffer
 from tests.packets.node import Node
 
-KINDS = ("made", "answered", "repeated", "refused", "dropped")
+KINDS = ("made", "answered", "repeated", "refused", "dropped", "ended")
 
 
 class Events:
@@ -52,5 +52,5 @@ class Events:
         event["kind"] = kinds[event["kind"]]
         event["reason"] = layout.constants_named("EVENT_REASON_")[event["reason"]]
         event["path"] = layout.constants_named("EVENT_BY_")[event["path"]]
-        assert not any(event.pop("zeros"))
+        assert not event.pop("zero")
         return event

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from scapy.packet import Packet
 
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.datapath.maps.ring_buffer import RingBuffer
@@ -155,6 +156,90 @@ def test_a_connection_on_the_fast_path_says_so(
         ]
     finally:
         events.close()
+
+
+def ended(node: Node, events: Events, hook: str, packet: Packet, **how: Any) -> dict[str, Any]:
+    """Have the connection of a packet removed; return the event of its end."""
+    events.read()
+    assert node.collect(node.flow(hook, packet), **how) == 1
+    (event,) = events.read()
+    assert event["kind"] == "ended"
+    return event
+
+
+def test_a_connection_that_both_sides_close_is_told_with_its_time(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    client, vip, backend, seen = tcp_peers.connected(node)
+    made = events.read()[0]
+    tcp_peers.close(node, client, vip, backend, seen)
+    closed = time.monotonic_ns()
+    events.ask("ended")
+    node.settings(tcp_closed_seconds=0)
+    event = ended(node, events, "ingress", tcp(client, vip), early_ports=True)
+    assert event["reason"] == "closed"
+    assert parts(event, "client", "frontend", "backend") == (client, vip, backend)
+    assert 0 <= event["took_us"] <= (closed - made["time"]) / 1000 + 100
+
+
+def test_an_end_is_the_same_by_the_entry_of_the_backends_packets(
+    node: Node, events: Events, peers: Peers
+) -> None:
+    client, vip, backend, seen = peers.connected(node)
+    node.settings(tcp_established_seconds=0, udp_seconds=0, sctp_seconds=0)
+    event = ended(node, events, "egress", peers.answer(backend, seen))
+    assert event["reason"] == "idle"
+    assert parts(event, "client", "frontend", "backend") == (client, vip, backend)
+
+
+def test_a_connection_that_is_reset_is_told(node: Node, events: Events, tcp_peers: Peers) -> None:
+    client, vip, _, _ = tcp_peers.connected(node)
+    node.forward(tcp(client, vip, "R"))
+    node.settings(tcp_closed_seconds=0)
+    assert ended(node, events, "ingress", tcp(client, vip))["reason"] == "reset"
+
+
+def test_a_connection_that_no_backend_has_answered_is_told(
+    node: Node, events: Events, peers: Peers
+) -> None:
+    client, vip, _ = peers.served(node)
+    opening = peers.opening(client, vip)
+    node.forward(opening)
+    node.settings(half_open_seconds=0)
+    assert ended(node, events, "ingress", opening)["reason"] == "unanswered"
+
+
+def test_a_connection_that_is_removed_is_told(node: Node, events: Events, peers: Peers) -> None:
+    client, vip, _, _ = peers.connected(node)
+    opening = peers.opening(client, vip)
+    assert ended(node, events, "ingress", opening, force=True)["reason"] == "removed"
+
+
+def test_the_end_of_a_connection_that_was_made_unobserved_is_not_told(
+    node: Node, events: Events, peers: Peers
+) -> None:
+    events.ask()
+    client, vip, _, _ = peers.connected(node)
+    events.ask("made", "ended")
+    assert node.collect(node.flow("ingress", peers.opening(client, vip)), force=True) == 1
+    assert events.read() == []
+
+
+def test_a_connection_without_a_port_to_masquerade_to_is_told(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(ports=1)
+    peers.connect(node, peers.external, peers.vip, peers.backend)
+    events.read()
+    events.ask("dropped")
+    later = peers.with_port(peers.external, 40001)
+    out = node.ingress(peers.opening(later, peers.vip))
+    assert node.drops("egress", out)
+    (event,) = events.read()
+    assert parts(event, "kind", "reason", "masquerade") == ("dropped", "masquerade", 1)
+    assert parts(event, "client", "frontend", "backend") == (later, "", peers.backend)
 
 
 def test_packets_that_no_service_is_for_are_not_told(node: Node, events: Events) -> None:

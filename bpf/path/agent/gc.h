@@ -11,6 +11,7 @@
 #include "maps/port_filter.h"
 #include "maps/settings.h"
 #include "path/conn/attempts.h"
+#include "path/conn/observe.h"
 
 enum { GC_FLOWS = 16 }; /* in one request */
 
@@ -109,6 +110,8 @@ int subprogram_collect(struct collecting *collecting)
 	}
 	if (!request.force)
 		attempt_expire(&flow, connection);
+	if (connection->observed)
+		observe_end(&flow, connection, request.force);
 	connection_remove(&flow, connection);
 	return 1;
 }

@@ -111,9 +111,13 @@ static inline __u8 refusal_kind(int verdict)
 	return EVENT_REFUSED + not_zero(verdict ^ VERDICT_REJECT);
 }
 
-/* Tell that a first packet is refused or dropped by a verdict, if it is. */
-static inline void observe_refusal(const struct packet *packet, int verdict)
+/*
+ * Tell that a first packet is refused or dropped by the verdict on it, if it is. (The verdict is in
+ * memory: the verifier would follow each one.)
+ */
+static inline void observe_refusal(const struct packet *packet)
 {
+	__u8 verdict = packet->first.verdict;
 	__u8 reason = refusal_reason(&packet->first.choice, verdict);
 
 	if (reason)
@@ -121,7 +125,7 @@ static inline void observe_refusal(const struct packet *packet, int verdict)
 }
 
 /* Microseconds from the creation of an observed connection until `now`. */
-static inline __u32 us_since(const struct connection *connection, __u64 now)
+static inline __u64 us_since(const struct connection *connection, __u64 now)
 {
 	__u64 begun =
 		connection->created + ((__u64)(connection->observed - 1) << EVENT_TIME_UNIT_SHIFT);
@@ -129,18 +133,10 @@ static inline __u32 us_since(const struct connection *connection, __u64 now)
 	return now > begun ? (now - begun) / 1000 : 0;
 }
 
-/* Tell what an entry of a client's or a backend's packets says, and the time since its creation. */
-static inline void observe_entry(const struct flow *flow, const struct connection *connection,
-				 enum event_kind kind, __u8 reason)
+/* Write the ends of a connection, as its entry says. */
+static inline void event_ends(struct event *event, const struct flow *flow,
+			      const struct connection *connection)
 {
-	struct observed *wanted = observed_if(kind);
-	struct event *event;
-
-	if (!wanted)
-		return;
-	event = event_begin(kind, wanted->connections);
-	if (!event)
-		return;
 	if (connection->reply) {
 		event->client = connection->after.destination;
 		event->client_port = connection->after.destination_port;
@@ -159,10 +155,83 @@ static inline void observe_entry(const struct flow *flow, const struct connectio
 	event->protocol = flow->protocol;
 	event->service = connection->service;
 	event->counters = connection->counters;
-	event->took_us = us_since(connection, event->time);
-	event->reason = reason;
 	event->path = EVENT_BY_TC + not_zero(connection->shortcut);
 	event->masquerade = connection->masquerade;
+}
+
+/* Tell what an entry of a client's or a backend's packets says, and the time since its creation. */
+static inline void observe_entry(const struct flow *flow, const struct connection *connection,
+				 enum event_kind kind, __u8 reason)
+{
+	struct observed *wanted = observed_if(kind);
+	struct event *event;
+
+	if (!wanted)
+		return;
+	event = event_begin(kind, wanted->connections);
+	if (!event)
+		return;
+	event_ends(event, flow, connection);
+	event->took_us = us_since(connection, event->time);
+	event->reason = reason;
+	event_emit(event);
+}
+
+static inline __u8 end_reason(const struct flow *flow, const struct connection *connection)
+{
+	if (flow->protocol == PROTO_TCP && connection->reset == RESET_CERTAIN)
+		return EVENT_REASON_RESET;
+	if (flow->protocol == PROTO_TCP && connection_closed(connection))
+		return EVENT_REASON_CLOSED;
+	return connection->established ? EVENT_REASON_IDLE : EVENT_REASON_UNANSWERED;
+}
+
+/*
+ * Tell that an observed connection has ended, when its entries are about to be removed. Its time is
+ * that until its last packet: to a tick of the coarse clock if that packet has closed it, else to
+ * about a second. `forced`: it is removed in whichever state.
+ */
+static inline void observe_end(const struct flow *flow, const struct connection *connection,
+			       bool forced)
+{
+	struct observed *wanted = observed_if(EVENT_ENDED);
+	struct event *event;
+
+	if (!wanted)
+		return;
+	event = event_begin(EVENT_ENDED, wanted->connections);
+	if (!event)
+		return;
+	event_ends(event, flow, connection);
+	event->took_us = us_since(connection, connection->seen);
+	event->reason = forced ? EVENT_REASON_REMOVED : end_reason(flow, connection);
+	event_emit(event);
+}
+
+/* Tell that the first packet of a masqueraded connection cannot leave. */
+static inline void observe_unmasqueraded(const struct flow *flow,
+					 const struct connection *connection)
+{
+	struct observed *wanted = observed_if(EVENT_DROPPED);
+	struct event *event;
+
+	if (!wanted || !in_sample(wanted->failures))
+		return;
+	event = event_begin(EVENT_DROPPED, wanted->failures);
+	if (!event)
+		return;
+	event->client = flow->source;
+	event->client_port = flow->source_port;
+	event_address_clear(&event->frontend);
+	event->frontend_port = 0;
+	event->backend = flow->destination;
+	event->backend_port = flow->destination_port;
+	event->protocol = flow->protocol;
+	event->service = connection->service;
+	event->counters = 0;
+	event->reason = EVENT_REASON_MASQUERADE;
+	event->path = EVENT_BY_TC;
+	event->masquerade = 1;
 	event_emit(event);
 }
 

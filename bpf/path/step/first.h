@@ -20,7 +20,6 @@
 #include "maps/hardware_addresses.h"
 #include "maps/settings.h"
 #include "path/client.h"
-#include "path/conn/observe.h"
 #include "path/fast/direct.h"
 #include "path/first/direct.h"
 #include "path/first/echo.h"
@@ -92,9 +91,8 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 	verdict = packet->first.verdict;
 	if (verdict != VERDICT_NONE && packet->flow.hook == HOOK_INGRESS &&
 	    cluster_ip_is_held(&packet->flow.destination) && node_listens(skb, &packet->flow))
-		verdict = VERDICT_NONE;
+		packet->first.verdict = verdict = VERDICT_NONE;
 	choice_refused(&packet->first.choice, verdict);
-	observe_refusal(packet, verdict);
 	if (verdict == VERDICT_NONE)
 		return conn_new_direct(skb, settings, packet);
 	if (verdict == VERDICT_DNAT)
@@ -177,6 +175,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	int verdict;
 
 	packet->first.untranslated = packet->first.direct = 0;
+	packet->first.verdict = VERDICT_NONE;
 	if (packet->reuse && !(packet->reuse & REUSE_CLEARED)) {
 		/*
 		 * Then begin this step anew: otherwise the verifier would follow all of the rest
@@ -197,14 +196,13 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		return tail_call(skb, STEP_ECHO);
 	if (verdict == VERDICT_SCHEDULE)
 		return tail_call(skb, STEP_SCHEDULE);
-	if (verdict == VERDICT_DNAT) {
-		observe_opening(packet);
+	if (verdict == VERDICT_DNAT)
 		return tail_call(skb, opening_step(&packet->first.choice));
-	}
 	fragment_passed(packet);
 	if (verdict == VERDICT_NONE)
 		return first_packet_pass(skb, settings, packet);
-	if (verdict == VERDICT_REJECT || verdict == VERDICT_RESET)
+	/* A packet that is dropped by a verdict goes there, too: that program tells of it. */
+	if (verdict == VERDICT_REJECT || verdict == VERDICT_RESET || packet->first.verdict)
 		return tail_call(skb, STEP_REJECT);
 	return TC_ACT_SHOT;
 }

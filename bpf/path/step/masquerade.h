@@ -13,6 +13,7 @@
 #include "maps/interfaces.h"
 #include "maps/masquerade_choices.h"
 #include "maps/settings.h"
+#include "path/conn/observe.h"
 #include "path/conn/source_ports.h"
 #include "path/fast/route.h"
 #include "path/packet.h"
@@ -116,6 +117,7 @@ static inline int masquerade_first(struct __sk_buff *skb, struct packet *packet)
 	case -EAGAIN:
 		return tail_call(skb, STEP_MASQUERADE);
 	default:
+		observe_unmasqueraded(&packet->flow, connection);
 		return TC_ACT_SHOT;
 	}
 }

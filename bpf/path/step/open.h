@@ -152,6 +152,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 {
 	enum forwarding via = BY_STACK;
 
+	observe_opening(packet);
 	conn_new_plan(skb, settings, packet);
 	if (packet->first.untranslated)
 		return tail_call(skb, STEP_UNTRANSLATED);

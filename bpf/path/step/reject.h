@@ -1,6 +1,6 @@
 /*
  * STEP_REJECT: refusing a packet. The packet becomes its own answer, a reset or an ICMP error, and
- * goes back where it came in.
+ * goes back where it came in. Or it is dropped, if that is the verdict on it.
  */
 #pragma once
 
@@ -12,7 +12,9 @@
 #include "path/answer/answer.h"
 #include "path/answer/icmp_error.h"
 #include "path/answer/reset.h"
+#include "path/conn/observe.h"
 #include "path/packet.h"
+#include "path/schedule/backend_select.h"
 
 /*
  * Answer a packet of an unknown connection that was about to leave, as the frontend would. The
@@ -38,8 +40,12 @@ static inline int reset_unknown(struct __sk_buff *skb, const struct packet *pack
 static inline int reject(struct __sk_buff *skb, struct packet *packet)
 {
 	struct settings *settings = settings_get();
+	__u8 verdict = packet->first.verdict;
 	int error = -1;
 
+	observe_refusal(packet);
+	if (verdict == VERDICT_DROP || verdict == VERDICT_FORBIDDEN)
+		return TC_ACT_SHOT;
 	if (packet->flow.hook == HOOK_EGRESS)
 		return reset_unknown(skb, packet);
 	if (!settings || !may_be_answered(skb, packet) || drop_tag(skb, packet))

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "maps/frontends.h"
-#include "path/conn/observe.h"
 #include "path/fragments.h"
 #include "path/packet.h"
 #include "path/schedule/backend_select.h"
@@ -28,7 +27,7 @@ static inline int first_packet_revise(struct __sk_buff *skb, struct packet *pack
 	if (choose_with_room(&asked, &packet->first.client, &packet->first.choice))
 		return tail_call(skb, STEP_OPEN);
 	choice_refused(&packet->first.choice, VERDICT_REJECT);
-	observe_refusal(packet, VERDICT_REJECT);
+	packet->first.verdict = VERDICT_REJECT;
 	fragment_passed(packet);
 	return tail_call(skb, STEP_REJECT);
 }

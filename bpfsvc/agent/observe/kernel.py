@@ -26,6 +26,7 @@ class _Told(NamedTuple):
     """The fields of ``struct event`` that are read, in its order; ports in network order."""
 
     time: int
+    took_us: int
     client: bytes
     frontend: bytes
     backend: bytes
@@ -35,14 +36,13 @@ class _Told(NamedTuple):
     protocol: int
     kind: int
     service: int
-    took_us: int
     sample: int
     reason: int
     path: int
     masquerade: int
 
 
-_TIMED = ("answered", "repeated")
+_TIMED = ("answered", "repeated", "ended")
 """Kinds that have the time since the client's first packet; what a reset refuses has it, too."""
 
 

@@ -33,7 +33,7 @@ _FORMS = {
     "protocol": "tcp, udp or sctp",
     "verdict": ", ".join(WORDS["verdict"]),
     "kind": ", ".join(WORDS["kind"]),
-    "reason": "why it was refused or dropped: " + ", ".join(WORDS["reason"]),
+    "reason": "why it was refused or dropped, or has ended: " + ", ".join(WORDS["reason"]),
     "path": "what carries the connection: " + ", ".join(PATHS),
     "node": "the node that saw it, or that the client or the backend is on",
 }

@@ -13,6 +13,9 @@ WIDTH = 100
 _INDENT = " " * 13
 """As wide as the time."""
 
+_COARSE_MS = 10
+"""The longest tick of a kernel's clock."""
+
 _PATH_TEXTS = {"tc": "", "fast_path": "fast path", "socket": "socket"}
 
 COLORS = {
@@ -21,6 +24,7 @@ COLORS = {
     "repeated": "yellow",
     "refused": "red",
     "dropped": "red",
+    "ended": "",
 }
 
 Paint = Callable[[str, str], str]
@@ -68,14 +72,14 @@ def _sentence(event: Event) -> str:
     ends = f"{_end(event.client)} -> {event.service.text}"
     if event.backend.address:
         ends += f" -> {_end(event.backend)}"
-    if not event.service.name or event.kind in ("refused", "dropped"):
+    if event.frontend.address and (not event.service.name or event.kind in ("refused", "dropped")):
         ends += f" ({_address(event.frontend)})"
     return "; ".join((f"{event.kind} {event.protocol} {ends}", *_details(event)))
 
 
 def _details(event: Event, *, wide: bool = False) -> Iterator[str]:
     if event.took_ms is not None:
-        yield f"after {event.took_ms:.3f} ms" if event.took_ms < 10 else _round(event.took_ms)
+        yield f"after {_duration(event)}"
     if event.reason:
         yield REASONS.get(event.reason, event.reason)
     if not wide and (path := _PATH_TEXTS.get(event.path, event.path)):
@@ -86,8 +90,12 @@ def _details(event: Event, *, wide: bool = False) -> Iterator[str]:
         yield f"one of {event.sample}"
 
 
-def _round(milliseconds: float) -> str:
-    return f"after {milliseconds:.0f} ms"
+def _duration(event: Event) -> str:
+    milliseconds = event.took_ms or 0.0
+    if milliseconds >= _COARSE_MS:
+        return f"{milliseconds:.0f} ms"
+    # The last packet of a connection is dated by a coarse clock.
+    return f"less than {_COARSE_MS} ms" if event.kind == "ended" else f"{milliseconds:.3f} ms"
 
 
 def _address(end: EventEnd) -> str:
