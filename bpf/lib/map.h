@@ -54,3 +54,6 @@ enum loaded_kind {
 /* Values in the storage of sockets: one for each socket, gone when the socket is. */
 #define SOCKET_STORAGE(value, name) \
 	BPF_F_TABLE("sk_storage", int, value, name, 0, BPF_F_NO_PREALLOC)
+
+/* A queue of values: no key, and what is put first is taken first. */
+#define QUEUE(value, name, entries) BPF_QUEUE(name, value, entries)

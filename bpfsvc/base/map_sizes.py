@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,15 @@ class Sizes:
     max_affinities: int = 65536
     max_schedule_chunks: int = 16384
 
+    @property
+    def max_closed_flows(self) -> int:
+        """Entries of each queue of closed connections: one for every fourth pair of the table."""
+        return max(1, self.max_connections // 8)
+
     def defines(self) -> dict[str, int]:
         """Return the values of the macros of the C sources: ``MAX_FRONTENDS`` and so on."""
-        return {name.upper(): value for name, value in asdict(self).items()}
+        return {name.upper(): getattr(self, name) for name in SIZE_NAMES}
 
 
-SIZE_NAMES = tuple(size.name for size in fields(Sizes))
-"""``max_services`` and so on."""
+SIZE_NAMES = (*(size.name for size in fields(Sizes)), "max_closed_flows")
+"""``max_services`` and so on; the last follows from another."""

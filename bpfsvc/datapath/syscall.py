@@ -43,6 +43,7 @@ TYPE_NAMES = {
     9: "lru_hash",
     10: "lru_percpu_hash",
     11: "lpm_trie",
+    22: "queue",
     24: "sk_storage",
     27: "ringbuf",
 }
@@ -131,11 +132,12 @@ def program_id(fd: int) -> int:
 
 
 def program_test_run(
-    fd: int, packet: bytes, *, context: bytes = b"", room: int = 256
+    fd: int, packet: bytes, *, context: bytes = b"", room: int = 256, repeat: int = 1
 ) -> tuple[int, bytes]:
     """Run a program on a packet; return its verdict and the packet as the program left it.
 
-    ``context`` is a ``struct __sk_buff`` or a prefix of it; the kernel allows only a few fields.
+    * ``context`` is a ``struct __sk_buff`` or a prefix of it; the kernel allows only a few fields.
+    * ``repeat``: how often it runs; each run gets the packet as the one before has left it.
     """
     data_in = _buffer(packet)
     data_out = ctypes.create_string_buffer(len(packet) + room)
@@ -149,7 +151,7 @@ def program_test_run(
             len(data_out),
             _address(data_in),
             _address(data_out),
-            0,
+            repeat,
             0,
             len(context),
             0,
@@ -159,7 +161,13 @@ def program_test_run(
             0,
         )
     )
-    call(PROG_TEST_RUN, attributes)
+    while True:
+        try:
+            call(PROG_TEST_RUN, attributes)
+            break
+        except InterruptedError:
+            # A signal came between two runs. Nothing was returned, so all begins anew.
+            continue
     verdict, _, size = struct.unpack_from("=III", attributes.raw, 4)
     return verdict, data_out.raw[:size]
 

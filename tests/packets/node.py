@@ -42,6 +42,7 @@ from bpfsvc.services.plans.diff import plan
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.rules.desired import GUARD
 from tests.packets.packet import LINK, address_port
+from tests.packets.queues import QUEUES, take_all
 
 UNSPEC = 0xFFFFFFFF
 """TC_ACT_UNSPEC, -1: no verdict."""
@@ -61,7 +62,7 @@ SIZES = Sizes(
 HOOKS = {"ingress": 1, "egress": 2}
 """As bpf/lib/flow.h numbers them."""
 
-COLLECT_HEADER = struct.Struct("=14xBBBBx")
+COLLECT_HEADER = struct.Struct("=14xBBBB6x")
 """``struct gc_request``: number of flows, force, crowded, early ports."""
 
 
@@ -107,6 +108,8 @@ class Node:
             table.update(bytes(4), bytes(table.value_size))
         self.fill_filter(0)
         self.half_open(0)
+        for name in QUEUES:
+            take_all(self.pinned.map(name))
         self.ids = Ids(SIZES.max_backends)
         self.applied_state = AppliedState()
         self.pinned.map("icmp_total").update(bytes(4), bytes(8))

@@ -17,7 +17,7 @@ LIFETIMES = {
 }
 """Seconds. Few, because the clock of a machine that has just started shows few, too."""
 
-BATCH = 16
+BATCH = 8
 """COLLECT_FLOWS of the C sources."""
 
 NEW_FIELD = "client_first"

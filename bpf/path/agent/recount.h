@@ -9,7 +9,7 @@
 #include "maps/backend_loads.h"
 #include "maps/connections.h"
 
-enum { RECOUNT_RECORDS = 16 }; /* in one request */
+enum { RECOUNT_RECORDS = 8 }; /* in one request */
 
 /* What the agent sends as a test packet: this header, then records. */
 struct recount_header {

@@ -4,6 +4,7 @@
 #include "lib/flow.h"
 #include "lib/tcp_options.h"
 #include "lib/wire.h"
+#include "maps/closed_flows.h"
 #include "maps/connections.h"
 #include "maps/counters.h"
 #include "maps/half_open.h"
@@ -170,11 +171,25 @@ static inline void time_note(struct connection *connection)
 }
 
 /*
+ * A packet closes a connection: it is the second FIN, or a RESET_CERTAIN. This is called once for
+ * each pair of entries, with the entry of the packet, before the packet changes both; and again if
+ * the pair was opened anew. (If two FINs come at the same moment on two CPUs, it may not be called:
+ * at most one of them is then the second. If a reset is one of two such packets, it may be called
+ * twice.)
+ */
+static inline void connection_closed_note(struct flow *flow, const struct connection *connection)
+{
+	/* The pair between the hooks leads to the pair around the wire. */
+	if (!(connection->service && connection_around_wire(flow, connection)))
+		closed_flow_put(flow, bpf_ktime_get_coarse_ns());
+}
+
+/*
  * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
  * each has the whole state.
  */
 static inline void connection_track(struct __sk_buff *skb, const struct packet *packet,
-				    const struct flow *flow, struct connection *connection)
+				    struct flow *flow, struct connection *connection)
 {
 	__u8 tcp_flags = packet->tcp_flags, reset;
 	struct connection *other;
@@ -194,6 +209,8 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		reset = reset_judged(skb, packet, connection, other);
 		if (reset == RESET_NONE || connection->reset == RESET_CERTAIN)
 			return;
+		if (reset == RESET_CERTAIN && !connection_closed(connection))
+			connection_closed_note(flow, connection);
 	} else {
 		if (!segment_counts(skb, packet, connection, other))
 			return;
@@ -211,6 +228,8 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		if (connection->reply)
 			client_first_note(connection, other, 0);
 	} else {
+		if (connection->fin_received && !connection_closed(connection))
+			connection_closed_note(flow, connection);
 		fin_note(connection, other);
 	}
 	load_follow(flow->protocol, connection);

@@ -1,7 +1,13 @@
 """The connection GC: removes connections that are over.
 
-The tables are read here, and the kernel decides (``bpf/path/agent/gc.h``): between the reading of
-an entry and its deletion a packet may have revived it, and only the kernel can look again.
+Where a packet ends a connection, the program that sees it puts the connection into a queue
+(``bpf/maps/closed_flows.h``), and another program, which is run here, removes what is due. So a
+connection that is closed costs the agent nothing but its removal, in the kernel. What falls silent
+is found by reading the table: rarely while there is room, because reading takes more time than
+anything else here.
+
+The kernel decides (``bpf/path/agent/gc.h``): between the reading of an entry and its deletion a
+packet may have revived it, and only the kernel can look again.
 """
 
 from __future__ import annotations
@@ -9,17 +15,27 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from bpfsvc.agent.flows.expiry import Expiry
 from bpfsvc.agent.flows.load_recount import LoadRecount
+from bpfsvc.agent.flows.sweep_schedule import Signs, SweepSchedule
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Lifetimes
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.syscall import Map
+
+_BLOCK = 4096
+"""Entries that are read at once."""
 
 _PAUSE = 0.002
-"""Seconds between two batches of reading: a sweep must not delay a change of Services."""
+"""Seconds between two blocks: a sweep must not delay a change of Services."""
+
+_TICK_SECONDS = 2.0
+"""How often closed connections are removed."""
+
 
 _CROWDED = 0.75
 """Above this share of the table, closed and half-open connections are collected early."""
@@ -43,14 +59,18 @@ class ConnectionGc:
         seconds: float,
         report_nearly_full: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Sweep every ``seconds``; ``report_nearly_full(text)`` is called when the table fills."""
+        """``seconds`` lie between two sweeps at least, and not many more if connections come fast.
+
+        ``report_nearly_full(text)`` is called when the table fills.
+        """
         self._connections = pinned.map("connections")
         self._new_connections = pinned.map("new_connections")
         self._gc = GcProgram(pinned)
         self._expiry = Expiry(pinned.layout, lifetimes)
         self._loads = LoadRecount(pinned)
         self._pair_counts = pinned.map("half_open"), pinned.map("untranslated")
-        self._seconds = seconds
+        self._tick = min(_TICK_SECONDS, seconds)
+        self._schedule = SweepSchedule(seconds, self._connections.max_entries)
         self._report_nearly_full = report_nearly_full
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="connection GC", daemon=True)
@@ -67,20 +87,29 @@ class ConnectionGc:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def remove_closed(self) -> int:
+        """Remove what is over of the connections whose end was seen; return how many pairs."""
+        crowded, early_ports = self._is_above(_CROWDED), self._is_above(_ROOMY)
+        return self._gc.remove_closed(crowded=crowded, early_ports=early_ports)
+
+    def _is_above(self, share: float) -> bool:
+        """True if the table was fuller than that at the last sweep."""
+        return self.entries > share * float(self._connections.max_entries)
+
     def sweep(self) -> int:
         """Read the table once; return how many entries were over and are removed."""
         removed = entries = half_open = untranslated = 0
-        room = self._connections.max_entries
-        crowded, early_ports = self.entries > _CROWDED * room, self.entries > _ROOMY * room
+        crowded, early_ports = self._is_above(_CROWDED), self._is_above(_ROOMY)
         recount = self._loads.begin()
         if recount:
             for block in self._new_connections.blocks():
                 recount.add_new(block)
-        for block in self._connections.blocks():
+        expiry = self._expiry.begin(crowded=crowded, early_ports=early_ports)
+        for block in self._connections.blocks(_BLOCK):
             entries += block.size
             if recount:
                 recount.add(block)
-            expired = self._expiry.of_block(block, crowded=crowded, early_ports=early_ports)
+            expired = expiry.of_block(block)
             half_open += expired.half_open
             untranslated += expired.untranslated
             removed += self._gc.remove(expired.keys, crowded=crowded, early_ports=early_ports)
@@ -91,6 +120,7 @@ class ConnectionGc:
             recount.end()
         self._warn_if_crowded(entries)
         self.entries = entries
+        self._schedule.expect(0.0 if recount else expiry.shortest_seconds)
         return removed
 
     def _correct_counts(self, *counts: int) -> None:
@@ -100,7 +130,7 @@ class ConnectionGc:
         time that the counting took.
         """
         for of_kind, counted in zip(self._pair_counts, counts, strict=True):
-            kept = int.from_bytes(of_kind.lookup(bytes(4)) or b"", sys.byteorder, signed=True)
+            kept = _count(of_kind)
             if abs(kept - counted) > self._connections.max_entries // _COUNT_SLACK:
                 of_kind.update(bytes(4), counted.to_bytes(of_kind.value_size, sys.byteorder))
 
@@ -114,8 +144,22 @@ class ConnectionGc:
             )
 
     def _run(self) -> None:
-        while not self._stop.wait(self._seconds):
+        self._schedule.begin(time.monotonic())
+        while not self._stop.wait(self._tick):
             try:
-                self.sweep()
+                self._work()
             except (BpfsvcError, OSError) as error:
                 _log.warning("the connection GC could not sweep: %s", error)
+
+    def _work(self) -> None:
+        """Remove what was closed, and sweep if it is time to."""
+        closed, now = self.remove_closed(), time.monotonic()
+        signs = Signs(self._is_above(_ROOMY), _count(self._pair_counts[0]), closed)
+        if self._schedule.is_due(now, signs):
+            self._schedule.begin(now, closed)
+            self.sweep()
+
+
+def _count(counter: Map) -> int:
+    """Return a number of pairs that the programs count."""
+    return int.from_bytes(counter.lookup(bytes(4)) or b"", sys.byteorder, signed=True)

@@ -1,14 +1,24 @@
-"""Which entries of the connection table are over, by the time since their last packet."""
+"""Which entries of the connection table are over, by the time since their last packet.
+
+A sweep may read a million entries, and hardly any of them is over. So nothing is done entry by
+entry: one field of all entries of a block is one number, with a byte for each entry (*lanes*), and
+an operation on such numbers handles a thousand entries. Only entries that seem to be over are then
+looked at alone.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator
+from functools import cache, cached_property
+from itertools import compress
 from socket import IPPROTO_TCP, IPPROTO_UDP
 from typing import NamedTuple
 
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
-from bpfsvc.datapath.maps.layout import Layout
+from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.datapath.syscall import Block
 
 _ALONE_SECONDS = 15
@@ -19,7 +29,18 @@ _STATE = (
     *("seen", "reply", "established", "fin_sent", "fin_received"),
     *("reset", "held", "outside", "client_first"),
 )
-"""Fields of an entry, in their order."""
+"""The fields of an entry that are read."""
+
+_UNIT_BITS, _LONG_UNIT_BITS = 32, 40
+"""Times are compared by two bytes of their nanoseconds, from this bit on: in units of 4 s, which
+begin again after 78 hours; or of 18 minutes, which begin again after two years."""
+
+_LONG_NS = 64 * 3600 * NS_PER_SECOND
+"""Longer lifetimes are compared in long units."""
+
+_RENEWED = 250
+"""A difference of the upper bytes from here on, of 256, is of an entry that a packet has renewed
+since the sweep began."""
 
 
 class Expired(NamedTuple):
@@ -35,71 +56,190 @@ class Expiry:
 
     def __init__(self, layout: Layout, lifetimes: Lifetimes) -> None:
         connections, constant = layout.maps["connections"], layout.constant
-        self._protocol = connections.key.pick("protocol")
-        self._state = connections.value.pick(*_STATE)
-        self._hook = connections.key.pick("hook")
-        self._untranslated = constant("OUTSIDE_UNTRANSLATED")
-        self._egress = constant("HOOK_EGRESS")
-        self._time_wait = constant("TIME_WAIT_SECONDS")
-        self._early_seconds = constant("LINGER_SECONDS"), constant("UNANSWERED_SECONDS")
-        self._lifetimes = lifetimes
+        self.at_key = _offsets(connections.key, "protocol", "hook")
+        self.at = _offsets(connections.value, *_STATE)
+        self.untranslated = _equal(constant("OUTSIDE_UNTRANSLATED"))
+        self.egress = _equal(constant("HOOK_EGRESS"))
+        self.time_wait = constant("TIME_WAIT_SECONDS")
+        self.early_seconds = constant("LINGER_SECONDS"), constant("UNANSWERED_SECONDS")
+        self.lifetimes = lifetimes
 
-    def of_block(self, block: Block, *, crowded: bool, early_ports: bool) -> Expired:
-        """Return the keys of entries that are over in a block, and numbers of pairs.
+    def begin(self, *, crowded: bool, early_ports: bool) -> ExpirySweep:
+        """Begin a sweep: the ages of its entries are those of this moment.
 
         * ``crowded``: closed and half-open connections are over early.
         * ``early_ports``: ports of closed connections are not kept until peers forget them.
         """
-        now = time.monotonic_ns()
-        closed, half_open = self._early(crowded)
-        keep = self._lifetimes
-        shortest = min(closed, half_open, keep.udp, keep.sctp, keep.tcp_half_closed)
-        young = now - shortest * NS_PER_SECOND
+        return ExpirySweep(self, time.monotonic_ns(), crowded=crowded, early_ports=early_ports)
+
+
+class ExpirySweep:
+    """Judges the blocks of one sweep."""
+
+    def __init__(self, expiry: Expiry, now: int, *, crowded: bool, early_ports: bool) -> None:
+        """``now`` is in ns of CLOCK_MONOTONIC."""
+        self._expiry, self._now = expiry, now
+        keep = expiry.lifetimes
+        early = expiry.early_seconds if crowded else (keep.tcp_closed, keep.half_open)
+        self._closed_seconds, self._opening_seconds = early
+        self._keeps_ports = not (crowded or early_ports)
+        self._limits: dict[int, _Limit] = {}
+        self.shortest_seconds = float("inf")
+        """The shortest time for which an entry that was read is kept, closed ones left out."""
+
+    def of_block(self, block: Block) -> Expired:
+        """Return the keys of entries that are over in a block, and numbers of pairs."""
+        lanes = _Lanes(self._expiry, block)
         keys: list[bytes] = []
-        held_pairs = untranslated = 0
-        # Some hundred thousand times a sweep: what most entries need is done in place.
-        for at, state in enumerate(self._state.iter_unpack(block.values)):
-            seen, reply, established, sent, received, reset, held, outside, client_first = state
-            if held and not reply:
-                held_pairs += 1
-            if outside == self._untranslated and not reply:
-                untranslated += 1
-            if seen > young:
-                continue
-            if reset or (sent and received):
-                seconds = closed
-            elif not established:
-                seconds = half_open
-            else:
-                seconds = self._established_seconds(block.key(at), sent or received)
-            if now - seen < (seconds + _ALONE_SECONDS * reply) * NS_PER_SECOND:
-                continue
-            key = block.key(at)
-            if (
-                not (sent and received)
-                or early_ports
-                or reset
-                or client_first
-                or self._forgotten(key, reply, now - seen)
-            ):
-                keys.append(key)
-        return Expired(keys, held_pairs, untranslated)
+        for of_kind, seconds in self._kinds(lanes):
+            if of_kind and not of_kind & lanes.closed:
+                self.shortest_seconds = min(self.shortest_seconds, seconds)
+            for of_direction, more in ((lanes.requests, 0), (lanes.replies, _ALONE_SECONDS)):
+                if some := of_kind & of_direction:
+                    keys += self._over(lanes, some, seconds + more)
+        half_open = lanes.field("held") & lanes.requests
+        untranslated = lanes.field("outside", self._expiry.untranslated) & lanes.requests
+        return Expired(keys, half_open.bit_count(), untranslated.bit_count())
 
-    def _forgotten(self, key: bytes, reply: bool, idle: int) -> bool:
-        """True unless this is the port of a masquerade, which its backend may remember."""
-        around_wire = (self._hook.unpack(key)[0] == self._egress) != bool(reply)
-        return not around_wire or idle >= (self._time_wait + _ALONE_SECONDS * reply) * NS_PER_SECOND
+    def _kinds(self, lanes: _Lanes) -> Iterator[tuple[int, int]]:
+        """Yield the lanes of each kind of entries, and for how many seconds these are kept."""
+        keep = self._expiry.lifetimes
+        closed, waiting = lanes.closed, 0
+        if closed and self._keeps_ports:
+            # Their backend may remember the port that was chosen here.
+            waiting = lanes.remembered & lanes.around_wire
+        yield waiting, max(self._closed_seconds, self._expiry.time_wait)
+        yield closed ^ waiting, self._closed_seconds
+        established = lanes.field("established")
+        yield lanes.all & ~(closed | established), self._opening_seconds
+        lasting = established & ~closed
+        tcp, udp = (lanes.protocol(number) & lasting for number in (IPPROTO_TCP, IPPROTO_UDP))
+        closing = tcp & (lanes.field("fin_sent") | lanes.field("fin_received"))
+        yield closing, keep.tcp_half_closed
+        yield tcp ^ closing, keep.tcp_established
+        yield udp, keep.udp
+        yield lasting ^ tcp ^ udp, keep.sctp
 
-    def _early(self, crowded: bool) -> tuple[int, int]:
-        """Return the seconds for which closed and half-open connections are kept."""
-        if crowded:
-            return self._early_seconds
-        return self._lifetimes.tcp_closed, self._lifetimes.half_open
+    def _over(self, lanes: _Lanes, some: int, seconds: int) -> Iterator[bytes]:
+        """Yield the keys of those of ``some`` that had no packet for so many seconds."""
+        latest = self._now - seconds * NS_PER_SECOND
+        if latest < 0:
+            return
+        limit = self._limits.get(seconds)
+        if limit is None:
+            limit = self._limits[seconds] = _Limit(self._now, latest)
+        candidates = some & limit.older(lanes)
+        if candidates:
+            for index in lanes.indices(candidates):
+                if lanes.seen[index] <= latest:
+                    yield lanes.block.key(index)
 
-    def _established_seconds(self, key: bytes, closing: bool) -> int:
-        protocol = self._protocol.unpack(key)[0]
-        if protocol == IPPROTO_UDP:
-            return self._lifetimes.udp
-        if protocol != IPPROTO_TCP:
-            return self._lifetimes.sctp
-        return self._lifetimes.tcp_half_closed if closing else self._lifetimes.tcp_established
+
+class _Lanes:
+    """The fields of a block. Lanes of what is true or not have the bytes 1 and 0."""
+
+    def __init__(self, expiry: Expiry, block: Block) -> None:
+        self._expiry, self.block = expiry, block
+        self._width = len(block.values) // block.size
+        self._key_width = len(block.keys) // block.size
+        self._columns: dict[int, bytes] = {}
+        self.all = int.from_bytes(b"\1" * block.size, "little")
+        self.replies = self.field("reply")
+        self.requests = self.all ^ self.replies
+
+    def field(self, name: str, table: bytes | None = None) -> int:
+        """Return the lanes of a field of one byte; ``table`` says what its bytes become."""
+        return self.byte(self._expiry.at[name], table)
+
+    def byte(self, at: int, table: bytes | None = None) -> int:
+        """Return the lanes of a byte of the values."""
+        column = self._columns.get(at)
+        if column is None:
+            column = self._columns[at] = self.block.values[at :: self._width]
+        return int.from_bytes(column.translate(table) if table else column, "little")
+
+    def protocol(self, number: int) -> int:
+        """Return the lanes of the entries of a protocol."""
+        return int.from_bytes(self._protocols.translate(_equal(number)), "little")
+
+    @cached_property
+    def _protocols(self) -> bytes:
+        return self.block.keys[self._expiry.at_key["protocol"] :: self._key_width]
+
+    @cached_property
+    def reset(self) -> int:
+        """Connections that were reset, or perhaps."""
+        return self.field("reset", _NOT_ZERO)
+
+    @cached_property
+    def ended(self) -> int:
+        """Connections of which both sides have sent a FIN."""
+        return self.field("fin_sent") & self.field("fin_received")
+
+    @cached_property
+    def closed(self) -> int:
+        """Connections that were closed or reset."""
+        return self.ended | self.reset
+
+    @property
+    def remembered(self) -> int:
+        """Connections that their backend may remember, as ``connection_is_remembered()`` says."""
+        return self.ended & ~self.reset & ~self.field("client_first")
+
+    @property
+    def around_wire(self) -> int:
+        """Entries of pairs around the wire, as ``connection_around_wire()`` says."""
+        hooks = self.block.keys[self._expiry.at_key["hook"] :: self._key_width]
+        return int.from_bytes(hooks.translate(self._expiry.egress), "little") ^ self.replies
+
+    @cached_property
+    def seen(self) -> memoryview:
+        """The times of last packets, by the index of the entry."""
+        first = self._expiry.at["seen"] // 8
+        return memoryview(self.block.values).cast("Q")[first :: self._width // 8]
+
+    def seen_byte(self, bits: int, table: bytes) -> int:
+        """Return the lanes of that byte of the times that begins at a bit."""
+        behind = bits // 8 if sys.byteorder == "little" else 7 - bits // 8
+        return self.byte(self._expiry.at["seen"] + behind, table)
+
+    def indices(self, lanes: int) -> Iterator[int]:
+        """Return the indices of the entries whose lanes are 1."""
+        return compress(range(self.block.size), lanes.to_bytes(self.block.size, "little"))
+
+
+class _Limit:
+    """Finds entries whose last packet may have been at a time or before, in lanes."""
+
+    def __init__(self, now: int, latest: int) -> None:
+        bits = _LONG_UNIT_BITS if now - latest > _LONG_NS else _UNIT_BITS
+        self._bits = bits
+        upper, at = latest >> bits + 8, latest >> bits & 0xFF
+        newest = now >> bits + 8
+        ages = [(newest - byte) & 0xFF for byte in range(256)]
+        self._before = bytes(newest - upper < age < _RENEWED for age in ages)
+        self._same = _equal(upper & 0xFF)
+        self._not_after = bytes(byte <= at for byte in range(256))
+
+    def older(self, lanes: _Lanes) -> int:
+        """Return the lanes of these entries; some of them may be a unit younger."""
+        upper, lower = self._bits + 8, self._bits
+        return lanes.seen_byte(upper, self._before) | (
+            lanes.seen_byte(upper, self._same) & lanes.seen_byte(lower, self._not_after)
+        )
+
+
+def _offsets(record: Record, *names: str) -> dict[str, int]:
+    """Return where some fields begin; raise :class:`KernelError` if there is none of a name."""
+    record.pick(*names)
+    return {name: at for name, _, at in record.places() if name in names}
+
+
+@cache
+def _equal(byte: int) -> bytes:
+    """Return the table by which this byte becomes 1, and any other 0."""
+    return bytes(256)[:byte] + b"\1" + bytes(255 - byte)
+
+
+_NOT_ZERO = b"\0" + b"\1" * 255
+"""The table by which 0 stays 0, and any other byte becomes 1."""

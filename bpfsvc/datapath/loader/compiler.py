@@ -290,6 +290,8 @@ def _map_layout(module: Any, lib: Any, index: int) -> MapLayout:
 
 
 def _describe(module: Any, description: bytes) -> Record:
+    if not description:  # a queue has no keys
+        return Record(())
     kind = module._decode_table_type(json.loads(description))
     fields: list[Field] = []
     size = _flatten(kind, "", 0, 0, fields)

@@ -51,6 +51,8 @@ MAPS: dict[str, MapInfo] = {
     # connections
     "connections": MapInfo("--max-connections"),
     "new_connections": MapInfo("--max-new-connections", shown_in="connections"),
+    "closed_flows": _PER_BUILD,
+    "time_wait_flows": _PER_BUILD,
     "direct_flows": MapInfo("--max-direct-flows", Role.PER_BUILD),
     "netfilter_flows": MapInfo("--max-direct-flows", Role.INTERNAL),
     "affinities": MapInfo("--max-affinities"),

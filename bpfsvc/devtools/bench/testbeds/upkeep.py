@@ -1,7 +1,7 @@
 """The CPU time that agents or kube-proxy use for connections, apart from their packets.
 
-An agent looks through its table of connections every few seconds and removes connections that are
-over. That is CPU time too, of another process on another core, used seconds after a connection was
+An agent removes connections that are over every few seconds, and looks through its table now and
+then. That is CPU time too, of another process on another core, used seconds after a connection was
 closed. So CPU time is counted from before connections are made until the tables are empty again,
 less the CPU time that the same processes use when nothing happens.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from bpfsvc.datapath.syscall import Map
 
 _IDLE_SECONDS = 5.2
-"""How long an idle agent is watched: long enough for one look through the tables."""
-_PATIENCE = 60.0
-"""Seconds for tables to become empty; closed connections stay for 10, and the look is every 5."""
+"""How long an idle agent is watched: long enough for a look through the tables of the testbeds."""
+_PATIENCE = 90.0
+"""Seconds for tables to become empty: closed connections stay for 11, their masquerades for 61."""
 _POLL = 0.25
 _BUSY = 2.0
 """How many times its idle time a thread must use to be counted as working for connections.
