@@ -126,7 +126,7 @@ def _complain(message: str, hint: str = "") -> None:
 
 COMMANDS = {
     "run": ("bpfsvc.cli.run", "Run the agent of this node."),
-    "status": ("bpfsvc.cli.status", "Show in ten lines whether this node is healthy."),
+    "status": ("bpfsvc.cli.status", "Show whether this node is healthy, and what it carries."),
     "services": (
         "bpfsvc.cli.services",
         "Show Services, their backends and connections, as ipvsadm does.",

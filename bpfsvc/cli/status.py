@@ -27,7 +27,7 @@ def status(
     shadow_address: tuple[str, int] | None,
     pin_root: Path,
 ) -> None:
-    """Show in eleven lines whether this node is healthy, and what it carries.
+    """Show whether this node is healthy, and what it carries.
 
     The first line is about the agent: "healthy", or "UNHEALTHY:" with the problems; the exit status
     is 0 or 1. The second line is about traffic, in the last one or two minutes: Services whose

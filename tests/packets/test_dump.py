@@ -250,11 +250,12 @@ def test_status_finds_the_build_of_this_version_and_no_agent(node: Node) -> None
     done = bpfsvc(node, "status")
     verdict, *rest = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (1, "")
-    assert len(rest) == 9
+    assert len(rest) == 10
     assert verdict.startswith("UNHEALTHY: the agent is not running")
-    assert rest[0] == f"build:       {node.pinned.layout.digest}, of this version"
-    assert rest[2] == "interfaces:  0 of 1 attached"
-    assert rest[4] == "services:    1, with 2 frontends and 1 backend"
+    assert rest[0].startswith("carries:     not known")
+    assert rest[1] == f"build:       {node.pinned.layout.digest}, of this version"
+    assert rest[3] == "interfaces:  0 of 1 attached"
+    assert rest[5] == "services:    1, with 2 frontends and 1 backend"
 
 
 def test_status_finds_a_running_agent_by_its_lock(node: Node) -> None:
