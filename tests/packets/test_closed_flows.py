@@ -7,6 +7,7 @@ import pytest
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.devtools.lab.patience import wait
 from tests.packets import queues
+from tests.packets.events import Events
 from tests.packets.node import Node
 from tests.packets.packet import tcp
 from tests.packets.peers import Peers
@@ -218,6 +219,26 @@ def test_a_connection_that_finds_no_room_in_the_queue_is_swept(
     assert gc.remove_closed() == 0
     assert gc.sweep() == 1
     assert node.count("connections") == 0
+
+
+@pytest.mark.parametrize("backend_first", [False, True])
+def test_the_end_of_an_observed_connection_is_told_once(
+    node: Node, tcp_peers: Peers, gc: ConnectionGc, backend_first: bool
+) -> None:
+    events = Events(node)
+    try:
+        closed_masquerade(node, tcp_peers, backend_first=backend_first)
+        events.read()
+        age(node, DUE)
+        gc.remove_closed()
+        age(node, 62)
+        gc.remove_closed()
+        (event,) = events.read()
+    finally:
+        events.close()
+    assert node.count("connections") == 0
+    told = event["kind"], event["reason"], event["client"], event["frontend"], event["backend"]
+    assert told == ("ended", "closed", tcp_peers.external, tcp_peers.vip, tcp_peers.backend)
 
 
 def test_the_agent_removes_and_sweeps_by_itself(node: Node, tcp_peers: Peers) -> None:

@@ -223,6 +223,8 @@ static inline bool closed_pair_remove(const struct settings *settings,
 		wire.hook = HOOK_EGRESS;
 		masqueraded = true;
 	}
+	if (connection->observed)
+		observe_end(flow, connection, false);
 	pair_count_release(half_open_get(), connection->held);
 	pair_count_release(untranslated_get(), connection->outside >> 1);
 	load_leave(other);
