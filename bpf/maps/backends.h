@@ -30,6 +30,7 @@ enum watched {
 	WATCHED_MAY_TRY, /* of a choice: the same, and it may be the trial of another backend */
 	WATCHED_TRIAL,	 /* the same, and it is the trial of its backend (quarantined.h) */
 	WATCHED_FAILED,	 /* nothing: it has failed, but the client may go on */
+	WATCHED_COUNTED, /* the same, of a connection that was not watched */
 };
 
 struct choice {

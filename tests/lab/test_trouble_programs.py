@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.instructions import Code
+from bpfsvc.datapath.loader.creation import load_program
+from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.dial import tally
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
+
+_SCHED_CLS = 3
+"""A type of program (``linux/bpf.h``)."""
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +35,21 @@ def plain() -> Iterator[Testbed]:
         yield testbed
 
 
+def pinned_program() -> Path:
+    """Pin a program that lets each packet pass, and return where."""
+    code = Code()
+    code.leave(0)
+    pin = sandbox.BPF_ROOT / "foreign"
+    program = load_program("foreign", _SCHED_CLS, 0, code.finish(), "GPL")
+    syscall.pin(program, pin)
+    os.close(program)
+    return pin
+
+
 def test_foreign_programs_are_reported_and_left_alone(plain: Testbed) -> None:
     """A program that runs first is a warning, and none is ever changed, not even by cleanup."""
-    first, second = plain.lab.nodes
-    program = second.pin_root / "current" / "programs" / "gc"  # any that is not this agent's
+    first, _ = plain.lab.nodes
+    program = pinned_program()
     device = plain.lab.pods[1].host_interface
     first.run(["tc", "qdisc", "replace", "dev", device, "clsact"])
     for hook, priority in (("ingress", "1"), ("egress", "60000")):

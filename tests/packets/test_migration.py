@@ -11,7 +11,7 @@ import pytest
 
 from bpfsvc.datapath import loaded, syscall
 from bpfsvc.datapath.kernel_names import kernel_name
-from bpfsvc.datapath.loader import loader
+from bpfsvc.datapath.loader import features, loader
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.installation import converter, migrate
@@ -308,7 +308,7 @@ def test_upgrade_and_downgrade_work_with_the_names_of_earlier_releases(
     sandbox.require()
     source = build(tmp_path / "bpf", COMMENT)
     earlier = Bytecode.decode(compile_source(source), source.code_digest).sized(
-        source, {"atomics": 1}
+        source, features.of_this_kernel().numbers()
     )
     root = PinRoot(sandbox.BPF_ROOT / request.node.name)
     root.create()

@@ -12,12 +12,13 @@ from unittest.mock import patch
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.loader import features
 from bpfsvc.datapath.loader import source as sources
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
 
-ATOMICS = {"atomics": 1}
+NUMBERS = features.of_this_kernel().numbers()
 """The numbers of a kernel that has every feature."""
 
 ODD = Sizes(
@@ -45,7 +46,7 @@ def build(compiled: bytes) -> Bytecode:
 
 @pytest.mark.slow
 def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Bytecode) -> None:
-    loaded = build.sized(load(ODD), ATOMICS)
+    loaded = build.sized(load(ODD), NUMBERS)
     numbers = {**ODD.defines(), "LAYOUT_BYTES": sources.LAYOUT_BYTES}
     with patch.object(CSource, "defines", property(lambda _: numbers)):
         source = load(ODD)
@@ -58,7 +59,7 @@ def test_maps_of_a_loaded_build_are_as_if_compiled_for_their_sizes(build: Byteco
 
 def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
     """A size that no map has would be one that nobody can set."""
-    entries = {table.max_entries for table in build.sized(load(ODD), ATOMICS).layout.maps.values()}
+    entries = {table.max_entries for table in build.sized(load(ODD), NUMBERS).layout.maps.values()}
     assert {getattr(ODD, field.name) for field in fields(Sizes)} <= entries
 
 
@@ -68,8 +69,8 @@ def test_every_size_is_that_of_a_map(build: Bytecode) -> None:
 def test_an_index_of_a_table_is_below_its_size(build: Bytecode, entries: int, last: int) -> None:
     """The mask in the instructions leaves as many entries as a power of two can."""
     names = {name for program in build.programs for _, name in program.sizes}
-    assert names == {*sources.loaded_numbers(ODD), *ATOMICS}
-    sized = build.sized(load(replace(ODD, max_direct_flows=entries)), ATOMICS)
+    assert names == {*sources.loaded_numbers(ODD), *NUMBERS}
+    sized = build.sized(load(replace(ODD, max_direct_flows=entries)), NUMBERS)
     masks = {
         done.code[at : at + 4]
         for one, done in zip(build.programs, sized.programs, strict=True)
@@ -83,8 +84,8 @@ def test_sizes_that_programs_calculate_with_are_written_into_their_instructions(
     build: Bytecode,
 ) -> None:
     """With these sizes every program that uses one differs, in one constant for each use."""
-    small = build.sized(load(replace(ODD, max_connections=64)), ATOMICS)
-    large = build.sized(load(replace(ODD, max_connections=1 << 20)), ATOMICS)
+    small = build.sized(load(replace(ODD, max_connections=64)), NUMBERS)
+    large = build.sized(load(replace(ODD, max_connections=1 << 20)), NUMBERS)
     used = 0
     for program, lesser, greater in zip(
         build.programs, small.programs, large.programs, strict=True

@@ -37,17 +37,17 @@ static inline void attempt_fail(struct connection *connection, struct connection
 {
 	__u8 watched = connection->watched;
 
-	connection->watched = other->watched = WATCHED_FAILED;
-	if (watched == WATCHED_FAILED)
+	if (watched >= WATCHED_FAILED)
 		return;
+	connection->watched = other->watched = watched ? WATCHED_FAILED : WATCHED_COUNTED;
 	count_failure(connection->counters, kind);
 	if (watched != WATCHED_NOT)
 		outcome_note(connection->counters, 1, 0);
 }
 
 /*
- * Record that an ICMP error refuses an attempt, if it does. `connection`: the entry of replies, with the key
- * `key`.
+ * Record that an ICMP error refuses an attempt, if it does. `connection`: the entry of replies,
+ * with the key `key`.
  */
 static inline void attempt_refuse(const struct flow *key, struct connection *connection)
 {
@@ -72,7 +72,7 @@ static inline void attempt_expire(const struct flow *flow, struct connection *co
 	struct flow partner;
 
 	if (flow->protocol != PROTO_TCP || connection->established || connection->reset ||
-	    connection->watched == WATCHED_FAILED || !connection->counters)
+	    connection->watched >= WATCHED_FAILED || !connection->counters)
 		return;
 	other = partner_find(&partner, flow, connection);
 	if (other && !connection->replied && !other->replied)

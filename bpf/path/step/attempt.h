@@ -21,7 +21,7 @@
 
 static inline void attempt_succeed(struct connection *connection, struct connection *other)
 {
-	if (connection->watched != WATCHED_FAILED && connection->watched != WATCHED_NOT)
+	if (connection->watched < WATCHED_FAILED && connection->watched != WATCHED_NOT)
 		outcome_note(connection->counters, 0, 1);
 	connection->watched = other->watched = WATCHED_NOT;
 }
@@ -50,7 +50,7 @@ static inline enum step attempt_again(struct packet *packet, struct connection *
 	if (bpf_ktime_get_coarse_ns() - connection->created < SYN_AGAIN_MS * NS_PER_MS)
 		return STEP_ESTABLISHED;
 	attempt_fail(connection, other, FAILURE_UNANSWERED);
-	if (!is_quarantined(connection->counters))
+	if (connection->watched != WATCHED_FAILED || !is_quarantined(connection->counters))
 		return STEP_ESTABLISHED;
 	packet->reuse = REUSE_MOVED;
 	COUNT(connections_moved);
