@@ -49,7 +49,7 @@ def absent_endpoints(count: int, first: int = 1) -> list[Any]:
     """Return endpoints that do not exist, to fill maps with."""
     node = SimpleNamespace(name="node-9")
     return [
-        SimpleNamespace(addresses={4: f"10.244.9.{number}"}, node=node)
+        SimpleNamespace(name=f"absent-{number}", addresses={4: f"10.244.9.{number}"}, node=node)
         for number in range(first, first + count)
     ]
 
