@@ -8,7 +8,6 @@ the records at the next start, and nothing else.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from bpfsvc.base.private_file import open_private
 from bpfsvc.model.answers import TOGETHER, ChangeRecord, Names, OtherVersion, decode, encode
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.plans.applied import AppliedState
@@ -123,7 +123,7 @@ class History:
             lines, self._unsaved = self._unsaved, []
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(self._path, "ab", buffering=0, opener=_private) as file:
+            with open(self._path, "ab", buffering=0, opener=open_private) as file:
                 file.write(b"".join(line + b"\n" for line in lines))
                 full = file.tell() > self._most // 2
             if full:
@@ -141,10 +141,6 @@ class History:
 
 def _older(path: Path) -> Path:
     return path.with_name(path.name + ".old")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _size(kept: _Kept) -> int:

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from bpfsvc.base.private_file import open_private
 from bpfsvc.model import ModelObject
 from bpfsvc.model.archive import SHAPE, pack_objects, unpack_objects
 
@@ -104,7 +105,7 @@ class SnapshotFile:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = self._path.with_name(self._path.name + ".new")
         digest = hashlib.sha256()
-        with open(fresh, "wb", opener=_private) as file:
+        with open(fresh, "wb", opener=open_private) as file:
             head = {
                 "format": _FORMAT,
                 "shape": SHAPE,
@@ -159,7 +160,3 @@ def _frames(objects: Sequence[ModelObject]) -> Iterator[bytes]:
     while some := tuple(islice(left, _OBJECTS_PER_FRAME)):
         data = pack_objects(some)
         yield len(data).to_bytes(4, "big") + data
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

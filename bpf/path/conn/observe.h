@@ -133,10 +133,21 @@ static inline __u64 us_since(const struct connection *connection, __u64 now)
 	return now > begun ? (now - begun) / 1000 : 0;
 }
 
-/* Write the ends of a connection, as its entry says. */
-static inline void event_ends(struct event *event, const struct flow *flow,
-			      const struct connection *connection)
+/*
+ * Return an event with what an entry of a client's or a backend's packets says, to be completed and
+ * given to event_emit(). NULL if the agent does not ask for this kind, or if there is no room.
+ */
+static inline struct event *event_of_entry(const struct flow *flow,
+					   const struct connection *connection, __u8 kind)
 {
+	struct observed *wanted = observed_if(kind);
+	struct event *event;
+
+	if (!wanted)
+		return NULL;
+	event = event_begin(kind, wanted->connections);
+	if (!event)
+		return NULL;
 	if (connection->reply) {
 		event->client = connection->after.destination;
 		event->client_port = connection->after.destination_port;
@@ -157,21 +168,17 @@ static inline void event_ends(struct event *event, const struct flow *flow,
 	event->counters = connection->counters;
 	event->path = EVENT_BY_TC + not_zero(connection->shortcut);
 	event->masquerade = connection->masquerade;
+	return event;
 }
 
 /* Tell what an entry of a client's or a backend's packets says, and the time since its creation. */
 static inline void observe_entry(const struct flow *flow, const struct connection *connection,
 				 enum event_kind kind, __u8 reason)
 {
-	struct observed *wanted = observed_if(kind);
-	struct event *event;
+	struct event *event = event_of_entry(flow, connection, kind);
 
-	if (!wanted)
-		return;
-	event = event_begin(kind, wanted->connections);
 	if (!event)
 		return;
-	event_ends(event, flow, connection);
 	event->took_us = us_since(connection, event->time);
 	event->reason = reason;
 	event_emit(event);
@@ -194,15 +201,10 @@ static inline __u8 end_reason(const struct flow *flow, const struct connection *
 static inline void observe_end(const struct flow *flow, const struct connection *connection,
 			       bool forced)
 {
-	struct observed *wanted = observed_if(EVENT_ENDED);
-	struct event *event;
+	struct event *event = event_of_entry(flow, connection, EVENT_ENDED);
 
-	if (!wanted)
-		return;
-	event = event_begin(EVENT_ENDED, wanted->connections);
 	if (!event)
 		return;
-	event_ends(event, flow, connection);
 	event->took_us = us_since(connection, connection->seen);
 	event->reason = forced ? EVENT_REASON_REMOVED : end_reason(flow, connection);
 	event_emit(event);

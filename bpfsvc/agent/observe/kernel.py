@@ -13,6 +13,7 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.ring_buffer import RingBuffer
+from bpfsvc.inspect.fields import total
 from bpfsvc.model.events import VERDICTS, Event
 from bpfsvc.services.cache import Cache
 
@@ -66,7 +67,8 @@ class KernelEvents:
             raise KernelError("the programs of this build tell of no events")
         self._observed = pinned.map("observed")
         self._asked_record = layout.maps["observed"].value
-        self._counters, self._counters_record = pinned.map("counters"), layout.maps["counters"]
+        self._counters = pinned.map("counters")
+        self._sum_lost = total(layout.maps["counters"], ("events_lost",))
         events = pinned.map("events")
         record = layout.struct("event")
         self._unpack = record.pick(*_Told._fields).unpack
@@ -112,10 +114,8 @@ class KernelEvents:
         self._pinned.close()
 
     def _count_lost(self) -> int:
-        raw = self._counters.lookup(_KEY) or b""
-        size, field = self._counters.cpu_value_size, self._counters_record.value.pick("events_lost")
-        parts = (raw[at : at + field.size] for at in range(0, len(raw), size))
-        return sum(int(field.unpack(part)[0]) for part in parts)
+        (lost,) = self._sum_lost(self._counters.lookup(_KEY) or b"")
+        return lost
 
     def _event(self, record: bytes, begin: float) -> Event:
         told = _Told._make(self._unpack(record))

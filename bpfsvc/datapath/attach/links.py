@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,19 @@ def opened(pin: Path) -> Iterator[int]:
         yield link
     finally:
         os.close(link)
+
+
+def programs(ifindex: int, attach_type: int, none: Collection[int]) -> tuple[int, ...]:
+    """Return the ids of all programs at a hook of an interface, in the order in which they run.
+
+    ``none``: the errors of the kernel that mean that there is none.
+    """
+    try:
+        return syscall.programs_at(ifindex, attach_type)
+    except OSError as error:
+        if error.errno in none:
+            return ()
+        raise
 
 
 def attach(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 
-from bpfsvc.datapath import syscall
+from bpfsvc.datapath.attach import links
 from bpfsvc.datapath.netlink.hooks import Hook
 
 ATTACH_TYPES = {Hook.INGRESS: 55, Hook.EGRESS: 54}
@@ -33,9 +33,4 @@ permission or the peer's end, a device without a peer."""
 
 def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
     """Return the ids of the programs at a hook of netkit; none on other interfaces."""
-    try:
-        return syscall.programs_at(ifindex, ATTACH_TYPES[hook])
-    except OSError as error:
-        if error.errno in _NONE_FOUND:
-            return ()
-        raise
+    return links.programs(ifindex, ATTACH_TYPES[hook], _NONE_FOUND)

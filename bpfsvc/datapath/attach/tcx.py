@@ -13,7 +13,6 @@ import errno
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, KernelError
-from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
 from bpfsvc.datapath.maps.pins import PinRoot, release
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Hook
@@ -63,12 +62,7 @@ def program_id(root: PinRoot, ifindex: int, hook: Hook) -> int:
 
 def programs(ifindex: int, hook: Hook) -> tuple[int, ...]:
     """Return the ids of all tcx programs on a hook, in the order in which they run."""
-    try:
-        return syscall.programs_at(ifindex, ATTACH_TYPES[hook])
-    except OSError as error:
-        if error.errno in _NONE_FOUND:
-            return ()
-        raise
+    return links.programs(ifindex, ATTACH_TYPES[hook], _NONE_FOUND)
 
 
 def detach(root: PinRoot, ifindex: int) -> bool:

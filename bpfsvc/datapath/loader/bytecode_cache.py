@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from bpfsvc.base.private_file import open_private
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.trusted_files import distrust, read
 
@@ -89,4 +90,4 @@ class BytecodeCache:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    return open_private(path, flags | os.O_NOFOLLOW)
