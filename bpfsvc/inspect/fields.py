@@ -7,7 +7,7 @@ takes about a second.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bpfsvc.base.address import unpack
@@ -53,17 +53,6 @@ def chooser(record: Record, wanted: Iterable[str]) -> Callable[[bytes], Fields]:
     return choose
 
 
-def cpu_values(layout: MapLayout, value: bytes) -> Iterator[bytes]:
-    """Yield the value of each CPU; of a map without values per CPU, the value itself."""
-    if not layout.type.startswith("percpu"):
-        yield value
-        return
-    # The kernel pads each to eight bytes.
-    step = layout.value.size + -layout.value.size % 8
-    for at in range(0, len(value), step):
-        yield value[at : at + step]
-
-
 def total(layout: MapLayout, wanted: Iterable[str]) -> Callable[[bytes], list[int]]:
     """Return a function from a per-CPU value to the sums of the fields ``wanted``."""
     fields = tuple(wanted)
@@ -71,7 +60,7 @@ def total(layout: MapLayout, wanted: Iterable[str]) -> Callable[[bytes], list[in
 
     def add(value: bytes) -> list[int]:
         sums = [0] * len(fields)
-        for part in cpu_values(layout, value):
+        for part in layout.cpu_values(value):
             if any(part):
                 sums = [a + b for a, b in zip(sums, choose(part), strict=True)]
         return sums

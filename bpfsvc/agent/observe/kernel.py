@@ -13,7 +13,6 @@ from bpfsvc.base.errors import KernelError
 from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.ring_buffer import RingBuffer
-from bpfsvc.inspect.fields import total
 from bpfsvc.model.events import VERDICTS, Event
 from bpfsvc.services.cache import Cache
 
@@ -68,7 +67,7 @@ class KernelEvents:
         self._observed = pinned.map("observed")
         self._asked_record = layout.maps["observed"].value
         self._counters = pinned.map("counters")
-        self._sum_lost = total(layout.maps["counters"], ("events_lost",))
+        self._counters_layout = layout.maps["counters"]
         events = pinned.map("events")
         record = layout.struct("event")
         self._unpack = record.pick(*_Told._fields).unpack
@@ -114,8 +113,9 @@ class KernelEvents:
         self._pinned.close()
 
     def _count_lost(self) -> int:
-        (lost,) = self._sum_lost(self._counters.lookup(_KEY) or b"")
-        return lost
+        lost = self._counters_layout.value.pick("events_lost")
+        raw = self._counters.lookup(_KEY) or b""
+        return sum(int(lost.unpack(part)[0]) for part in self._counters_layout.cpu_values(raw))
 
     def _event(self, record: bytes, begin: float) -> Event:
         told = _Told._make(self._unpack(record))

@@ -119,6 +119,16 @@ class MapLayout:
     max_entries: int
     flags: int
 
+    def cpu_values(self, value: bytes) -> Iterator[bytes]:
+        """Yield the value of each CPU; of a map without values per CPU, the value itself."""
+        if not self.type.startswith("percpu"):
+            yield value
+            return
+        # The kernel pads each to eight bytes.
+        step = self.value.size + -self.value.size % 8
+        for at in range(0, len(value), step):
+            yield value[at : at + step]
+
 
 _EARLIER_CONSTANTS = {
     **{"HOOK_INGRESS": 1, "HOOK_EGRESS": 2},

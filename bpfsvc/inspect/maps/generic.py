@@ -11,7 +11,6 @@ from bpfsvc.inspect.fields import (
     Fields,
     address_text,
     chooser,
-    cpu_values,
     names,
     protocol_text,
     text,
@@ -100,7 +99,7 @@ def generic(reader: Reader, name: str) -> Records:
     for raw_key, raw in reader.entries(name):
         if array and not any(raw):
             continue
-        cells = _added([value(part) for part in cpu_values(layout, raw)]) if per_cpu else value(raw)
+        cells = _added([value(part) for part in layout.cpu_values(raw)]) if per_cpu else value(raw)
         order = int.from_bytes(raw_key, sys.byteorder) if array else raw_key
         rows.append((order, key(raw_key) + cells))
     columns = tuple(_key_name(name) if field == _ANONYMOUS else field for field in keys) + values
