@@ -75,7 +75,7 @@ def test_direct_is_always_measured_and_what_cannot_be_is_noted(
 
 def test_a_mode_is_measured_where_it_differs_from_others() -> None:
     """Neither XDP with pods, nor sockets' modes from outside or where only sockets are served."""
-    packets_or_no_service = {"tc", "stack-tc", "no-service", "no-service-stack"}
+    packets_or_no_service = {"tc", "stack-tc", "observed-tc", "no-service", "no-service-stack"}
     for where, suite, out in (
         ("pod", "pods", {"xdp"}),
         ("node", "pods", {"xdp", "established", *packets_or_no_service}),

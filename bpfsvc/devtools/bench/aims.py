@@ -20,6 +20,8 @@ from bpfsvc.devtools.bench.modes import (
     DIRECT,
     NO_SERVICE,
     NO_SERVICE_STACK,
+    OBSERVED,
+    OBSERVED_TC,
     STACK,
     STACK_TC,
     TC,
@@ -95,6 +97,7 @@ _REQUEST = "connect+request+close"
 _POLICED = "default on nodes with policies (--policies), against real kube-proxy nftables"
 _STACK_PATH = "stack path (--fast-path off)"
 _NOT_SERVED = "traffic to no Service, agent attached, against nothing attached, connections"
+_OBSERVED = "all events shown (bpfsvc observe), against no reader"
 _COMPARISONS = (
     _Comparison(
         f"default (sockets), no policies on the nodes: {_REQUEST} against direct", (1.28, 1.28)
@@ -138,6 +141,8 @@ _COMPARISONS = (
     ),
     _Comparison(f"{_NOT_SERVED}: auto", (1.2, 1.2), NO_SERVICE),
     _Comparison(f"{_NOT_SERVED}: off", (0.98, 0.98), NO_SERVICE_STACK),
+    _Comparison(f"{_OBSERVED}, default, connections", (0.98, 0.98), OBSERVED, DEFAULT),
+    _Comparison(f"{_OBSERVED}, tc, connections", (0.98, 0.98), OBSERVED_TC, TC),
     _Comparison("bulk, one direction, GSO, against direct", (1.0, 1.0), kind="bulk"),
     _Comparison("CPU per connection against direct", (0.8, 0.8), cpu=True),
 )

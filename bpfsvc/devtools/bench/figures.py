@@ -69,7 +69,10 @@ class Scale:
 
 QUICK = Scale(
     services=(1, 1000),
-    without=("iptables-nft", "ipvs", "stack-tc", "established", "xdp", "no-service-stack"),
+    without=(
+        *("iptables-nft", "ipvs", "stack-tc", "established", "xdp", "no-service-stack"),
+        *("observed", "observed-tc"),
+    ),
     kinds=("connect", "request", "datagrams"),
     clients=(1,),
     rounds=3,

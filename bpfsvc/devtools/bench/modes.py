@@ -12,6 +12,7 @@ stack                  bpfsvc with --fast-path off: all packets take the node's 
 stack-tc               bpfsvc with both of them off
 established            bpfsvc with --fast-path established: netfilter sees connections begin and end
 xdp                    bpfsvc with --xdp on the uplink
+observed, observed-tc  default and tc, and "bpfsvc observe" shows all events of both nodes
 no-service             bpfsvc as it comes, and clients connect to the backend's pod at a port that
                        is in no Service: what bpfsvc costs all other traffic
 no-service-stack       the same with --fast-path off
@@ -31,6 +32,7 @@ Layout = Literal["nftables", "iptables", "ipvs"]
 
 DEFAULT, DIRECT = "default", "direct"
 TC, STACK, STACK_TC, ESTABLISHED, XDP = "tc", "stack", "stack-tc", "established", "xdp"
+OBSERVED, OBSERVED_TC = "observed", "observed-tc"
 NO_SERVICE, NO_SERVICE_STACK = "no-service", "no-service-stack"
 UPLINK = "eth0"
 
@@ -53,11 +55,15 @@ AGENTS: Mapping[str, tuple[str, ...]] = {
     STACK_TC: (*_STACK, *_TC),
     ESTABLISHED: ("--fast-path", "established"),
     XDP: ("--xdp", UPLINK),
+    OBSERVED: (),
+    OBSERVED_TC: _TC,
     NO_SERVICE: (),
     NO_SERVICE_STACK: _STACK,
 }
 """The flags of agents in each mode of bpfsvc."""
 
+READ = frozenset({OBSERVED, OBSERVED_TC})
+"""Modes in which a reader of events runs on each node."""
 UNSERVED = frozenset({NO_SERVICE, NO_SERVICE_STACK})
 """Modes with agents; their clients ask no Service."""
 OURS = frozenset(AGENTS) - UNSERVED

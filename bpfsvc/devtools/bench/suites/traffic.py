@@ -31,6 +31,7 @@ from bpfsvc.devtools.bench.modes import (
     DIRECT,
     ESTABLISHED,
     KUBE_PROXIES,
+    OBSERVED_TC,
     RECORDED,
     STACK_TC,
     TC,
@@ -50,7 +51,7 @@ KINDS = {
     "pods": ("connect", "request", "bulk", "datagrams", "questions"),
     "edge": ("connect", "request", "datagrams"),
 }
-_PACKETS_ALONE = frozenset({TC, STACK_TC})
+_PACKETS_ALONE = frozenset({TC, STACK_TC, OBSERVED_TC})
 _PODS_ALONE = _PACKETS_ALONE | UNSERVED | {ESTABLISHED}
 _LEFT_OUT = {"pods": frozenset({XDP}), "edge": _PODS_ALONE}
 """By suite, the modes that show nothing there."""

@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
 from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.devtools.bench.line_process import ROOT
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.cluster import LabAgent
@@ -127,6 +128,55 @@ class BenchAgent(LabAgent):
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         # utime, stime, cutime, cstime of proc_pid_stat(5), counted from behind the name.
         return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+class EventReader:
+    """``bpfsvc observe`` on a node, which shows all events; a context manager that ends it.
+
+    Entering waits until the programs are asked for events of connections.
+    """
+
+    def __init__(self, node: LabNode) -> None:
+        self._pin_root = node.pin_root
+        words = ("-m", "bpfsvc", "observe", "--pin-root", str(node.pin_root))
+        self._process = node.popen(
+            [sys.executable, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> EventReader:
+        wait(self._is_told_or_over, "the agent asks for events", _PATIENCE)
+        self._check()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._check()
+        finally:
+            if self._process.poll() is None:
+                self._process.terminate()
+            self._process.wait()
+            if self._process.stderr:
+                self._process.stderr.close()
+
+    def _is_told_or_over(self) -> bool:
+        if self._process.poll() is not None:
+            return True
+        with closing(Pinned(self._pin_root / "current")) as pinned:
+            record = pinned.layout.maps["observed"].value
+            made = 1 << pinned.layout.constant("EVENT_MADE")
+            raw = pinned.map("observed").lookup(bytes(4)) or bytes(record.size)
+            return bool(int(record.unpack(raw)["kinds"]) & made)
+
+    def _check(self) -> None:
+        """Raise :class:`AgentFailed` if the reader has ended: its mode would show nothing."""
+        if self._process.poll() is not None:
+            said = self._process.stderr.read().decode().strip() if self._process.stderr else ""
+            raise AgentFailed(f"bpfsvc observe ended: {said or 'it printed nothing'}")
 
 
 def last_refusal(log: str) -> str:

@@ -32,9 +32,16 @@ from bpfsvc.devtools.bench.cluster import MEASURED, NODE_PORT, PORT, BenchCluste
 from bpfsvc.devtools.bench.figures import PodLinks
 from bpfsvc.devtools.bench.kube_proxy import RealKubeProxy, legacy_iptables, place_of_rule
 from bpfsvc.devtools.bench.load.tool import BLOCK, BULK, Client, Outcome, Server
-from bpfsvc.devtools.bench.modes import AGENTS, DIRECT, KUBE_PROXIES, UNSERVED, UPLINK, XDP
+from bpfsvc.devtools.bench.modes import AGENTS, DIRECT, KUBE_PROXIES, READ, UNSERVED, UPLINK, XDP
 from bpfsvc.devtools.bench.supplies import BenchServer
-from bpfsvc.devtools.bench.testbeds.agents import CACHE, PODS, BenchAgent, cores, keep_off
+from bpfsvc.devtools.bench.testbeds.agents import (
+    CACHE,
+    PODS,
+    BenchAgent,
+    EventReader,
+    cores,
+    keep_off,
+)
 from bpfsvc.devtools.bench.testbeds.upkeep import Clocks, Upkeep
 from bpfsvc.devtools.lab import links
 from bpfsvc.devtools.lab.environment import Environment
@@ -228,6 +235,10 @@ class TrafficTestbed(Environment):
             keep_off(agent.pid, self._core)
             if self.mode == XDP and not has_xdp(node):
                 raise BpfsvcError(f"the agent of {node.name} has attached no XDP program")
+        if self.mode in READ:
+            for agent in self._agents:
+                reader = self._stack.enter_context(EventReader(agent.node))
+                keep_off(reader.pid, self._core)
         tables = [node.pin_root / "current/maps/connections" for node in self._lab.nodes]
         self._keep(lambda: _united(thread_seconds(agent.pid) for agent in self._agents), tables)
 
