@@ -12,8 +12,9 @@ from bpfsvc.base import http_client
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import connect
+from bpfsvc.inspect.recent_failures import ask_failures
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
-from bpfsvc.model.answers import ChangeRecord, OtherVersion, ServiceAnswer, decode
+from bpfsvc.model.answers import ChangeRecord, FailureAnswer, OtherVersion, ServiceAnswer, decode
 from bpfsvc.services.cache import Known
 from bpfsvc.services.scheduling.slow_start import Shares
 
@@ -96,6 +97,10 @@ class AgentAnswers:
         if records is None:
             raise NoAnswer("the agent is of another version, and remembers no changes")
         return records
+
+    def failures(self) -> FailureAnswer | None:
+        """Return what failed lately on the node; None if the agent cannot tell."""
+        return ask_failures(self._pin_root)
 
     def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
         query = urlencode({"namespace": namespace, "name": name})

@@ -23,6 +23,7 @@ class Answer:
     * ``masquerade_endpoints``: the endpoints that see the node's address, if not all do (hairpin).
     * ``frontend``, ``service``: what matched; empty if nothing did.
     * ``reasons``: each rule that was applied, and each endpoint that is not eligible, with why.
+    * ``lately``: connections to this Service that failed in the last minutes.
     """
 
     verdict: str
@@ -32,6 +33,7 @@ class Answer:
     frontend: str = ""
     service: str = ""
     reasons: tuple[str, ...] = ()
+    lately: tuple[str, ...] = ()
 
     def to_object(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -42,12 +44,12 @@ class Answer:
         }
         if self.masquerade_endpoints:
             fields["masquerade_endpoints"] = list(self.masquerade_endpoints)
-        return {
-            **fields,
+        fields |= {
             "frontend": self.frontend,
             "service": self.service,
             "reasons": list(self.reasons),
         }
+        return {**fields, "lately": list(self.lately)} if self.lately else fields
 
     def lines(self) -> list[str]:
         """Return the lines that people read."""
@@ -59,6 +61,7 @@ class Answer:
             masqueraded = self.masquerade or endpoint in self.masquerade_endpoints
             lines.append(f"  -> {endpoint}{' (masqueraded)' if masqueraded else ''}")
         lines += [f"  because {reason}" for reason in self.reasons]
+        lines += [f"  lately {failure}" for failure in self.lately]
         return lines
 
 

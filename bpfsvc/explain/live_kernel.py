@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from bpfsvc.base.address import unpack
@@ -22,13 +23,15 @@ from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
 from bpfsvc.explain.answer import Answer, Outcome, answer_for, answer_without_frontend
 from bpfsvc.explain.context import node_context
+from bpfsvc.explain.lately import failures_lately
 from bpfsvc.explain.programs import Decision, decide
 from bpfsvc.explain.question import Question
 from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
 from bpfsvc.explain.removal import removal_reasons
 from bpfsvc.explain.schedule import load_reasons, locality_reasons, schedule_reasons, share_reasons
 from bpfsvc.explain.spill import spill_reasons
-from bpfsvc.services.entries import Place, frontend_text
+from bpfsvc.services.entries import Frontend, Place, frontend_text
+from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.restore import restore
 
@@ -55,7 +58,9 @@ class LiveKernel:
         decision = decide(self._pinned, question, interface)
         owner = self._owners.get(decision.frontend)
         if owner is None:
-            return answer_without_frontend(decision.verdict, question, self._owners)
+            rest = self._owners.get(Frontend.rest(question.destination))
+            answer = answer_without_frontend(decision.verdict, question, self._owners)
+            return replace(answer, lately=self._lately(rest))
         outcome = Outcome(
             decision.verdict,
             question,
@@ -69,7 +74,12 @@ class LiveKernel:
         loads = load_reasons(outcome, self._load)
         kept = locality_reasons(outcome, partial(kept_of, self._pinned))
         spill = spill_reasons(outcome, self._load)
-        return answer_for(outcome, (*self._reasons(outcome, decision), *spill, *kept, *loads))
+        texts = (*self._reasons(outcome, decision), *spill, *kept, *loads)
+        return replace(answer_for(outcome, texts), lately=self._lately(owner))
+
+    def _lately(self, owner: Applied | None) -> tuple[str, ...]:
+        failures = self._agent.failures() if owner else None
+        return tuple(failures_lately(owner, failures)) if owner and failures else ()
 
     def _load(self, counters: int) -> Load:
         raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""

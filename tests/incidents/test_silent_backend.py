@@ -26,6 +26,11 @@ def test_status_and_services_name_the_backend_that_does_not_answer(operator: Ope
         (line,) = (line for line in lines if f"-> {sick.address(4)}:" in line)
         assert "unanswered" in line
         assert line.split()[5] in ("0", "-"), "attempts are no active connections"
+        asked = ("203.0.113.9", "TCP", f"{SHOP.vip(4)}:80")
+        told = operator.testbed.cluster.command(
+            operator.testbed.node, "explain", "--from", "external", *asked
+        ).stdout
+        assert f"lately connections to {sick.address(4)}:8080: " in told
         finding = operator.finding("default/silent:web")
         assert f"{sick.address(4)}:8080" in finding["finding"]
         assert "bpfsvc.io/quarantine" in finding["hint"]

@@ -12,6 +12,7 @@ import pytest
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.objects import pod
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, host, running_testbed
 
 
@@ -114,6 +115,24 @@ def test_a_service_without_endpoints_is_rejected(testbed: Testbed) -> None:
     answer = explained(testbed, "--from", "pod", client.address(4), "TCP", f"{EMPTY.vip(4)}:80")
     assert (answer["verdict"], answer["endpoints"]) == ("reject", [])
     assert "there are no endpoints" in answer["reasons"]
+
+
+def test_what_was_refused_just_now_is_told_beside_the_answer(testbed: Testbed) -> None:
+    client = testbed.pod
+    question = ("--from", "pod", client.address(4), "TCP", f"{EMPTY.vip(4)}:80")
+    with pytest.raises(ConnectionRefusedError):
+        ask(client, EMPTY.vip(4), 80)
+
+    def lately() -> list[str]:
+        told: list[str] = explained(testbed, *question).get("lately", [])
+        return told
+
+    wait(lambda: bool(lately()), "the refusal is told", 30)
+    (text,) = lately()
+    assert text.startswith("first packets to this Service: ")
+    assert " rejected: no endpoints, in the last " in text
+    served = ("--from", "pod", client.address(4), "TCP", f"{WEB.vip(4)}:80")
+    assert "lately" not in explained(testbed, *served)
 
 
 def test_nothing_is_written(testbed: Testbed) -> None:
