@@ -85,11 +85,12 @@ enum outside {
 	OUTSIDE_UNTRANSLATED = 2, /* and its entries change nothing; they are counted */
 };
 
-/* Whether a connection has been reset. */
+/* Whether a connection has been reset: bits. */
 enum reset {
-	RESET_NONE,
-	RESET_CERTAIN,
-	RESET_DOUBTED, /* perhaps: it lives on if another packet comes */
+	RESET_NONE = 0,
+	RESET_CERTAIN = 1,
+	RESET_DOUBTED = 2,   /* perhaps: it lives on if another packet comes */
+	RESET_BY_CLIENT = 4, /* with either of them; without it: by the backend */
 };
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
@@ -112,7 +113,7 @@ enum {
 
 static inline bool connection_closed(const struct connection *connection)
 {
-	return connection->reset == RESET_CERTAIN ||
+	return connection->reset & RESET_CERTAIN ||
 	       (connection->fin_sent && connection->fin_received);
 }
 
@@ -153,7 +154,7 @@ static inline __s64 connection_idle(const struct connection *connection, __u64 n
  */
 static inline bool connection_inactive(__u8 protocol, const struct connection *connection)
 {
-	if (connection->fin_sent || connection->fin_received || connection->reset == RESET_CERTAIN)
+	if (connection->fin_sent || connection->fin_received || connection->reset & RESET_CERTAIN)
 		return true;
 	return protocol != PROTO_TCP && (protocol != PROTO_SCTP || !connection->established);
 }

@@ -34,13 +34,13 @@ enum event_reason {
 	EVENT_REASON_NO_ENDPOINTS,
 	EVENT_REASON_BACKENDS_FULL,
 	EVENT_REASON_SOURCE_RANGE,
-	EVENT_REASON_BACKEND_RESET, /* the backend has answered by a reset */
+	EVENT_REASON_BACKEND_RESET, /* a reset of the backend: its answer, or the end */
 	EVENT_REASON_SOURCE_PORTS_EXHAUSTED,
 	EVENT_REASON_CONNECTIONS_FULL,
 	EVENT_REASON_MASQUERADE, /* there is no address or port to masquerade to */
 	/* of an end */
 	EVENT_REASON_CLOSED,
-	EVENT_REASON_RESET,
+	EVENT_REASON_CLIENT_RESET,
 	EVENT_REASON_UNANSWERED,
 	EVENT_REASON_IDLE,
 	EVENT_REASON_REMOVED, /* because its endpoint has left, or its Service */

@@ -34,7 +34,7 @@ def test_service_reason_kind_and_backend_tell_failures_apart() -> None:
         "shop/web:http: refused: no endpoint serves this client",
         "shop/web:https: refused: no endpoint serves this client",
         "shop/web:http: refused by 10.244.1.7:8080 (shop/web-7b5c on node-1):"
-        " the backend refused it",
+        " the backend has reset it",
         "shop/web:http: dropped: no endpoint serves this client",
         "shop/web:http: repeated to 10.244.1.7:8080 (shop/web-7b5c on node-1),"
         " which did not answer",

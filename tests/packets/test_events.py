@@ -51,7 +51,8 @@ def test_a_connection_is_made_and_answered(node: Node, events: Events, peers: Pe
         assert event["counters"] > 0
     assert made["took_us"] == 0
     apart = (answered["time"] - made["time"]) / 1000
-    assert answered["took_us"] == pytest.approx(apart, abs=100)
+    # A tick of the coarse clock may be between; the next test asks for more.
+    assert answered["took_us"] == pytest.approx(apart, abs=20_000)
 
 
 def test_the_time_of_an_answer_is_exact_to_some_microseconds(
@@ -192,11 +193,29 @@ def test_an_end_is_the_same_by_the_entry_of_the_backends_packets(
     assert parts(event, "client", "frontend", "backend") == (client, vip, backend)
 
 
-def test_a_connection_that_is_reset_is_told(node: Node, events: Events, tcp_peers: Peers) -> None:
-    client, vip, _, _ = tcp_peers.connected(node)
-    node.forward(tcp(client, vip, "R"))
+def test_a_connection_that_is_reset_is_told_with_the_side_that_has_reset_it(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    """What the other side still had on its way changes nothing."""
+    client, vip, backend, seen = tcp_peers.connected(node)
     node.settings(tcp_closed_seconds=0)
-    assert ended(node, events, "ingress", tcp(client, vip))["reason"] == "reset"
+    node.forward(tcp(client, vip, "R"))
+    node.forward(tcp(backend, seen, "A"))
+    assert ended(node, events, "ingress", tcp(client, vip))["reason"] == "client_reset"
+    client, vip, backend, seen = tcp_peers.connected(node)
+    node.forward(tcp(backend, seen, "R"))
+    node.forward(tcp(client, vip, "A"))
+    assert ended(node, events, "ingress", tcp(client, vip))["reason"] == "backend_reset"
+
+
+def test_a_reset_after_the_clients_end_is_told_of_the_backend(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    client, vip, backend, seen = tcp_peers.connected(node)
+    node.settings(tcp_closed_seconds=0)
+    node.forward(tcp(client, vip, "FA"))
+    node.forward(tcp(backend, seen, "R"))
+    assert ended(node, events, "ingress", tcp(client, vip))["reason"] == "backend_reset"
 
 
 def test_a_connection_that_no_backend_has_answered_is_told(

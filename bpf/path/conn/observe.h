@@ -186,8 +186,9 @@ static inline void observe_entry(const struct flow *flow, const struct connectio
 
 static inline __u8 end_reason(const struct flow *flow, const struct connection *connection)
 {
-	if (flow->protocol == PROTO_TCP && connection->reset == RESET_CERTAIN)
-		return EVENT_REASON_RESET;
+	if (flow->protocol == PROTO_TCP && connection->reset & RESET_CERTAIN)
+		return connection->reset & RESET_BY_CLIENT ? EVENT_REASON_CLIENT_RESET :
+							     EVENT_REASON_BACKEND_RESET;
 	if (flow->protocol == PROTO_TCP && connection_closed(connection))
 		return EVENT_REASON_CLOSED;
 	return connection->established ? EVENT_REASON_IDLE : EVENT_REASON_UNANSWERED;

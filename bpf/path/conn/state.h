@@ -202,21 +202,23 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged);
 	if (usual)
 		progress_note(connection, packet);
-	if (usual && connection->reset != RESET_DOUBTED && !connection->client_first)
+	if (usual && !(connection->reset & RESET_DOUBTED) && !connection->client_first)
 		return;
 	other = partner_find(&partner, flow, connection);
 	if (tcp_flags & TCP_RST) {
 		reset = reset_judged(skb, packet, connection, other);
-		if (reset == RESET_NONE || connection->reset == RESET_CERTAIN)
+		if (reset == RESET_NONE || connection->reset & RESET_CERTAIN)
 			return;
 		if (reset == RESET_CERTAIN && !connection_closed(connection))
 			connection_closed_note(flow, connection);
+		if (!connection->reply)
+			reset |= RESET_BY_CLIENT;
 	} else {
 		if (!segment_counts(skb, packet, connection, other))
 			return;
 		progress_note(connection, packet);
 		reset = connection->reset;
-		if (reset == RESET_DOUBTED && !tcp_opens(tcp_flags))
+		if (reset & RESET_DOUBTED && !tcp_opens(tcp_flags))
 			reset = RESET_NONE;
 	}
 	connection->seen = bpf_ktime_get_coarse_ns();

@@ -121,7 +121,7 @@ class _Drain:
         """Yield each entry of a connection that is not over."""
         for key, state in self._all(table):
             seen, _, established, sent, received, reset, _ = state
-            if reset == self._certain or (sent and received):
+            if reset & self._certain or (sent and received):
                 continue
             if established or time.monotonic_ns() - seen < _OPENING_SECONDS * NS_PER_SECOND:
                 yield key, state

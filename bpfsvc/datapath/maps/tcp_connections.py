@@ -116,7 +116,7 @@ class TcpConnections:
                 self._pause()
 
     def _is_over(self, fin_sent: int, fin_received: int, reset: int) -> bool:
-        return reset == self._certain or bool(fin_sent and fin_received)
+        return bool(reset & self._certain or (fin_sent and fin_received))
 
     def _take(self, connection: TcpConnection) -> Iterator[Reset]:
         """Remove the entries of a connection, and yield its resets."""

@@ -159,7 +159,7 @@ def _gather(reader: Reader, name: str, by_flow: dict[Routed, _Connection]) -> No
             connection = by_flow[routed] = _Connection()
         connection.created = min(connection.created, created)
         connection.seen = max(connection.seen, seen)
-        connection.reset |= reset == certain
+        connection.reset |= bool(reset & certain)
         connection.service = connection.service or service
         connection.fins = max(connection.fins, fin_sent + fin_received)
         if ingress == bool(reply):

@@ -83,7 +83,7 @@ def _count(reader: Reader, name: str, counts: dict[bytes, list[int]], moving: se
             continue  # a direct flow with a changed port; or counted already
         if first:
             moving.add(key)
-        if value[fin_sent] or value[fin_received] or value[reset] == certain:
+        if value[fin_sent] or value[fin_received] or value[reset] & certain:
             kind = _INACTIVE
         elif key[protocol] == IPPROTO_TCP:
             kind = _ACTIVE if value[established] else _HALF_OPEN
