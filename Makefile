@@ -32,6 +32,8 @@ PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl 
 # Packages for the benchmark and the tests: a C compiler for the load tool, the tools of the other
 # modes, and an independent view: bpftool of programs, conntrack of what netfilter follows.
 COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack
+# Packages for the tests of the page in a real browser.
+CHROMIUM := chromium fonts-dejavu-core
 # Packages for tests on another kernel.
 EMULATOR := $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) kmod cpio xz-utils mmdebstrap
 # Packages that build and run the image, without any registry.
@@ -59,6 +61,7 @@ PROMETHEUS := build/prometheus/usr/bin/prometheus
 
 # The folder with the programs of a Kubernetes release (docs/cluster.md).
 KUBERNETES ?= ../shared/kubernetes
+PAGE_TEST = tests/lab/test_page_browser.py
 SHADOW_TEST = tests/lab/test_shadow_kube_proxy.py
 
 C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*/*.h \
@@ -72,7 +75,7 @@ LONGEST_FUNCTION := 50
 WORDS := bpfsvc bpf
 
 .PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
-.PHONY: lint format clean packages compared emulator containers nodes
+.PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
@@ -89,6 +92,7 @@ help:
 	@echo 'make cluster-test  tests on it, Kubernetes'"'"' own among them (ARGS=--all: hours)'
 	@echo 'make cluster-down  end it'
 	@echo 'make bench   bpfsvc against kube-proxy and against nothing, measured (ARGS=--quick: 3 min)'
+	@echo 'make page-pictures  screenshots of the page of a node, in build/page'
 	@echo 'make lint    ruff, mypy, import-linter, clang-format; what C headers include, each compiled by itself'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
 	@echo 'make clean   remove everything made here'
@@ -109,11 +113,16 @@ test: $(VENV)/installed-test | compared
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
-slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared
+slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared browser
 	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
 		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
 	@$(if $(KERNEL_TESTS),KERNELS='$(KERNELS)' ARCH=$(ARCH) $(PYTEST) $(KERNEL_TESTS) $(ARGS))
+
+page-pictures: $(VENV)/installed-test | compared browser
+	@mkdir -p build/page
+	@BPFSVC_PAGE_PICTURES=build/page $(PYTEST) $(PAGE_TEST) -m slow -k every_view $(ARGS)
+	@ls build/page
 
 api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)
@@ -167,6 +176,7 @@ clean:
 # Debian packages: checked every time, because the checkout may be on another machine now.
 packages: ; @$(call install,$(call missing,$(PACKAGES)))
 compared: packages ; @$(call install,$(call missing,$(COMPARED)))
+browser: packages ; @$(call install,$(call missing,$(CHROMIUM)))
 emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
 containers: packages ; @$(call install,$(call missing,$(CONTAINERS)))
 nodes: packages ; @$(call install,$(call missing,$(CONTAINERS) $(COMPARED) $(NODES)))

@@ -1,6 +1,6 @@
-"""The HTTP servers of the agent: health, and metrics if wanted.
+"""The HTTP servers of the agent: health, and metrics and the page if wanted.
 
-Without metrics nothing of them is imported, so that they cost no memory.
+Without them nothing of them is imported, so that they cost no memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bpfsvc.kube.event_recorder import EventRecorder
 from bpfsvc.metrics.observer import ApiContact, Observer
 
 if TYPE_CHECKING:
+    from bpfsvc.agent.page_process import PageProcess
     from bpfsvc.http.metrics_server import MetricsServer
     from bpfsvc.metrics.recorder import Metrics
 
@@ -51,11 +52,13 @@ class Servers:
         self._recorder = recorder
         self.health = Health(2 * config.sync_seconds)
         self.metrics: Observer = metrics or Observer()
-        self._servers: dict[str, HealthServer | MetricsServer] = {}
+        self._servers: dict[str, HealthServer | MetricsServer | PageProcess] = {}
         self._config = config
         self._steering: Steering | None = None
         if config.metrics and metrics:
             self._servers["metrics"] = self._metrics_server(metrics, config.metrics, flags or {})
+        if config.ui:
+            self._servers["page"] = self._page(config.ui)
 
     def start(self) -> None:
         """Start answering; ``UsageError`` if an address is taken and must not be."""
@@ -117,3 +120,9 @@ class Servers:
         return MetricsServer(
             address, metrics, info, _log.warning, hard_fail=config.bind_address_hard_fail
         )
+
+    def _page(self, address: tuple[str, int]) -> PageProcess:
+        from bpfsvc.agent.page_process import PageProcess
+
+        config = self._config
+        return PageProcess(address, config.pin_root, config.healthz, _log.warning)

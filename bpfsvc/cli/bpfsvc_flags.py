@@ -126,6 +126,12 @@ BPFSVC = (
         " with the most traffic; PATTERN: NAMESPACE/NAME, such as shop/*.",
     ),
     _option(
+        "--ui-bind-address",
+        "uiBindAddress",
+        text("ADDRESS:PORT"),
+        "Address and port of the page of this node, for browsers; '' serves it nowhere.",
+    ),
+    _option(
         "--pin-root",
         "pinRoot",
         text("DIR"),

@@ -145,6 +145,7 @@ COMMANDS = {
         "bpfsvc.cli.explain",
         "Show what happens to the first packet of a connection, and why.",
     ),
+    "page": ("bpfsvc.cli.page", "Serve the page of this node, for a browser."),
     "doctor": (
         "bpfsvc.cli.doctor",
         "Check whether bpfsvc can run on this node.",

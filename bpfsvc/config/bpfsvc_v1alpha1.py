@@ -13,6 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta, field, structs
 
+from bpfsvc.base.address import address_and_port, with_port
 from bpfsvc.base.attachment import PRIORITY, AttachMode
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.ports import NODE_PORTS, PortRange
@@ -31,6 +32,11 @@ DEFAULT_LAST_GOOD = Path("/var/lib/bpfsvc/last-good")
 DEFAULT_HISTORY = Path("/var/lib/bpfsvc/history")
 DEFAULT_MASQUERADE_PORTS = PortRange(10000, 29999)
 DEFAULT_PIN_ROOT = Path("/sys/fs/bpf/bpfsvc")
+
+UI_PORT = 10286
+"""Of the page of the node; no component of Kubernetes has it."""
+
+DEFAULT_UI = f"127.0.0.1:{UI_PORT}"
 
 MESH_PORTS = (15001, 4140)
 """Where the proxies of Istio and Linkerd receive the outgoing connections of their pod."""
@@ -51,7 +57,8 @@ class BpfsvcConfiguration(Shape, frozen=True):
     ``cache``, ``history``, ``lastGood``, ``programs``: a path or ``none``. ``cgroupRoot``: so too,
     or empty: where cgroup2 is mounted. ``manifests``: empty: the objects come from the API server.
     ``mapSizes``: entries by the names of ``SIZES``. ``scheduler``: empty: as :mod:`.scheduler`
-    decides. ``vipEcho``: YAML reads ``on`` and ``off`` without quotes as true and false.
+    decides. ``uiBindAddress``: empty: no page. ``vipEcho``: YAML reads ``on`` and ``off`` without
+    quotes as true and false.
     """
 
     attach: AttachMode = "auto"
@@ -77,6 +84,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     socket_lb: SocketLb = "all"
     source_ranges_for_all: bool = False
     tc_priority: Annotated[int, Meta(ge=1, le=0xBFFF)] = PRIORITY
+    ui_bind_address: str = DEFAULT_UI
     vip_echo: VipEcho | bool = "auto"
     xdp: list[str] = field(default_factory=list)
 
@@ -116,6 +124,9 @@ def check(given: BpfsvcConfiguration) -> Iterator[FieldError]:
         parse_service_series(given.metrics_services)
     except ValueError as error:
         yield FieldError(("metricsServices",), str(error))
+    if given.ui_bind_address and not ui_address(given.ui_bind_address):
+        text = f"must be ADDRESS:PORT or empty, such as {DEFAULT_UI}, not {given.ui_bind_address!r}"
+        yield FieldError(("uiBindAddress",), text)
     if given.last_good_after < Duration():
         yield FieldError(("lastGoodAfter",), "must not be negative")
     if len(given.mesh_ports) > MOST_MESH_PORTS:
@@ -136,6 +147,11 @@ def warnings(given: BpfsvcConfiguration) -> Iterator[str]:
             f"{name}: processes of this node itself reach no Service, because only packets that"
             " arrive at an interface are translated"
         )
+
+
+def ui_address(text: str) -> tuple[str, int] | None:
+    """Return the address and port of the page; None for an empty text and for a malformed one."""
+    return address_and_port(with_port(text, UI_PORT))
 
 
 def ports(text: str) -> PortRange:

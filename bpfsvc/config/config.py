@@ -140,6 +140,7 @@ class Config:
     What it serves:
 
     * ``healthz``, ``metrics``: address and port to serve on; None: not served.
+    * ``ui``: address and port of the page for people; None: there is none.
     * ``metrics_services``: which Services have metrics of their own.
     * ``bind_address_hard_fail``: exit when such a port is in use, rather than try again.
     * ``sync_seconds``: the agent is unhealthy if a change takes more than twice as long.
@@ -184,6 +185,7 @@ class Config:
     oom_score_adj: int | None
     healthz: tuple[str, int] | None
     metrics: tuple[str, int] | None
+    ui: tuple[str, int] | None
     metrics_services: ServiceSeries
     bind_address_hard_fail: bool
     sync_seconds: float

@@ -198,13 +198,12 @@ def _namer(flags: tuple[Flag, ...]) -> Callable[[FieldPath], str]:
 def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> Config:
     """Return the settings of an agent; ``cgroup_root``: of this machine."""
     kubeproxy, bpfsvc = given.kubeproxy, given.bpfsvc
-    manifests = Path(bpfsvc.manifests) if bpfsvc.manifests else None
-    kubeconfig = kubeproxy.client_connection.kubeconfig
+    manifests = _given_path(bpfsvc.manifests)
     xdp = tuple(pattern for pattern in bpfsvc.xdp if pattern != bpfsvc_v1alpha1.OFF)
     conntrack = _conntrack(kubeproxy.conntrack, sees_all=not xdp)
     return Config(
         manifests=manifests,
-        kubeconfig=Path(kubeconfig) if kubeconfig else None,
+        kubeconfig=_given_path(kubeproxy.client_connection.kubeconfig),
         master=given.master,
         last_good=None if manifests else _path(bpfsvc.last_good),
         patience_seconds=bpfsvc.last_good_after.seconds,
@@ -239,12 +238,17 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         oom_score_adj=kubeproxy.oom_score_adj,
         healthz=address_and_port(kubeproxy.healthz_bind_address or ""),
         metrics=address_and_port(kubeproxy.metrics_bind_address or ""),
+        ui=bpfsvc_v1alpha1.ui_address(bpfsvc.ui_bind_address),
         metrics_services=parse_service_series(bpfsvc.metrics_services),
         bind_address_hard_fail=kubeproxy.bind_address_hard_fail,
         sync_seconds=kubeproxy_v1alpha1.sync_period(kubeproxy).seconds,
         profiling=kubeproxy.enable_profiling,
         document=given.plain(),
     )
+
+
+def _given_path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def _detection(kubeproxy: KubeProxyConfiguration) -> LocalDetector:

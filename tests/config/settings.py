@@ -168,6 +168,7 @@ DEFAULTS = Config(
     oom_score_adj=-999,
     healthz=("0.0.0.0", 10256),
     metrics=("127.0.0.1", 10249),
+    ui=("127.0.0.1", 10286),
     metrics_services=ServiceSeries(most=200),
     bind_address_hard_fail=False,
     sync_seconds=30.0,

@@ -8,8 +8,8 @@ SECONDS = 10
 """The longest wait for an immediate response."""
 
 
-def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection((host, port), timeout=SECONDS)
+def connect(port: int, host: str = "127.0.0.1", seconds: float = SECONDS) -> socket.socket:
+    return socket.create_connection((host, port), timeout=seconds)
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -20,10 +20,18 @@ def read_all(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def ask(port: int, path: str, *headers: str, method: str = "GET", host: str = "127.0.0.1") -> bytes:
+def ask(
+    port: int,
+    path: str,
+    *headers: str,
+    method: str = "GET",
+    host: str = "127.0.0.1",
+    host_header: str = "here",
+    seconds: float = SECONDS,
+) -> bytes:
     """Return the whole response."""
-    lines = (f"{method} {path} HTTP/1.1", "Host: here", *headers, "", "")
-    with connect(port, host) as client:
+    lines = (f"{method} {path} HTTP/1.1", f"Host: {host_header}", *headers, "", "")
+    with connect(port, host, seconds) as client:
         client.sendall("\r\n".join(lines).encode())
         return read_all(client)
 

@@ -35,28 +35,33 @@ def _head(view: View) -> dict[str, Any]:
 
 def _objects(view: View) -> Iterator[dict[str, Any]]:
     for port in view.ports:
-        active, inactive = port.known(port.active, port.inactive)
-        yield {
-            "namespace": port.namespace,
-            "name": port.name,
-            "port_name": port.port_name,
-            "port": port.number,
-            "protocol": port.protocol,
-            "family": port.family,
-            "id": port.service,
-            "scheduler": port.scheduler,
-            **port.said,
-            "zone_overload": port.zone_overload,
-            "affinity_seconds": port.affinity_seconds,
-            "source_ranges": list(port.source_ranges),
-            "half_open": port.half_open,
-            "active": active,
-            "inactive": inactive,
-            "at_least": list(port.partial),
-            **_traffic(view, port),
-            "frontends": [_frontend(frontend) for frontend in port.frontends],
-            "backends": [_backend(view, port, backend) for backend in port.backends],
-        }
+        yield service_port_object(view, port)
+
+
+def service_port_object(view: View, port: ServicePortFacts) -> dict[str, Any]:
+    """Return the JSON object of a service port of a view."""
+    active, inactive = port.known(port.active, port.inactive)
+    return {
+        "namespace": port.namespace,
+        "name": port.name,
+        "port_name": port.port_name,
+        "port": port.number,
+        "protocol": port.protocol,
+        "family": port.family,
+        "id": port.service,
+        "scheduler": port.scheduler,
+        **port.said,
+        "zone_overload": port.zone_overload,
+        "affinity_seconds": port.affinity_seconds,
+        "source_ranges": list(port.source_ranges),
+        "half_open": port.half_open,
+        "active": active,
+        "inactive": inactive,
+        "at_least": list(port.partial),
+        **_traffic(view, port),
+        "frontends": [_frontend(frontend) for frontend in port.frontends],
+        "backends": [_backend(view, port, backend) for backend in port.backends],
+    }
 
 
 def _frontend(frontend: FrontendFacts) -> dict[str, Any]:
