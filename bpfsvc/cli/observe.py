@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -16,6 +17,7 @@ from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import options
 from bpfsvc.inspect.events.agent_stream import check_name, open_stream
 from bpfsvc.inspect.events.filters import FILTERS, NAMES, Test, event_filter, help_of
+from bpfsvc.inspect.events.summary import Summary
 from bpfsvc.inspect.events.texts import event_lines, loss_text, wide_line
 from bpfsvc.inspect.events.times import point_in_time
 from bpfsvc.model.events import Event, NotAnEvent, decode_event, encode_event
@@ -54,6 +56,18 @@ def _filters(command: F) -> F:
 @click.option("--since", metavar="TIME", help="Show events since a time: 5m (ago), 02:57, a date.")
 @click.option("--until", metavar="TIME", help="Show events until a time.")
 @click.option(
+    "--for",
+    "seconds",
+    metavar="S",
+    type=click.FloatRange(min=0.1, max=86400),
+    help="Stop after so many seconds.",
+)
+@click.option(
+    "--summary",
+    is_flag=True,
+    help="At the end, a line for each backend: connections, failures, times, and who is slow.",
+)
+@click.option(
     "--from-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
@@ -67,6 +81,8 @@ def observe(
     last: int | None,
     since: str | None,
     until: str | None,
+    seconds: float | None,
+    summary: bool,
     from_file: Path | None,
     output: str,
     pin_root: Path,
@@ -86,30 +102,42 @@ def observe(
     begin, end = (point_in_time(text, now) if text else None for text in (since, until))
     if begin is not None and end is not None and begin > end:
         raise UsageError("--since is later than --until", "exchange the two")
-    write = _writer(output, now)
-    if from_file:
-        if follow:
-            raise UsageError("--follow and --from-file exclude each other", "leave one of them out")
-        events = _of_file(from_file)
-        shown = (
-            event
-            for event in events
-            if (begin is None or event.time >= begin) and (end is None or event.time <= end)
-        )
-        _show(_last(shown, shows, last), write)
-        return
+    live = "--follow" if follow else "--for" if seconds else ""
+    if from_file and live:
+        raise UsageError(f"{live} and --from-file exclude each other", "leave one of them out")
+    with _output(output, now, summary=summary) as write:
+        if from_file:
+            shown = (
+                event
+                for event in _of_file(from_file)
+                if (begin is None or event.time >= begin) and (end is None or event.time <= end)
+            )
+            _show(_last(shown, shows, last), write)
+            return
+        _check_names(pin_root, filters)
+        follows = bool(live) or not (last or since or until)
+        with suppress(KeyboardInterrupt):
+            _interrupt_after(seconds)
+            came = False
+            for event in _of_agent(pin_root, last, begin, end, follows):
+                came = True
+                if event.lost or shows(event):
+                    write(event)
+            if not came:
+                click.echo(_NOTHING, err=True)
+
+
+def _check_names(pin_root: Path, filters: Mapping[str, tuple[str, ...]]) -> None:
     for name in NAMES:
         for value in (*filters[name], *filters[f"not_{name}"]):
             check_name(pin_root, name, value)
-    asks_memory = bool(last or since or until)
-    came = False
-    with suppress(KeyboardInterrupt):
-        for event in _of_agent(pin_root, last, begin, end, follow or not asks_memory):
-            came = True
-            if event.lost or shows(event):
-                write(event)
-        if not came:
-            click.echo(_NOTHING, err=True)
+
+
+def _interrupt_after(seconds: float | None) -> None:
+    """Have the command end as by Ctrl-C."""
+    if seconds is not None:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _chosen(filters: Mapping[str, tuple[str, ...]], start: str) -> dict[str, tuple[str, ...]]:
@@ -159,6 +187,24 @@ def _show(events: Iterable[Event], write: Callable[[Event], None]) -> None:
     with suppress(KeyboardInterrupt):
         for event in events:
             write(event)
+
+
+@contextmanager
+def _output(output: str, now: datetime, *, summary: bool) -> Iterator[Callable[[Event], None]]:
+    """Yield what takes events: it prints each, or at the end of the block their summary."""
+    if summary and output == "json":
+        raise UsageError("--summary is text", "leave out -o json, or --summary")
+    write = _writer(output, now)
+    if not summary:
+        yield write
+        return
+    summed = Summary()
+    yield lambda event: write(event) if event.lost else summed.add(event)
+    lines = [*summed.lines()]
+    for line in lines:
+        click.echo(line)
+    if not lines:
+        click.echo("no such event was seen", err=True)
 
 
 def _writer(output: str, now: datetime) -> Callable[[Event], None]:

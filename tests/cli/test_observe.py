@@ -60,6 +60,23 @@ def test_a_stream_may_come_by_standard_input(
     assert run(capsys, "--from-file", "-", "-o", "json")[1].encode() == encode_event(MADE)
 
 
+def test_a_summary_has_a_line_for_each_backend(capsys: Capture, saved: str) -> None:
+    status, output, errors = run(capsys, "--from-file", saved, "--summary")
+    assert (status, errors) == (0, "lost 3 events: the agent was too slow for the kernel\n")
+    assert [line.split()[:2] for line in output.splitlines() if "BACKEND" not in line] == [
+        ["other/dns:53", "UDP"],
+        ["-", "0"],
+        ["shop/web:http", "TCP"],
+        ["10.244.2.4:8080", "(shop/web-7b5c"],
+    ]
+
+
+def test_a_summary_of_nothing_says_so(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    printed = run(capsys, "--from-file", str(tmp_path / "empty"), "--summary")
+    assert printed == (0, "", "no such event was seen\n")
+
+
 def test_a_line_that_is_no_event_is_named(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "broken"
     path.write_bytes(encode_event(MADE) + b"{}\n")
@@ -76,6 +93,8 @@ def test_a_line_that_is_no_event_is_named(capsys: Capture, tmp_path: Path) -> No
     [
         (["--from-file", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
         (["--from-file", "x", "--follow"], "--follow and --from-file exclude each other"),
+        (["--from-file", "x", "--for", "3"], "--for and --from-file exclude each other"),
+        (["--summary", "-o", "json"], "--summary is text"),
         (["--since", "1m", "--until", "2m"], "--since is later than --until"),
         (["--since", "soon"], "'soon' is not a time"),
         (["--port", "http"], "'http' is not a port"),

@@ -1,0 +1,108 @@
+"""What became of connections, summed up for each backend: the slow one stands out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from statistics import median
+
+from bpfsvc.inspect.events.texts import end_text
+from bpfsvc.inspect.tables import line_pattern
+from bpfsvc.model.events import Event
+
+_TIMES = 1000
+"""The latest times of a backend that are kept: a summary may be made for hours."""
+
+_FEWEST = 3
+"""Times of a backend that are compared: one slow packet is no slow backend."""
+
+_FACTOR = 3
+"""A backend is slow if its median is so many times that of the others, and longer by so many ms."""
+
+_CONNECT_MS = 5.0
+_LASTED_MS = 50.0
+
+_INDENT = " " * 4
+
+_HEAD = ("  BACKEND", "MADE", "ANSWERED", "REPEATED", "FAILED", "CONNECT", "WORST", "LASTED")
+
+
+class BackendSummary:
+    """Connections of one service port to one backend; ``backend`` is "-" if none was chosen."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.counts = dict.fromkeys(("made", "answered", "repeated", "failed"), 0)
+        self.connect: deque[float] = deque(maxlen=_TIMES)
+        self.lasted: deque[float] = deque(maxlen=_TIMES)
+
+    def add(self, event: Event) -> None:
+        """Count an event, and those that it stands for."""
+        kind = "failed" if event.kind in ("refused", "dropped") else event.kind
+        if kind in self.counts:
+            self.counts[kind] += event.sample
+        if event.took_ms is None:
+            return
+        if event.kind == "answered":
+            self.connect.append(event.took_ms)
+        elif event.kind == "ended":
+            self.lasted.append(event.took_ms)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of its line; times are medians, and the worst to connect."""
+        worst = _ms(max(self.connect)) if self.connect else "-"
+        times = (_median_text(self.connect), worst, _median_text(self.lasted))
+        return (f"  {self.backend}", *map(str, self.counts.values()), *times)
+
+
+class Summary:
+    """Backends by service port, in the order of their first events."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, dict[str, BackendSummary]] = {}
+
+    def add(self, event: Event) -> None:
+        """Count an event."""
+        backends = self._services.setdefault(f"{event.service.text} {event.protocol}", {})
+        name = end_text(event.backend) if event.backend.address else "-"
+        backends.setdefault(name, BackendSummary(name)).add(event)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a block for each service port, and a line for each of its backends."""
+        for service in sorted(self._services):
+            backends = sorted(self._services[service].values(), key=lambda known: known.backend)
+            rows = [backend.cells() for backend in backends]
+            pattern = line_pattern([_HEAD, *rows], [False, *[True] * 7])
+            yield service
+            yield pattern.format(*_HEAD)
+            for backend, row in zip(backends, rows, strict=True):
+                yield pattern.format(*row)
+                yield from (f"{_INDENT}{text}" for text in _remarks(backend, backends))
+
+
+def _remarks(backend: BackendSummary, every: list[BackendSummary]) -> Iterator[str]:
+    """Yield what is slow about a backend: for most, nothing."""
+    others = [other for other in every if other is not backend]
+    connect = [other.connect for other in others]
+    if slow := _slow(backend.connect, connect, _CONNECT_MS):
+        yield f"SLOW to connect: {slow}"
+    if slow := _slow(backend.lasted, [other.lasted for other in others], _LASTED_MS):
+        yield f"SLOW to end its connections: {slow}"
+
+
+def _slow(times: deque[float], others: list[deque[float]], least: float) -> str:
+    compared = [median(other) for other in others if len(other) >= _FEWEST]
+    if len(times) < _FEWEST or not compared:
+        return ""
+    own, usual = median(times), median(compared)
+    if own < _FACTOR * usual or own < usual + least:
+        return ""
+    return f"{_ms(own)}, and the others {_ms(usual)}"
+
+
+def _median_text(times: deque[float]) -> str:
+    return _ms(median(times)) if times else "-"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
