@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from bpfsvc.agent.returned_endpoints import ReturnedEndpoints
 from bpfsvc.base.private_file import open_private
 from bpfsvc.model.answers import TOGETHER, ChangeRecord, Names, OtherVersion, decode, encode
 from bpfsvc.services.cache import ServiceKey
@@ -55,6 +56,7 @@ class History:
         self._lock = threading.Lock()
         self._arrived = 0.0
         self._logged = ""
+        self._returned = ReturnedEndpoints()
 
     def load(self) -> None:
         """Begin with what earlier agents of this node have saved; skip what is damaged."""
@@ -83,18 +85,24 @@ class History:
         finally:
             self._arrived = 0.0
 
-    def note(self, plan: Plan, applied: AppliedState) -> None:
-        """Record what a plan has changed in the kernel; ``applied`` is the state before."""
+    def note(self, plan: Plan, applied: AppliedState) -> int:
+        """Record what a plan has changed in the kernel; ``applied`` is the state before.
+
+        Return how many endpoints have come back to a Service that they had left lately.
+        """
         if not self._most:
-            return
+            return 0
+        returned = 0
         waited = round((time.monotonic() - self._arrived) * 1000, 1) if self._arrived else None
         now = round(time.time(), 3)
         with self._lock:
             for record in _records(plan, applied, now, waited):
                 line = encode(record)
                 self._add(record, line)
+                returned += self._returned.note(record)
                 if self._path:
                     self._unsaved.append(line)
+        return returned
 
     def _add(self, record: ChangeRecord, line: bytes) -> None:
         kept = _Kept(frozenset(record.services), line)

@@ -19,6 +19,7 @@ from bpfsvc.explain.agent_answers import AgentAnswers
 from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
 from bpfsvc.inspect.events.failures import Failure, failures
 from bpfsvc.inspect.events.times import point_in_time
+from bpfsvc.inspect.flapping import Flapping, flapping
 from bpfsvc.model.answers import TOGETHER, ChangeRecord, encode
 from bpfsvc.model.events import Event, decode_event
 
@@ -75,13 +76,15 @@ def history(
         for event in _events(pin_root)
         if is_within(event.time) and _is_of(event, namespace, *namespace_and_name)
     )
+    flaps = flapping(changes)
     changes = changes[-last:] if last else changes
     if output == "json":
-        sys.stdout.write(encode({"changes": changes, "failures": failed}).decode() + "\n")
+        remembered = {"changes": changes, "failures": failed, "flapping": flaps}
+        sys.stdout.write(encode(remembered).decode() + "\n")
         return
     if not changes and not failed:
         click.echo("nothing is remembered of that", err=True)
-    for line in _texts(changes, failed, now, service or ""):
+    for line in _texts(changes, failed, flaps, now, service or ""):
         click.echo(line)
 
 
@@ -111,15 +114,22 @@ def _is_of(event: Event, chosen: str, namespace: str, name: str) -> bool:
 
 
 def _texts(
-    changes: Iterable[ChangeRecord], failed: Iterable[Failure], now: datetime, asked: str
+    changes: Iterable[ChangeRecord],
+    failed: Iterable[Failure],
+    flaps: Iterable[Flapping],
+    now: datetime,
+    asked: str,
 ) -> Iterator[str]:
-    """Yield lines, folded to the terminal: changes and failures by their times."""
+    """Yield lines, folded to the terminal: changes, failures and flapping by their times."""
     lines = [(change.at, _clock(change.at, now), _change(change, asked)) for change in changes]
     for failure in failed:
         times = count_text(failure.count, "time")
         since = "" if failure.first == failure.last else f" since {_clock(failure.first, now)}"
         text = f"{failure.text()}; {times}{since}; clients: {', '.join(failure.clients)}"
         lines.append((failure.last, _clock(failure.last, now), text))
+    for flap in flaps:
+        text = f"{flap.text()}; since {_clock(flap.first, now)}"
+        lines.append((flap.last, _clock(flap.last, now), text))
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
     for _, clock, text in sorted(lines):
         yield from textwrap.wrap(

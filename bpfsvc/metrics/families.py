@@ -169,6 +169,10 @@ class BpfsvcFamilies:
         self.quarantines = make.counter(
             "endpoint_quarantines_total", "How often an endpoint was put into quarantine"
         )
+        self.returned = make.counter(
+            "endpoints_returned_total",
+            "Endpoints that came back to a Service within ten minutes after they had left it",
+        )
         self.unreadable = make.gauge(
             "objects_unreadable",
             "Objects or files that cannot be read; their last state stays in force",

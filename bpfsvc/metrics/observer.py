@@ -156,6 +156,9 @@ class Observer:
     def quarantines(self, endpoints: int, began: int) -> None:
         """So many endpoints are in quarantine; so many have been put there since the last call."""
 
+    def endpoints_returned(self, endpoints: int) -> None:
+        """So many endpoints have come back to a Service that they had left lately."""
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """So many interfaces have programs, and so many socket programs are attached."""
 

@@ -245,6 +245,10 @@ class Metrics(Observer):
         self._own.quarantined.set(endpoints)
         self._own.quarantines.inc(began)
 
+    def endpoints_returned(self, endpoints: int) -> None:
+        """Count endpoints that came back."""
+        self._own.returned.inc(endpoints)
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """Set the number of interfaces with programs, and of socket programs."""
         self._own.interfaces.set(interfaces)

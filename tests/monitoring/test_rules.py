@@ -126,6 +126,11 @@ CASES = {
         {metric("bpfsvc_objects_unreadable"): "1+0x5 0+0x50"},
         15,
     ),
+    "BpfsvcEndpointsFlap": Case(
+        {metric("bpfsvc_endpoints_returned_total"): growing(3)},
+        {metric("bpfsvc_endpoints_returned_total"): "0+0x5 8+0x10 16+0x50"},
+        20,
+    ),
     "BpfsvcServicesRefused": Case(
         {metric("bpfsvc_services_refused"): constant(2)},
         {metric("bpfsvc_services_refused"): constant(0)},

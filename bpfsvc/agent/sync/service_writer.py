@@ -62,7 +62,8 @@ class ServiceWriter:
             raise
         self._metrics.written(plan)
         before = self._planner.applied_state
-        self._history.note(plan, before)
+        if returned := self._history.note(plan, before):
+            self._metrics.endpoints_returned(returned)
         if is_logged():
             log_changes(service_changes(plan.applied, before))
 
