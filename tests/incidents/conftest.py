@@ -19,7 +19,7 @@ def _in_a_sandbox() -> None:
 @pytest.fixture(scope="session")
 def operator() -> Iterator[Operator]:
     """Who looks at the first node, while clients outside use its Services."""
-    with built_testbed(layout="routed") as testbed:
+    with built_testbed(served=True, layout="routed") as testbed:
         for address in INGRESS.values():
             testbed.lab.client.route(address, via=testbed.node)
         testbed.cluster.start()

@@ -41,11 +41,15 @@ class Operator(NamedTuple):
         while failed < times:
             failed += not self.connects(of, **to)
 
-    def types(self, *words: str) -> str:
-        """Return what a bpfsvc command prints, in one line of words."""
+    def lines(self, *words: str) -> list[str]:
+        """Return the lines that a bpfsvc command prints."""
         done = self.testbed.cluster.command(self.testbed.node, *words)
         assert done.stderr == ""
-        return " ".join(done.stdout.split())
+        return done.stdout.splitlines()
+
+    def types(self, *words: str) -> str:
+        """Return what a bpfsvc command prints, in one line of words."""
+        return " ".join(" ".join(self.lines(*words)).split())
 
     def status(self) -> tuple[str, str]:
         """Return the first two lines of bpfsvc status: about the agent, and about traffic."""
