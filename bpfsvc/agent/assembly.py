@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from bpfsvc.agent import local_answers, memory
 from bpfsvc.agent.change_handler import ChangeHandler
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from bpfsvc.agent.flows.failed_backends import FailedBackends
 from bpfsvc.agent.flows.netfilter_flows import NetfilterFlows
 from bpfsvc.agent.flows.recent_failures import RecentFailures
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
+from bpfsvc.agent.history.failures import FailureHistory
 from bpfsvc.agent.loop import Actions, Loop
 from bpfsvc.agent.node.early_attachments import EarlyAttachments
 from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
@@ -79,12 +82,12 @@ class Assembly:
         """Return the phases; ``ending`` stops what they start."""
         config, feed, pinned = self._config, self._feed, installation.pinned
         metrics, reports = self._servers.metrics, self._reports
-        history = self._begin_history(ending)
+        history, failed = self._begin_history(ending)
         health_checks = self._make_health_checks(ending)
         gc = ConnectionGc(pinned, config.lifetimes, _GC_SECONDS, reports.nearly_full)
         ending.callback(gc.stop)
         planner = self._make_planner()
-        stream, failures = self._answer(planner, history, installation, ending)
+        stream, failures = self._answer(planner, history, failed, installation, ending)
         node = NodeSync(config, installation, health_checks, metrics, reports)
         syncer = make_syncer(
             planner,
@@ -107,6 +110,7 @@ class Assembly:
         def attach() -> None:
             netfilter_flows.begin()
             installation.wait()
+            failures.update(time.monotonic())  # from here on, failures are new
             early.stop()
             node.start(monitor.start())
             netfilter_flows.refresh()
@@ -115,18 +119,20 @@ class Assembly:
 
         settings = NodeSettings(config, planner, node)
         handler = ChangeHandler(feed.intake, node, settings, syncer, history)
-        actions = self._actions(node, syncer, netfilter_flows, history, failures)
+        actions = self._actions(node, syncer, netfilter_flows, history, failed, failures)
         return Phases(
             Startup(config, feed, node, settings, syncer, attach),
             Loop(feed.events, handler.handle, actions),
             node,
         )
 
-    def _begin_history(self, ending: ExitStack) -> History:
-        history = History(*self._config.history)
+    def _begin_history(self, ending: ExitStack) -> tuple[History, FailureHistory]:
+        history, failed = History(*self._config.history), FailureHistory(*self._config.history)
         history.load()
+        failed.load()
         ending.callback(history.save)
-        return history
+        ending.callback(failed.save, float("inf"))
+        return history, failed
 
     def _make_health_checks(self, ending: ExitStack) -> ServiceHealthChecks:
         health, listeners = self._servers.health, self._servers.steered_listeners()
@@ -142,15 +148,21 @@ class Assembly:
         return Planner(self._feed.cache, services, max_backends=config.sizes.max_backends)
 
     def _answer(
-        self, planner: Planner, history: History, installation: Installation, ending: ExitStack
+        self,
+        planner: Planner,
+        history: History,
+        failed: FailureHistory,
+        installation: Installation,
+        ending: ExitStack,
     ) -> tuple[EventStream, RecentFailures]:
         """Answer this node's commands; return the events, which are not read yet, and failures."""
         node, pinned = self._config.node_name, installation.pinned
-        stream = EventStream(lambda: pinned.directory, self._feed.cache, node, _log.warning)
+        cache = self._feed.cache
+        stream = EventStream(lambda: pinned.directory, cache, node, failed, _log.warning)
         ending.callback(stream.stop)
-        failures = RecentFailures(pinned)
+        failures = RecentFailures(pinned, FailedBackends(planner, failed))
         answers = local_answers.answers(
-            planner, self._feed.source, history, lambda: failures.answer
+            planner, self._feed.source, history, failed, lambda: failures.answer
         )
         server = LocalServer(self._config.pin_root, answers, _log.warning, stream.routes())
         server.start()
@@ -163,6 +175,7 @@ class Assembly:
         syncer: Syncer,
         netfilter_flows: NetfilterFlows,
         history: History,
+        failed: FailureHistory,
         failures: RecentFailures,
     ) -> dict[float, Actions]:
         """Return what the agent's thread does by the clock, by the seconds between two times."""
@@ -174,6 +187,7 @@ class Assembly:
                 syncer.sync_due,
                 lambda _: self._feed.save_snapshot_if_due(),
                 lambda _: history.save(),
+                lambda _: failed.save(),
             ),
             _FAILURE_SECONDS: (failures.update,),
             LOOK_SECONDS: (lambda _: node.check_shared_devices(),),

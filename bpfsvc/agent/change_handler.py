@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.event_queue import Event

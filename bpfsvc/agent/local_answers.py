@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
+from bpfsvc.agent.history.failures import FailureHistory
 from bpfsvc.base.address import unpack
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
@@ -21,9 +22,13 @@ from bpfsvc.services.planner import Planner
 
 
 def answers(
-    planner: Planner, source: Source, history: History, failures: Callable[[], FailureAnswer]
+    planner: Planner,
+    source: Source,
+    history: History,
+    failed: FailureHistory,
+    failures: Callable[[], FailureAnswer],
 ) -> dict[str, Answer]:
-    """Return the answers by path. ``failures()`` returns what failed lately."""
+    """Return the answers by path. ``failures()`` returns what failed in the last minutes."""
 
     def pod(namespace: str, name: str) -> bytes | None:
         found_pod = source.find_pod(namespace, name)
@@ -33,6 +38,7 @@ def answers(
         "/service": lambda namespace, name: _service(planner, (namespace, name)),
         "/pod": pod,
         "/history": lambda namespace, name: history.json((namespace, name) if name else None),
+        "/failed": lambda namespace, name: failed.json((namespace, name) if name else None),
         "/failures": lambda _namespace, _name: encode(failures()),
     }
 

@@ -15,19 +15,15 @@ import click
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.texts import change_text, count_text, list_text
 from bpfsvc.cli import options
-from bpfsvc.explain.agent_answers import AgentAnswers
-from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
-from bpfsvc.inspect.events.failures import Failure, failures
+from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
 from bpfsvc.inspect.events.times import point_in_time
 from bpfsvc.inspect.flapping import Flapping, flapping
 from bpfsvc.model.answers import TOGETHER, ChangeRecord, encode
-from bpfsvc.model.events import Event, decode_event
+from bpfsvc.model.failures import Failure, added
 
 _NAME = re.compile(r"([a-z0-9][-a-z0-9]*)/([a-z0-9][-.a-z0-9]*)")
 _SHOWN = 8
 _WIDTH = 100
-_ALL = {"follow": "0", "last": "all"}
-"""Of the agent's stream: all events that it remembers."""
 
 
 @click.command()
@@ -52,9 +48,9 @@ def history(
     """Show what has changed in Services on this node, and which of their connections failed.
 
     A change has the time at which the kernel had it, and how long after the event of the API server
-    that was. The agent remembers the last changes, also over its restarts, in memory of the size
-    --history-megabytes. Connections that were refused or dropped are counted by Service, reason and
-    backend, since the agent's start; bpfsvc observe --since shows them one by one.
+    that was. Connections that failed are counted by Service, reason and backend. The agent
+    remembers both, also over its restarts, in memory of the size --history-megabytes. bpfsvc
+    observe --since shows the last failures one by one.
     """
     now = datetime.now().astimezone()
     begin, end = (point_in_time(text, now) if text else None for text in (since, until))
@@ -62,19 +58,20 @@ def history(
         raise UsageError("--since is later than --until", "exchange the two")
     namespace_and_name = _parts(service)
 
-    def is_within(at: float) -> bool:
-        return (begin is None or at >= begin) and (end is None or at <= end)
+    def is_within(first: float, last: float) -> bool:
+        return (begin is None or last >= begin) and (end is None or first <= end)
 
     changes = [
         record
         for record in AgentAnswers(pin_root).history(*namespace_and_name)
-        if is_within(record.at)
+        if is_within(record.at, record.at)
         and (not namespace or any(name.startswith(f"{namespace}/") for name in record.services))
     ]
-    failed = failures(
-        event
-        for event in _events(pin_root)
-        if is_within(event.time) and _is_of(event, namespace, *namespace_and_name)
+    failed = added(
+        record
+        for record in _failed(pin_root, *namespace_and_name)
+        if is_within(record.first, record.last)
+        and (not namespace or record.service.startswith(f"{namespace}/"))
     )
     flaps = flapping(changes)
     changes = changes[-last:] if last else changes
@@ -97,20 +94,13 @@ def _parts(service: str | None) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _events(pin_root: Path) -> Iterator[Event]:
-    """Yield the events that the agent remembers; say why, if it does not tell."""
+def _failed(pin_root: Path, namespace: str, name: str) -> list[Failure]:
+    """Return the records of failures; say why, if the agent does not tell."""
     try:
-        with open_stream(pin_root, _ALL, follow=False) as lines:
-            yield from map(decode_event, lines)
-    except NoStream as error:
+        return AgentAnswers(pin_root).failed(namespace, name)
+    except NoAnswer as error:
         click.echo(f"failed connections are not known: {error.message}", err=True)
-
-
-def _is_of(event: Event, chosen: str, namespace: str, name: str) -> bool:
-    known = event.service
-    if chosen and known.namespace != chosen:
-        return False
-    return not name or (known.namespace, known.name) == (namespace, name)
+        return []
 
 
 def _texts(
@@ -125,7 +115,8 @@ def _texts(
     for failure in failed:
         times = count_text(failure.count, "time")
         since = "" if failure.first == failure.last else f" since {_clock(failure.first, now)}"
-        text = f"{failure.text()}; {times}{since}; clients: {', '.join(failure.clients)}"
+        clients = f"; clients: {', '.join(failure.clients)}" if failure.clients else ""
+        text = f"{failure.text()}; {times}{since}{clients}"
         lines.append((failure.last, _clock(failure.last, now), text))
     for flap in flaps:
         text = f"{flap.text()}; since {_clock(flap.first, now)}"

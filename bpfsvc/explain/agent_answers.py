@@ -15,6 +15,7 @@ from bpfsvc.base.local_socket import connect
 from bpfsvc.inspect.recent_failures import ask_failures
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
 from bpfsvc.model.answers import ChangeRecord, FailureAnswer, OtherVersion, ServiceAnswer, decode
+from bpfsvc.model.failures import Failure
 from bpfsvc.services.cache import Known
 from bpfsvc.services.scheduling.slow_start import Shares
 
@@ -101,6 +102,13 @@ class AgentAnswers:
     def failures(self) -> FailureAnswer | None:
         """Return what failed lately on the node; None if the agent cannot tell."""
         return ask_failures(self._pin_root)
+
+    def failed(self, namespace: str, name: str) -> list[Failure]:
+        """Return records of connections that failed, likewise; several may be of one kind."""
+        records = self._ask("failed", namespace, name, list[Failure])
+        if records is None:
+            raise NoAnswer("the agent is of another version, and remembers no failures")
+        return records
 
     def _ask(self, what: str, namespace: str, name: str, kind: type[_T]) -> _T | None:
         query = urlencode({"namespace": namespace, "name": name})

@@ -51,6 +51,18 @@ class EventEnd(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pod: str = ""
     node: str = ""
 
+    @property
+    def place(self) -> str:
+        """Its address and port, the port only if it is known."""
+        text = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{text}:{self.port}" if self.port else text
+
+    @property
+    def text(self) -> str:
+        """The same, with the names of the pod and the node that have it."""
+        names = " on ".join(name for name in (self.pod, self.node) if name)
+        return f"{self.place} ({names})" if names else self.place
+
 
 class EventService(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A service port; ``port`` is its name, or its number if it has no name."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
 from bpfsvc.base.texts import change_text, count_text
 from bpfsvc.datapath.maps.pins import PinRoot
-from bpfsvc.explain.agent_answers import AgentAnswers
+from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
 from bpfsvc.explain.live_kernel import LiveKernel
 from bpfsvc.explain.names import question_with_names
 from bpfsvc.explain.question import ORIGINS
-from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
-from bpfsvc.inspect.events.failures import failures
 from bpfsvc.inspect.events.filters import FILTERS, event_filter
 from bpfsvc.inspect.node_health import NodeFacts, lines, problems
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
@@ -24,7 +21,7 @@ from bpfsvc.inspect.recent_failures import ask_failures, refusal_text
 from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.status import collect_status
 from bpfsvc.model.answers import TOGETHER, ChangeRecord
-from bpfsvc.model.events import decode_event
+from bpfsvc.model.failures import added
 from bpfsvc.page.event_feed import EventFeed
 from bpfsvc.page.recent import Recent
 from bpfsvc.page.services import MOST_ROWS, ORDERS, ListQuery, ServiceList
@@ -36,8 +33,6 @@ Answers = Mapping[str, Callable[[Query], dict[str, Any]]]
 MOST_CHANGES = 200
 _SHOWN = 8
 """Names of endpoints that the text of a change has."""
-
-_REMEMBERED = {"follow": "0", "last": "all"}
 
 
 class NotHere(BpfsvcError):
@@ -117,18 +112,13 @@ class NodeAnswers:
         changes = self._agent.history(namespace, name)
         failed, problem = [], ""
         try:
-            with open_stream(self._pin_root, _REMEMBERED, follow=False) as stream:
-                failed = failures(
-                    event
-                    for event in map(decode_event, stream)
-                    if not whole or f"{event.service.namespace}/{event.service.name}" == whole
-                )
-        except NoStream as error:
+            failed = added(self._agent.failed(namespace, name))
+        except NoAnswer as error:
             problem = error.message
         return {
             "all_changes": len(changes),
             "changes": [_change(record, whole) for record in changes[-MOST_CHANGES:]],
-            "failures": [{**asdict(failure), "text": failure.text()} for failure in failed],
+            "failures": [{**failure.fields(), "text": failure.text()} for failure in failed],
             "problem": problem,
         }
 

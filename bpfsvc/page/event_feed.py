@@ -18,7 +18,7 @@ from typing import Any
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
 from bpfsvc.inspect.events.filters import Test
-from bpfsvc.inspect.events.texts import end_text, loss_text
+from bpfsvc.inspect.events.texts import loss_text
 from bpfsvc.model.events import REASONS, Event, decode_event
 
 REMEMBERED = 2000
@@ -104,9 +104,9 @@ def _object(event: Event) -> dict[str, Any]:
         "verdict": event.verdict,
         "protocol": event.protocol,
         "service": event.service.text,
-        "client": end_text(event.client),
-        "frontend": end_text(event.frontend) if event.frontend.address else "",
-        "backend": end_text(event.backend) if event.backend.address else "",
+        "client": event.client.text,
+        "frontend": event.frontend.text if event.frontend.address else "",
+        "backend": event.backend.text if event.backend.address else "",
         "reason": REASONS.get(event.reason, event.reason),
         "path": event.path,
         "masquerade": event.masquerade,

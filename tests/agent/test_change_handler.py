@@ -9,7 +9,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from bpfsvc.agent.change_handler import ChangeHandler
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.intake import ObjectIntake
 from bpfsvc.agent.objects.parse_errors import ParseErrors

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.agent.history import MEGABYTE, History
+from bpfsvc.agent.history.changes import History
+from bpfsvc.agent.history.saved_records import MEGABYTE
 from bpfsvc.model import ModelObject
 from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.pod import LabPod
+from tests.lab.test_quarantine import GIVES_UP, REFUSE, SILENT, broken
 from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
 
 NAME, OTHER = f"default/{WEB.name}", f"default/{ONE[0].name}"
@@ -105,6 +108,50 @@ def test_another_agent_remembers_what_the_last_one_has_seen(testbed: Testbed, en
     getattr(cluster, end)(testbed.node)
     cluster.start()
     assert asked(testbed) == everything
+
+
+def failed_at(testbed: Testbed, pod: LabPod, kind: str) -> tuple[int, float]:
+    """Return how many connections failed at a backend, and when the first one did."""
+    done = testbed.cluster.command(testbed.node, "history", OTHER, "-o", "json")
+    for failure in json.loads(done.stdout)["failures"]:
+        if failure["kind"] == kind:
+            assert failure["backend"].startswith(f"{pod.address(4)}:8080")
+            assert failure["service"].startswith(f"{OTHER}:")
+            return failure["count"], failure["first"]
+    return 0, 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "end"), [(REFUSE, "refused", "kill"), (SILENT, "unanswered", "stop")]
+)
+def test_the_backend_at_fault_is_named_with_nobody_observing_and_by_the_next_agent_too(
+    testbed: Testbed, rule: str, kind: str, end: str
+) -> None:
+    pod, sick, cluster = testbed.pod, testbed.lab.pods[1], testbed.cluster
+
+    def fail(count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(OSError, match=r"refused|timed out"):
+                ask(pod, ONE[0].vip(4), 80, options=[GIVES_UP])
+
+    before = time.time()
+    with broken(sick, rule):
+        fail(1)
+        wait(lambda: failed_at(testbed, sick, kind)[0] == 1, "the first failure is known")
+        saved = Path(f"{cluster.place}/{testbed.node.name}-history.failures")
+        line = f'"{OTHER}:web","kind":"{kind}"'
+        wait(lambda: saved.exists() and line in saved.read_text(), "and saved")
+        fail(2)
+    if end == "stop":
+        wait(lambda: failed_at(testbed, sick, kind)[0] == 3, "the others are known")
+    getattr(cluster, end)(testbed.node)
+    cluster.start()
+    count, first = failed_at(testbed, sick, kind)
+    # A kill may cost the counts of half a minute, but not the kind.
+    assert count == 3 if end == "stop" else 1 <= count <= 3
+    assert before < first < time.time()
+    words = " ".join(testbed.cluster.command(testbed.node, "history", OTHER).stdout.split())
+    assert f"{kind} by {sick.address(4)}:8080" in words
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 
+from bpfsvc.agent.flows.failed_backends import FailedBackends
 from bpfsvc.agent.flows.failure_window import BackendCounts, BackendWindow, CountWindow
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.metrics.sums import Sums
@@ -19,7 +20,9 @@ _ID = struct.Struct("=I")
 class RecentFailures:
     """Belongs to the agent's thread; ``answer`` is replaced as a whole, for any thread."""
 
-    def __init__(self, pinned: Pinned) -> None:
+    def __init__(self, pinned: Pinned, backends: FailedBackends) -> None:
+        """``backends`` are told what is read."""
+        self._backends = backends
         self._failures = pinned.map("backend_failures")
         self._refusals = pinned.map("refusals")
         self._counters = Sums(pinned.map("backend_counters"))
@@ -35,6 +38,7 @@ class RecentFailures:
     def update(self, now: float) -> None:
         """Compare again; ``now``: seconds of the monotonic clock."""
         backends, services = self._read_backends(), self._read_refusals()
+        self._backends.update(backends)
         if self._windows is None:
             self._windows = BackendWindow(backends, now), CountWindow(services, now)
             return

@@ -17,6 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from bpfsvc.agent.history.failures import FailureHistory
 from bpfsvc.agent.observe.kernel import FAILURES, Asked, KernelEvents
 from bpfsvc.agent.observe.known_names import KINDS_OF_NAMES, near_names
 from bpfsvc.agent.observe.readers import MOST_READERS, Reader, Wish
@@ -26,6 +27,7 @@ from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.http.local_server import failure
 from bpfsvc.http.server import JSON, Request, Response, Route
 from bpfsvc.model.events import encode_event
+from bpfsvc.model.failures import failure_of
 from bpfsvc.services.cache import Cache
 
 LINES = "application/x-ndjson"
@@ -48,9 +50,15 @@ class EventStream:
     """Has the events of the programs of ``directory`` in a thread of its own."""
 
     def __init__(
-        self, directory: Callable[[], Path], cache: Cache, node: str, log: Callable[[str], None]
+        self,
+        directory: Callable[[], Path],
+        cache: Cache,
+        node: str,
+        history: FailureHistory,
+        log: Callable[[str], None],
     ) -> None:
         """``directory()``: where the programs are pinned. The thread opens them."""
+        self._history = history
         self._directory = directory
         self._cache = cache
         self._node = node
@@ -146,6 +154,8 @@ class EventStream:
         for event in kernel.read(_MOST_AT_ONCE):
             is_failure = event.kind in FAILURES
             line = encode_event(event)
+            if failed := failure_of(event):
+                self._history.note(failed)
             self._memory[is_failure].append((event.time, line))
             self._came[is_failure] += 1
             lines.append(line)

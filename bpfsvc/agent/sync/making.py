@@ -9,7 +9,7 @@ from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.agent.flows.endpoint_removal import EndpointRemoval
 from bpfsvc.agent.flows.outlier_ejection import OutlierEjection
 from bpfsvc.agent.flows.udp_cleanup import UdpCleanup
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.objects.parse_errors import ParseErrors
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync.cluster_maps import ClusterMaps

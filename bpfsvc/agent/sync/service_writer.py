@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from bpfsvc.agent.follower import Follower
-from bpfsvc.agent.history import History
+from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync.change_log import is_logged, log_changes
 from bpfsvc.base.errors import MapFull

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from statistics import median
 
-from bpfsvc.inspect.events.texts import end_text
 from bpfsvc.inspect.tables import line_pattern
 from bpfsvc.model.events import Event
 
@@ -64,7 +63,7 @@ class Summary:
     def add(self, event: Event) -> None:
         """Count an event."""
         backends = self._services.setdefault(f"{event.service.text} {event.protocol}", {})
-        name = end_text(event.backend) if event.backend.address else "-"
+        name = event.backend.text if event.backend.address else "-"
         backends.setdefault(name, BackendSummary(name)).add(event)
 
     def lines(self) -> Iterator[str]:

@@ -45,9 +45,9 @@ def wide_line(event: Event, zone: tzinfo | None, paint: Paint) -> str:
     at = datetime.fromtimestamp(event.time, zone).isoformat(timespec="microseconds")
     ends = " -> ".join(
         (
-            end_text(event.client),
-            f"{event.service.text} ({end_text(event.frontend)})",
-            *((end_text(event.backend),) if event.backend.address else ()),
+            event.client.text,
+            f"{event.service.text} ({event.frontend.text})",
+            *((event.backend.text,) if event.backend.address else ()),
         )
     )
     details = "; ".join((event.verdict, f"by {event.path}", *_details(event, wide=True)))
@@ -73,7 +73,7 @@ def _sentence(event: Event) -> str:
     if event.backend.address:
         ends += f" -> {_end(event.backend)}"
     if event.frontend.address and (not event.service.name or event.kind in ("refused", "dropped")):
-        ends += f" ({_address(event.frontend)})"
+        ends += f" ({event.frontend.place})"
     return "; ".join((f"{event.kind} {event.protocol} {ends}", *_details(event)))
 
 
@@ -98,20 +98,9 @@ def _duration(event: Event) -> str:
     return f"less than {_COARSE_MS} ms" if event.kind == "ended" else f"{milliseconds:.3f} ms"
 
 
-def _address(end: EventEnd) -> str:
-    text = f"[{end.address}]" if ":" in end.address else end.address
-    return f"{text}:{end.port}" if end.port else text
-
-
 def _end(end: EventEnd) -> str:
     """Return the name of the pod or node that an end is, else its address."""
     name = end.pod or end.node
     if not name:
-        return _address(end)
+        return end.place
     return f"{name}:{end.port}" if end.port else name
-
-
-def end_text(end: EventEnd) -> str:
-    """Return an address and a port, with the names of the pod and the node that have it."""
-    names = " on ".join(name for name in (end.pod, end.node) if name)
-    return f"{_address(end)} ({names})" if names else _address(end)

@@ -184,7 +184,8 @@ function history(answer) {
     ...answer.changes.map((change) => ({ at: change.at, item: element("li", {}, clock(change.at), changed(change)) })),
     ...answer.failures.map((failure) => ({ at: failure.last, item: element("li", { class: "failure" }, clock(failure.last),
       element("span", { class: "bad" }, failure.text),
-      `; ${number(failure.count)} times, first at `, clock(failure.first), `clients: ${failure.clients.join(", ")}`) })),
+      `; ${number(failure.count)} times, first at `, clock(failure.first),
+      failure.clients.length ? `; clients: ${failure.clients.join(", ")}` : "") })),
   ].sort((one, other) => other.at - one.at);
   const left = answer.all_changes - answer.changes.length;
   return [
