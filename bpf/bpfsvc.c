@@ -43,6 +43,7 @@
 #include "path/agent/gc.h"
 #include "path/agent/recount.h"
 #include "path/conn/attempts.h"
+#include "path/conn/elsewhere.h"
 #include "path/conn/established.h"
 #include "path/fast/direct.h"
 #include "path/fast/fast_path.h"
@@ -392,4 +393,10 @@ int syn_again(struct raw_tracepoint *context)
 int syn_refused(struct raw_tracepoint *context)
 {
 	return socket_failed(context, FAILURE_REFUSED);
+}
+
+/* The kernel drops a packet (tracepoint kfree_skb); attached while somebody asks. */
+int dropped(struct raw_tracepoint *context)
+{
+	return tell_dropped(context);
 }

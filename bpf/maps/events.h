@@ -26,7 +26,9 @@ enum event_kind {
 	EVENT_REFUSED,	/* the client is told so */
 	EVENT_DROPPED,	/* the client is not told; this follows EVENT_REFUSED */
 	EVENT_ENDED,	/* its entries are removed */
-	EVENT_KINDS,	/* this number is their count, plus one */
+	/* Another part of this node has dropped a packet: netfilter, the routes, a full buffer. */
+	EVENT_DROPPED_ELSEWHERE,
+	EVENT_KINDS, /* this number is their count, plus one */
 };
 
 enum event_reason {
@@ -68,10 +70,11 @@ struct event {
 	__u8 protocol;
 	__u8 kind; /* of enum event_kind */
 	__u32 service;
-	__u32 counters; /* of the backend, as in backend_counters */
-	__u32 sample;	/* it stands for so many */
-	__u8 reason;	/* of enum event_reason */
-	__u8 path;	/* of enum event_path */
+	/* Of the backend, as in backend_counters; of EVENT_DROPPED_ELSEWHERE the kernel's reason. */
+	__u32 counters;
+	__u32 sample; /* it stands for so many */
+	__u8 reason;  /* of enum event_reason */
+	__u8 path;    /* of enum event_path */
 	__u8 masquerade;
 	__u8 zero;
 };

@@ -73,6 +73,12 @@ def _filters(command: F) -> F:
     type=click.Path(path_type=Path),
     help="Show events that were saved with -o json; '-' is standard input.",
 )
+@click.option(
+    "--drops-elsewhere",
+    is_flag=True,
+    help="Show packets of Services that other parts of this node drop, too: netfilter, the routes,"
+    " full buffers. Every dropped packet of the node costs a little more meanwhile.",
+)
 @_filters
 @options.output("text", "wide", "json")
 @options.pin_root
@@ -84,6 +90,7 @@ def observe(
     seconds: float | None,
     summary: bool,
     from_file: Path | None,
+    drops_elsewhere: bool,
     output: str,
     pin_root: Path,
     **filters: tuple[str, ...],
@@ -103,23 +110,23 @@ def observe(
     if begin is not None and end is not None and begin > end:
         raise UsageError("--since is later than --until", "exchange the two")
     live = "--follow" if follow else "--for" if seconds else ""
+    follows = bool(live) or not (last or since or until)
+    if drops_elsewhere and (from_file or not follows):
+        raise UsageError(
+            "--drops-elsewhere asks for what happens from now on", "add --follow, without a file"
+        )
     if from_file and live:
         raise UsageError(f"{live} and --from-file exclude each other", "leave one of them out")
     with _output(output, now, summary=summary) as write:
         if from_file:
-            shown = (
-                event
-                for event in _of_file(from_file)
-                if (begin is None or event.time >= begin) and (end is None or event.time <= end)
-            )
-            _show(_last(shown, shows, last), write)
+            _show(_last(_between(_of_file(from_file), begin, end), shows, last), write)
             return
         _check_names(pin_root, filters)
-        follows = bool(live) or not (last or since or until)
+        query = _query(last, begin, end) | ({"drops": "1"} if drops_elsewhere else {})
         with suppress(KeyboardInterrupt):
             _interrupt_after(seconds)
             came = False
-            for event in _of_agent(pin_root, last, begin, end, follows):
+            for event in _of_agent(pin_root, query, follows):
                 came = True
                 if event.lost or shows(event):
                     write(event)
@@ -144,15 +151,15 @@ def _chosen(filters: Mapping[str, tuple[str, ...]], start: str) -> dict[str, tup
     return {name: filters[start + name] for name in FILTERS}
 
 
-def _of_agent(
-    pin_root: Path, last: int | None, begin: float | None, end: float | None, follow: bool
-) -> Iterator[Event]:
+def _query(last: int | None, begin: float | None, end: float | None) -> dict[str, str]:
+    """Return what the agent is asked for of the events that it remembers."""
+    times = {name: repr(at) for name, at in (("since", begin), ("until", end)) if at is not None}
+    return {**({"last": str(last or "all")} if last or times else {}), **times}
+
+
+def _of_agent(pin_root: Path, query: dict[str, str], follow: bool) -> Iterator[Event]:
     """Yield events of the running agent; see :func:`open_stream` for what it is asked."""
-    query: dict[str, str] = {"follow": str(int(follow))}
-    if last or begin is not None or end is not None:
-        query["last"] = str(last or "all")
-    query |= {name: repr(at) for name, at in (("since", begin), ("until", end)) if at is not None}
-    with open_stream(pin_root, query, follow=follow) as lines:
+    with open_stream(pin_root, {"follow": str(int(follow)), **query}, follow=follow) as lines:
         for line in lines:
             yield decode_event(line)
 
@@ -165,6 +172,12 @@ def _of_file(path: Path) -> Iterator[Event]:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "name a file that bpfsvc observe -o json wrote"
         ) from error
+
+
+def _between(events: Iterable[Event], begin: float | None, end: float | None) -> Iterator[Event]:
+    for event in events:
+        if (begin is None or event.time >= begin) and (end is None or event.time <= end):
+            yield event
 
 
 def _decoded(path: Path, saved: IO[bytes]) -> Iterator[Event]:

@@ -51,6 +51,7 @@ SHORT = {
     "crc32c_steps": "crc32c",
     "destinations": "dests",
     "direct_flows": "direct",
+    "dropped_packets": "drops",
     "echo_addresses": "echo_ips",
     "endpoints": "endpoint",
     "established_counts": "est_cnt",

@@ -18,6 +18,7 @@ VERDICTS = {
     "refused": "refused",
     "dropped": "dropped",
     "ended": "forwarded",
+    "dropped_elsewhere": "dropped",
 }
 """Kinds of events, and what became of the packet or call."""
 
@@ -38,6 +39,50 @@ REASONS = {
     "removed": "its endpoint or its Service has left",
 }
 """Why something is refused, dropped or ended, in words."""
+
+KERNEL_REASON = "SKB_DROP_REASON_"
+"""How the reasons of ``dropped_elsewhere`` begin: they are the kernel's names."""
+
+KERNEL_REASONS = {
+    "NETFILTER_DROP": "a rule of netfilter drops it",
+    "IP_RPFILTER": "its source is not reached by this interface (rp_filter)",
+    "IP_OUTNOROUTES": "there is no route for what this machine sends",
+    "IP_INNOROUTES": "there is no route for what has come",
+    "IP_INADDRERRORS": "its addresses are not routed",
+    "IP_INVALID_SOURCE": "its source is no address of a sender",
+    "IP_LOCAL_SOURCE": "its source is an address of this machine",
+    "SOCKET_RCVBUFF": "the receiver's socket buffer is full",
+    "SOCKET_BACKLOG": "the receiver's backlog is full",
+    "TCP_LISTEN_OVERFLOW": "the listener accepts too slowly",
+    "NO_SOCKET": "no socket is there for it",
+    "XFRM_POLICY": "a policy of IPsec forbids it",
+    "NEIGH_FAILED": "the next hop does not answer",
+    "NEIGH_QUEUEFULL": "too many packets wait for the next hop",
+    "NEIGH_CREATEFAIL": "the table of neighbours is full",
+    "QDISC_DROP": "the queue of an interface is full",
+    "QDISC_OVERLIMIT": "the queue of an interface is full",
+    "FULL_RING": "the queue of an interface is full",
+    "CPU_BACKLOG": "the queue of a processor is full (netdev_max_backlog)",
+    "DEV_READY": "the interface is down",
+    "PKT_TOO_BIG": "it is larger than the MTU",
+    "BPF_CGROUP_EGRESS": "a program of the sender's cgroup forbids it",
+    "SOCKET_FILTER": "a filter of the receiver's socket drops it",
+    "SECURITY_HOOK": "a security module forbids it",
+    "XDP": "a program at XDP drops it",
+    "PROTO_MEM": "the protocol's memory is at its limit",
+    "NOMEM": "there is no memory",
+    "NOT_SPECIFIED": "the kernel gives no reason",
+}
+"""The reasons that operators meet, in words; without their common begin."""
+
+
+def reason_text(reason: str) -> str:
+    """Return why something is refused, dropped or ended, in words."""
+    if not reason.startswith(KERNEL_REASON):
+        return REASONS.get(reason, reason)
+    words = KERNEL_REASONS.get(reason.removeprefix(KERNEL_REASON))
+    return f"{words} ({reason})" if words else reason
+
 
 PATHS = ("tc", "fast_path", "socket")
 """What carries a connection."""
@@ -86,7 +131,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     * ``time``: seconds since 1970; the time of the packet or call.
     * ``node``: the node that saw it.
-    * ``kind``: of :data:`VERDICTS`; ``reason``: of :data:`REASONS`; ``path``: of :data:`PATHS`.
+    * ``kind``: of :data:`VERDICTS`; ``reason``: of :data:`REASONS`, or the
+      kernel's name; ``path``: of :data:`PATHS`.
     * ``took_ms``: from the client's first packet until this one; of an end, until the last one.
     * ``sample``: only one event of so many is in the stream.
     * ``lost``: how many events are missing before the next one; then there is nothing else.

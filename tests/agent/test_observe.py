@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from bpfsvc.agent.observe.elsewhere import DropsElsewhere
 from bpfsvc.agent.observe.known_names import near_names
 from bpfsvc.agent.observe.readers import Reader, Wish
 from bpfsvc.agent.observe.sampling import Sample
+from bpfsvc.base.errors import KernelError
+from bpfsvc.datapath.loader import kernel_types
+from bpfsvc.datapath.loader.kernel_types import DropTypes
 from bpfsvc.devtools.lab.objects import endpoint, endpoint_slice, service
 from bpfsvc.model import EndpointSlice
 from bpfsvc.model.events import decode_event
@@ -152,3 +157,35 @@ def test_near_names_are_those_that_are_alike(
     cache: Cache, kind: str, name: str, near: list[str]
 ) -> None:
     assert near_names(cache, kind, name) == near
+
+
+@pytest.mark.parametrize(
+    ("types", "missing"),
+    [
+        (None, "reasons of dropped packets (Linux 5.17)"),
+        (DropTypes(1, 2, 3, {}), "reasons of dropped packets (Linux 5.17)"),
+    ],
+    ids=["no types", "no reasons"],
+)
+def test_a_kernel_that_tells_no_reasons_is_refused_with_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, types: DropTypes | None, missing: str
+) -> None:
+    monkeypatch.setattr(kernel_types, "drop_types", lambda: types)
+    monkeypatch.setattr(kernel_types, "missing_for_drops", lambda: missing)
+    drops = DropsElsewhere(lambda: tmp_path)
+    for _ in range(2):
+        with pytest.raises(KernelError) as refusal:
+            drops.enter()
+        assert str(refusal.value) == f"drops elsewhere cannot be told: this node lacks {missing}"
+
+
+def test_a_node_without_the_program_is_refused_with_the_capability(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernel_types, "drop_types", lambda: DropTypes(1, 2, 3, {1: "X"}))
+    with pytest.raises(KernelError, match="lacks CAP_PERFMON of the agent"):
+        DropsElsewhere(lambda: tmp_path).enter()
+
+
+def test_reasons_of_subsystems_have_their_numbers(tmp_path: Path) -> None:
+    assert DropsElsewhere(lambda: tmp_path).reason(65537) == "SKB_DROP_REASON_65537"

@@ -6,6 +6,7 @@ import pytest
 
 from bpfsvc.devtools.lab.patience import wait
 from tests.incidents.operator import Operator
+from tests.lab.test_observe import observing, of_service
 from tests.lab.testbed import Named, objects
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,10 @@ def test_doctor_names_the_rule_and_the_command_that_removes_it(
     else:
         node.run([tool, "-A", "FORWARD", "-p", "tcp", "--dport", "8080", "-j", "DROP"])
     wait(lambda: not operator.connects(BLOCKED), "the fast path is given up", 60)
-    operator.fails(BLOCKED, 3)
+    with observing(operator.testbed, "--drops-elsewhere") as observer:
+        operator.fails(BLOCKED, 3)
+        told = observer.next(of_service(BLOCKED.name, "dropped_elsewhere"))
+    assert told["reason"] == "SKB_DROP_REASON_NETFILTER_DROP"
     operator.reads_in_status("blocked:web", "unanswered")
     finding = operator.finding("a rule drops forwarded packets to the endpoints of")
     assert "default/blocked:" in finding["finding"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bpfsvc.datapath import loaded, syscall
 from bpfsvc.datapath.kernel_names import LENGTH, PREFIX, SHORT, kernel_name, kernel_names
 from bpfsvc.datapath.loader.compiler import (
+    DROP_PROGRAM,
     SOCKET_PROGRAMS,
     TC_PROGRAMS,
     TRACEPOINT_PROGRAMS,
@@ -30,7 +31,7 @@ def name_of_map(node: Node, name: str) -> str:
 
 
 def test_every_name_begins_with_the_prefix_is_unique_and_not_cut(node: Node) -> None:
-    names = [kernel_name(name) for name in (*PROGRAMS, *node.pinned.layout.maps)]
+    names = [kernel_name(name) for name in (*PROGRAMS, *DROP_PROGRAM, *node.pinned.layout.maps)]
     assert all(name.startswith(PREFIX) and len(name) > len(PREFIX) for name in names)
     assert len(set(names)) == len(names)
     forms = [SHORT.get(name, name) for name in (*PROGRAMS, *node.pinned.layout.maps)]
@@ -44,7 +45,7 @@ def test_no_earlier_name_of_a_map_is_that_of_another_map(node: Node) -> None:
 
 
 def test_the_kernel_lists_all_programs_and_maps_by_these_names(node: Node) -> None:
-    for name in PROGRAMS:
+    for name in (*PROGRAMS, *DROP_PROGRAM):
         program = syscall.program_id(node.pinned.program(name))
         assert loaded.program_name(program) == kernel_name(name)
     for name in node.pinned.layout.maps:

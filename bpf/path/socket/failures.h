@@ -9,22 +9,16 @@
 #pragma once
 
 #include "lib/map.h"
+#include "lib/tracepoint.h"
 #include "maps/backend_failures.h"
 #include "maps/peer_names.h"
 
-/* What a program of a raw tracepoint is handed. The first argument of both is the socket. */
-struct raw_tracepoint {
-	__u64 arguments[1];
-};
-
 enum { SOCKET_SYN_SENT = 2 }; /* TCP_SYN_SENT */
-
-/* bcc's declaration has pointers, which it would rewrite. */
-static long (*read_kernel)(void *to, __u32 size, __u64 from) = (void *)BPF_FUNC_probe_read_kernel;
 
 /* Count the failure of a socket that is connecting to a backend: the first one only. */
 static inline int socket_failed(struct raw_tracepoint *context, enum failure kind)
 {
+	/* The first argument of both tracepoints. */
 	__u64 socket = context->arguments[0], cookie = 0;
 	struct peer_name *entry;
 	__u32 counters;

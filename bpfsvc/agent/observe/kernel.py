@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from socket import ntohs
 from typing import NamedTuple
@@ -18,6 +18,9 @@ from bpfsvc.services.cache import Cache
 
 FAILURES = ("refused", "dropped")
 """Kinds of events that are always asked for: they are few, and asked about afterwards."""
+
+ELSEWHERE = "dropped_elsewhere"
+"""The kind of event that is asked for by readers who want it."""
 
 _KEY = bytes(4)
 
@@ -36,6 +39,7 @@ class _Told(NamedTuple):
     protocol: int
     kind: int
     service: int
+    counters: int
     sample: int
     reason: int
     path: int
@@ -52,13 +56,20 @@ class Asked(NamedTuple):
     all_kinds: bool
     connections: int
     failures: int
+    elsewhere: bool = False
 
 
 class KernelEvents:
     """Reads the events of one build; belongs to one thread. Raises :class:`KernelError`."""
 
-    def __init__(self, pinned: Pinned, cache: Cache, node: str) -> None:
-        """``pinned``: of this object alone, which closes it."""
+    def __init__(
+        self, pinned: Pinned, cache: Cache, node: str, kernel_reason: Callable[[int], str]
+    ) -> None:
+        """``pinned``: of this object alone, which closes it.
+
+        ``kernel_reason``: returns the name of a reason of ``dropped_elsewhere``.
+        """
+        self._kernel_reason = kernel_reason
         self._pinned = pinned
         self._node = node
         layout = pinned.layout
@@ -81,7 +92,9 @@ class KernelEvents:
 
     def ask(self, asked: Asked) -> None:
         """Have the programs tell of all kinds of events, or of failures alone."""
-        kinds = self._numbers if asked.all_kinds else FAILURES
+        kinds = {*self._numbers} - {ELSEWHERE} if asked.all_kinds else {*FAILURES}
+        if asked.elsewhere:
+            kinds.add(ELSEWHERE)
         entry = {
             "kinds": sum(1 << self._numbers[kind] for kind in kinds),
             "connections": asked.connections,
@@ -123,6 +136,8 @@ class KernelEvents:
         names = self._names
         if reason == "no_endpoints":
             reason = self._why_none(told)
+        if kind == ELSEWHERE:
+            reason = self._kernel_reason(told.counters)
         timed = kind in _TIMED or reason == "backend_reset"
         return Event(
             round(begin + told.time / 1e9, 6),

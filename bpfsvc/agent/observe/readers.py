@@ -27,12 +27,14 @@ class Wish(NamedTuple):
     * ``last``: so many of the events that are remembered; None for all of them.
     * ``since``, ``until``: times of these, in seconds since 1970; None without a limit.
     * ``follow``: and the events from now on.
+    * ``drops``: among these, packets that other parts of the node drop.
     """
 
     last: int | None = 0
     since: float | None = None
     until: float | None = None
     follow: bool = True
+    drops: bool = False
 
 
 class Reader:

@@ -18,7 +18,8 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from bpfsvc.agent.history.failures import FailureHistory
-from bpfsvc.agent.observe.kernel import FAILURES, Asked, KernelEvents
+from bpfsvc.agent.observe.elsewhere import DropsElsewhere
+from bpfsvc.agent.observe.kernel import ELSEWHERE, FAILURES, Asked, KernelEvents
 from bpfsvc.agent.observe.known_names import KINDS_OF_NAMES, near_names
 from bpfsvc.agent.observe.readers import MOST_READERS, Reader, Wish
 from bpfsvc.agent.observe.sampling import Sample
@@ -60,6 +61,7 @@ class EventStream:
         """``directory()``: where the programs are pinned. The thread opens them."""
         self._history = history
         self._directory = directory
+        self._elsewhere = DropsElsewhere(directory)
         self._cache = cache
         self._node = node
         self._log = log
@@ -87,6 +89,7 @@ class EventStream:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
+        self._elsewhere.stop()
 
     def routes(self) -> dict[str, Route]:
         """Return what the local server answers, by path. Any thread may call these."""
@@ -115,6 +118,13 @@ class EventStream:
                 text = f"{MOST_READERS} commands read events already; end one of them first"
                 return failure(HTTPStatus.TOO_MANY_REQUESTS, text)
             self._taken += 1
+        if wish.drops:
+            try:
+                self._elsewhere.enter()
+            except BpfsvcError as error:
+                with self._lock:
+                    self._taken -= 1
+                return failure(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         return Response(HTTPStatus.OK, b"", LINES, stream=partial(self._admit, wish))
 
     def _admit(self, wish: Wish, client: socket.socket) -> None:
@@ -126,7 +136,9 @@ class EventStream:
 
     def _run(self) -> None:
         try:
-            kernel = KernelEvents(Pinned(self._directory()), self._cache, self._node)
+            kernel = KernelEvents(
+                Pinned(self._directory()), self._cache, self._node, self._elsewhere.reason
+            )
         except (BpfsvcError, OSError) as error:
             self._fail(error)
             return
@@ -142,6 +154,7 @@ class EventStream:
         finally:
             for reader in self._readers:
                 reader.close()
+            self._elsewhere.stop()
             kernel.close()
 
     def _fail(self, error: Exception) -> None:
@@ -150,23 +163,25 @@ class EventStream:
 
     def _look(self, kernel: KernelEvents) -> None:
         self._take_new(kernel)
-        lines = []
+        lines: list[tuple[bool, bytes]] = []
         for event in kernel.read(_MOST_AT_ONCE):
-            is_failure = event.kind in FAILURES
+            is_elsewhere = event.kind == ELSEWHERE
+            is_failure = event.kind in FAILURES or is_elsewhere
             line = encode_event(event)
             if failed := failure_of(event):
                 self._history.note(failed)
             self._memory[is_failure].append((event.time, line))
             self._came[is_failure] += 1
-            lines.append(line)
+            lines.append((is_elsewhere, line))
         lost = kernel.lost()
         self._lost += lost
         for reader in self._readers:
             if lost:
                 reader.put(reader.loss(lost, "kernel"))
             if reader.wish.follow:
-                for line in lines:
-                    reader.put(line)
+                for is_elsewhere, line in lines:
+                    if reader.wish.drops or not is_elsewhere:
+                        reader.put(line)
             reader.send()
         self._adapt(kernel)
         self._drop_gone(kernel)
@@ -195,6 +210,8 @@ class EventStream:
             return
         for reader in gone:
             reader.close()
+            if reader.wish.drops:
+                self._elsewhere.leave()
         self._readers = [reader for reader in self._readers if not reader.is_gone]
         with self._lock:
             self._taken -= len(gone)
@@ -203,7 +220,8 @@ class EventStream:
     def _ask(self, kernel: KernelEvents) -> None:
         connections, failures = (sample.mask for sample in self._samples)
         follows = any(reader.wish.follow for reader in self._readers)
-        kernel.ask(Asked(follows, connections, failures))
+        elsewhere = any(reader.wish.drops for reader in self._readers)
+        kernel.ask(Asked(follows, connections, failures, elsewhere))
 
     def _adapt(self, kernel: KernelEvents) -> None:
         """Ask for fewer events if more come than can be told, and for more afterwards."""
@@ -233,4 +251,5 @@ def _wish(query: str) -> Wish:
         float(since) if since else None,
         float(until) if until else None,
         fields.get("follow", "1") == "1",
+        fields.get("drops", "0") == "1",
     )

@@ -62,6 +62,10 @@ TRACEPOINT_PROGRAMS = {"syn_again": "tcp_retransmit_skb", "syn_refused": "tcp_re
 """Programs that count failed connections of sockets, and the tracepoints where they are attached.
 Bpfsvc does without them where a kernel does not load them."""
 
+DROP_PROGRAM = {"dropped": "kfree_skb"}
+"""The program that is told of each packet that the kernel drops, and its tracepoint. It is attached
+while somebody asks for such drops: it costs every dropped packet of the node something."""
+
 _OF_ANY_CALL = ("release",)
 """Socket programs that see the socket and no address."""
 
@@ -145,7 +149,7 @@ def compile_text(request: CompileRequest) -> Bytecode:
     for name, attach_type in SOCKET_PROGRAMS.items():
         wanted[name] = (_SOCK if name in _OF_ANY_CALL else _SOCK_ADDR, attach_type)
     wanted |= {name: (_SOCK_OPS, attach_type) for name, attach_type in WATCH_PROGRAM.items()}
-    wanted |= dict.fromkeys(TRACEPOINT_PROGRAMS, (_RAW_TRACEPOINT, 0))
+    wanted |= dict.fromkeys((*TRACEPOINT_PROGRAMS, *DROP_PROGRAM), (_RAW_TRACEPOINT, 0))
     programs = tuple(
         _program(name, kind, _with_subprograms(module, name, constants), names, constants)
         for name, kind in wanted.items()

@@ -74,6 +74,12 @@ SOCKET_TRACEPOINTS = Feature(
     "failed connections that packets do not show (socket LB) are not counted",
 )
 
+DROP_REASONS = Feature(
+    "reasons of dropped packets, or CAP_PERFMON, or the kernel's own types (CONFIG_DEBUG_INFO_BTF)",
+    "5.17",
+    "bpfsvc observe --drops-elsewhere is refused",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -202,6 +208,11 @@ def _has_socket_tracepoints() -> bool:
     return bool(_socket_offsets()) and _loads(_RAW_TRACEPOINT, _reading_memory())
 
 
+def _has_drop_reasons() -> bool:
+    """True if the kernel has names for reasons, which its tracepoint tells since then."""
+    return _has_socket_tracepoints() and kernel_types.has_drop_reasons()
+
+
 def _reading_memory() -> bytes:
     """Return a program that would read eight bytes of the kernel's memory."""
     code = Code()
@@ -221,6 +232,7 @@ _PROBES: dict[Feature, Callable[[], bool]] = {
     COARSE_CLOCK: _has_coarse_clock,
     ATOMICS: _has_atomics,
     MEMORY_ARGUMENTS: _has_memory_arguments,
+    DROP_REASONS: _has_drop_reasons,
     SET_RETVAL: _has_set_retval,
     MPTCP: _has_mptcp,
     TCX: _has_tcx,

@@ -18,7 +18,7 @@ from bpfsvc.datapath import syscall
 from bpfsvc.datapath.kernel_names import kernel_name
 from bpfsvc.datapath.loader import crc32c, creation, features
 from bpfsvc.datapath.loader.bytecode import Bytecode, Program
-from bpfsvc.datapath.loader.compiler import TRACEPOINT_PROGRAMS
+from bpfsvc.datapath.loader.compiler import DROP_PROGRAM, TRACEPOINT_PROGRAMS
 from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
 
@@ -78,9 +78,9 @@ def _load_build(
 
 def _not_of_this_kernel() -> tuple[str, ...]:
     """Return the programs that this kernel would refuse, and that others do without."""
-    if features.SOCKET_TRACEPOINTS in features.of_this_kernel().has:
-        return ()
-    return (*TRACEPOINT_PROGRAMS,)
+    has = features.of_this_kernel().has
+    left_out = () if features.SOCKET_TRACEPOINTS in has else (*TRACEPOINT_PROGRAMS,)
+    return left_out if features.DROP_REASONS in has else (*left_out, *DROP_PROGRAM)
 
 
 def _maps(

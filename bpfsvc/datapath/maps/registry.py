@@ -80,6 +80,7 @@ MAPS: dict[str, MapInfo] = {
     "counters": MapInfo(),
     "events": _PER_BUILD,
     "observed": _PER_BUILD,
+    "dropped_packets": _PER_BUILD,
     # the programs themselves
     "layout": _PER_BUILD,
     "steps": _PER_BUILD,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.model.events import PATHS, REASONS, VERDICTS, Event
+from bpfsvc.model.events import KERNEL_REASON, PATHS, REASONS, VERDICTS, Event
 
 Test: TypeAlias = Callable[[Event], bool]
 """True for an event that has a value."""
@@ -33,7 +33,9 @@ _FORMS = {
     "protocol": "tcp, udp or sctp",
     "verdict": ", ".join(WORDS["verdict"]),
     "kind": ", ".join(WORDS["kind"]),
-    "reason": "why it was refused or dropped, or has ended: " + ", ".join(WORDS["reason"]),
+    "reason": "why it was refused or dropped, or has ended: "
+    + ", ".join(WORDS["reason"])
+    + f", or the kernel's {KERNEL_REASON}*",
     "path": "what carries the connection: " + ", ".join(PATHS),
     "node": "the node that saw it, or that the client or the backend is on",
 }
@@ -73,7 +75,8 @@ def event_filter(
 
 def _word_test(name: str, value: str) -> Test:
     word = value.lower().replace("-", "_")
-    if word not in WORDS[name]:
+    is_kernels = name == "reason" and word.startswith(KERNEL_REASON.lower())
+    if word not in WORDS[name] and not is_kernels:
         raise UsageError(
             f"there is no {name} {value!r}", f"the known ones: {', '.join(WORDS[name])}"
         )

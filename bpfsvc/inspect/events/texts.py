@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from datetime import datetime, tzinfo
 
-from bpfsvc.model.events import REASONS, Event, EventEnd
+from bpfsvc.model.events import Event, EventEnd, reason_text
 
 WIDTH = 100
 
@@ -25,7 +25,10 @@ COLORS = {
     "refused": "red",
     "dropped": "red",
     "ended": "",
+    "dropped_elsewhere": "red",
 }
+
+_WITH_FRONTEND = ("refused", "dropped", "dropped_elsewhere")
 
 Paint = Callable[[str, str], str]
 """Returns a text in a color, or as it is."""
@@ -72,7 +75,7 @@ def _sentence(event: Event) -> str:
     ends = f"{_end(event.client)} -> {event.service.text}"
     if event.backend.address:
         ends += f" -> {_end(event.backend)}"
-    if event.frontend.address and (not event.service.name or event.kind in ("refused", "dropped")):
+    if event.frontend.address and (not event.service.name or event.kind in _WITH_FRONTEND):
         ends += f" ({event.frontend.place})"
     return "; ".join((f"{event.kind} {event.protocol} {ends}", *_details(event)))
 
@@ -81,7 +84,7 @@ def _details(event: Event, *, wide: bool = False) -> Iterator[str]:
     if event.took_ms is not None:
         yield f"after {_duration(event)}"
     if event.reason:
-        yield REASONS.get(event.reason, event.reason)
+        yield reason_text(event.reason)
     if not wide and (path := _PATH_TEXTS.get(event.path, event.path)):
         yield path
     if event.masquerade:
