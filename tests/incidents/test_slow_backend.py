@@ -18,7 +18,7 @@ SHAPED = Named("shaped", 67)
 def test_a_summary_of_observe_names_the_slow_backend(operator: Operator) -> None:
     pods = operator.testbed.lab.pods
     operator.apply(SHAPED, objects(SHAPED, pods))
-    words = ("observe", "--service", "default/shaped", "--summary", "--for", "6")
+    words = ("observe", "--service", "default/shaped", "--summary", "--for", "12")
     sick = pods[-1]
     with congested(sick), ThreadPoolExecutor(1) as terminal:
         shown = terminal.submit(operator.lines, *words)
