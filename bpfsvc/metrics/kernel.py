@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.metrics.choice import OTHER, Choice
 from bpfsvc.metrics.failures import ServiceFailures
-from bpfsvc.metrics.kernel_maps import KernelMaps
+from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
@@ -26,11 +26,11 @@ class KernelFamilies:
         self,
         maps: KernelMaps,
         applied_state: AppliedState,
-        connections: Callable[[], int],
+        connections: ConnectionTable,
         series: ServiceSeries,
         backends: Callable[[], int] | None = None,
     ) -> None:
-        """``connections()`` returns the number of entries in the map of that name.
+        """``connections``: what is known of the map of that name.
 
         ``backends()``: the number of counters in use, where it is known.
 
@@ -56,6 +56,7 @@ class KernelFamilies:
             yield self._refused()
             yield self._failures.collect()
         yield from self._netfilter()
+        yield from self._source_ports()
         entries = GaugeMetricFamily(
             "bpfsvc_map_entries", "Entries of a map in the kernel", labels=("map",)
         )
@@ -83,6 +84,19 @@ class KernelFamilies:
                 conntrack.limit,
             )
 
+    def _source_ports(self) -> Iterator[Metric]:
+        """Yield how near the busiest backend is to the end of its source ports."""
+        yield GaugeMetricFamily(
+            "bpfsvc_busiest_source_ports",
+            "The most source ports in use from one address of the node to one backend",
+            self._connections.busiest_ports,
+        )
+        yield GaugeMetricFamily(
+            "bpfsvc_busiest_source_ports_limit",
+            "How many of them there are",
+            self._connections.port_limit,
+        )
+
     def _expected(self) -> dict[str, int]:
         """Return how many entries the largest maps should have, by name."""
         version, counted = self._expected_of
@@ -99,7 +113,7 @@ class KernelFamilies:
                 counted["backend_counters"] = backends
             self._expected_of = now, counted
         known = {"backend_counters": self._backends()} if self._backends else {}
-        return counted | known | {"connections": self._connections()}
+        return counted | known | {"connections": self._connections.entries}
 
     def _refused(self) -> Metric:
         """Return the refusals of the service ports that have any, as far as they are shown."""

@@ -31,6 +31,22 @@ class ConntrackUse(Protocol):
         """The most connections that it follows."""
 
 
+class ConnectionTable(Protocol):
+    """What the last pass over ``connections`` has counted."""
+
+    @property
+    def entries(self) -> int:
+        """Its entries."""
+
+    @property
+    def busiest_ports(self) -> int:
+        """The most source ports in use from one address to one backend."""
+
+    @property
+    def port_limit(self) -> int:
+        """How many there are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMaps:
     """Maps with counters, the names of their fields, and how full the other maps are.

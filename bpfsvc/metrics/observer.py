@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from bpfsvc.base.fast_path import FastPathLevel
-from bpfsvc.metrics.kernel_maps import KernelMaps
+from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
 from bpfsvc.model import ModelObject, ObjectKey
 from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.plan import Plan
@@ -107,12 +107,12 @@ class Observer:
         self,
         open_maps: Callable[[], KernelMaps],
         applied_state: AppliedState,
-        connections: Callable[[], int],
+        connections: ConnectionTable,
     ) -> None:
         """The programs are loaded; the applied state holds what was restored, and no more yet.
 
-        ``connections()`` returns the number of entries in the map of that name, which is too large
-        to be counted at each scrape.
+        ``connections``: what is known of the map of that name, which is too large to be read at
+        each scrape.
         """
 
     def written(self, plan: Plan) -> None:

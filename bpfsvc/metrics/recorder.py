@@ -17,7 +17,7 @@ from bpfsvc.base.service_series import ALL, ServiceSeries
 from bpfsvc.metrics.exposition import exposition
 from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
 from bpfsvc.metrics.kernel import KernelFamilies
-from bpfsvc.metrics.kernel_maps import KernelMaps
+from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
 from bpfsvc.metrics.observer import BOTH, ApiContact, Batch, Observer
 from bpfsvc.metrics.traffic import ServiceTraffic
 from bpfsvc.model import EndpointSlice, Service
@@ -174,7 +174,7 @@ class Metrics(Observer):
         self,
         open_maps: Callable[[], KernelMaps],
         applied_state: AppliedState,
-        connections: Callable[[], int],
+        connections: ConnectionTable,
     ) -> None:
         """Read the maps at each scrape from now on. Once only."""
         maps = open_maps()

@@ -160,6 +160,17 @@ CASES = {
         },
         10,
     ),
+    "BpfsvcPortsNearlyExhausted": Case(
+        {
+            metric("bpfsvc_busiest_source_ports"): constant(17_000),
+            metric("bpfsvc_busiest_source_ports_limit"): constant(20_000),
+        },
+        {
+            metric("bpfsvc_busiest_source_ports"): constant(15_000),
+            metric("bpfsvc_busiest_source_ports_limit"): constant(20_000),
+        },
+        10,
+    ),
     "BpfsvcPortsExhausted": Case(
         {metric(DROPPED, 'reason="masquerade_ports_exhausted"'): "0+0x5 9+0x50"},
         {

@@ -104,3 +104,27 @@ def test_the_sweep_corrects_the_count_of_half_open_pairs(
     node.half_open(1000)
     sweep()
     assert node.held() == 1
+
+
+def test_the_busiest_backend_is_the_one_with_the_most_masqueraded_connections(
+    node: Node, peers: Peers
+) -> None:
+    """Connections that keep their port, and those of other backends, are not counted with it."""
+    gc = ConnectionGc(node.pinned, KEEP, 60)
+    assert (gc.busiest_ports, gc.port_limit) == (0, 20_000)
+    backends = [peers.backend, peers.other_backend]
+    for name, backend, number in zip(("web", "other"), backends, (5, 2), strict=True):
+        frontend = peers.vip if name == "web" else peers.other_vip
+        peers.service(node, [backend], name, frontends=[frontend], masquerade=True)
+        for port in range(3000, 3000 + number):
+            client = peers.with_port(peers.external, port)
+            peers.connect(node, client, frontend, backend)
+    gc.sweep()
+    assert gc.busiest_ports == 5
+
+
+def test_connections_that_are_not_masqueraded_use_no_source_ports(node: Node, peers: Peers) -> None:
+    gc = ConnectionGc(node.pinned, KEEP, 60)
+    established(node, peers)
+    gc.sweep()
+    assert (node.count("connections"), gc.busiest_ports) == (2, 0)

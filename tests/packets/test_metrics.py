@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -27,7 +29,8 @@ def values(metrics: Metrics) -> Values:
 
 def opened(node: Node, series: ServiceSeries = ALL) -> Metrics:
     metrics = Metrics(series=series)
-    metrics.opened(lambda: open_metric_maps(node.pinned), node.applied_state, lambda: 7)
+    table = SimpleNamespace(entries=7, busiest_ports=3, port_limit=20)
+    metrics.opened(lambda: open_metric_maps(node.pinned), node.applied_state, table)
     return metrics
 
 
@@ -101,6 +104,8 @@ def test_counters_in_use_are_counted_with_and_without_series_of_services(
 def test_connections_are_counted_by_the_connection_gc(node: Node) -> None:
     samples = values(opened(node))
     assert samples["bpfsvc_map_entries"]["connections",] == 7
+    assert samples["bpfsvc_busiest_source_ports"][()] == 3
+    assert samples["bpfsvc_busiest_source_ports_limit"][()] == 20
     assert samples["bpfsvc_map_entries"]["backend_counters",] == 0
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from bpfsvc.agent.flows.expiry import Expiry
 from bpfsvc.agent.flows.load_recount import LoadRecount
+from bpfsvc.agent.flows.port_use import PortUse
 from bpfsvc.agent.flows.sweep_schedule import Signs, SweepSchedule
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Lifetimes
@@ -74,8 +75,13 @@ class ConnectionGc:
         self._report_nearly_full = report_nearly_full
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="connection GC", daemon=True)
+        self._layout = pinned.layout
+        self._settings = pinned.map("settings")
+        self._port_range = pinned.layout.maps["settings"].value.pick("masquerade_ports")
         self.entries = 0
         """Entries of ``connections`` at the last sweep."""
+        self.busiest_ports = 0
+        """The most source ports in use from one address to one backend, at the last sweep."""
 
     def start(self) -> None:
         """Sweep from now on."""
@@ -92,6 +98,12 @@ class ConnectionGc:
         crowded, early_ports = self._is_above(_CROWDED), self._is_above(_ROOMY)
         return self._gc.remove_closed(crowded=crowded, early_ports=early_ports)
 
+    @property
+    def port_limit(self) -> int:
+        """How many source ports there are from one address to one backend."""
+        raw = self._settings.lookup(bytes(4))
+        return int(self._port_range.unpack(raw)[0]) if raw else 0
+
     def _is_above(self, share: float) -> bool:
         """True if the table was fuller than that at the last sweep."""
         return self.entries > share * float(self._connections.max_entries)
@@ -105,10 +117,12 @@ class ConnectionGc:
             for block in self._new_connections.blocks():
                 recount.add_new(block)
         expiry = self._expiry.begin(crowded=crowded, early_ports=early_ports)
+        ports = PortUse(self._layout)
         for block in self._connections.blocks(_BLOCK):
             entries += block.size
             if recount:
                 recount.add(block)
+            ports.add(block)
             expired = expiry.of_block(block)
             half_open += expired.half_open
             untranslated += expired.untranslated
@@ -119,7 +133,7 @@ class ConnectionGc:
         if recount:
             recount.end()
         self._warn_if_crowded(entries)
-        self.entries = entries
+        self.entries, self.busiest_ports = entries, ports.busiest()
         self._schedule.expect(0.0 if recount else expiry.shortest_seconds)
         return removed
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import compress
 from socket import IPPROTO_TCP, IPPROTO_UDP
 from typing import NamedTuple
 
+from bpfsvc.agent.flows.byte_tables import equal, other_than
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
 from bpfsvc.datapath.maps.layout import Layout, Record
@@ -58,8 +59,8 @@ class Expiry:
         connections, constant = layout.maps["connections"], layout.constant
         self.at_key = _offsets(connections.key, "protocol", "hook")
         self.at = _offsets(connections.value, *_STATE)
-        self.untranslated = _equal(constant("OUTSIDE_UNTRANSLATED"))
-        self.egress = _equal(constant("HOOK_EGRESS"))
+        self.untranslated = equal(constant("OUTSIDE_UNTRANSLATED"))
+        self.egress = equal(constant("HOOK_EGRESS"))
         self.time_wait = constant("TIME_WAIT_SECONDS")
         self.early_seconds = constant("LINGER_SECONDS"), constant("UNANSWERED_SECONDS")
         self.lifetimes = lifetimes
@@ -160,7 +161,7 @@ class _Lanes:
 
     def protocol(self, number: int) -> int:
         """Return the lanes of the entries of a protocol."""
-        return int.from_bytes(self._protocols.translate(_equal(number)), "little")
+        return int.from_bytes(self._protocols.translate(equal(number)), "little")
 
     @cached_property
     def _protocols(self) -> bytes:
@@ -169,7 +170,7 @@ class _Lanes:
     @cached_property
     def reset(self) -> int:
         """Connections that were reset, or perhaps."""
-        return self.field("reset", _NOT_ZERO)
+        return self.field("reset", other_than(0))
 
     @cached_property
     def ended(self) -> int:
@@ -218,7 +219,7 @@ class _Limit:
         newest = now >> bits + 8
         ages = [(newest - byte) & 0xFF for byte in range(256)]
         self._before = bytes(newest - upper < age < _RENEWED for age in ages)
-        self._same = _equal(upper & 0xFF)
+        self._same = equal(upper & 0xFF)
         self._not_after = bytes(byte <= at for byte in range(256))
 
     def older(self, lanes: _Lanes) -> int:
@@ -233,13 +234,3 @@ def _offsets(record: Record, *names: str) -> dict[str, int]:
     """Return where some fields begin; raise :class:`KernelError` if there is none of a name."""
     record.pick(*names)
     return {name: at for name, _, at in record.places() if name in names}
-
-
-@cache
-def _equal(byte: int) -> bytes:
-    """Return the table by which this byte becomes 1, and any other 0."""
-    return bytes(256)[:byte] + b"\1" + bytes(255 - byte)
-
-
-_NOT_ZERO = b"\0" + b"\1" * 255
-"""The table by which 0 stays 0, and any other byte becomes 1."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bpfsvc.agent.follower import Follower, Summaries
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync.metric_maps import open_metric_maps
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.http.service_health import ServiceHealthChecks
+from bpfsvc.metrics.kernel_maps import ConnectionTable
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.faults import FaultReport
 from bpfsvc.services.planner import Planner
@@ -53,9 +52,8 @@ class TrafficMetrics(Follower):
     """Has metrics count from what an earlier agent left."""
 
     def __init__(
-        self, planner: Planner, pinned: Pinned, metrics: Observer, connections: Callable[[], int]
+        self, planner: Planner, pinned: Pinned, metrics: Observer, connections: ConnectionTable
     ) -> None:
-        """``connections()`` returns the number of entries of the map of that name."""
         self._planner = planner
         self._pinned = pinned
         self._metrics = metrics

@@ -46,7 +46,7 @@ def make_syncer(
     removal = EndpointRemoval(planner, pinned, metrics, with_sockets=with_sockets)
     ending.callback(removal.stop)
     followers = (
-        TrafficMetrics(planner, pinned, metrics, lambda: gc.entries),
+        TrafficMetrics(planner, pinned, metrics, gc),
         ClusterMaps(planner, maps, reports),
         LocalEndpoints(health_checks, metrics),
         UdpCleanup(planner, pinned, metrics, reports, with_sockets=with_sockets),
