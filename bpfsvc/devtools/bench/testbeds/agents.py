@@ -31,7 +31,6 @@ CACHE = sandbox.COMPILED
 """Compiled programs, for all suites but the suite of starts."""
 
 _PATIENCE = 120.0
-_QUIET_LOOKS, _LOOK_SECONDS = 5, 0.01
 _READY = "ready: "  # how the agent's line about the end of its start begins
 _LEVEL = " the fast path is "  # in each line about it
 _REFUSAL = re.compile(r"(?:not used|used in the middle of connections only): (.*)")
@@ -220,17 +219,12 @@ def keep_off(process: int, core: int) -> None:
     """
     others = os.sched_getaffinity(0) - {core}
     moved: set[int] = set()
-    quiet = 0
-    # A thread that has not been moved yet may have started one in the meantime. A thread that is
-    # just being started has its starter's cores already, and is listed a little later.
-    while others and quiet < _QUIET_LOOKS:
-        threads = _threads(process) - moved
+    # A thread that has not been moved yet may have started one in the meantime.
+    while others and (threads := _threads(process) - moved):
         for thread in threads:
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, others)
         moved |= threads
-        quiet = 0 if threads else quiet + 1
-        time.sleep(_LOOK_SECONDS)
 
 
 def cores() -> tuple[int, int]:
