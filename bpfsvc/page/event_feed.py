@@ -19,7 +19,7 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.inspect.events.agent_stream import NoStream, open_stream
 from bpfsvc.inspect.events.filters import Test
 from bpfsvc.inspect.events.texts import loss_text
-from bpfsvc.model.events import REASONS, Event, decode_event
+from bpfsvc.model.events import Event, decode_event, reason_text
 
 REMEMBERED = 2000
 MOST_AT_ONCE = 200
@@ -107,7 +107,7 @@ def _object(event: Event) -> dict[str, Any]:
         "client": event.client.text,
         "frontend": event.frontend.text if event.frontend.address else "",
         "backend": event.backend.text if event.backend.address else "",
-        "reason": REASONS.get(event.reason, event.reason),
+        "reason": reason_text(event.reason),
         "path": event.path,
         "masquerade": event.masquerade,
         "took_ms": event.took_ms,
