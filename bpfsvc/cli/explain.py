@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from bpfsvc.base.errors import UsageError
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.cli import flags, options
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
+from bpfsvc.cli.interrupt import interrupt_after
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_CACHE as AGENTS_CACHE
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
@@ -26,14 +29,19 @@ from bpfsvc.explain.answer import Answer
 from bpfsvc.explain.cases import answer_cases, read_cases
 from bpfsvc.explain.context import ManifestObjects, context_of, read_manifests
 from bpfsvc.explain.live_kernel import LiveKernel
+from bpfsvc.explain.live_traffic import LiveTraffic
 from bpfsvc.explain.names import question_with_names
 from bpfsvc.explain.private_kernel import private_kernel
 from bpfsvc.explain.question import ORIGINS, Question
+from bpfsvc.inspect.events.agent_stream import open_stream_with_drops
 from bpfsvc.inspect.reader import open_pinned
+from bpfsvc.model.events import decode_event
 from bpfsvc.services.cache import Cache
 
 DEFAULT_CACHE = AGENTS_CACHE / "explain"
 """Apart from the agent's own cache: the agent removes the oldest files of its cache."""
+
+_LIVE_SECONDS = 10.0
 
 _NODE_FLAGS = flags.pick(
     (*KUBE_PROXY, *BPFSVC),
@@ -74,6 +82,19 @@ _NODE_FLAGS = flags.pick(
     type=click.Path(path_type=Path),
     help="Ask about the objects in these files; without it, ask the running agent's maps.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="After the answer, watch the packets of this client to this Service for some seconds:"
+    " which backends they get, which answer, and who else on this node drops them, and why.",
+)
+@click.option(
+    "--for",
+    "seconds",
+    metavar="S",
+    type=click.FloatRange(min=0.1, max=86400),
+    help=f"Watch for so many seconds, with --live.  [default: {_LIVE_SECONDS:.0f}]",
+)
 @flags.add(_NODE_FLAGS)
 @options.output("text", "json")
 @click.option(
@@ -93,6 +114,8 @@ def explain(
     in_iface: str,
     cases: Path | None,
     manifests: Path | None,
+    live: bool,
+    seconds: float | None,
     output: str,
     cache: Path | None,
     pin_root: Path,
@@ -106,13 +129,25 @@ def explain(
     PROTO is TCP, UDP or SCTP. The options from --hostname-override to --localhost-nodeports need
     --manifests, and are the same as for bpfsvc run.
     """
+    if seconds and not live:
+        raise UsageError("--for is the time of --live", "add --live")
+    if live and (cases or manifests):
+        raise UsageError(
+            "--live watches the packets of this node's agent", "leave out --cases and --manifests"
+        )
     require_privileges()
     if cases:
         _answer_cases(cases, cache)
         return
     texts = _texts(source, protocol, destination)
     if not manifests:
-        _print(_live_answer(pin_root, origin, texts, in_iface), output)
+        agent = AgentAnswers(pin_root)
+        asked = question_with_names(origin, *texts, in_iface, agent)
+        answer, traffic = _live_answer(pin_root, agent, asked)
+        if live:
+            _print_live(pin_root, answer, traffic, seconds or _LIVE_SECONDS, output)
+        else:
+            _print(answer, output)
         return
     config = _config(manifests, node_flags)
     objects = read_manifests(manifests, config.node_name)
@@ -139,12 +174,35 @@ def _texts(
 
 
 def _live_answer(
-    pin_root: Path, origin: str | None, texts: tuple[str, str, str], interface: str
-) -> Answer:
-    agent = AgentAnswers(pin_root)
-    asked = question_with_names(origin, *texts, interface, agent)
+    pin_root: Path, agent: AgentAnswers, asked: Question
+) -> tuple[Answer, LiveTraffic]:
+    """Return the answer of a node, and what counts the connections that it is about."""
     with open_pinned(PinRoot(pin_root)) as pinned:
-        return LiveKernel(pinned, agent).answer(asked)
+        kernel = LiveKernel(pinned, agent)
+        answer = kernel.answer(asked)
+        return answer, LiveTraffic(asked, answer, kernel.own)
+
+
+def _print_live(
+    pin_root: Path, answer: Answer, traffic: LiveTraffic, seconds: float, output: str
+) -> None:
+    """Print the answer, and then what becomes of packets; Ctrl-C ends that earlier."""
+    if output != "json":
+        _print(answer, output)
+        sys.stdout.flush()
+    with open_stream_with_drops(pin_root) as (lines, missing):
+        if missing:
+            click.echo(f"what other parts of this node drop is not seen: {missing}", err=True)
+        began = time.monotonic()
+        with suppress(KeyboardInterrupt):
+            interrupt_after(seconds)
+            for line in lines:
+                traffic.add(decode_event(line))
+        watched = time.monotonic() - began
+    if output == "json":
+        click.echo(json.dumps({**answer.to_object(), "live": traffic.to_object(watched)}, indent=2))
+    else:
+        click.echo("\n".join(traffic.lines(watched)))
 
 
 def _answer_from_manifests(

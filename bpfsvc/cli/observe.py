@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import options
+from bpfsvc.cli.interrupt import interrupt_after
 from bpfsvc.inspect.events.agent_stream import check_name, open_stream
 from bpfsvc.inspect.events.filters import FILTERS, NAMES, Test, event_filter, help_of
 from bpfsvc.inspect.events.summary import Summary
@@ -124,7 +124,7 @@ def observe(
         _check_names(pin_root, filters)
         query = _query(last, begin, end) | ({"drops": "1"} if drops_elsewhere else {})
         with suppress(KeyboardInterrupt):
-            _interrupt_after(seconds)
+            interrupt_after(seconds)
             came = False
             for event in _of_agent(pin_root, query, follows):
                 came = True
@@ -138,13 +138,6 @@ def _check_names(pin_root: Path, filters: Mapping[str, tuple[str, ...]]) -> None
     for name in NAMES:
         for value in (*filters[name], *filters[f"not_{name}"]):
             check_name(pin_root, name, value)
-
-
-def _interrupt_after(seconds: float | None) -> None:
-    """Have the command end as by Ctrl-C."""
-    if seconds is not None:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _chosen(filters: Mapping[str, tuple[str, ...]], start: str) -> dict[str, tuple[str, ...]]:

@@ -39,7 +39,10 @@ _LOOPBACK_INDEX = 1
 
 
 class LiveKernel:
-    """Answers questions by the maps of a node; ``agent``: the agent of that node."""
+    """Answers questions by the maps of a node; ``agent``: the agent of that node.
+
+    ``own``: the node's addresses, packed.
+    """
 
     def __init__(self, pinned: Pinned, agent: AgentAnswers) -> None:
         self._pinned = pinned
@@ -50,7 +53,7 @@ class LiveKernel:
         self._owners = {
             frontend: port for port in restored.applied for frontend in port.frontends()
         }
-        self._own = {key for key, _ in pinned.map("node_addresses").items()}
+        self.own = {key for key, _ in pinned.map("node_addresses").items()}
 
     def answer(self, question: Question) -> Answer:
         """Return the decision of the program, and the entries that it used."""
@@ -67,7 +70,7 @@ class LiveKernel:
             decision.frontend,
             owner,
             decision.client,
-            self._own,
+            self.own,
             decision.backend,
             spilled=decision.spilled,
         )

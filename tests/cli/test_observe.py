@@ -66,6 +66,7 @@ def test_a_summary_has_a_line_for_each_backend(capsys: Capture, saved: str) -> N
     assert [line.split()[:2] for line in output.splitlines() if "BACKEND" not in line] == [
         ["other/dns:53", "UDP"],
         ["-", "0"],
+        ["1", "refused:"],
         ["shop/web:http", "TCP"],
         ["10.244.2.4:8080", "(shop/web-7b5c"],
     ]

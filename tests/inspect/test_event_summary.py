@@ -46,12 +46,46 @@ def test_counts_and_times_stand_beside_each_backend() -> None:
         "other/dns:53 UDP",
         "  BACKEND  MADE  ANSWERED  REPEATED  FAILED  CONNECT  WORST  LASTED",
         "  -           0         0         0       1        -      -       -",
+        "    1 refused: no endpoint serves this client",
         "shop/web:http TCP",
         "  BACKEND                                    MADE  ANSWERED  REPEATED  FAILED  CONNECT"
         "   WORST   LASTED",
         "  10.244.2.4:8080 (shop/web-7b5c on node-2)     4         3         1       1  0.30 ms"
         "  250 ms  1200 ms",
+        "    1 refused: the backend has reset it",
     ]
+
+
+def dropped(sample: int = 1, **ends: EventEnd) -> Event:
+    reason = "SKB_DROP_REASON_NETFILTER_DROP"
+    return replace(MADE, kind="dropped_elsewhere", reason=reason, sample=sample, **ends)
+
+
+def test_who_else_dropped_packets_stands_below_the_backend_with_both_ends() -> None:
+    none = EventEnd()
+    frontend = EventEnd("192.168.50.11", 30022)
+    clients = [EventEnd(f"203.0.113.{number}", 40000) for number in range(5)]
+    events = [
+        *(dropped(client=client, backend=SICK) for client in clients),
+        dropped(sample=4, client=clients[0], backend=SICK),
+        dropped(client=clients[0], backend=none, frontend=frontend),
+    ]
+    dropper = "DROPPED ELSEWHERE: a rule of netfilter drops it (SKB_DROP_REASON_NETFILTER_DROP)"
+    assert [line.strip() for line in lines(events) if line.startswith("    ")] == [
+        dropper,
+        "203.0.113.0 -> 192.168.50.11:30022: 1 packet",
+        dropper,
+        "203.0.113.0 -> shop/web-7b5c: 5 packets",
+        "others: 2 packets",
+        "203.0.113.1 -> shop/web-7b5c: 1 packet",
+        "203.0.113.2 -> shop/web-7b5c: 1 packet",
+    ]
+
+
+def test_the_answers_to_sockets_are_not_taken_for_missing() -> None:
+    by_socket = replace(MADE, path="socket")
+    remarks = [line.strip() for line in lines([by_socket, by_socket, MADE])[3:]]
+    assert remarks == ["2 made by sockets: no program sees their answers"]
 
 
 def test_a_backend_that_connects_later_than_the_others_is_slow() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
@@ -22,7 +22,9 @@ _RESTART = "restart the agent, so that it is of the version of this command"
 
 
 class NoStream(BpfsvcError):
-    """The agent streams no events."""
+    """The agent streams no events. ``reason``: the agent's own, if it gave one."""
+
+    reason = ""
 
 
 @contextmanager
@@ -46,6 +48,23 @@ def open_stream(
         except OSError as error:
             raise _no_answer(error) from error
         yield _lines(stream, follow=follow)
+
+
+@contextmanager
+def open_stream_with_drops(pin_root: Path) -> Iterator[tuple[Iterator[bytes], str]]:
+    """Yield the lines of all events from now on, with what other parts of the node drop.
+
+    And why such drops are not among them, where the node or its agent cannot tell them; else "".
+    """
+    query = {"follow": "1"}
+    with ExitStack() as stack:
+        missing = ""
+        try:
+            lines = stack.enter_context(open_stream(pin_root, {**query, "drops": "1"}, follow=True))
+        except NoStream as error:
+            lines = stack.enter_context(open_stream(pin_root, query, follow=True))
+            missing = error.reason
+        yield lines, missing
 
 
 def check_name(pin_root: Path, kind: str, name: str) -> None:
@@ -112,4 +131,6 @@ def _refusal(status: int, body: bytes) -> NoStream:
         text = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         text = body.decode(errors="replace").strip()
-    return NoStream(f"the agent tells of no events: {text}")
+    refusal = NoStream(f"the agent tells of no events: {text}")
+    refusal.reason = text
+    return refusal

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from statistics import median
+from typing import Any
 
+from bpfsvc.base.texts import count_text
 from bpfsvc.inspect.tables import line_pattern
-from bpfsvc.model.events import Event
+from bpfsvc.model.events import Event, reason_text
 
 _TIMES = 1000
 """The latest times of a backend that are kept: a summary may be made for hours."""
@@ -21,6 +23,11 @@ _FACTOR = 3
 _CONNECT_MS = 5.0
 _LASTED_MS = 50.0
 
+_CLIENTS = 3
+"""Clients of dropped packets that are told apart, for each backend and reason."""
+
+_OTHERS = "others"
+
 _INDENT = " " * 4
 
 _HEAD = ("  BACKEND", "MADE", "ANSWERED", "REPEATED", "FAILED", "CONNECT", "WORST", "LASTED")
@@ -32,14 +39,26 @@ class BackendSummary:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.counts = dict.fromkeys(("made", "answered", "repeated", "failed"), 0)
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """By kind of event and reason."""
+        self.dropped_elsewhere: dict[str, Counter[str]] = {}
+        """Packets by the kernel's reason, and by their client and where they were to go."""
+        self.made_by_sockets = 0
         self.connect: deque[float] = deque(maxlen=_TIMES)
         self.lasted: deque[float] = deque(maxlen=_TIMES)
 
     def add(self, event: Event) -> None:
         """Count an event, and those that it stands for."""
-        kind = "failed" if event.kind in ("refused", "dropped") else event.kind
+        is_failure = event.kind in ("refused", "dropped")
+        kind = "failed" if is_failure else event.kind
         if kind in self.counts:
             self.counts[kind] += event.sample
+        if is_failure:
+            self.failures[event.kind, event.reason] += event.sample
+        elif event.kind == "dropped_elsewhere":
+            self._add_dropped(event)
+        elif event.kind == "made" and event.path == "socket":
+            self.made_by_sockets += event.sample
         if event.took_ms is None:
             return
         if event.kind == "answered":
@@ -47,11 +66,46 @@ class BackendSummary:
         elif event.kind == "ended":
             self.lasted.append(event.took_ms)
 
+    def _add_dropped(self, event: Event) -> None:
+        ends = self.dropped_elsewhere.setdefault(event.reason, Counter())
+        client, receiver = event.client, event.backend if event.backend.address else event.frontend
+        name = f"{client.pod or client.address} -> {receiver.pod or receiver.place}"
+        ends[name if name in ends or len(ends) < _CLIENTS else _OTHERS] += event.sample
+
     def cells(self) -> tuple[str, ...]:
         """Return the cells of its line; times are medians, and the worst to connect."""
         worst = _ms(max(self.connect)) if self.connect else "-"
         times = (_median_text(self.connect), worst, _median_text(self.lasted))
         return (f"  {self.backend}", *map(str, self.counts.values()), *times)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what the cells do not say: who refused and dropped, and what is not seen."""
+        for (kind, reason), count in self.failures.most_common():
+            yield f"{count} {kind}: {reason_text(reason)}"
+        for reason, ends in self.dropped_elsewhere.items():
+            yield f"DROPPED ELSEWHERE: {reason_text(reason)}"
+            for name, count in ends.most_common():
+                yield f"{_INDENT}{name}: {count_text(count, 'packet')}"
+        if self.made_by_sockets:
+            yield f"{self.made_by_sockets} made by sockets: no program sees their answers"
+
+    def to_object(self) -> dict[str, Any]:
+        """Return the same as an object for JSON; times are medians in milliseconds."""
+        return {
+            "backend": self.backend,
+            **self.counts,
+            "made_by_sockets": self.made_by_sockets,
+            "connect_ms": median(self.connect) if self.connect else None,
+            "failures": [
+                {"kind": kind, "reason": reason, "count": count}
+                for (kind, reason), count in self.failures.most_common()
+            ],
+            "dropped_elsewhere": [
+                {"reason": reason, "ends": name, "packets": count}
+                for reason, ends in self.dropped_elsewhere.items()
+                for name, count in ends.most_common()
+            ],
+        }
 
 
 class Summary:
@@ -66,6 +120,15 @@ class Summary:
         name = event.backend.text if event.backend.address else "-"
         backends.setdefault(name, BackendSummary(name)).add(event)
 
+    def to_objects(self) -> list[dict[str, Any]]:
+        """Return an object for JSON for each backend of each service port."""
+        return [
+            {"service": service, "protocol": protocol, **backend.to_object()}
+            for name in sorted(self._services)
+            for service, _, protocol in [name.rpartition(" ")]
+            for backend in self._services[name].values()
+        ]
+
     def lines(self) -> Iterator[str]:
         """Yield a block for each service port, and a line for each of its backends."""
         for service in sorted(self._services):
@@ -76,10 +139,11 @@ class Summary:
             yield pattern.format(*_HEAD)
             for backend, row in zip(backends, rows, strict=True):
                 yield pattern.format(*row)
-                yield from (f"{_INDENT}{text}" for text in _remarks(backend, backends))
+                remarks = (*backend.remarks(), *_slow_remarks(backend, backends))
+                yield from (f"{_INDENT}{text}" for text in remarks)
 
 
-def _remarks(backend: BackendSummary, every: list[BackendSummary]) -> Iterator[str]:
+def _slow_remarks(backend: BackendSummary, every: list[BackendSummary]) -> Iterator[str]:
     """Yield what is slow about a backend: for most, nothing."""
     others = [other for other in every if other is not backend]
     connect = [other.connect for other in others]
