@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -276,3 +276,21 @@ def test_it_is_not_asked_of_the_past(testbed: Testbed) -> None:
     done = testbed.cluster.command(testbed.node, "observe", "--drops-elsewhere", "--last", "3")
     assert done.returncode == 2
     assert done.stderr.startswith("Error: --drops-elsewhere asks for what happens from now on")
+
+
+def test_an_event_of_a_sample_says_for_how_many_it_stands(testbed: Testbed) -> None:
+    """The sample is that of failures, whatever that of connections is."""
+    node = testbed.node
+    with dropping(node, "forward", "tcp dport 8080"), asking(testbed) as observer:
+        with opened(node) as pinned:
+            record, asked = pinned.layout.maps["observed"].value, pinned.map("observed")
+            fields = record.unpack(asked.lookup(bytes(4)) or b"")
+            asked.update(bytes(4), record.pack({**fields, "failures": 1}))
+        client = testbed.client
+        with ExitStack() as stack:
+            for _ in range(16):  # one of two is told
+                made = stack.enter_context(client.socket(socket.AF_INET, socket.SOCK_STREAM))
+                made.setblocking(False)
+                made.connect_ex((node.address(4), ONE[1].node_port))
+            told = observer.next(of_service(ONE[1].name, ELSEWHERE))
+    assert told["sample"] == 2

@@ -26,7 +26,7 @@ struct dropped_packet {
 	struct flow flow; /* as the packet is, or its answer; at one of the hooks */
 	__u64 socket;	  /* its cookie; 0 if the packet belongs to none */
 	__u32 reason;	  /* the kernel's */
-	__u32 zero;
+	__u32 mask;	  /* of the sample that it is in */
 };
 
 enum dropped_packet_argument_size {
@@ -71,6 +71,7 @@ int subprogram_tell_connection(struct dropped_packet *dropped)
 	if (!event)
 		return 1;
 	event->counters = dropped->reason;
+	event->sample = dropped->mask + 1;
 	event->reason = EVENT_REASON_NONE;
 	event_emit(event);
 	return 1;
@@ -79,9 +80,7 @@ int subprogram_tell_connection(struct dropped_packet *dropped)
 /* An event of a packet without an entry. `flow` is from the client to the backend or frontend. */
 static inline struct event *event_of_dropped(const struct dropped_packet *dropped)
 {
-	struct observed *wanted = observed_if(EVENT_DROPPED_ELSEWHERE);
-	struct event *event = wanted ? event_begin(EVENT_DROPPED_ELSEWHERE, wanted->failures) :
-				       NULL;
+	struct event *event = event_begin(EVENT_DROPPED_ELSEWHERE, dropped->mask);
 
 	if (!event)
 		return NULL;
@@ -238,8 +237,10 @@ static inline int tell_dropped(struct raw_tracepoint *context)
 	struct flow flow = {};
 
 	dropped.reason = context->arguments[2];
-	if (!fields || !wanted || drop_is_ignored(fields, dropped.reason) ||
-	    !in_sample(wanted->failures) || !dropped_flow(fields, skb, &flow))
+	if (!fields || !wanted || drop_is_ignored(fields, dropped.reason))
+		return 0;
+	dropped.mask = wanted->failures;
+	if (!in_sample(dropped.mask) || !dropped_flow(fields, skb, &flow))
 		return 0;
 	dropped.socket = dropped_socket(fields, skb);
 	flow_reverse(&dropped.flow, &flow, HOOK_EGRESS);
