@@ -21,6 +21,7 @@ from bpfsvc.agent.node.fast_path_guard import LOOK_SECONDS, FastPathGuard
 from bpfsvc.agent.node.node_sync import NodeSync
 from bpfsvc.agent.node_settings import NodeSettings
 from bpfsvc.agent.objects.feed import ObjectFeed
+from bpfsvc.agent.observe.elsewhere import DropCounter
 from bpfsvc.agent.observe.stream import EventStream
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.servers import Servers
@@ -158,7 +159,8 @@ class Assembly:
         """Answer this node's commands; return the events, which are not read yet, and failures."""
         node, pinned = self._config.node_name, installation.pinned
         cache = self._feed.cache
-        stream = EventStream(lambda: pinned.directory, cache, node, failed, _log.warning)
+        counter = self._make_drop_counter()
+        stream = EventStream(lambda: pinned.directory, cache, node, failed, counter, _log.warning)
         ending.callback(stream.stop)
         failures = RecentFailures(pinned, FailedBackends(planner, failed))
         answers = local_answers.answers(
@@ -168,6 +170,14 @@ class Assembly:
         server.start()
         ending.callback(server.stop)
         return stream, failures
+
+    def _make_drop_counter(self) -> DropCounter:
+        def report(text: str) -> None:
+            _log.warning("%s", text)
+            self._reports.note("drops", text)
+
+        is_wanted = self._config.count_drops_elsewhere
+        return DropCounter(self._servers.metrics, report, is_wanted=is_wanted)
 
     def _actions(
         self,

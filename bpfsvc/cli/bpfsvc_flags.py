@@ -126,6 +126,13 @@ BPFSVC = (
         " with the most traffic; PATTERN: NAMESPACE/NAME, such as shop/*.",
     ),
     _option(
+        "--count-drops-elsewhere",
+        "countDropsElsewhere",
+        BOOL,
+        "Count what other parts of the node drop of the packets of Services, by the kernel's"
+        " reason: every dropped packet of the node costs some 450 ns more.",
+    ),
+    _option(
         "--ui-bind-address",
         "uiBindAddress",
         text("ADDRESS:PORT"),

@@ -64,6 +64,7 @@ class BpfsvcConfiguration(Shape, frozen=True):
     attach: AttachMode = "auto"
     cache: str = str(DEFAULT_CACHE)
     cgroup_root: str = ""
+    count_drops_elsewhere: bool = False
     devices: list[str] = field(default_factory=list)
     fast_path: FastPath = "auto"
     history: str = str(DEFAULT_HISTORY)

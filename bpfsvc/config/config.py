@@ -142,6 +142,7 @@ class Config:
     * ``healthz``, ``metrics``: address and port to serve on; None: not served.
     * ``ui``: address and port of the page for people; None: there is none.
     * ``metrics_services``: which Services have metrics of their own.
+    * ``count_drops_elsewhere``: what other parts of the node drop of Services' packets is counted.
     * ``bind_address_hard_fail``: exit when such a port is in use, rather than try again.
     * ``sync_seconds``: the agent is unhealthy if a change takes more than twice as long.
     * ``profiling``: serve pages for finding faults in the agent too.
@@ -187,6 +188,7 @@ class Config:
     metrics: tuple[str, int] | None
     ui: tuple[str, int] | None
     metrics_services: ServiceSeries
+    count_drops_elsewhere: bool
     bind_address_hard_fail: bool
     sync_seconds: float
     profiling: bool

@@ -198,14 +198,13 @@ def _namer(flags: tuple[Flag, ...]) -> Callable[[FieldPath], str]:
 def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> Config:
     """Return the settings of an agent; ``cgroup_root``: of this machine."""
     kubeproxy, bpfsvc = given.kubeproxy, given.bpfsvc
-    manifests = _given_path(bpfsvc.manifests)
     xdp = tuple(pattern for pattern in bpfsvc.xdp if pattern != bpfsvc_v1alpha1.OFF)
     conntrack = _conntrack(kubeproxy.conntrack, sees_all=not xdp)
     return Config(
-        manifests=manifests,
+        manifests=_given_path(bpfsvc.manifests),
         kubeconfig=_given_path(kubeproxy.client_connection.kubeconfig),
         master=given.master,
-        last_good=None if manifests else _path(bpfsvc.last_good),
+        last_good=None if bpfsvc.manifests else _path(bpfsvc.last_good),
         patience_seconds=bpfsvc.last_good_after.seconds,
         history=HistorySettings(_path(bpfsvc.history), bpfsvc.history_megabytes),
         node_name=node_name,
@@ -240,6 +239,7 @@ def make_config(given: Documents, node_name: str, cgroup_root: Path | None) -> C
         metrics=address_and_port(kubeproxy.metrics_bind_address or ""),
         ui=bpfsvc_v1alpha1.ui_address(bpfsvc.ui_bind_address),
         metrics_services=parse_service_series(bpfsvc.metrics_services),
+        count_drops_elsewhere=bpfsvc.count_drops_elsewhere,
         bind_address_hard_fail=kubeproxy.bind_address_hard_fail,
         sync_seconds=kubeproxy_v1alpha1.sync_period(kubeproxy).seconds,
         profiling=kubeproxy.enable_profiling,

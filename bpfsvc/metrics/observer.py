@@ -159,6 +159,12 @@ class Observer:
     def endpoints_returned(self, endpoints: int) -> None:
         """So many endpoints have come back to a Service that they had left lately."""
 
+    def drops_elsewhere_counted(self) -> None:
+        """What other parts of the node drop of the packets of Services is counted from now on."""
+
+    def dropped_elsewhere(self, service_id: int, reason: str, packets: int) -> None:
+        """So many packets of a service port were dropped; ``reason``: the kernel's name of it."""
+
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """So many interfaces have programs, and so many socket programs are attached."""
 

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from bpfsvc import __version__
 from bpfsvc.base.fast_path import LEVELS, STACK, FastPathLevel
 from bpfsvc.base.service_series import ALL, ServiceSeries
+from bpfsvc.metrics.drops import ServiceDrops
 from bpfsvc.metrics.exposition import exposition
 from bpfsvc.metrics.families import BpfsvcFamilies, ServingFamilies, SyncFamilies
 from bpfsvc.metrics.kernel import KernelFamilies
@@ -74,6 +75,8 @@ class Metrics(Observer):
         self._sync = SyncFamilies(self._registry)
         self._serving = ServingFamilies(self._registry)
         self._own = BpfsvcFamilies(self._registry)
+        self._drops = ServiceDrops(series)
+        self._registry.register(self._drops)
         ProcessCollector(registry=self._registry)
         for path in _RESET_PATHS:
             self._own.removal_resets.labels(path)  # a rate needs the 0 before the first reset
@@ -178,6 +181,7 @@ class Metrics(Observer):
     ) -> None:
         """Read the maps at each scrape from now on. Once only."""
         maps = open_maps()
+        self._drops.ports = applied_state.snapshot
         self._own.build.clear()
         self._own.build.labels(__version__, maps.build).set(1)
         backends = None
@@ -248,6 +252,14 @@ class Metrics(Observer):
     def endpoints_returned(self, endpoints: int) -> None:
         """Count endpoints that came back."""
         self._own.returned.inc(endpoints)
+
+    def drops_elsewhere_counted(self) -> None:
+        """Show the metric, which has no samples yet."""
+        self._drops.begin()
+
+    def dropped_elsewhere(self, service_id: int, reason: str, packets: int) -> None:
+        """Count packets that other parts of the node have dropped."""
+        self._drops.add(service_id, reason, packets)
 
     def attachments(self, interfaces: int, socket_programs: int) -> None:
         """Set the number of interfaces with programs, and of socket programs."""

@@ -11,16 +11,21 @@ from typing import Any
 
 import msgspec
 
-from bpfsvc.model.events import REASONS, Event
+from bpfsvc.model.events import Event, reason_text
 
-REFUSED, DROPPED = "refused", "dropped"
+REFUSED, DROPPED, DROPPED_ELSEWHERE = "refused", "dropped", "dropped elsewhere"
 UNANSWERED, UNREACHABLE = "unanswered", "unreachable"
 """Kinds of failures; the last two are those of a backend."""
 
 BACKEND_RESET = "backend_reset"
 """The reason of a refusal by a backend."""
 
-_KINDS = {"refused": REFUSED, "dropped": DROPPED, "repeated": UNANSWERED}
+_KINDS = {
+    "refused": REFUSED,
+    "dropped": DROPPED,
+    "dropped_elsewhere": DROPPED_ELSEWHERE,
+    "repeated": UNANSWERED,
+}
 """By the kinds of events."""
 
 CLIENTS = 3
@@ -33,8 +38,9 @@ class Failure(msgspec.Struct):
     """Connections of one service port that failed in one way.
 
     * ``service``: ``namespace/name:port``, or "-".
-    * ``kind``: refused, dropped, unanswered or unreachable.
-    * ``reason``: of :data:`bpfsvc.model.events.REASONS`, or empty.
+    * ``kind``: refused, dropped, dropped elsewhere (packets, not connections), unanswered or
+      unreachable.
+    * ``reason``: of :data:`bpfsvc.model.events.REASONS`, the kernel's name, or empty.
     * ``backend``: its address and port, then its pod and node if they are known; empty if none
       was chosen.
     * ``count``: how many. ``first``, ``last``: in Unix seconds.
@@ -75,10 +81,11 @@ class Failure(msgspec.Struct):
         """Return what happened, without its times and clients."""
         by = {
             REFUSED: f" by {self.backend}",
+            DROPPED_ELSEWHERE: f" to or from {self.backend}",
             UNANSWERED: f" by {self.backend}",
             UNREACHABLE: f": no packet reaches {self.backend}",
         }.get(self.kind, "")
-        why = f": {REASONS.get(self.reason, self.reason)}" if self.reason else ""
+        why = f": {reason_text(self.reason)}" if self.reason else ""
         return f"{self.service}: {self.kind}{by if self.backend else ''}{why}"
 
 

@@ -170,6 +170,7 @@ DEFAULTS = Config(
     metrics=("127.0.0.1", 10249),
     ui=("127.0.0.1", 10286),
     metrics_services=ServiceSeries(most=200),
+    count_drops_elsewhere=False,
     bind_address_hard_fail=False,
     sync_seconds=30.0,
     profiling=False,

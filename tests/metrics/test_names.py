@@ -105,6 +105,8 @@ def record_everything(metrics: Observer) -> None:
     metrics.stale_udp_removed(0.01, {4: 2})
     metrics.removal_resets(3, 1)
     metrics.quarantines(2, 3)
+    metrics.drops_elsewhere_counted()
+    metrics.dropped_elsewhere(1, "SKB_DROP_REASON_NETFILTER_DROP", 3)
     metrics.health_response("/healthz", 200)
     metrics.health_response("/livez", 503)
     metrics.api_request("GET", "10.96.0.1:443", "200", 0.02)

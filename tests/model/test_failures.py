@@ -35,6 +35,12 @@ def test_service_reason_kind_and_backend_tell_failures_apart() -> None:
         refused(3.0, reason="backend_reset", backend=BACKEND),
         refused(4.0, kind="dropped"),
         refused(5.0, kind="repeated", reason="", backend=BACKEND),
+        refused(
+            6.0,
+            kind="dropped_elsewhere",
+            reason="SKB_DROP_REASON_NETFILTER_DROP",
+            backend=BACKEND,
+        ),
     ]
     assert [failure.text() for failure in failures(events)] == [
         "shop/web:http: refused: no endpoint serves this client",
@@ -43,6 +49,9 @@ def test_service_reason_kind_and_backend_tell_failures_apart() -> None:
         " the backend has reset it",
         "shop/web:http: dropped: no endpoint serves this client",
         "shop/web:http: unanswered by 10.244.1.7:8080 (shop/web-7b5c on node-1)",
+        "shop/web:http: dropped elsewhere to or from 10.244.1.7:8080"
+        " (shop/web-7b5c on node-1): a rule of netfilter drops it"
+        " (SKB_DROP_REASON_NETFILTER_DROP)",
     ]
 
 

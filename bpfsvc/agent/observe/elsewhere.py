@@ -2,7 +2,7 @@
 
 The kernel's tracepoint calls the program for each packet that the kernel drops, so the program is
 attached for the first such reader and detached after the last one. Its link is not pinned: it ends
-with the agent, however that ends.
+with the agent, however that ends. With ``--count-drops-elsewhere`` the agent is such a reader.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from bpfsvc.base.errors import KernelError
+from bpfsvc.base.errors import BpfsvcError, KernelError
 from bpfsvc.datapath.attach import tracepoints
 from bpfsvc.datapath.loader import kernel_types
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned
+from bpfsvc.metrics.observer import Observer
 
 REASON = "SKB_DROP_REASON_"
 
@@ -94,6 +95,36 @@ class DropsElsewhere:
         if self._link >= 0:
             os.close(self._link)
             self._link = -1
+
+
+class DropCounter:
+    """Counts such drops for metrics, if that is wanted and this node can tell of them."""
+
+    def __init__(
+        self, metrics: Observer, report: Callable[[str], None], *, is_wanted: bool
+    ) -> None:
+        """``report(text)`` is called once if they are wanted and cannot be counted."""
+        self._metrics = metrics
+        self._report = report
+        self._is_wanted = is_wanted
+        self.is_on = False
+
+    def start(self, elsewhere: DropsElsewhere) -> None:
+        """Be a reader for as long as the agent runs."""
+        if not self._is_wanted:
+            return
+        try:
+            elsewhere.enter()
+        except BpfsvcError as error:
+            self._report(f"--count-drops-elsewhere counts nothing: {error}")
+            return
+        self.is_on = True
+        self._metrics.drops_elsewhere_counted()
+
+    def add(self, service_id: int, reason: str, packets: int) -> None:
+        """Count packets of a service port; 0: of an address that no Service has."""
+        if self.is_on and service_id:
+            self._metrics.dropped_elsewhere(service_id, reason, packets)
 
 
 def _refusal(missing: str) -> KernelError:

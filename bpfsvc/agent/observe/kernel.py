@@ -63,13 +63,21 @@ class KernelEvents:
     """Reads the events of one build; belongs to one thread. Raises :class:`KernelError`."""
 
     def __init__(
-        self, pinned: Pinned, cache: Cache, node: str, kernel_reason: Callable[[int], str]
+        self,
+        pinned: Pinned,
+        cache: Cache,
+        node: str,
+        kernel_reason: Callable[[int], str],
+        count_drop: Callable[[int, str, int], None],
     ) -> None:
         """``pinned``: of this object alone, which closes it.
 
         ``kernel_reason``: returns the name of a reason of ``dropped_elsewhere``.
+        ``count_drop``: is called for each such event, with the id of the service port, the name of
+        the reason, and for how many packets the event stands.
         """
         self._kernel_reason = kernel_reason
+        self._count_drop = count_drop
         self._pinned = pinned
         self._node = node
         layout = pinned.layout
@@ -138,6 +146,7 @@ class KernelEvents:
             reason = self._why_none(told)
         if kind == ELSEWHERE:
             reason = self._kernel_reason(told.counters)
+            self._count_drop(told.service, reason, told.sample)
         timed = kind in _TIMED or reason == "backend_reset"
         return Event(
             round(begin + told.time / 1e9, 6),

@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qs
 
 from bpfsvc.agent.history.failures import FailureHistory
-from bpfsvc.agent.observe.elsewhere import DropsElsewhere
+from bpfsvc.agent.observe.elsewhere import DropCounter, DropsElsewhere
 from bpfsvc.agent.observe.kernel import ELSEWHERE, FAILURES, Asked, KernelEvents
 from bpfsvc.agent.observe.known_names import KINDS_OF_NAMES, near_names
 from bpfsvc.agent.observe.readers import MOST_READERS, Reader, Wish
@@ -34,7 +35,10 @@ from bpfsvc.services.cache import Cache
 LINES = "application/x-ndjson"
 
 REMEMBERED = 2048
-"""Events of each class that are remembered: failures, and others. They take some 2 MB."""
+"""Events of each class that are remembered: failures, drops elsewhere, and others.
+
+They take some 1 MB for each class that comes.
+"""
 
 _FAST, _SLOW = 0.05, 1.0
 """Seconds between two looks, with and without a reader."""
@@ -56,10 +60,12 @@ class EventStream:
         cache: Cache,
         node: str,
         history: FailureHistory,
+        counter: DropCounter,
         log: Callable[[str], None],
     ) -> None:
         """``directory()``: where the programs are pinned. The thread opens them."""
         self._history = history
+        self._counter = counter
         self._directory = directory
         self._elsewhere = DropsElsewhere(directory)
         self._cache = cache
@@ -69,7 +75,7 @@ class EventStream:
         self._taken = 0
         self._new: list[tuple[socket.socket, Wish]] = []
         self._readers: list[Reader] = []
-        self._memory = {kind: deque[tuple[float, bytes]](maxlen=REMEMBERED) for kind in (0, 1)}
+        self._memory = {kind: deque[tuple[float, bytes]](maxlen=REMEMBERED) for kind in (0, 1, 2)}
         self._samples = (Sample(), Sample())
         self._came = [0, 0]
         self._adapted_at = 0.0
@@ -137,13 +143,18 @@ class EventStream:
     def _run(self) -> None:
         try:
             kernel = KernelEvents(
-                Pinned(self._directory()), self._cache, self._node, self._elsewhere.reason
+                Pinned(self._directory()),
+                self._cache,
+                self._node,
+                self._elsewhere.reason,
+                self._counter.add,
             )
         except (BpfsvcError, OSError) as error:
             self._fail(error)
             return
         try:
             kernel.skip()
+            self._counter.start(self._elsewhere)
             self._ask(kernel)
             while not self._stopped:
                 self._look(kernel)
@@ -170,7 +181,7 @@ class EventStream:
             line = encode_event(event)
             if failed := failure_of(event):
                 self._history.note(failed)
-            self._memory[is_failure].append((event.time, line))
+            self._memory[is_failure + is_elsewhere].append((event.time, line))
             self._came[is_failure] += 1
             lines.append((is_elsewhere, line))
         lost = kernel.lost()
@@ -200,8 +211,8 @@ class EventStream:
 
     def _remembered(self, wish: Wish) -> Iterable[bytes]:
         since, until = wish.since or 0.0, wish.until or float("inf")
-        both = sorted((*self._memory[0], *self._memory[1]))
-        lines = [line for at, line in both if since <= at <= until]
+        events = sorted(chain.from_iterable(self._memory.values()))
+        lines = [line for at, line in events if since <= at <= until]
         return lines if wish.last is None else lines[max(0, len(lines) - wish.last) :]
 
     def _drop_gone(self, kernel: KernelEvents) -> None:
@@ -220,7 +231,7 @@ class EventStream:
     def _ask(self, kernel: KernelEvents) -> None:
         connections, failures = (sample.mask for sample in self._samples)
         follows = any(reader.wish.follow for reader in self._readers)
-        elsewhere = any(reader.wish.drops for reader in self._readers)
+        elsewhere = self._counter.is_on or any(reader.wish.drops for reader in self._readers)
         kernel.ask(Asked(follows, connections, failures, elsewhere))
 
     def _adapt(self, kernel: KernelEvents) -> None:

@@ -77,7 +77,7 @@ SOCKET_TRACEPOINTS = Feature(
 DROP_REASONS = Feature(
     "reasons of dropped packets, or CAP_PERFMON, or the kernel's own types (CONFIG_DEBUG_INFO_BTF)",
     "5.17",
-    "bpfsvc observe --drops-elsewhere is refused",
+    "bpfsvc observe --drops-elsewhere is refused, and --count-drops-elsewhere counts nothing",
 )
 
 
