@@ -54,6 +54,7 @@
 #include "path/packet.h"
 #include "path/socket/attempts.h"
 #include "path/socket/counts.h"
+#include "path/socket/connect_time.h"
 #include "path/socket/failures.h"
 #include "path/socket/lb.h"
 #include "path/socket/translations.h"
@@ -393,6 +394,12 @@ int syn_again(struct raw_tracepoint *context)
 int syn_refused(struct raw_tracepoint *context)
 {
 	return socket_failed(context, FAILURE_REFUSED);
+}
+
+/* The state of a TCP socket of this machine changes (tracepoint inet_sock_set_state). */
+int socket_state(struct raw_tracepoint *context)
+{
+	return socket_state_follow(context);
 }
 
 /* The kernel drops a packet (tracepoint kfree_skb); attached while somebody asks. */

@@ -21,6 +21,7 @@ enum loaded_number {
 	LOADED_ATOMICS = 3,
 	LOADED_SOCKET_STATE = 4,
 	LOADED_SOCKET_COOKIE = 5,
+	LOADED_SOCKET_V6 = 6,
 };
 
 /* The kind of constant that the loader fills in; the kernel knows kinds up to 6. */

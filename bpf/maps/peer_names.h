@@ -20,13 +20,15 @@
 
 #define PEER_NAMES 32768 /* a power of two */
 
+#define PEER_FAILED 0x80000000
+
 struct peer_name {
 	__u64 socket; /* its cookie; 0: the place is free */
 	struct address frontend;
 	struct address backend;
 	__be16 frontend_port;
 	__be16 backend_port;
-	__u32 counters; /* of the backend, until a failure of the connection is counted */
+	__u32 counters; /* of the backend; with PEER_FAILED once a failure of it is counted */
 };
 
 MAP("array", __u32, struct peer_name, peer_names, PEER_NAMES, 0);

@@ -37,6 +37,7 @@ SHORT = {
     "step_untranslated": "as_is",
     "syn_again": "syn_more",
     "syn_refused": "syn_rst",
+    "socket_state": "sk_state",
     # maps
     "affinities": "affinity",
     "backend_counters": "be_count",
@@ -47,6 +48,8 @@ SHORT = {
     "cached_routes": "routes",
     "candidates": "candidat",
     "closed_flows": "closed",
+    "connect_times": "con_time",
+    "connecting": "syn_sent",
     "connections": "conns",
     "crc32c_steps": "crc32c",
     "destinations": "dests",

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.metrics.choice import OTHER, Choice
+from bpfsvc.metrics.connect_times import ServiceConnectTimes
 from bpfsvc.metrics.failures import ServiceFailures
 from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
 from bpfsvc.metrics.pace import Pace
@@ -45,6 +46,9 @@ class KernelFamilies:
         self._refusals = Sums(maps.refusals)
         self._choice = Choice(series, self._refusals)
         self._failures = ServiceFailures(maps.failures, maps.failure_names, applied_state, series)
+        self._connect_times = ServiceConnectTimes(
+            maps.connect_times, maps.shortest_connect_us, applied_state, series
+        )
         self._lock = threading.Lock()
         self._refused_before: dict[int, int] = {}
         self._expected_of: tuple[int, dict[str, int]] = -1, {}
@@ -55,6 +59,7 @@ class KernelFamilies:
         if not self._series.shows_none:
             yield self._refused()
             yield self._failures.collect()
+            yield self._connect_times.collect()
         yield from self._netfilter()
         yield from self._source_ports()
         entries = GaugeMetricFamily(

@@ -12,8 +12,8 @@ EXPECTED = frozenset({"services", "frontends", "backends", "backend_counters", "
 """Maps that take too long to count at each scrape; the agent knows their numbers."""
 
 
-class PerCpuHash(Counters, Protocol):
-    """A per-CPU hash by a number."""
+class BackendHash(Counters, Protocol):
+    """A hash by a number, with one value or a value for each CPU."""
 
     def items(self) -> Iterable[tuple[bytes, bytes]]:
         """Yield all entries."""
@@ -60,10 +60,12 @@ class KernelMaps:
     build: str
     counters: Counters
     counter_names: Sequence[str]
-    refusals: PerCpuHash
+    refusals: BackendHash
     refusal_names: Sequence[str]
-    failures: PerCpuHash
+    failures: BackendHash
     failure_names: Sequence[str]
+    connect_times: BackendHash
+    shortest_connect_us: int
     backend_counters: Counters
     conntrack: Callable[[], ConntrackUse | None]
     capacities: Mapping[str, int]

@@ -14,7 +14,7 @@ from bpfsvc.datapath.loader.kernel_types import (
     socket_offsets,
 )
 
-NAMES = b"\0int\0sock_common\0skc_state\0skc_cookie\0skc_reuse\0"
+NAMES = b"\0int\0sock_common\0skc_state\0skc_cookie\0skc_reuse\0skc_family\0skc_v6_daddr\0"
 
 
 def member(name: bytes, bits: int, width: int = 0) -> bytes:
@@ -29,17 +29,36 @@ def described(kind: int, *members: bytes, names: bytes = NAMES) -> bytes:
     return head + types + names
 
 
-FIELDS = (member(b"skc_state", 18 * 8), member(b"skc_reuse", 19 * 8, 4), member(b"skc_cookie", 704))
+FIELDS = (
+    member(b"skc_family", 16 * 8),
+    member(b"skc_state", 18 * 8),
+    member(b"skc_reuse", 19 * 8, 4),
+    member(b"skc_cookie", 704),
+)
 
 
 def test_the_running_kernel_says_where_they_are() -> None:
-    assert socket_offsets().keys() == {"socket_state", "socket_cookie"}
+    assert socket_offsets().keys() == {"socket_state", "socket_cookie", "socket_v6"}
+    assert all(socket_offsets().values())
 
 
 def test_bit_fields_beside_them_do_not_matter(tmp_path: Path) -> None:
     file = tmp_path / "vmlinux"
     file.write_bytes(described(4, *FIELDS))
-    assert socket_offsets(file) == {"socket_state": 18, "socket_cookie": 88}
+    assert socket_offsets(file) == {"socket_state": 18, "socket_cookie": 88, "socket_v6": 0}
+
+
+def test_a_kernel_with_ipv6_says_where_its_addresses_are(tmp_path: Path) -> None:
+    file = tmp_path / "vmlinux"
+    file.write_bytes(described(4, *FIELDS, member(b"skc_v6_daddr", 56 * 8)))
+    assert socket_offsets(file)["socket_v6"] == 56
+
+
+def test_sockets_that_begin_in_another_form_have_no_offsets(tmp_path: Path) -> None:
+    """Programs read the addresses of IPv4 and the ports before the family without being told."""
+    file = tmp_path / "vmlinux"
+    file.write_bytes(described(4, member(b"skc_family", 24 * 8), *FIELDS[1:]))
+    assert socket_offsets(file) == {}
 
 
 @pytest.mark.parametrize(

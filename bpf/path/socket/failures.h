@@ -32,7 +32,9 @@ static inline int socket_failed(struct raw_tracepoint *context, enum failure kin
 	if (!entry || entry->socket != cookie)
 		return 0;
 	counters = entry->counters;
-	entry->counters = 0;
+	if (counters & PEER_FAILED)
+		return 0;
+	entry->counters = counters | PEER_FAILED;
 	count_failure(counters, kind);
 	return 0;
 }

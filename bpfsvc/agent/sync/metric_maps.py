@@ -28,6 +28,8 @@ def open_metric_maps(pinned: Pinned) -> KernelMaps:
         refusal_names=layouts["refusals"].value.names,
         failures=_open(pinned, "backend_failures"),
         failure_names=layouts["backend_failures"].value.names,
+        connect_times=_open(pinned, "connect_times"),
+        shortest_connect_us=1 << pinned.layout.constant("CONNECT_SHORTEST_SHIFT"),
         backend_counters=_open(pinned, "backend_counters"),
         conntrack=conntrack.use,
         capacities=capacities,

@@ -58,9 +58,13 @@ WATCH_PROGRAM = {"sockops": 3}
 """The program that is told what happens to TCP sockets, and its attach type. It is attached while a
 Service asks for it: it costs every connection something."""
 
-TRACEPOINT_PROGRAMS = {"syn_again": "tcp_retransmit_skb", "syn_refused": "tcp_receive_reset"}
-"""Programs that count failed connections of sockets, and the tracepoints where they are attached.
-Bpfsvc does without them where a kernel does not load them."""
+TRACEPOINT_PROGRAMS = {
+    "syn_again": "tcp_retransmit_skb",
+    "syn_refused": "tcp_receive_reset",
+    "socket_state": "inet_sock_set_state",
+}
+"""Programs that count failed connections of sockets, and how long sockets take to connect, and the
+tracepoints where they are attached. Bpfsvc does without them where a kernel does not load them."""
 
 DROP_PROGRAM = {"dropped": "kfree_skb"}
 """The program that is told of each packet that the kernel drops, and its tracepoint. It is attached

@@ -71,7 +71,8 @@ TCX = Feature(
 SOCKET_TRACEPOINTS = Feature(
     "tracepoints of sockets, or CAP_PERFMON, or the kernel's own types (CONFIG_DEBUG_INFO_BTF)",
     "5.10",
-    "failed connections that packets do not show (socket LB) are not counted",
+    "failed connections that packets do not show (socket LB) are not counted, and times to connect"
+    " are not measured",
 )
 
 DROP_REASONS = Feature(
@@ -197,7 +198,7 @@ def _has_tcx() -> bool:
     return True
 
 
-_SOCKET_OFFSETS = {"socket_state": 0, "socket_cookie": 0}
+_SOCKET_OFFSETS = {"socket_state": 0, "socket_cookie": 0, "socket_v6": 0}
 """What programs are given that are not loaded."""
 
 _socket_offsets = cache(kernel_types.socket_offsets)

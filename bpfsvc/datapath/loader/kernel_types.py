@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,19 +23,31 @@ _TYPE, _MEMBER = struct.Struct("=III"), struct.Struct("=III")
 
 _STRUCT, _UNION, _ENUM = 4, 5, 6
 
+_FAMILY_AT = 16
+"""Behind the addresses of IPv4 and the ports: programs read these in one piece."""
+
 
 def socket_offsets(types: Path = _KERNEL) -> dict[str, int]:
-    """Return the offsets in bytes of state and cookie in ``struct sock_common``.
+    """Return the offsets in bytes of fields of ``struct sock_common``.
 
-    Empty if the kernel has no description of its types, or one that has another form.
+    ``socket_state``, ``socket_cookie``, and ``socket_v6``: the addresses of IPv6; 0 if the kernel
+    has none. Empty if the kernel has no description of its types, or one that has another form.
     """
+    wanted = {b"skc_family", b"skc_state", b"skc_cookie"}
     try:
-        members = _members(types.read_bytes(), b"sock_common", (b"skc_state", b"skc_cookie"))
+        content = types.read_bytes()
+        members = _members(content, b"sock_common", wanted | {b"skc_v6_daddr"}) or _members(
+            content, b"sock_common", wanted
+        )
     except (OSError, struct.error):
         return {}
-    if members is None:
+    if members is None or members[b"skc_family"] != _FAMILY_AT:
         return {}
-    return {"socket_state": members[b"skc_state"], "socket_cookie": members[b"skc_cookie"]}
+    return {
+        "socket_state": members[b"skc_state"],
+        "socket_cookie": members[b"skc_cookie"],
+        "socket_v6": members.get(b"skc_v6_daddr", 0),
+    }
 
 
 _REASON = "SKB_DROP_REASON_"
@@ -152,7 +164,7 @@ class _Types:
         return self._names[at : self._names.index(b"\0", at)]
 
 
-def _members(content: bytes, name: bytes, wanted: tuple[bytes, ...]) -> dict[bytes, int] | None:
+def _members(content: bytes, name: bytes, wanted: Collection[bytes]) -> dict[bytes, int] | None:
     """Return the offsets of the wanted members of a struct; None if there is no such struct."""
     magic, _, _, header, types_at, types_size, names_at, names_size = _HEADER.unpack_from(content)
     if magic != _MAGIC:

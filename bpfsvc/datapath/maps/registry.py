@@ -45,6 +45,8 @@ MAPS: dict[str, MapInfo] = {
     "backend_counters": MapInfo("--max-backends", shown_in="backends"),
     "backend_loads": MapInfo("--max-backends"),
     "backend_failures": MapInfo("--max-backends", Role.INTERNAL),
+    "connect_times": MapInfo("--max-backends", Role.INTERNAL),
+    "connecting": _INTERNAL,
     "backend_outcomes": _INTERNAL,
     "quarantined": MapInfo(),
     "udp_serving": MapInfo("--max-backend-slots", Role.INTERNAL),

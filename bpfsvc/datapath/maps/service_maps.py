@@ -54,7 +54,8 @@ class ServiceMaps:
         self._destinations = Destinations(pinned)
         self._opted_out = pinned.map("socket_optouts")
         self._counters = pinned.map("backend_counters")
-        self._failures = pinned.map("backend_failures")
+        self._sparse_counts = (pinned.map("backend_failures"), pinned.map("connect_times"))
+        """Maps that have an entry of a backend from its first count on."""
 
     def execute(self, plan: Plan) -> None:
         """Write a plan, phase by phase.
@@ -63,7 +64,7 @@ class ServiceMaps:
         """
         zeros = bytes(self._counters.value_size)
         self._counters.update_many((_ID.pack(id_), zeros) for id_ in plan.counters_taken)
-        self._forget_failures(plan.counters_taken)
+        self._forget_counts(plan.counters_taken)
         for service_map, entries in plan.put_phases():
             try:
                 self._tables[service_map].put(entries, self._destinations)
@@ -74,13 +75,13 @@ class ServiceMaps:
         for service_map, keys in plan.delete_phases():
             self._tables[service_map].delete(keys)
 
-    def _forget_failures(self, counters: Collection[int]) -> None:
+    def _forget_counts(self, counters: Collection[int]) -> None:
         """Delete what former backends with these counters have left. Few have left anything."""
         keys = set(map(_ID.pack, counters))
-        if len(keys) > _FEW:
-            keys &= {key for key, _ in self._failures.items()}
-        for key in keys:
-            self._failures.delete(key)
+        for counts in self._sparse_counts:
+            there = {key for key, _ in counts.items()} if len(keys) > _FEW else keys
+            for key in keys & there:
+                counts.delete(key)
 
     def _take_back(self, plan: Plan) -> None:
         """Delete new generations of backends, which no frontend refers to and none will.
