@@ -49,7 +49,9 @@ def buckets(name: str, fast: float, slow: float, *labels: str) -> dict[str, str]
 BUILD = metric("bpfsvc_build_info", 'version="0.1.0"')
 DROPPED = "bpfsvc_dropped_total"
 FAILED = "bpfsvc_service_failed_connections_total"
+CONNECT = "bpfsvc_service_connect_seconds"
 SERVICE = 'namespace="shop",name="web",port="http",protocol="TCP",ip_family="IPv4"'
+RARE = SERVICE.replace("web", "rare")
 
 CASES = {
     "BpfsvcAgentUnreachable": Case(
@@ -205,8 +207,22 @@ CASES = {
             metric("bpfsvc_service_connections_total", SERVICE): growing(6000),
             metric(FAILED, SERVICE, 'reason="refused"'): growing(60),
             # Three of four connections, but one in a minute.
-            metric("bpfsvc_service_connections_total", SERVICE.replace("web", "rare")): growing(4),
-            metric(FAILED, SERVICE.replace("web", "rare"), 'reason="refused"'): growing(3),
+            metric("bpfsvc_service_connections_total", RARE): growing(4),
+            metric(FAILED, RARE, 'reason="refused"'): growing(3),
+        },
+        15,
+    ),
+    "BpfsvcConnectsSlow": Case(
+        {
+            metric(f"{CONNECT}_bucket", SERVICE, 'le="0.524288"'): growing(540),
+            metric(f"{CONNECT}_count", SERVICE): growing(600),
+        },
+        {
+            metric(f"{CONNECT}_bucket", SERVICE, 'le="0.524288"'): growing(580),
+            metric(f"{CONNECT}_count", SERVICE): growing(600),
+            # Half of the connects, but two in a minute.
+            metric(f"{CONNECT}_bucket", RARE, 'le="0.524288"'): growing(1),
+            metric(f"{CONNECT}_count", RARE): growing(2),
         },
         15,
     ),
