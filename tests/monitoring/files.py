@@ -20,6 +20,12 @@ METRIC = re.compile(r"\b(?:bpfsvc|kubeproxy|rest_client|process|kubernetes)_\w+\
 """All metrics of an agent; no label begins like that."""
 
 
+DURATION = re.compile(r"\b(\d+)(ms|[smhdwy])\b")
+"""A duration in a rule. A number without a unit, such as a threshold, is none."""
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
 class Query(NamedTuple):
     """A query of a panel."""
 
@@ -34,6 +40,42 @@ def rules() -> dict[str, Any]:
     (rule,) = yaml.safe_load_all((MONITORING / "rules" / "prometheus-rule.yaml").read_text())
     spec: dict[str, Any] = rule["spec"]
     return spec
+
+
+def shortened(given: dict[str, Any], factor: int) -> dict[str, Any]:
+    """Return rules with every duration divided by a factor.
+
+    ``for`` and the windows of ``increase()``, ``rate()``, ``changes()`` and ``last_over_time()``
+    keep their proportions to each other. What an alert asks for is kept as it is: metrics, labels,
+    thresholds, annotations. So a threshold of a rate or of an age means the same, while a threshold
+    of an increase has to be passed within a window that is shorter by the factor.
+    """
+
+    def divided(text: str) -> str:
+        return DURATION.sub(lambda told: f"{_shortened(told[1], told[2], factor)}ms", text)
+
+    return {
+        "groups": [
+            group
+            | {
+                "rules": [
+                    rule
+                    | {"expr": divided(rule["expr"])}
+                    | {key: divided(rule[key]) for key in ("for",) if key in rule}
+                    for rule in group["rules"]
+                ]
+            }
+            for group in given["groups"]
+        ]
+    }
+
+
+def _shortened(number: str, unit: str, factor: int) -> int:
+    """Return milliseconds; ``ValueError`` if a part of one would be lost."""
+    whole, lost = divmod(int(number) * _MILLISECONDS[unit], factor)
+    if lost:
+        raise ValueError(f"{number}{unit} cannot be divided by {factor}")
+    return whole
 
 
 def alerts() -> dict[str, dict[str, Any]]:

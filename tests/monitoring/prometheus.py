@@ -15,7 +15,7 @@ import yaml
 from bpfsvc.devtools.lab.http_request import http_request
 from bpfsvc.devtools.lab.namespace import LabError, Namespace
 from bpfsvc.devtools.lab.patience import wait
-from tests.monitoring.files import PROGRAMS, rules
+from tests.monitoring.files import PROGRAMS, rules, shortened
 
 PORT = 9090
 
@@ -26,13 +26,16 @@ RATE_INTERVAL = "20s"
 class Prometheus:
     """Asks a running Prometheus."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, port: int = PORT) -> None:
         self._namespace = namespace
+        self._port = port
 
     def get(self, path: str, **words: str) -> Any:
         """Return the data of an answer; ``LabError`` with the reason if it is an error."""
         query = f"?{urlencode(words)}" if words else ""
-        status, body = http_request(self._namespace, "127.0.0.1", PORT, f"/api/v1/{path}{query}")
+        status, body = http_request(
+            self._namespace, "127.0.0.1", self._port, f"/api/v1/{path}{query}"
+        )
         answer = json.loads(body)
         if status != 200:
             raise LabError(f"{path} {words}: {answer.get('error')}")
@@ -50,11 +53,50 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    namespace: Namespace, targets: Sequence[str], directory: Path
+    namespace: Namespace,
+    targets: Sequence[str],
+    directory: Path,
+    *,
+    port: int = PORT,
+    factor: int = 1,
 ) -> Iterator[Prometheus]:
-    """Run it until the end of the block; all targets have the job that the PodMonitor gives."""
+    """Run it until the end of the block; all targets have the job that the PodMonitor gives.
+
+    Every duration of the rules is divided by ``factor``.
+    """
+    settings = _write_settings(targets, directory, factor)
+    log = directory / "log"
+    with log.open("wb") as output:
+        process = namespace.popen(
+            [
+                str(PROGRAMS / "prometheus"),
+                f"--config.file={settings}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=output,
+            stderr=output,
+        )
+
+    def ready() -> bool:
+        if process.poll() is not None:
+            raise LabError(f"Prometheus ended:\n{log.read_text()}")
+        try:
+            return http_request(namespace, "127.0.0.1", port, "/-/ready")[0] == 200
+        except OSError:
+            return False
+
+    try:
+        wait(ready, "Prometheus is ready", 30)
+        yield Prometheus(namespace, port)
+    finally:
+        namespace.end(process)
+
+
+def _write_settings(targets: Sequence[str], directory: Path, factor: int) -> Path:
+    """Write the rules and the settings, and return the file of these."""
     rule_file, settings = directory / "rules.yaml", directory / "prometheus.yaml"
-    rule_file.write_text(yaml.safe_dump(rules()))
+    rule_file.write_text(yaml.safe_dump(shortened(rules(), factor)))
     jobs = {
         "job_name": "kube-proxy",
         "honor_labels": True,
@@ -70,29 +112,4 @@ def running_prometheus(
             }
         )
     )
-    log = directory / "log"
-    with log.open("wb") as output:
-        process = namespace.popen(
-            [
-                str(PROGRAMS / "prometheus"),
-                f"--config.file={settings}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address=127.0.0.1:{PORT}",
-            ],
-            stdout=output,
-            stderr=output,
-        )
-
-    def ready() -> bool:
-        if process.poll() is not None:
-            raise LabError(f"Prometheus ended:\n{log.read_text()}")
-        try:
-            return http_request(namespace, "127.0.0.1", PORT, "/-/ready")[0] == 200
-        except OSError:
-            return False
-
-    try:
-        wait(ready, "Prometheus is ready", 30)
-        yield Prometheus(namespace)
-    finally:
-        namespace.end(process)
+    return settings
