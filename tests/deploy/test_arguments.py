@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from bpfsvc.cli.cleanup import cleanup
+from bpfsvc.cli.main import main
 from bpfsvc.cli.options import DEFAULT_HEALTHZ
 from bpfsvc.cli.run import run
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_LAST_GOOD, DEFAULT_PIN_ROOT
@@ -67,7 +68,9 @@ def test_the_removal_runs_a_command_that_exists() -> None:
     spec = pod(build(DEPLOY / "removal"))
     (container,) = spec["initContainers"]
     assert container["args"][0] == cleanup.name
-    assert isinstance(cleanup.make_context("cleanup", container["args"][1:]), click.Context)
+    # click makes the option --help once, by the settings of the first parent.
+    with click.Context(main, **main.context_settings) as parent:
+        assert cleanup.make_context("cleanup", container["args"][1:], parent=parent)
 
 
 def mount_of(container: Object, path: Path | str) -> Object:
