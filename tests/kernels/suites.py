@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 SUITES = ("verified", "demo", "lab", "sockets", "packets", "shortcuts", "image", "ipvs", "netkit")
 
-_SINCE = {"netkit": (6, 12)}
-"""The first of Debian's kernels that can run a suite: Linux has netkit since 6.7."""
+_SINCE = {"netkit": (6, 12), "shortcuts": (6, 1)}
+"""The first of Debian's kernels that can run a suite: Linux has netkit since 6.7, and test packets
+that say by which interface they came, since 5.13."""
 
 
 def runnable(suites: Sequence[str], kernel: str) -> tuple[str, ...]:

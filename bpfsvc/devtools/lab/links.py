@@ -166,14 +166,26 @@ def _request(
 
 
 def bridge(namespace: NetworkNamespace, name: str, mtu: int = 1500) -> End:
-    """Make a bridge that forwards at once."""
+    """Make a bridge that forwards at once, with a link layer address that stays."""
     namespace.netlink.link(
-        "add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
+        "add",
+        ifname=name,
+        kind="bridge",
+        # Otherwise a bridge takes the lowest address of its ports, and changes it with them. Linux
+        # 5.10 forwards to the bridge itself only if its address was given with it, or has changed.
+        address=_local_mac(),
+        br_stp_state=0,
+        br_forward_delay=0,
+        br_mcast_snooping=0,
     )
     end = find(namespace, name)
-    # By default a bridge takes the lowest address of its ports, and changes it with them.
-    end.set(state="up", mtu=mtu, address=end.mac)
+    end.set(state="up", mtu=mtu)
     return end
+
+
+def _local_mac() -> str:
+    """Return a random address that is administered locally."""
+    return ":".join(f"{byte:02x}" for byte in (0x02, *os.urandom(5)))
 
 
 def vxlan(
