@@ -198,6 +198,8 @@ CASES = {
         {
             metric(DROPPED, 'reason="no_masquerade_address"'): growing(30),
             metric(DROPPED, 'reason="source_range"'): growing(6000),
+            # Clients of a Service without endpoints, more than may be answered.
+            metric(DROPPED, 'reason="icmp_limited"'): growing(6000),
         },
         20,
     ),
