@@ -141,7 +141,7 @@ def test_a_forged_fin_does_not_lead_the_next_connection_of_its_port_to_an_old_ba
     rolling: Testbed, family: int
 ) -> None:
     client, *_, old, new = rolling.lab.pods
-    address, source = ROLLED.vip(family), ("", 42000 + family)
+    address, source = ROLLED.vip(family), ("", 22000 + family)
     client.run(["sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1"])
     _roll(rolling, [old])
     with connect(client, address, NUMBER, source=source) as opened:
