@@ -11,8 +11,10 @@
 enum {
 	CONNECTING_SOCKETS = 16384,    /* a power of two */
 	CONNECTING_LONGEST_SHIFT = 38, /* 2^38 ns, 275 seconds: Linux gives up earlier */
-	CONNECT_BUCKETS = 17,
-	CONNECT_SHORTEST_SHIFT = 6 /* the first bucket ends at 64 microseconds */
+	CONNECT_BUCKETS = 16,	       /* a power of two */
+	CONNECT_SHORTEST_SHIFT = 6,    /* the first bucket ends at 64 microseconds */
+	CONNECT_LONGEST_UNITS =
+		(1 << (CONNECT_BUCKETS - 1)) - 1, /* of that time, in the last one */
 };
 
 /*
@@ -95,13 +97,15 @@ static inline void connect_time_count(__u32 backend, __u64 us)
 {
 	struct connect_times *entry, none = {};
 	__u64 units = us >> CONNECT_SHORTEST_SHIFT;
-	__u32 bucket = bits_of(units < 65535 ? units : 65535);
+	__u32 bucket = bits_of(units < CONNECT_LONGEST_UNITS ? units : CONNECT_LONGEST_UNITS);
 
-	if (!backend || bucket >= CONNECT_BUCKETS)
+	if (!backend)
 		return;
 	entry = connect_times.lookup_or_try_init(&backend, &none);
 	if (!entry)
 		return;
-	__sync_fetch_and_add(&entry->buckets[bucket], 1);
+	/* Masked where the verifier of Linux 5.10 sees it, too. */
+	asm volatile("" : "+r"(bucket));
+	__sync_fetch_and_add(&entry->buckets[bucket & (CONNECT_BUCKETS - 1)], 1);
 	__sync_fetch_and_add(&entry->sum_us, us);
 }

@@ -22,8 +22,10 @@ from bpfsvc.datapath.loader.creation import create_map, subprogram_types
 from bpfsvc.datapath.loader.shipped import ShippedPrograms
 from bpfsvc.datapath.loader.source import load
 
-_LOG_STATISTICS = 4
-_LOG_BYTES = 1 << 16
+_LOG_INSTRUCTIONS, _LOG_STATISTICS = 1, 4
+_LOG_BYTES = 1 << 24
+_LOG_END = 3000
+"""Of the log of a program that is refused: bytes that are shown."""
 _MOST = 500_000
 """Instructions of one program; the kernel gives up at twice as many."""
 _FOLLOWED = re.compile(r"processed (\d+) insns")
@@ -48,7 +50,7 @@ def _followed(program: Program, license_text: str, maps: dict[str, int]) -> int:
         program.kind,
         len(code) // INSTRUCTION,
         *map(ctypes.addressof, (instructions, terms)),
-        _LOG_STATISTICS,
+        _LOG_INSTRUCTIONS | _LOG_STATISTICS,
         _LOG_BYTES,
         ctypes.addressof(log),
         kernel_name(program.name).encode(),
@@ -56,7 +58,11 @@ def _followed(program: Program, license_text: str, maps: dict[str, int]) -> int:
     )
     behind = program.subprograms if features.MEMORY_ARGUMENTS in kernel.has else ()
     with subprogram_types(behind) as types:
-        syscall.create(syscall.PROG_LOAD, attributes + types)
+        try:
+            syscall.create(syscall.PROG_LOAD, attributes + types)
+        except OSError as error:
+            said = log.value.decode()[-_LOG_END:]
+            sys.exit(f"the kernel refuses {program.name}: {error.strerror}\n{said}")
     return sum(int(number) for number in _FOLLOWED.findall(log.value.decode()))
 
 
