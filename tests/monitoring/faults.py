@@ -279,10 +279,19 @@ def many_source_ports(scene: Scene) -> Made:
     to = (scene.node("canary").address(), NEAR.node_port)
     wait(lambda: answers(scene, to), "the Service answers", 30)
     with ExitStack() as held:
+
+        def holds_one_more() -> bool:
+            # The port of a connection before may be free only after some seconds.
+            with suppress(OSError), ExitStack() as attempt:
+                opened = connect(scene.lab.client, *to, options=[GIVES_UP])
+                attempt.callback(opened.reset)
+                opened.who()
+                held.push(attempt.pop_all())
+                return True
+            return False
+
         for _ in range(MASQUERADE_PORTS - 1):
-            opened = connect(scene.lab.client, *to)
-            held.callback(opened.reset)
-            opened.who()
+            wait(holds_one_more, "a connection more is held", 30)
         yield nothing
 
 
