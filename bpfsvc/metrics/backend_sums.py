@@ -12,15 +12,14 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from bpfsvc.base.service_series import ServiceSeries
-from bpfsvc.metrics.choice import OTHER, Choice, Counted
+from bpfsvc.metrics.choice import Choice, Counted
 from bpfsvc.metrics.kernel_maps import BackendHash
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
-from bpfsvc.metrics.traffic import service_labels
-from bpfsvc.services.plans.applied import Applied, AppliedState
+from bpfsvc.metrics.traffic import labelled
+from bpfsvc.services.plans.applied import AppliedState
 
 _ID = struct.Struct("=I")
 
@@ -49,10 +48,7 @@ class BackendSums:
         """Yield labels and fields of the service ports that are shown, and of the sum of others."""
         with self._lock:
             shown, others = self._choice.split(self._counted())
-        for applied, counts in shown:
-            yield service_labels(applied), self._sums.fields(counts)
-        if others:
-            yield OTHER, others
+        return labelled(shown, others, self._sums.fields)
 
     def _counted(self) -> list[Counted]:
         """Return the service ports with counts; what was counted since the last call is added."""
@@ -62,11 +58,7 @@ class BackendSums:
         for port in Pace().over(ports) if new else ():
             for index in port.counter_ids & new.keys():
                 totals[port.service_id] = totals.get(port.service_id, 0) + new[index]
-        present: dict[int, Applied] = {port.service_id: port for port in ports} if totals else {}
-        for service_id in totals.keys() - present.keys():
-            gone = totals.pop(service_id)
-            self._choice.removed(service_id, partial(int, gone))
-        return [(present[service_id], counts) for service_id, counts in totals.items()]
+        return self._choice.counted(totals, ports) if totals else []
 
     def _new(self) -> dict[int, int]:
         """Return what each backend has counted since the last call."""

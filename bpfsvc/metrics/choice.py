@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from bpfsvc.base.service_series import ServiceSeries
 from bpfsvc.metrics.sums import Folding
@@ -67,6 +68,13 @@ class Choice:
         """Note that a service port is gone; ``counts()`` returns all that it has counted."""
         if self._shown.pop(service_id, None) is None and self._sum:
             self._offset += counts()
+
+    def counted(self, totals: dict[int, int], ports: Iterable[Applied]) -> list[Counted]:
+        """Return the totals, by service id, of service ports that are there; forget the others."""
+        present = {port.service_id: port for port in ports if port.service_id in totals}
+        for service_id in totals.keys() - present.keys():
+            self.removed(service_id, partial(int, totals.pop(service_id)))
+        return [(present[service_id], counts) for service_id, counts in totals.items()]
 
     def _chosen(self, counted: Sequence[Counted]) -> Sequence[Counted]:
         if self._series.patterns:

@@ -27,7 +27,9 @@ class ServiceConnectTimes:
         series: ServiceSeries,
     ) -> None:
         """``times`` is for this object alone; ``shortest_us``: the end of the first bucket."""
-        self._shortest_us = shortest_us
+        ends = [(shortest_us << n) / _PER_SECOND for n in range(times.cpu_value_size // 8 - 2)]
+        self._ends = [*map(repr, ends), "+Inf"]
+        """Of the buckets: all fields but the sum, which is the last."""
         self._sums = BackendSums(times, applied_state, series, lambda fields: sum(fields[:-1]))
 
     def collect(self) -> Metric:
@@ -38,7 +40,6 @@ class ServiceConnectTimes:
             labels=SERVICE_LABELS,
         )
         for labels, (*counts, sum_us) in self._sums.rows():
-            ends = [repr((self._shortest_us << n) / _PER_SECOND) for n in range(len(counts) - 1)]
-            buckets = list(zip([*ends, "+Inf"], accumulate(counts), strict=True))
+            buckets = list(zip(self._ends, accumulate(counts), strict=True))
             family.add_metric(labels, buckets, sum_us / _PER_SECOND)
         return family

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from bpfsvc.base.service_series import ServiceSeries
-from bpfsvc.metrics.choice import OTHER, Choice, Counted
+from bpfsvc.metrics.choice import Choice
 from bpfsvc.metrics.sums import Folding
-from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
+from bpfsvc.metrics.traffic import SERVICE_LABELS, labelled
 from bpfsvc.services.plans.applied import Applied
 
 MOST_REASONS = 32
@@ -67,25 +66,15 @@ class ServiceDrops:
             labels=(*SERVICE_LABELS, "reason"),
         )
         with self._lock:
-            shown, others = self._choice.split(self._counted())
+            totals = self._totals
+            counted = self._choice.counted(totals, self.ports()) if totals else []
+            shown, others = self._choice.split(counted)
             reasons = [*self._reasons]
-        fields = self._sums.fields
-        rows = [(service_labels(applied), fields(counts)) for applied, counts in shown]
-        for labels, counts in [*rows, *([(OTHER, others)] if others else [])]:
+        for labels, counts in labelled(shown, others, self._sums.fields):
             for reason, count in zip(reasons, counts, strict=False):
                 if count:
                     family.add_metric((*labels, reason), count)
         yield family
-
-    def _counted(self) -> list[Counted]:
-        """Return the service ports with drops; those that are gone are forgotten."""
-        if not self._totals:
-            return []
-        totals = self._totals
-        present = {port.service_id: port for port in self.ports() if port.service_id in totals}
-        for service_id in totals.keys() - present.keys():
-            self._choice.removed(service_id, partial(int, totals.pop(service_id)))
-        return [(present[service_id], counts) for service_id, counts in totals.items()]
 
     def _unit(self, reason: str) -> int:
         known = self._reasons

@@ -10,13 +10,13 @@ from functools import partial
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bpfsvc.base.service_series import ServiceSeries
-from bpfsvc.metrics.choice import OTHER, Choice
+from bpfsvc.metrics.choice import Choice
 from bpfsvc.metrics.connect_times import ServiceConnectTimes
 from bpfsvc.metrics.failures import ServiceFailures
 from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
-from bpfsvc.metrics.traffic import SERVICE_LABELS, service_labels
+from bpfsvc.metrics.traffic import SERVICE_LABELS, labelled
 from bpfsvc.services.plans.applied import AppliedState
 
 
@@ -143,8 +143,7 @@ class KernelFamilies:
                 )
             self._refused_before = now
             shown, others = self._choice.split(counted)
-        rows = [(service_labels(applied), sums.fields(counts)) for applied, counts in shown]
-        for labels, numbers in [*rows, *([(OTHER, others)] if others else [])]:
+        for labels, numbers in labelled(shown, others, sums.fields):
             for field, count in zip(fields, numbers, strict=True):
                 action, _, reason = field.partition("__")
                 if count:

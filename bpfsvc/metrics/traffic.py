@@ -21,7 +21,7 @@ a millisecond, between which other threads run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from bpfsvc.base.protocols import PROTOCOL_NAMES
@@ -217,6 +217,16 @@ def service_labels(applied: Applied) -> tuple[str, ...]:
     namespace, name, port_name, protocol, family = applied.port
     protocol_name = PROTOCOL_NAMES.get(protocol) or str(protocol)
     return namespace, name, port_name or str(applied.number), protocol_name, f"IPv{family}"
+
+
+def labelled(
+    shown: Iterable[Counted], others: tuple[int, ...], fields: Callable[[int], tuple[int, ...]]
+) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Yield the values of :data:`SERVICE_LABELS` and the fields of what :class:`Choice` returns."""
+    for applied, counts in shown:
+        yield service_labels(applied), fields(counts)
+    if others:
+        yield OTHER, others
 
 
 def _labels(applied: Applied) -> str:
