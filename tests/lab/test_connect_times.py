@@ -14,9 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bpfsvc.devtools.lab.http_request import http_request
-from tests.lab.known_pods import make_known
-from tests.lab.test_quarantine import SICK, backends, broken, call, of_pods
-from tests.lab.testbed import ONE, Testbed, built_testbed, objects
+from tests.lab.test_quarantine import REFUSE, SICK, backends, broken, call, sick_testbed
+from tests.lab.testbed import Testbed
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +26,7 @@ METRIC = "bpfsvc_service_connect_seconds"
 @pytest.fixture(scope="module")
 def running() -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends."""
-    with built_testbed(served=True, holds_pods=True, layout="routed") as testbed:
-        others = zip(ONE, testbed.lab.pods, strict=True)
-        every = [made for one, pod in others for made in objects(one, [pod])]
-        testbed.cluster.put("others", *every)
-        testbed.cluster.put("sick", *of_pods(testbed, ""))
-        testbed.cluster.start()
-        make_known(testbed)
+    with sick_testbed("") as testbed:
         yield testbed
 
 
@@ -42,9 +35,9 @@ def times(testbed: Testbed, family: int) -> dict[str, float]:
     _, text = http_request(testbed.node, "127.0.0.1", 10249, "/metrics")
     return {
         sample.labels.get("le", sample.name.removeprefix(f"{METRIC}_")): sample.value
-        for found in parse(text.decode())
-        if found.name == METRIC
-        for sample in found.samples
+        for shown in parse(text.decode())
+        if shown.name == METRIC
+        for sample in shown.samples
         if sample.labels["name"] == SICK.name and sample.labels["ip_family"] == f"IPv{family}"
     }
 
@@ -84,8 +77,7 @@ def test_a_connect_whose_first_syn_is_lost_took_a_second_longer(
 @pytest.mark.parametrize("where", ["pod", "bound pod", "node"])
 def test_a_connect_that_fails_is_not_counted(running: Testbed, where: str, family: int) -> None:
     one, other = backends(running)
-    refuse = "tcp dport 8080 tcp flags & (syn|ack) == syn counter reject with tcp reset"
     before = times(running, family)
-    with broken(one, refuse), broken(other, refuse), pytest.raises(OSError, match="refused"):
+    with broken(one, REFUSE), broken(other, REFUSE), pytest.raises(OSError, match="refused"):
         call(running, where, family, patient=True)
     assert times(running, family) == before

@@ -17,7 +17,7 @@ from bpfsvc.devtools.lab.patience import wait
 from tests.lab.known_pods import make_known, opened
 from tests.lab.test_drops_elsewhere import attached, dropping, fails, reader
 from tests.lab.test_observe import asked_for
-from tests.lab.testbed import ONE, Testbed, built_testbed, objects
+from tests.lab.testbed import ONE, Testbed, built_testbed, put_one_each
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,7 @@ def testbed() -> Iterator[Testbed]:
     """A lab whose packets take the stack, and whose first node counts."""
     with built_testbed(layout="routed", holds_pods=True) as made:
         lab, cluster = made
-        for named, pod in zip(ONE, lab.pods, strict=True):
-            cluster.put(named.name, *objects(named, [pod]))
+        put_one_each(made)
         cluster.options = ("--fast-path", "off")
         cluster.start(lab.nodes[0], options=(FLAG,))
         cluster.start(*lab.nodes[1:])

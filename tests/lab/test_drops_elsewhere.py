@@ -19,7 +19,7 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.known_pods import make_known, opened
 from tests.lab.test_observe import Line, Observer, observing, of_service
 from tests.lab.test_quarantine import GIVES_UP
-from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects
+from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects, put_one_each
 
 ELSEWHERE = "dropped_elsewhere"
 
@@ -34,8 +34,7 @@ def testbed() -> Iterator[Testbed]:
     """A lab whose packets take the stack, where rules and routes see them."""
     with built_testbed(layout="routed", holds_pods=True) as made:
         lab, cluster = made
-        for named, pod in zip(ONE, lab.pods, strict=True):
-            cluster.put(named.name, *objects(named, [pod]))
+        put_one_each(made)
         unread = (port(9998, "web"), port(9998, "dns", "UDP"))
         cluster.put(FULL.name, *objects(FULL, [lab.pods[1]], unread))
         restricted = objects(

@@ -17,7 +17,7 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.known_pods import make_known
 from tests.lab.test_drops_elsewhere import dropping, fails
 from tests.lab.test_observe import asked_for
-from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects
+from tests.lab.testbed import ONE, Named, Testbed, built_testbed, put_one_each
 
 pytestmark = pytest.mark.slow
 
@@ -26,11 +26,9 @@ pytestmark = pytest.mark.slow
 def testbed() -> Iterator[Testbed]:
     """A lab whose packets take the stack, where rules see them."""
     with built_testbed(layout="routed", holds_pods=True) as made:
-        lab, cluster = made
-        for named, pod in zip(ONE, lab.pods, strict=True):
-            cluster.put(named.name, *objects(named, [pod]))
-        cluster.options = ("--fast-path", "off")
-        cluster.start()
+        put_one_each(made)
+        made.cluster.options = ("--fast-path", "off")
+        made.cluster.start()
         make_known(made)
         yield made
 

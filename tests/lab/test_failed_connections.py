@@ -13,7 +13,6 @@ from contextlib import suppress
 import pytest
 
 from bpfsvc.devtools.lab.patience import wait
-from tests.lab.known_pods import make_known
 from tests.lab.test_quarantine import (
     REFUSE,
     SICK,
@@ -22,9 +21,9 @@ from tests.lab.test_quarantine import (
     ask,
     backends,
     broken,
-    of_pods,
+    sick_testbed,
 )
-from tests.lab.testbed import ONE, Testbed, built_testbed, objects
+from tests.lab.testbed import Testbed
 
 pytestmark = pytest.mark.slow
 
@@ -34,13 +33,7 @@ REASONS = ("refused", "unanswered", "unreachable")
 @pytest.fixture(scope="module")
 def running() -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends."""
-    with built_testbed(served=True, holds_pods=True, layout="routed") as testbed:
-        others = zip(ONE, testbed.lab.pods, strict=True)
-        every = [made for one, pod in others for made in objects(one, [pod])]
-        testbed.cluster.put("others", *every)
-        testbed.cluster.put("sick", *of_pods(testbed, ""))
-        testbed.cluster.start()
-        make_known(testbed)
+    with sick_testbed("") as testbed:
         yield testbed
 
 

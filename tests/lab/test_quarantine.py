@@ -34,16 +34,23 @@ REFUSE = "tcp dport 8080 tcp flags & (syn|ack) == syn counter reject with tcp re
 SILENT = "tcp dport 8080 tcp flags & (syn|ack) == syn counter drop"
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Testbed]:
+@contextmanager
+def sick_testbed(rule: str) -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends."""
     with built_testbed(served=True, holds_pods=True, layout="routed") as testbed:
         others = zip(ONE, testbed.lab.pods, strict=True)
         every = [made for one, pod in others for made in objects(one, [pod])]
         testbed.cluster.put("others", *every)
-        testbed.cluster.put("sick", *of_pods(testbed))
+        testbed.cluster.put("sick", *of_pods(testbed, rule))
         testbed.cluster.start()
         make_known(testbed)
+        yield testbed
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Testbed]:
+    """Such a lab whose Service wants quarantine."""
+    with sick_testbed(RULE) as testbed:
         yield testbed
 
 

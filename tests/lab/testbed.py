@@ -166,6 +166,12 @@ def built_testbed(*, served: bool = False, **network: Any) -> Iterator[Testbed]:
             yield Testbed(lab, cluster)
 
 
+def put_one_each(testbed: Testbed) -> None:
+    """Have a Service for each pod: those of ``ONE``."""
+    for named, pod in zip(ONE, testbed.lab.pods, strict=True):
+        testbed.cluster.put(named.name, *objects(named, [pod]))
+
+
 @contextmanager
 def running_testbed(*, fast_path: str = "auto", **network: Any) -> Iterator[Testbed]:
     """Build a lab with agents and the Services above."""
