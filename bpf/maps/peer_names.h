@@ -2,9 +2,11 @@
  * The frontends of connected TCP sockets of pods, for getpeername(). Such a socket has nothing else
  * to remember once its namespace is known, and an entry here costs a small part of a socket's
  * storage. Sockets that have storage are here, too: the programs that count failed connections
- * (path/socket/failures.h) know a socket by its cookie only, and read no storage. A socket's cookie gives its index. The socket has that entry until it is closed, if the
- * entry was free; if not, the socket's storage is used. A CPU gives out cookies in turn, so entries
- * are used in turn, and the next ones are in the cache.
+ * (path/socket/failures.h) know a socket by its cookie only, and read no storage.
+ *
+ * A socket's cookie gives its index. The socket has that entry until it is closed, if the entry was
+ * free; if not, the socket's storage is used. A CPU gives out cookies in turn, so entries are used
+ * in turn, and the next ones are in the cache.
  *
  * Nobody frees an entry if its socket is closed while no program is attached, or if the socket
  * belongs to the kernel (SMC, NFS): the end of such a socket is not told. Then the entry is lost

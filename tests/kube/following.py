@@ -67,6 +67,14 @@ class Following:
 
         wait(well, "the connections")
 
+    def wait_watching(self, server: ApiServer) -> None:
+        """Wait until each resource has a watch, and each watch has told all objects there are.
+
+        A watch that is lost before is begun again: no question is asked about it.
+        """
+        wait(lambda: len(server.watches) == RESOURCES, "the watches")
+        wait(lambda: all(state.connected for state in self.source.connections().values()), "marks")
+
     def end(self) -> bool:
         """Stop it; return false if it does not end."""
         self._stop.set()

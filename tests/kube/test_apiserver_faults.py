@@ -68,9 +68,7 @@ def test_a_broken_watch_resumes_without_a_list(
     put_cluster(api)
     with following(api) as seen:
         seen.wait_synced(api)
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
-        # A WatchList that is cut before its mark was read must be started again.
-        wait(lambda: all(state.connected for state in seen.source.connections().values()), "marks")
+        seen.wait_watching(api)
         before = lists(api)
         fault(api)
         seen.wait_synced(api)
@@ -83,11 +81,11 @@ def test_each_lost_watch_makes_a_single_question(api: ApiServer) -> None:
     put_cluster(api)
     with following(api) as seen:
         seen.wait_synced(api)
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        seen.wait_watching(api)
         known = api.store.version
         api.cut_watches()
         wait(lambda: len({ask.path for ask in questions(api)}) == RESOURCES, "the questions")
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        seen.wait_watching(api)
         assert len(questions(api)) == RESOURCES
         for ask in questions(api):
             assert ask.query["resourceVersionMatch"] == "NotOlderThan"
@@ -100,7 +98,7 @@ def test_after_a_deleted_version_a_list_at_least_as_new_is_read(api: ApiServer) 
     api.faults.watch_list = "invalid"
     with following(api) as seen:
         seen.wait_synced(api)
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        seen.wait_watching(api)
         known = api.store.resource_version
         api.forget_requests()
         lost_and_forgotten(api)
@@ -124,7 +122,7 @@ def test_a_server_that_was_restored_from_a_backup_is_followed(
     put_cluster(api, services=10)
     with following(api, pacing=IMPATIENT if is_silent else BRISK) as seen:
         seen.wait_synced(api)
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        seen.wait_watching(api)
         api.faults.silent, api.faults.hang = is_silent, True
         if not is_silent:
             api.cut_watches()
@@ -219,7 +217,7 @@ def test_bookmarks_keep_a_quiet_watch_alive(api: ApiServer) -> None:
     api.faults.bookmark_period = 0.05
     with following(api, pacing=IMPATIENT) as seen:
         seen.wait_synced(api)
-        wait(lambda: len(api.watches) == RESOURCES, "the watches")
+        seen.wait_watching(api)
         before, watch = len(asked(api)), api.watches[0]
         api.put(node("elsewhere"))
         api.compact()
@@ -321,7 +319,7 @@ def test_nodes_do_not_come_back_together(api: ApiServer) -> None:
         seen.wait_synced(api)
         moments = set()
         for _ in range(3):
-            wait(lambda: len(api.watches) == RESOURCES, "the watches")
+            seen.wait_watching(api)
             api.forget_requests()
             api.cut_watches()
             wait(lambda: len(questions(api)) >= 4, "attempts")
