@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -9,29 +10,46 @@ import pytest
 from tests.kernels.results import BEGIN, END, Result, write
 from tests.kernels.suites import runnable
 
-SUITES = ("demo", "lab", "image")
 PAGE = f"Words before.\n\n{BEGIN}\n| head |\n|---|\n{END}\n\nWords after.\n"
+FIRST, SECOND = date(2026, 3, 9), date(2026, 4, 1)
 
 
-def result(kernel: str, release: str, passed: int) -> Result:
-    followed = {"ingress": 250_000, "gc": 3_000}
-    return Result(kernel, release, followed, ["tcx links"], SUITES[:passed])
+def result(kernel: str, release: str, **suites: bool) -> Result:
+    """Return what a run has seen of a kernel. ``suites``: whether they passed."""
+    return Result(kernel, release, {"ingress": 250_000, "gc": 3_000}, ["tcx links"], suites)
 
 
-def test_a_kernel_has_one_row_and_a_new_run_replaces_it(tmp_path: Path) -> None:
-    page = tmp_path / "kernels.md"
-    page.write_text(PAGE)
-    write(page, result("6.1", "6.1.0-50", 3), SUITES)
-    write(page, result("6.1", "6.1.0-56", 2), SUITES)
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A page with an empty table."""
+    made = tmp_path / "kernels.md"
+    made.write_text(PAGE)
+    return made
+
+
+def test_a_kernel_has_one_row_and_a_new_run_replaces_it(page: Path) -> None:
+    write(page, result("6.1", "6.1.0-50", demo=True), FIRST)
+    write(page, result("6.1", "6.1.0-56", demo=True), SECOND)
     rows = [line for line in page.read_text().splitlines() if line.startswith("| 6.1")]
-    assert rows == ["| 6.1 | 6.1.0-56 | 2 | 253,000 | `ingress` 250,000 (25 %) | demo, lab | 1 |"]
+    assert rows == [
+        "| 6.1 | 6.1.0-56 | 2 | 253,000 | `ingress` 250,000 (25 %) | 1 | 2026-04-01: demo |"
+    ]
 
 
-def test_rows_are_in_the_order_of_versions_and_other_words_stay(tmp_path: Path) -> None:
-    page = tmp_path / "kernels.md"
-    page.write_text(PAGE)
+def test_a_suite_that_did_not_run_keeps_its_day_and_one_that_failed_is_gone(page: Path) -> None:
+    write(page, result("6.1", "6.1.0-50", demo=True, lab=True, image=True, ipvs=False), FIRST)
+    write(page, result("6.1", "6.1.0-50", demo=True, lab=False), SECOND)
+    assert page.read_text().count("| 2026-04-01: demo; 2026-03-09: image |") == 1
+
+
+def test_a_kernel_on_which_nothing_passed_says_so(page: Path) -> None:
+    write(page, result("6.1", "6.1.0-50", demo=False), FIRST)
+    assert "| 1 | none |" in page.read_text()
+
+
+def test_rows_are_in_the_order_of_versions_and_other_words_stay(page: Path) -> None:
     for kernel in ("newest", "6.12", "5.10 arm64", "6.1", "5.10"):
-        write(page, result(kernel, kernel, 3), SUITES)
+        write(page, result(kernel, kernel, demo=True), FIRST)
     text = page.read_text()
     assert text.startswith("Words before.\n\n")
     assert text.endswith("\n\nWords after.\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,40 +12,67 @@ LIMIT = 1_000_000
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _HEAD = (
-    "| kernel | release | programs | verified | largest program | suites passed |"
-    " missing features |\n|---|---|---|---|---|---|---|"
+    "| kernel | release | programs | verified | largest program | missing features |"
+    " suites passed |\n|---|---|---|---|---|---|---|"
 )
 
 
 class Result(NamedTuple):
-    """``followed``: instructions that the verifier has followed, by program."""
+    """``followed``: instructions that the verifier has followed, by program.
+
+    ``suites``: those that ran, and whether they passed.
+    """
 
     kernel: str
     release: str
     followed: dict[str, int]
     without: list[str]
-    passed: tuple[str, ...]
+    suites: dict[str, bool]
 
 
-def row(result: Result, suites: Sequence[str]) -> str:
-    """Return the row of one kernel. ``suites``: all that there are."""
+def row(result: Result, passed: dict[str, date]) -> str:
+    """Return the row of one kernel. ``passed``: suites, and when they passed last."""
     name, most = max(result.followed.items(), key=lambda entry: entry[1])
-    passed = "all" if len(result.passed) == len(suites) else ", ".join(result.passed) or "none"
     return (
         f"| {result.kernel} | {result.release} | {len(result.followed)} |"
         f" {sum(result.followed.values()):,} | `{name}` {most:,} ({100 * most / LIMIT:.0f} %) |"
-        f" {passed} | {len(result.without) or 'none'} |"
+        f" {len(result.without) or 'none'} | {_written(passed) or 'none'} |"
     )
 
 
-def write(file: Path, result: Result, suites: Sequence[str]) -> None:
-    """Put the row of a kernel into the table of a page, in place of its former one."""
+def write(file: Path, result: Result, today: date) -> None:
+    """Put what was seen on a kernel into the table of a page.
+
+    A suite that did not run keeps its date. One that failed is listed no more.
+    """
     text = file.read_text()
     before, table, after = re.split(f"{BEGIN}|{END}", text)
     rows = {line.split("|")[1].strip(): line for line in table.splitlines()[3:] if line}
-    rows[result.kernel] = row(result, suites)
+    passed = _read(rows.get(result.kernel, ""))
+    for suite, has_passed in result.suites.items():
+        passed.pop(suite, None)
+        if has_passed:
+            passed[suite] = today
+    rows[result.kernel] = row(result, passed)
     body = "\n".join(rows[kernel] for kernel in sorted(rows, key=_order))
     file.write_text(f"{before}{BEGIN}\n{_HEAD}\n{body}\n{END}{after}")
+
+
+def _written(passed: dict[str, date]) -> str:
+    """Return suites by the day when they passed, the last day first."""
+    return "; ".join(
+        f"{day}: {', '.join(suite for suite, last in passed.items() if last == day)}"
+        for day in sorted(set(passed.values()), reverse=True)
+    )
+
+
+def _read(line: str) -> dict[str, date]:
+    """Return the suites of a row that was written before, and when they passed."""
+    return {
+        suite: date.fromisoformat(day)
+        for day, suites in re.findall(r"(\d{4}-\d\d-\d\d): ([a-z]+(?:, [a-z]+)*)", line)
+        for suite in suites.split(", ")
+    }
 
 
 def _order(kernel: str) -> tuple[int, ...]:
