@@ -71,7 +71,9 @@ def services(
     ICMP error said so); the agent knows it, and - stands where no agent runs. Connections of
     sockets (socket LB) are counted if they are of the node's processes; connections of pods'
     sockets are counted if the Service has a scheduler that counts connections. 12+ is 12 or more,
-    and - is not known. --stats and --rate count all connections when they begin.
+    and - is not known. --stats and --rate count all connections when they begin. CONNECT MEDIAN and
+    P95 say within which time half, and 95 %, of the TCP connects of clients on this node were
+    answered; the kernel counts them in buckets, so <0.256ms is from 0.128 to 0.256 ms.
     """
     if stats and rate:
         raise UsageError("--stats and --rate exclude each other", "leave one of them out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from bpfsvc.base.address import pack
@@ -79,3 +80,9 @@ def count(maps: Maps, counters: int, *values: int) -> None:
     first = dict.fromkeys(names, 1)
     second = {name: value - 1 for name, value in zip(names, values, strict=True)}
     maps.put("backend_counters", {"value": counters}, first, second)
+
+
+def connect_times(maps: Maps, counters: int, buckets: Sequence[int], sum_us: int) -> None:
+    """Write the connects to a backend by bucket; the first ends at 64 microseconds."""
+    packed = b"".join(number.to_bytes(8, sys.byteorder) for number in buckets)
+    maps.put("connect_times", {"value": counters}, {"buckets": packed, "sum_us": sum_us})

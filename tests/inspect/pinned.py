@@ -100,6 +100,7 @@ FIELDS: dict[str, tuple[str, Fields, Fields]] = {
     "backend_loads": ("array", _NUMBER, (("connections", "Q"), ("sockets", "Q"))),
     "backend_counters": ("percpu_array", _NUMBER, tuple((name, "Q") for name in _TRAFFIC)),
     "backend_failures": ("percpu_hash", _NUMBER, tuple((name, "Q") for name in _FAILURES)),
+    "connect_times": ("hash", _NUMBER, (("buckets", "32s"), ("sum_us", "Q"))),
     "quarantined": ("hash", _NUMBER, tuple((name, "Q") for name in ("until", "state", "tried"))),
     "endpoints": ("hash", _PLACE, _NUMBER),
     "services": (
@@ -175,6 +176,7 @@ INGRESS, EGRESS = 1, 2
 
 CONSTANTS = {
     **{"SOCKET_LB_OFF": 0, "SOCKET_LB_HOST": 1, "SOCKET_LB_ALL": 2},
+    "CONNECT_SHORTEST_SHIFT": 6,
     "ICMP_UNLIMITED": 0xFFFFFFFF,
     **{"HOOK_INGRESS": INGRESS, "HOOK_EGRESS": EGRESS},
     **{"CLIENT_POD": 0, "CLIENT_NODE": 1, "CLIENT_OTHER": 2},

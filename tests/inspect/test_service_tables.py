@@ -15,7 +15,16 @@ from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.services.tables import write_view
 from bpfsvc.inspect.services.view import View, number_text, view_records, with_rates
 from bpfsvc.model.answers import BackendFailures, FailureAnswer
-from tests.inspect.busy import CLOSING, GONE, OPEN, WEB_BACKENDS, busy_node, connection, count
+from tests.inspect.busy import (
+    CLOSING,
+    GONE,
+    OPEN,
+    WEB_BACKENDS,
+    busy_node,
+    connect_times,
+    connection,
+    count,
+)
 from tests.inspect.pinned import Maps
 
 NOTE = (
@@ -48,6 +57,8 @@ def maps() -> Maps:
         connection(made, number, WEB_BACKENDS[1], {})
     made.put("backend_failures", {"value": 2}, {"refused": 2}, {"refused": 1, "unanswered": 4})
     count(made, 1, 120, 1500, 150000, 1400, 9000000)
+    connect_times(made, 1, [0, 90, 10, 0], 19_000)
+    connect_times(made, 2, [0, 0, 1, 2], 3_000_200)
     made.put(
         "refusals",
         {"value": 2},
@@ -90,14 +101,22 @@ def test_stats_show_what_was_counted_and_nothing_for_former_backends() -> None:
     text = "".join(write_view(look(maps(), traffic=True)))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines == [
-        "SERVICE CONNS INPKTS OUTPKTS INBYTES OUTBYTES REJECTED DROPPED FAILED",
+        "SERVICE CONNS INPKTS OUTPKTS INBYTES OUTBYTES REJECTED DROPPED FAILED"
+        " CONNECT MEDIAN CONNECT P95",
         "-> BACKEND",
-        "default/web:http TCP IPv4 120 1500 1400 150000 9000000 0 0 7",
-        "-> 10.244.1.5:8080 120 1500 1400 150000 9000000 0",
-        "-> 10.244.2.7:8080 0 0 0 0 0 7",
-        "-> 10.244.9.9:8080 - - - - - -",
-        "kube-system/dns:53 UDP IPv4 0 0 0 0 0 5 1 0",
+        "default/web:http TCP IPv4 120 1500 1400 150000 9000000 0 0 7 <0.128ms <0.256ms",
+        "-> 10.244.1.5:8080 120 1500 1400 150000 9000000 0 <0.128ms <0.256ms",
+        "-> 10.244.2.7:8080 0 0 0 0 0 7 >0.256ms >0.256ms",
+        "-> 10.244.9.9:8080 - - - - - - - -",
+        "kube-system/dns:53 UDP IPv4 0 0 0 0 0 5 1 0 - -",
     ]
+
+
+def test_wide_shows_the_times_to_connect_before_the_connections() -> None:
+    text = "".join(write_view(look(maps(), traffic=True), wide=True))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.endswith("FAILED LATELY LOCAL CLIENTS") for line in lines)
+    assert any("<0.128ms <0.256ms ready 1 0 12 0 - yes" in line for line in lines)
 
 
 def test_numbers_end_in_the_same_column() -> None:
@@ -167,7 +186,14 @@ def test_documents_have_all_that_tables_show(read: Callable[[View], Any]) -> Non
             **{"reply_packets": 1400, "reply_bytes": 9000000},
             **{"refused": 0, "unanswered": 0, "unreachable": 0},
         },
+        "connect_times": {
+            **{"connects": 100, "mean_ms": 0.19},
+            **{"median_ms": [0.064, 0.128], "p95_ms": [0.128, 0.256]},
+        },
     }
+    assert second["connect_times"]["median_ms"] == [0.256, None]
+    assert (gone["connect_times"], dns["connect_times"]) == (None, None)
+    assert web["connect_times"]["connects"] == 103
     assert second["failed_lately"] == {"refused": 3, "unanswered": 4, "unreachable": 0}
     assert (second["half_open"], second["counts"]["unanswered"]) == (2, 4)
     assert gone["failed_lately"] is None

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.inspect.services.connect_times import ConnectTimes
 from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.services.ports import collect
 from bpfsvc.inspect.services.traffic import Amounts, Refused, Traffic, rates, read_traffic
 from bpfsvc.inspect.services.view import with_rates
-from tests.inspect.busy import GONE, OPEN, WEB_BACKENDS, busy_node, connection, count, slots
-from tests.inspect.pinned import Maps, place
+from tests.inspect.busy import (
+    GONE,
+    OPEN,
+    WEB_BACKENDS,
+    busy_node,
+    connect_times,
+    connection,
+    count,
+    slots,
+)
+from tests.inspect.pinned import FIELDS, Maps, place
 
 FIRST, SECOND = ((1, place(text), at) for at, text in enumerate(WEB_BACKENDS, 1))
 """The backends of ``web`` with the indexes of their counters."""
@@ -48,6 +58,47 @@ def test_a_backend_that_came_between_began_at_zero() -> None:
 def test_the_first_refusal_between_two_looks_counts() -> None:
     change = rates(traffic(10, Amounts()), traffic(12, Amounts(), refused=Refused(6, 0)))
     assert change.refused == {2: Refused(3, 0)}
+
+
+def test_times_to_connect_are_those_between_two_looks_and_begin_anew_with_a_backend() -> None:
+    maps = busy_node()
+    connect_times(maps, 1, [0, 100, 0, 0], 9_000)
+    connect_times(maps, 2, [0, 0, 0, 50], 60_000)
+    before = look(maps, traffic=True)
+    connect_times(maps, 1, [0, 100, 4, 0], 9_800)
+    connect_times(maps, 2, [0, 3, 0, 0], 300)
+    (web, _) = with_rates(before, now := look(maps, traffic=True)).ports
+    change = with_rates(before, now).traffic
+    assert change
+    first, second = (change.connects_of_backend(web, backend) for backend in web.backends)
+    assert (first.connects, first.mean_ms, first.quantile(0.5)) == (4, 0.2, (0.128, 0.256))
+    assert (second.connects, second.mean_ms, second.quantile(0.5)) == (3, 0.1, (0.064, 0.128))
+
+
+@pytest.mark.parametrize(
+    ("buckets", "share", "text"),
+    [
+        ([1, 0, 0, 0], 0.5, "<0.064ms"),
+        ([0, 1, 1, 0], 0.5, "<0.128ms"),
+        ([0, 1, 2, 0], 0.5, "<0.256ms"),
+        ([19, 0, 0, 1], 0.95, "<0.064ms"),
+        ([18, 0, 0, 2], 0.95, ">0.256ms"),
+    ],
+)
+def test_a_quantile_says_no_more_than_its_bucket(
+    buckets: list[int], share: float, text: str
+) -> None:
+    quantile = ConnectTimes(tuple(buckets), 1, 64).quantile(share)
+    assert quantile is not None
+    assert quantile.text == text
+
+
+def test_an_earlier_build_has_no_times_to_connect() -> None:
+    maps = busy_node(changes={"connect_times": ("hash", FIELDS["connect_times"][1], ())})
+    (web, _) = look(maps, traffic=True).ports
+    counted = look(maps, traffic=True).traffic
+    assert counted
+    assert counted.connects_of(web).quantile(0.5) is None
 
 
 def test_counters_given_to_another_backend_are_not_compared() -> None:

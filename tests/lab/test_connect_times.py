@@ -7,6 +7,7 @@ socket here. In the lab, all machines share one kernel.)
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -72,6 +73,23 @@ def test_a_connect_whose_first_syn_is_lost_took_a_second_longer(
         counted, took = measured(running, where, family)
     assert (counted["count"], counted["0.524288"]) == (1, 0)
     assert 0.9 < counted["sum"] < took
+
+
+def test_services_stats_name_the_backend_that_is_slow(running: Testbed, family: int) -> None:
+    slow, _ = backends(running)
+    with broken(slow, FIRST_SYN_IS_LOST):
+        for _ in range(8):
+            with call(running, "node", family, patient=True):
+                pass
+    done = running.cluster.command(running.node, "services", SICK.name, "--rate")
+    assert "CONNECT MEDIAN" in done.stdout
+    words = ("services", f"{SICK.name}:web", "--stats", "-o", "json")
+    shown = json.loads(running.cluster.command(running.node, *words).stdout)["services"]
+    (port,) = (port for port in shown if port["family"] == f"IPv{family}")
+    times = {backend["address"]: backend["connect_times"] for backend in port["backends"]}
+    assert times[slow.address(family)]["p95_ms"][0] >= 500
+    total = sum(known["connects"] for known in times.values() if known)
+    assert port["connect_times"]["connects"] == total >= 8
 
 
 @pytest.mark.parametrize("where", ["pod", "bound pod", "node"])

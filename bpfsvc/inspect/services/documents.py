@@ -8,6 +8,7 @@ from typing import Any
 
 from bpfsvc.base.address import unpack
 from bpfsvc.inspect.documents import json_list, yaml_list
+from bpfsvc.inspect.services.connect_times import ConnectTimes
 from bpfsvc.inspect.services.facts import BackendFacts, FrontendFacts, ServicePortFacts
 from bpfsvc.inspect.services.view import View
 
@@ -101,6 +102,7 @@ def _backend(view: View, port: ServicePortFacts, backend: BackendFacts) -> dict[
         failed = view.traffic.failed_of_backend(port, backend)
         counted = {**amounts._asdict(), **failed._asdict()} if amounts else None
         fields[_name(view)] = _rounded(counted) if counted else None
+        fields["connect_times"] = _times(view.traffic.connects_of_backend(port, backend))
     return fields
 
 
@@ -115,7 +117,23 @@ def _traffic(view: View, port: ServicePortFacts) -> dict[str, Any]:
     amounts, refused = view.traffic.of_port(port), view.traffic.refused_of(port)
     failed = view.traffic.failed_of(port)
     counted = {**amounts._asdict(), **refused._asdict(), **failed._asdict()}
-    return {_name(view): _rounded(counted)}
+    return {
+        _name(view): _rounded(counted),
+        "connect_times": _times(view.traffic.connects_of(port)),
+    }
+
+
+def _times(times: ConnectTimes) -> dict[str, Any] | None:
+    """Return milliseconds; of a quantile between which it lies, null for no end."""
+    median, p95 = times.quantile(0.5), times.quantile(0.95)
+    if median is None or p95 is None or times.mean_ms is None:
+        return None
+    return {
+        "connects": times.connects,
+        "mean_ms": round(times.mean_ms, 3),
+        "median_ms": list(median),
+        "p95_ms": list(p95),
+    }
 
 
 def _name(view: View) -> str:

@@ -19,9 +19,11 @@ from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
 from bpfsvc.inspect.services.traffic import Traffic
 from bpfsvc.inspect.services.view import (
     COLUMN_ORDER,
+    CONNECT_SHARES,
     COUNTS,
     RATES,
     View,
+    connect_texts,
     connection_texts,
     failed_text,
     in_order,
@@ -53,7 +55,8 @@ def write_view(view: View, *, wide: bool = False) -> Iterator[str]:
         yield from _list(view, connections, wide=wide)
         names = connections
     else:
-        names = (COUNTS if view.seconds is None else RATES) + (connections if wide else ())
+        counted = COUNTS if view.seconds is None else RATES
+        names = (*counted, *CONNECT_SHARES, *(connections if wide else ()))
         yield from _numbers(view, view.traffic, names, wide=wide)
     if view.note and "ACTIVE" in names:
         yield f"\n{view.note}\n"
@@ -92,15 +95,17 @@ def _numbers(view: View, traffic: Traffic, names: tuple[str, ...], *, wide: bool
     for port in view.ports:
         failed = sum(traffic.failed_of(port))
         sums = (*in_order(traffic.of_port(port)), *traffic.refused_of(port), failed)
-        more: tuple[str, ...] = ()
+        more = connect_texts(traffic.connects_of(port))
         if wide:
             counts = connection_texts(port, port.active, port.inactive)
-            more = ("", "", str(port.half_open), *counts, "", "", "")
+            more = (*more, "", "", str(port.half_open), *counts, "", "", "")
         lines: list[Line] = [(title(port), (*map(number_text, sums), *more))]
         for backend in port.backends:
             amounts = traffic.of_backend(port, backend)
             numbers = tuple(map(number_text, in_order(amounts))) if amounts else _UNCOUNTED
-            more = _connections(view, port, backend, wide=True) if wide else ()
+            more = connect_texts(traffic.connects_of_backend(port, backend))
+            if wide:
+                more = (*more, *_connections(view, port, backend, wide=True))
             failed = sum(traffic.failed_of_backend(port, backend))
             failed_cell = number_text(failed) if amounts else _EMPTY
             lines.append((_ARROW + backend.text, (*numbers, "", "", failed_cell, *more)))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from bpfsvc.inspect.fields import lacks, names, total
 from bpfsvc.inspect.maps.services import backend_traffic
 from bpfsvc.inspect.reader import Reader
+from bpfsvc.inspect.services.connect_times import ConnectTimes, added, read_connect_times, since
 from bpfsvc.inspect.services.facts import BackendFacts, ServicePortFacts
 from bpfsvc.services.entries import Place
 
@@ -62,6 +63,8 @@ class Traffic:
     refused: dict[int, Refused] = field(default_factory=dict)
     failed: dict[_Key, Failed] = field(default_factory=dict)
     """Backends without a failure are left out."""
+    connects: dict[_Key, ConnectTimes] = field(default_factory=dict)
+    """Of clients on this node; never per second. Backends without a connect are left out."""
 
     def of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> Amounts | None:
         """Return the traffic of one backend, None if it is not counted."""
@@ -80,6 +83,15 @@ class Traffic:
         """Return the failed connections to all present backends."""
         failed = [self.failed_of_backend(port, backend) for backend in port.backends]
         return Failed(*map(sum, zip(Failed(), *failed, strict=True)))
+
+    def connects_of_backend(self, port: ServicePortFacts, backend: BackendFacts) -> ConnectTimes:
+        """Return how long connects to one backend took."""
+        return self.connects.get((port.service, backend.endpoint, backend.counters), ConnectTimes())
+
+    def connects_of(self, port: ServicePortFacts) -> ConnectTimes:
+        """Return how long connects to all present backends took."""
+        times = [self.connects_of_backend(port, backend) for backend in port.backends]
+        return added([known for known in times if known.connects])
 
     def refused_of(self, port: ServicePortFacts) -> Refused:
         """Return the refused packets and calls of a service port."""
@@ -104,7 +116,9 @@ def read_traffic(reader: Reader, ports: Iterable[ServicePortFacts]) -> Traffic:
     }
     failures = dict(_failures(reader, set(indexes.values())))
     failed = {key: failures[index] for key, index in indexes.items() if index in failures}
-    return Traffic(at, backends, dict(_refusals(reader, services)), failed)
+    times = dict(read_connect_times(reader, set(indexes.values())))
+    connects = {key: times[index] for key, index in indexes.items() if index in times}
+    return Traffic(at, backends, dict(_refusals(reader, services)), failed, connects)
 
 
 def _failures(reader: Reader, wanted: Collection[int]) -> Iterator[tuple[int, Failed]]:
@@ -152,7 +166,8 @@ def rates(before: Traffic, now: Traffic) -> Traffic:
         key: Failed(*_per_second(before.failed.get(key), amounts, seconds))
         for key, amounts in now.failed.items()
     }
-    return Traffic(now.at, backends, refused, failed)
+    connects = {key: since(before.connects.get(key), times) for key, times in now.connects.items()}
+    return Traffic(now.at, backends, refused, failed, connects)
 
 
 def _per_second(

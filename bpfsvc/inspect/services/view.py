@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from bpfsvc.inspect.policies import SAID
 from bpfsvc.inspect.records import Records, Row
+from bpfsvc.inspect.services.connect_times import ConnectTimes
 from bpfsvc.inspect.services.facts import (
     ACTIVE,
     INACTIVE,
@@ -120,6 +121,9 @@ COUNTS = ("CONNS", "INPKTS", "OUTPKTS", "INBYTES", "OUTBYTES", "REJECTED", "DROP
 RATES = ("CPS", "INPPS", "OUTPPS", "INBPS", "OUTBPS", "REJECTED", "DROPPED", "FAILED")
 """Names of ipvsadm, in another order: as :class:`Amounts`, which begins with the request's."""
 
+CONNECT_SHARES = {"CONNECT MEDIAN": 0.5, "CONNECT P95": 0.95}
+"""By column: of which share of connects it says within which time they were answered."""
+
 COLUMN_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes")
 """The order of these columns."""
 
@@ -127,6 +131,12 @@ COLUMN_ORDER = ("connections", "packets", "reply_packets", "bytes", "reply_bytes
 def in_order(amounts: Amounts) -> tuple[float, ...]:
     """Return amounts in the order of the columns."""
     return tuple(getattr(amounts, name) for name in COLUMN_ORDER)
+
+
+def connect_texts(times: ConnectTimes) -> tuple[str, ...]:
+    """Return the cells of :data:`CONNECT_SHARES`; ``-`` without connects."""
+    quantiles = map(times.quantile, CONNECT_SHARES.values())
+    return tuple("-" if quantile is None else quantile.text for quantile in quantiles)
 
 
 def failed_text(failed: Failed | None) -> str:

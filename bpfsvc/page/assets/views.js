@@ -156,11 +156,11 @@ function service(port) {
     ]),
     element("h2", {}, "Backends"),
     table("Backends of new connections, and those that drain",
-      [["Backend"], ["State"], ["Weight", "number"], ["Half-open", "number"], ["Active", "number"], ["Inactive", "number"], ["Failed lately"], ["Connections", "number"], ["Share"]],
+      [["Backend"], ["State"], ["Weight", "number"], ["Half-open", "number"], ["Active", "number"], ["Inactive", "number"], ["Failed lately"], ["Half answered", "number"], ["Connections", "number"], ["Share"]],
       port.backends.map((backend, index) => [
         address(backend), element("span", { class: backend.state === "ready" ? "good" : "warn" }, backend.state),
         number(backend.weight), number(backend.half_open), counted(port, "active", backend.active), counted(port, "inactive", backend.inactive),
-        failures(backend.failed_lately), backend.counts ? number(counts[index]) : "-",
+        failures(backend.failed_lately), median(backend.connect_times), backend.counts ? number(counts[index]) : "-",
         all ? bar([counts[index] / all], `${((100 * counts[index]) / all).toFixed(0)} %`) : "-",
       ])),
     element("h2", {}, "Frontends"),
@@ -177,6 +177,13 @@ function failures(counts) {
   if (!counts) return "-";
   const texts = Object.entries(counts).filter(([, count]) => count).map(([reason, count]) => `${number(count)} ${reason}`);
   return element("span", { class: texts.length ? "bad" : "" }, texts.join(", ") || "0");
+}
+
+// Within which time half of the connects of this node's clients were answered.
+function median(times) {
+  if (!times) return "-";
+  const [least, below] = times.median_ms;
+  return below === null ? `> ${least} ms` : `< ${below} ms`;
 }
 
 function history(answer) {
