@@ -51,6 +51,7 @@ FRONTENDS = 200
 MASQUERADE_PORTS = 10
 
 OPTIONS: Mapping[str, Sequence[str]] = {
+    "web": ("--count-drops-elsewhere",),
     "small": ("--max-connections", str(SMALL), "--max-frontends", str(FRONTENDS)),
     "canary": ("--masquerade-ports", f"20000-{20000 + MASQUERADE_PORTS - 1}"),
 }

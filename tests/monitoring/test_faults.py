@@ -16,7 +16,8 @@ import pytest
 
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.patience import stretched
-from tests.monitoring.faults import OF_ALL, SIDE_BY_SIDE, Fault
+from tests.monitoring.fault import Fault
+from tests.monitoring.faults import OF_ALL, SIDE_BY_SIDE
 from tests.monitoring.files import DURATION, alerts, rules, shortened
 from tests.monitoring.scene import FACTOR, ROLLOUT_FACTOR, Alerts, Scene, running_scene
 

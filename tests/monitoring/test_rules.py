@@ -50,6 +50,7 @@ def buckets(name: str, fast: float, slow: float, *labels: str) -> dict[str, str]
 BUILD = metric("bpfsvc_build_info", 'version="0.1.0"')
 DROPPED = "bpfsvc_dropped_total"
 FAILED = "bpfsvc_service_failed_connections_total"
+ELSEWHERE = "bpfsvc_service_dropped_elsewhere_total"
 CONNECT = "bpfsvc_service_connect_seconds"
 DIFFERENCES = "bpfsvc_shadow_differences_total"
 DIFFERENT = 'namespace="shop",service="web",kind="other_backend"'
@@ -229,6 +230,15 @@ CASES = {
             # Half of the connects, but two in a minute.
             metric(f"{CONNECT}_bucket", RARE, 'le="0.524288"'): growing(1),
             metric(f"{CONNECT}_count", RARE): growing(2),
+        },
+        15,
+    ),
+    "BpfsvcDropsElsewhere": Case(
+        {metric(ELSEWHERE, SERVICE, 'reason="SKB_DROP_REASON_NETFILTER_DROP"'): growing(120)},
+        {
+            # Several reasons, each of them rarely.
+            metric(ELSEWHERE, SERVICE, 'reason="SKB_DROP_REASON_NETFILTER_DROP"'): growing(50),
+            metric(ELSEWHERE, SERVICE, 'reason="SKB_DROP_REASON_SOCKET_RCVBUFF"'): growing(50),
         },
         15,
     ),
