@@ -74,13 +74,18 @@ LONGEST_FUNCTION := 50
 # Where every variable is named for what it holds.
 WORDS := bpfsvc bpf
 
-.PHONY: help demo test slow api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+# "make fuzz": how long, and which histories.
+MINUTES ?= 5
+SEED ?= 1
+
+.PHONY: help demo test slow fuzz api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
 	@echo 'make test    lint, then all tests but the slow ones'
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
+	@echo 'make fuzz MINUTES=5 SEED=1  random histories of packets, held against a model'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
@@ -118,6 +123,10 @@ slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNE
 		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
 	@$(if $(KERNEL_TESTS),KERNELS='$(KERNELS)' ARCH=$(ARCH) $(PYTEST) $(KERNEL_TESTS) $(ARGS))
+
+# ARGS="--write docs/testing.md" writes the figures there.
+fuzz: $(VENV)/installed-test
+	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page

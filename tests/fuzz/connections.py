@@ -1,0 +1,176 @@
+"""A model of connections: what netfilter's conntrack would know of each, and docs/architecture.md.
+
+Nothing of it is taken from the programs. Where a time is measured to about a second, the model says
+that it does not know; the player then asks the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.fuzz.frames import ACK, FIN, PSH, RST, SYN, TCP, URG, End, Segment
+
+SECOND = 1_000_000_000
+CLIENT, SERVER = 0, 1
+"""Who sends a packet."""
+
+ESTABLISHED, HALF_CLOSED, CLOSED, HALF_OPEN = 86400, 3600, 10, 60
+UDP_SECONDS = 120
+TIME_WAIT = 60
+"""Seconds that connections are kept, as ``tests/packets/node.py`` sets them."""
+
+INEXACT = 2 * SECOND
+"""How much older than the last packet the noted time may be."""
+
+LONGEST_SEGMENT = 1 << 19
+USUAL_PROGRESS = 1 << 20
+
+
+@dataclass(slots=True)
+class Peer:
+    """One side of a TCP connection, by the packets that it has sent.
+
+    * ``next``: the sequence number of its next byte.
+    * ``acknowledged`` and ``window``: what its last packet said of the other side; None: nothing.
+    """
+
+    next: int
+    acknowledged: int | None = None
+    window: int = 0
+    shift: int = 14
+    fin: bool = False
+    last_ns: int = 0
+
+
+@dataclass(slots=True)
+class Connection:
+    """One flow of a client to a frontend.
+
+    * ``routed``: the client between the hooks. ``seen``: as the backend sees it.
+    * ``reset``: by a number that ends the connection. ``doubted``: by one that may end it.
+    * ``unsure``: the model does not know whether the entry is still there.
+    """
+
+    protocol: int
+    client: End
+    frontend: End
+    backend: End
+    routed: End
+    seen: End
+    masqueraded: bool
+    begun_ns: int
+    peers: tuple[Peer, Peer]
+    replied: bool = False
+    established: bool = False
+    reset: bool = False
+    doubted: bool = False
+    unsure: bool = False
+    unsure_state: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """True if both sides have closed it, or a reset has."""
+        return self.reset or (self.peers[0].fin and self.peers[1].fin)
+
+    def last_ns(self) -> int:
+        """Return the time of the last packet."""
+        return max(self.peers[0].last_ns, self.peers[1].last_ns)
+
+    def lifetime(self) -> int:
+        """Return after how many ns of silence it is over."""
+        if self.protocol != TCP:
+            return (UDP_SECONDS if self.established else HALF_OPEN) * SECOND
+        if self.closed or self.doubted:
+            return CLOSED * SECOND
+        if not self.established:
+            return HALF_OPEN * SECOND
+        if self.peers[0].fin or self.peers[1].fin:
+            return HALF_CLOSED * SECOND
+        return ESTABLISHED * SECOND
+
+    def passed(self, sender: int, segment: Segment, now: int) -> None:
+        """Take note of a packet that has been translated."""
+        me, other = self.peers[sender], self.peers[1 - sender]
+        me.last_ns = now
+        if self.protocol != TCP:
+            if sender == SERVER:
+                self.replied = self.established = True
+            return
+        if not is_valid(segment.flags):
+            # Netfilter takes no note of such a packet. Nobody sends one, and it is all the same.
+            self.unsure_state = True
+        self._follow(sender, segment)
+        if segment.flags & RST:
+            self._reset(segment, other)
+            return
+        if sender == SERVER:
+            self.replied = True
+        elif self.replied and not self.established and not segment.flags & SYN:
+            self.established = True
+            # Its client's acknowledgement shows that a reset before was not genuine.
+            self.reset = self.doubted = False
+
+    def _reset(self, segment: Segment, other: Peer) -> None:
+        if self.reset:
+            return
+        if not self.established or other.acknowledged is None:
+            self.reset = True
+            return
+        ahead = signed(segment.sequence - other.acknowledged)
+        if ahead == 0:
+            self.reset = True
+        elif segment.sequence == 0 and segment.flags & ACK:
+            self.unsure_state = True
+        elif 0 < ahead < other.window << other.shift:
+            self.doubted = True
+
+    def _follow(self, sender: int, segment: Segment) -> None:
+        me, other = self.peers[sender], self.peers[1 - sender]
+        genuine = self._is_plausible(segment, other)
+        if segment.flags & RST:
+            return
+        if self.doubted and not is_opening(segment.flags):
+            if genuine:
+                self.doubted = False
+            else:
+                self.unsure_state = True
+        counts = genuine
+        if segment.flags & FIN:
+            if other.acknowledged is None:
+                # Before a server has answered, its client has nothing to close.
+                counts = sender == SERVER or self.established
+            me.fin = me.fin or counts
+        if not segment.flags & ACK:
+            return
+        usual = not segment.flags & FIN and (
+            me.acknowledged is None
+            or not self.established
+            or bool(segment.flags & SYN)
+            or abs(signed(segment.acknowledged - me.acknowledged)) < USUAL_PROGRESS
+        )
+        if usual or counts:
+            me.acknowledged, me.window = segment.acknowledged, segment.window
+
+    def _is_plausible(self, segment: Segment, other: Peer) -> bool:
+        if other.acknowledged is None:
+            return True
+        ahead = signed(segment.sequence - other.acknowledged)
+        return -LONGEST_SEGMENT <= ahead <= 2 * (other.window << other.shift) + LONGEST_SEGMENT
+
+
+_VALID = {SYN, SYN | ACK, RST, RST | ACK, FIN | ACK, ACK}
+
+
+def is_valid(flags: int) -> bool:
+    """True for flags that a TCP sends together."""
+    return flags & ~(PSH | URG) in _VALID
+
+
+def is_opening(flags: int) -> bool:
+    """True for the flags of a packet that opens a TCP connection."""
+    return flags & (SYN | ACK) == SYN
+
+
+def signed(number: int) -> int:
+    """Return a difference of sequence numbers between -2**31 and 2**31 - 1."""
+    return (number + (1 << 31) & 0xFFFFFFFF) - (1 << 31)

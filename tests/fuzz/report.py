@@ -1,0 +1,71 @@
+"""What a run says: a failure as a test that is ready to be kept, and the figures of a run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.fuzz.events import Event, Packet
+from tests.fuzz.run import Failure, Result
+
+_BEGIN, _END = "<!-- make fuzz: begin -->", "<!-- make fuzz: end -->"
+_LEFT_OUT = """\
+Left out: sockets, XDP, the fast path, other schedulers than the default, SCTP, ICMP, fragments,
+extension headers of IPv6, clients on the node itself, a backend that connects from the port that it
+serves, SYN together with FIN or RST, full tables, several CPUs at the same moment. What the kernel
+does between the hooks (routing, netfilter) is not part of it."""
+
+
+def as_test(failure: Failure) -> str:
+    """Return a test function for ``tests/fuzz/test_histories.py`` that plays a failure."""
+    lines = [f"    # {line}" for line in _wrapped(failure.text)]
+    events = "".join(f"            {_as_code(event)},\n" for event in failure.events)
+    return (
+        f"def test_history_{failure.seed}(player: Player) -> None:\n"
+        + "\n".join(lines)
+        + f"\n    player.begin({failure.seed})\n    player.play(\n        [\n{events}        ]\n"
+        "    )\n    player.end()\n"
+    )
+
+
+def _as_code(event: Event) -> str:
+    if not isinstance(event, Packet):
+        return repr(event)
+    fields = (f"{name}={int(value)}" for name, value in event._asdict().items())
+    return f"Packet({', '.join(fields)})"
+
+
+def _wrapped(text: str, width: int = 94) -> list[str]:
+    return [text[at : at + width] for at in range(0, len(text), width)]
+
+
+def figures(result: Result, seed: int, processes: int) -> str:
+    """Return the figures of a run, as lines of Markdown."""
+    rate = result.runs / result.seconds if result.seconds else 0
+    rows = [
+        ("histories", f"{result.histories:,}"),
+        ("events", f"{result.events:,}"),
+        ("program runs", f"{result.runs:,}"),
+        ("program runs a second", f"{rate:,.0f} in {processes} processes"),
+        *((name, f"{count:,}") for name, count in sorted(result.seen.items())),
+        ("differences from the model", f"{len(result.failures)}"),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    command = f"make fuzz MINUTES={result.seconds / 60:.1f} SEED={seed}"
+    return f"`{command}` at {_commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+
+
+def _commit() -> str:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "an unknown commit"
+
+
+def write_figures(path: Path, text: str) -> None:
+    """Put the figures between the marks of a document, in the place of earlier ones."""
+    document = path.read_text()
+    before, begin, rest = document.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {_BEGIN} and {_END}")
+    path.write_text(f"{before}{_BEGIN}\n{text}\n{_LEFT_OUT}\n{_END}{after}")
