@@ -7,6 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.kernels.suites import SUITES
+
 LIMIT = 1_000_000
 """Instructions that the verifier follows for one program, at most."""
 
@@ -61,7 +63,7 @@ def write(file: Path, result: Result, today: date) -> None:
 def _written(passed: dict[str, date]) -> str:
     """Return suites by the day when they passed, the last day first."""
     return "; ".join(
-        f"{day}: {', '.join(suite for suite, last in passed.items() if last == day)}"
+        f"{day}: {', '.join(suite for suite in SUITES if passed.get(suite) == day)}"
         for day in sorted(set(passed.values()), reverse=True)
     )
 
