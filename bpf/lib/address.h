@@ -33,6 +33,13 @@ static inline bool address_equal(const struct address *a, const struct address *
 	       a->words[1] == b->words[1] && a->words[0] == b->words[0];
 }
 
+/* Return 0 if two addresses are equal. Without a branch: a search would have four for each row. */
+static inline __be32 address_difference(const struct address *a, const struct address *b)
+{
+	return (a->words[0] ^ b->words[0]) | (a->words[1] ^ b->words[1]) |
+	       (a->words[2] ^ b->words[2]) | (a->words[3] ^ b->words[3]);
+}
+
 static inline bool address_is_zero(const struct address *address)
 {
 	return !(address->words[0] | address->words[1] | address->words[2] | address->words[3]);

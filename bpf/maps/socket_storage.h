@@ -46,13 +46,15 @@ SOCKET_STORAGE(struct socket_translations, socket_translations);
 static inline bool translation_is_to(const struct socket_translation *entry,
 				     const struct frontend_key *key)
 {
-	return entry->frontend_port == key->port && address_equal(&entry->frontend, &key->address);
+	return !(address_difference(&entry->frontend, &key->address) |
+		 (entry->frontend_port ^ key->port));
 }
 
 static inline bool translation_is_by(const struct socket_translation *entry,
 				     const struct address *backend, __be16 port)
 {
-	return entry->backend.by.port == port && address_equal(&entry->backend.by.address, backend);
+	return !(address_difference(&entry->backend.by.address, backend) |
+		 (entry->backend.by.port ^ port));
 }
 
 /* True if the backend still serves: also one that gets no new flows keeps those it has. */

@@ -279,7 +279,7 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 	if (verdict == VERDICT_NONE || call_is_for_listener(context, call))
 		return socket_leave(context, known, call, connect);
 	if (verdict != VERDICT_DNAT)
-		return socket_refuse(call, verdict, connect);
+		goto refuse;
 	if (connect && connects_bound(context, call)) {
 		struct frontend_key key = call->asked;
 		__u32 first = bpf_get_prandom_u32();
@@ -295,7 +295,7 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 		call->chooser = CHOOSER_ROOM;
 		verdict = choose((struct choosing *)&call->asked);
 		if (verdict != VERDICT_DNAT)
-			return socket_refuse(call, verdict, connect);
+			goto refuse;
 	}
 	known = socket_translations.sk_storage_get(call_socket(context), 0,
 						   BPF_SK_STORAGE_GET_F_CREATE);
@@ -306,6 +306,8 @@ static inline int node_decide(struct bpf_sock_addr *context, bool v4, bool conne
 		connect_note(context, call);
 	}
 	return socket_translate(context, v4, connect, call, known);
+refuse:
+	return socket_refuse(call, verdict, connect);
 }
 
 /* connect and sendmsg: replace a frontend by a backend. */
