@@ -387,13 +387,13 @@ int sockops(struct bpf_sock_ops *context)
 /* A TCP socket of this machine sends a segment again (tracepoint tcp_retransmit_skb). */
 int syn_again(struct raw_tracepoint *context)
 {
-	return socket_failed(context, FAILURE_UNANSWERED);
+	return socket_sends_again(context);
 }
 
 /* A TCP socket of this machine gets a reset (tracepoint tcp_receive_reset). */
 int syn_refused(struct raw_tracepoint *context)
 {
-	return socket_failed(context, FAILURE_REFUSED);
+	return socket_is_reset(context);
 }
 
 /* The state of a TCP socket of this machine changes (tracepoint inet_sock_set_state). */

@@ -46,6 +46,7 @@ enum event_reason {
 	EVENT_REASON_UNANSWERED,
 	EVENT_REASON_IDLE,
 	EVENT_REASON_REMOVED, /* because its endpoint has left, or its Service */
+	EVENT_REASON_GIVEN_UP, /* the client's socket has got no answer any more, or was disconnected */
 	EVENT_REASONS,
 };
 

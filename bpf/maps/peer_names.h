@@ -22,7 +22,10 @@
 
 #define PEER_NAMES 32768 /* a power of two */
 
-#define PEER_FAILED 0x80000000
+/* Flags beside the index of a backend. */
+#define PEER_FAILED 0x80000000	 /* a failure of the backend is counted */
+#define PEER_OBSERVED 0x40000000 /* in `observed_sockets`, until its end is told */
+#define PEER_COUNTERS 0x3fffffff
 
 struct peer_name {
 	__u64 socket; /* its cookie; 0: the place is free */
@@ -30,7 +33,7 @@ struct peer_name {
 	struct address backend;
 	__be16 frontend_port;
 	__be16 backend_port;
-	__u32 counters; /* of the backend; with PEER_FAILED once a failure of it is counted */
+	__u32 counters; /* of the backend, and flags */
 };
 
 MAP("array", __u32, struct peer_name, peer_names, PEER_NAMES, 0);
@@ -52,6 +55,14 @@ static inline struct peer_name *peer_name_of(__u64 socket, const struct address 
 			       address_equal(&entry->backend, backend) ?
 		       entry :
 		       NULL;
+}
+
+/* Return the place of a socket that has it, or NULL. */
+static inline struct peer_name *peer_name_held(__u64 socket)
+{
+	struct peer_name *entry = peer_name_place(socket);
+
+	return entry && entry->socket == socket ? entry : NULL;
 }
 
 /*
@@ -76,8 +87,8 @@ static inline bool peer_name_note(__u64 socket, const struct frontend_key *asked
 /* A socket is closed, or connects anew. */
 static inline void peer_name_end(__u64 socket)
 {
-	struct peer_name *entry = peer_name_place(socket);
+	struct peer_name *entry = peer_name_held(socket);
 
-	if (entry && entry->socket == socket)
+	if (entry)
 		entry->socket = 0;
 }

@@ -77,6 +77,7 @@ SHORT = {
     "new_connections": "newconns",
     "netfilter_flows": "nf_flows",
     "node_addresses": "nodeaddr",
+    "observed_sockets": "obs_sock",
     "peer_names": "peername",
     "pod_ports": "podports",
     "port_filters": "ports",

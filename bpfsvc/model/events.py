@@ -32,11 +32,12 @@ REASONS = {
     "source_ports_exhausted": "no source port is free",
     "connections_full": "the table of connections is full",
     "masquerade": "there is no address or port to masquerade to",
-    "closed": "both sides have closed it",
+    "closed": "it was closed",
     "client_reset": "the client has reset it",
     "unanswered": "its backend has never answered",
     "idle": "no packet has come for long",
     "removed": "its endpoint or its Service has left",
+    "given_up": "its client's socket gets no answer any more, or was disconnected",
 }
 """Why something is refused, dropped or ended, in words."""
 

@@ -3,9 +3,12 @@
 
 #include "lib/socket_helpers.h"
 #include "lib/wire.h"
+#include "maps/events.h"
 #include "maps/peer_names.h"
 #include "maps/socket_loads.h"
 #include "path/socket/call.h"
+#include "path/socket/kernel_socket.h"
+#include "path/socket/observe_connected.h"
 
 /*
  * Count a socket for the load of its backend. Of an MPTCP socket only its own end is seen, and not
@@ -39,10 +42,19 @@ static inline void socket_uncount(struct bpf_sock_addr *context)
 static inline int socket_end(struct bpf_sock *context)
 {
 	struct socket_load *counted = socket_loads.sk_storage_get(context, 0, 0);
+	struct peer_name *name;
 
 	if (counted)
 		socket_load_end(counted);
-	if (context->protocol == PROTO_TCP)
-		peer_name_end(socket_cookie(context));
+	if (context->protocol != PROTO_TCP)
+		return 1;
+	name = peer_name_held(socket_cookie(context));
+	if (!name)
+		return 1;
+	if (name->counters & PEER_OBSERVED)
+		observe_last(name, EVENT_ENDED,
+			     context->state == SOCKET_SYN_SENT ? EVENT_REASON_UNANSWERED :
+								 EVENT_REASON_CLOSED);
+	name->socket = 0;
 	return 1;
 }

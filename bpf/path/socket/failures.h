@@ -1,40 +1,62 @@
 /*
- * Failed connections of sockets, which no packet shows: these are translated at connect(). The
- * kernel calls these programs when a segment is sent again and when a reset comes, so a connection
- * that works costs nothing. They do not see a connection that an ICMP error refuses, and one that
- * its process gives up before the second SYN.
+ * Failed connections of sockets, which no packet shows: these are translated at connect(). They are
+ * counted, and told if they are observed. The kernel calls these programs when a segment is sent
+ * again and when a reset comes, so a connection that works costs nothing. They do not see a
+ * connection that an ICMP error refuses, and one that its process gives up before the second SYN.
  *
  * These programs may not read a socket's storage, so they find the backend by the socket's cookie.
  */
 #pragma once
 
-#include "lib/map.h"
 #include "lib/tracepoint.h"
 #include "maps/backend_failures.h"
+#include "maps/events.h"
 #include "maps/peer_names.h"
-
-enum { SOCKET_SYN_SENT = 2 }; /* TCP_SYN_SENT */
+#include "path/socket/kernel_socket.h"
+#include "path/socket/observe_connected.h"
 
 /* Count the failure of a socket that is connecting to a backend: the first one only. */
-static inline int socket_failed(struct raw_tracepoint *context, enum failure kind)
+static inline void connecting_failed(struct peer_name *name, enum failure kind)
 {
-	/* The first argument of both tracepoints. */
-	__u64 socket = context->arguments[0], cookie = 0;
-	struct peer_name *entry;
-	__u32 counters;
-	__u8 state = 0;
+	__u32 counters = name->counters;
 
-	if (read_kernel(&state, sizeof(state), socket + LOADED_NUMBER(SOCKET_STATE)) ||
-	    state != SOCKET_SYN_SENT ||
-	    read_kernel(&cookie, sizeof(cookie), socket + LOADED_NUMBER(SOCKET_COOKIE)) || !cookie)
-		return 0;
-	entry = peer_name_place(cookie);
-	if (!entry || entry->socket != cookie)
-		return 0;
-	counters = entry->counters;
 	if (counters & PEER_FAILED)
-		return 0;
-	entry->counters = counters | PEER_FAILED;
+		return;
+	name->counters = counters | PEER_FAILED;
 	count_failure(counters, kind);
+}
+
+/* A socket sends a segment again. */
+static inline int socket_sends_again(struct raw_tracepoint *context)
+{
+	__u64 socket = context->arguments[0];
+	struct peer_name *name;
+
+	if (kernel_socket_state(socket) != SOCKET_SYN_SENT)
+		return 0;
+	name = kernel_socket_name(socket);
+	if (!name)
+		return 0;
+	connecting_failed(name, FAILURE_UNANSWERED);
+	if (name->counters & PEER_OBSERVED)
+		observe_next(socket, name, EVENT_REPEATED);
+	return 0;
+}
+
+/* A socket gets a reset: of its SYN, or of its connection. */
+static inline int socket_is_reset(struct raw_tracepoint *context)
+{
+	__u64 socket = context->arguments[0];
+	struct peer_name *name = kernel_socket_name(socket);
+	bool connects;
+
+	if (!name)
+		return 0;
+	connects = kernel_socket_state(socket) == SOCKET_SYN_SENT;
+	if (connects)
+		connecting_failed(name, FAILURE_REFUSED);
+	if (name->counters & PEER_OBSERVED)
+		observe_last(name, connects ? EVENT_REFUSED : EVENT_ENDED,
+			     EVENT_REASON_BACKEND_RESET);
 	return 0;
 }

@@ -26,6 +26,7 @@
 #include "path/socket/call.h"
 #include "path/socket/counts.h"
 #include "path/socket/observe.h"
+#include "path/socket/observe_connected.h"
 #include "path/socket/pods.h"
 #include "path/socket/translations.h"
 
@@ -194,7 +195,8 @@ static inline int socket_translate(struct bpf_sock_addr *context, bool v4, bool 
 		socket_count(context, call);
 	if (connect && call->asked.protocol == PROTO_TCP)
 		tcp_note(context, call, known);
-	observe_call(call, EVENT_MADE, EVENT_REASON_NONE);
+	if (observe_call(call, EVENT_MADE, EVENT_REASON_NONE) && connect)
+		observe_connecting(socket_cookie(context), call);
 	socket_set_address(context, v4, &call->choice.backend.address, call->choice.backend.port);
 	return 1;
 }

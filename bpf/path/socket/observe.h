@@ -14,7 +14,10 @@ enum observe_argument_size {
 	ARGUMENT_OBSERVE = sizeof(struct choosing),
 };
 
-/* Tell what becomes of a call. `chooser` is not needed any more: it has the kind and the reason. */
+/*
+ * Tell what becomes of a call; return 1 if it is told. `chooser` is not needed any more: it has the
+ * kind and the reason.
+ */
 static int (*observe)(struct choosing *choosing) = (void *)SUBPROGRAM_OBSERVE;
 
 #define OBSERVED_REASON_SHIFT 8
@@ -53,14 +56,14 @@ int subprogram_observe(struct choosing *choosing)
 		event->counters = 0;
 	}
 	event_emit(event);
-	return 0;
+	return 1;
 }
 
-/* Tell that a call is translated, or that it is refused. */
-static inline void observe_call(struct socket_call *call, __u8 kind, __u8 reason)
+/* Tell that a call is translated, or that it is refused; false if nobody wants to know. */
+static inline bool observe_call(struct socket_call *call, __u8 kind, __u8 reason)
 {
 	if (!observed_if(kind))
-		return;
+		return false;
 	call->chooser = kind | reason << OBSERVED_REASON_SHIFT;
-	observe((struct choosing *)&call->asked);
+	return observe((struct choosing *)&call->asked);
 }

@@ -82,6 +82,7 @@ MAPS: dict[str, MapInfo] = {
     "counters": MapInfo(),
     "events": _PER_BUILD,
     "observed": _PER_BUILD,
+    "observed_sockets": _PER_BUILD,
     "dropped_packets": _PER_BUILD,
     # the programs themselves
     "layout": _PER_BUILD,
