@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bpfsvc.base.address import endpoint_text
 from tests.fuzz.frames import ACK, FIN, PSH, RST, SYN, TCP, URG, End, Segment
 
 SECOND = 1_000_000_000
@@ -42,7 +43,7 @@ class Peer:
     last_ns: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Connection:
     """One flow of a client to a frontend.
 
@@ -57,7 +58,6 @@ class Connection:
     backend: End
     routed: End
     seen: End
-    masqueraded: bool
     begun_ns: int
     peers: tuple[Peer, Peer]
     replied: bool = False
@@ -66,6 +66,15 @@ class Connection:
     doubted: bool = False
     unsure: bool = False
     unsure_state: bool = False
+
+    def __repr__(self) -> str:
+        """Name its ends and its state, for the text of a difference."""
+        ends = (self.client, self.frontend, self.routed, self.seen, self.backend)
+        states = ("replied", "established", "reset", "doubted", "unsure", "unsure_state")
+        words = [name for name in states if getattr(self, name)]
+        words += [f"FIN of {('client', 'server')[at]}" for at in (0, 1) if self.peers[at].fin]
+        way = " > ".join(endpoint_text(*end) for end in ends)
+        return f"Connection({self.protocol} {way}: {', '.join(words) or 'new'})"
 
     @property
     def closed(self) -> bool:

@@ -11,8 +11,19 @@ from enum import IntEnum
 from random import Random
 from typing import NamedTuple
 
-from tests.fuzz.frames import ACK, FIN, PSH, RST, SYN, URG
-from tests.fuzz.world import CLIENTS, SERVICES, SOURCE_PORTS
+from tests.fuzz.frames import (
+    ACK,
+    FIN,
+    PSH,
+    RST,
+    SCTP_ABORT,
+    SCTP_DATA,
+    SCTP_INIT,
+    SCTP_INIT_ACK,
+    SYN,
+    URG,
+)
+from tests.fuzz.world import CLIENTS, SERVICES, SOURCE_PORTS, Target
 
 
 class Sequence(IntEnum):
@@ -30,7 +41,10 @@ class Sequence(IntEnum):
 class Packet(NamedTuple):
     """A packet of one side of the flow of a client from a port to a target.
 
-    ``forged``: it acknowledges what was never sent. ``damage``: the error of its checksum.
+    * ``flags``: of TCP; of SCTP the type of its chunk.
+    * ``forged``: it acknowledges what was never sent. ``damage``: the error of its checksum.
+    * ``extension``: the number of an IPv4 option or of extension headers; 0: none.
+    * ``cut``: bytes of each fragment; 0: it is whole. ``number`` gives their order.
     """
 
     family: int
@@ -45,6 +59,26 @@ class Packet(NamedTuple):
     damage: int
     unsummed: bool
     number: int
+    extension: int = 0
+    cut: int = 0
+
+
+class IcmpError(NamedTuple):
+    """An error about a packet of the flow of a client from a port to a target.
+
+    * ``about``: about a packet of the client (0) or of the server (1), as it has left the node.
+    * ``by_receiver``: the packet's receiver sends it, and not a router.
+    * ``kind``: as in ``frames.ICMP_ERRORS``. ``length``: bytes quoted behind the IP header.
+    """
+
+    family: int
+    target: int
+    client: int
+    port: int
+    about: int
+    by_receiver: bool
+    kind: int
+    length: int
 
 
 class Pause(NamedTuple):
@@ -64,8 +98,22 @@ class Write(NamedTuple):
     number: int
 
 
-Event = Packet | Pause | Collect | Write
+Event = Packet | IcmpError | Pause | Collect | Write
 
+EXTENSIONS = {
+    4: (b"", b"\x01\x01\x01\x00", b"\x94\x04\x00\x00" + b"\x01" * 8),
+    6: (
+        b"",
+        # Hop by hop, for the destination, routing that is done, an atomic fragment.
+        b"\x00\x00\x01\x04" + bytes(4),
+        b"\x3c\x01\x01\x0c" + bytes(12),
+        b"\x2b\x00\x00\x00" + bytes(4),
+        b"\x2c\x00\x00\x00\x12\x34\x56\x78",
+    ),
+}
+"""Options of IPv4; extension headers of IPv6, each with its own type in its first byte."""
+
+_CHUNKS = [SCTP_INIT, SCTP_INIT_ACK, SCTP_DATA, SCTP_ABORT]
 _USUAL = [SYN, SYN | ACK, ACK, PSH | ACK, FIN | ACK, RST, RST | ACK]
 _PAUSES = (
     *(1_000_000, 50_000_000, 700_000_000, 1_500_000_000, 3_000_000_000, 9_000_000_000),
@@ -77,7 +125,7 @@ _PAUSE_WEIGHTS = (20, 20, 20, 10, 10, 5, 5, 3, 2, 1, 0.3)
 class Generator:
     """Draws events. Flows are drawn in a small set, which changes slowly: they make progress."""
 
-    def __init__(self, seed: int, targets: dict[int, int]) -> None:
+    def __init__(self, seed: int, targets: dict[int, list[Target]]) -> None:
         self._random = Random(seed)
         self._targets = targets
         self._flows = [self._flow() for _ in range(6)]
@@ -85,12 +133,17 @@ class Generator:
     def event(self) -> Event:
         """Return the next event."""
         random = self._random
-        kind = random.random()
-        if kind < 0.93:
+        draw = random.random()
+        if draw < 0.90:
             return self._packet()
-        if kind < 0.97:
+        if draw < 0.93:
+            family, target, client, port, _ = random.choice(self._flows)
+            about, by_receiver = random.randrange(2), random.random() < 0.5
+            kind, length = random.randrange(4), random.choice([8, 12, 28])
+            return IcmpError(family, target, client, port, about, by_receiver, kind, length)
+        if draw < 0.97:
             return Pause(random.choices(_PAUSES, _PAUSE_WEIGHTS)[0])
-        if kind < 0.99:
+        if draw < 0.99:
             return Collect()
         return Write(random.randrange(SERVICES), random.getrandbits(32))
 
@@ -100,7 +153,28 @@ class Generator:
         client = random.randrange(len(CLIENTS[family]))
         port = random.randrange(len(SOURCE_PORTS))
         # Most flows live a quiet life: without it nothing would be established.
-        return family, random.randrange(self._targets[family]), client, port, random.randrange(3)
+        return (
+            family,
+            random.randrange(len(self._targets[family])),
+            client,
+            port,
+            random.randrange(3),
+        )
+
+    def _flags(self, protocol: str, sender: int, quiet: bool) -> int:
+        random = self._random
+        if protocol == "SCTP":
+            return random.choices(_CHUNKS, (1, 3, 6, 0.3) if sender else (3, 0.2, 6, 0.3))[0]
+        if protocol == "UDP":
+            return 0
+        if quiet or random.random() < 0.3:
+            flags = random.choices(_USUAL, (3, 4, 6, 6, 1.5, 0.4, 0.2))[0]
+            if not sender and flags == SYN | ACK:
+                flags = ACK
+        else:
+            flags = random.choice([*_USUAL, FIN, 0, FIN | RST | ACK, URG | PSH, URG | ACK])
+        # Left out: a backend that connects to its client from the port that it serves.
+        return SYN | ACK if sender and flags == SYN else flags
 
     def _packet(self) -> Packet:
         random = self._random
@@ -108,28 +182,23 @@ class Generator:
         if random.random() < 0.03:
             self._flows[index] = self._flow()
         family, target, client, port, manner = self._flows[index]
+        protocol = self._targets[family][target].protocol
         sender = int(random.random() < 0.45)
-        if manner or random.random() < 0.3:
-            flags = random.choices(_USUAL, (3, 4, 6, 6, 1.5, 0.4, 0.2))[0]
-            if not sender and flags == SYN | ACK:
-                flags = ACK
-        else:
-            flags = random.choice([*_USUAL, FIN, 0, FIN | RST | ACK, URG | PSH, URG | ACK])
-        if sender and flags == SYN:
-            # Left out: a backend that connects to its client from the port that it serves.
-            flags = SYN | ACK
+        flags = self._flags(protocol, sender, bool(manner))
         usual = random.random() < 0.8
+        opens = protocol == "TCP" and flags & (SYN | RST)
+        extension = 0
+        if random.random() < 0.05:
+            extension = random.randrange(len(EXTENSIONS[family]))
+        length = 0 if opens else random.choice([0, 0, 1, 7, 64, 1000])
         return Packet(
-            family,
-            target,
-            client,
-            port,
-            sender,
-            flags,
+            *(family, target, client, port, sender, flags),
             Sequence.NEXT if usual else random.choice(list(Sequence)),
             not usual and random.random() < 0.2,
-            0 if flags & (SYN | RST) else random.choice([0, 0, 1, 7, 64, 1000]),
+            length,
             0 if random.random() < 0.9 else random.randrange(1, 0xFFFF),
             random.random() < 0.2,
             random.getrandbits(32),
+            extension,
+            random.choice([24, 256, 512]) if length > 7 and random.random() < 0.1 else 0,
         )

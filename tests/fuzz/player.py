@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Iterable
 
-from bpfsvc.base.address import family as family_of
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
 from tests.fuzz.connections import (
     INEXACT,
     SECOND,
     SERVER,
+    UDP_SECONDS,
     Connection,
     Peer,
     is_opening,
 )
-from tests.fuzz.controlled_node import START_NS, ControlledNode, Runner
-from tests.fuzz.events import Collect, Event, Packet, Pause, Sequence
+from tests.fuzz.controlled_node import START_NS, ControlledNode
+from tests.fuzz.events import Collect, Event, IcmpError, Packet, Pause, Sequence
 from tests.fuzz.frames import (
-    ACK,
     FIN,
     PROTOCOLS,
     RST,
@@ -31,8 +29,12 @@ from tests.fuzz.frames import (
     difference,
     ends,
     frame,
+    icmp_error,
+    other_bytes,
     refusal_difference,
 )
+from tests.fuzz.passages import Different, Passage, Passages
+from tests.fuzz.segments import is_first, segment_of
 from tests.fuzz.world import (
     CLIENTS,
     NODE_ADDRESS,
@@ -41,20 +43,15 @@ from tests.fuzz.world import (
     World,
     endpoint_of,
 )
-from tests.packets.node import REDIRECT, SHOT, UNSPEC
 from tests.specification.verdicts import Verdict
 
 MASQUERADE_PORTS = range(10000, 30000)
 _NODE = {family: pack(address) for family, address in NODE_ADDRESS.items()}
+_ROUTER = {4: pack("172.16.0.1"), 6: pack("fd70::1")}
 _INGRESS = 1
 _GC_RUN = struct.Struct("=14xBBBBBB4x")
 _GC_BATCH = 8
 _KEY = struct.Struct(">16s16sHHBBH")
-_VERDICTS = {UNSPEC: "passes", SHOT: "is dropped", REDIRECT: "is sent back"}
-
-
-class Different(AssertionError):
-    """The programs have done what the model does not allow."""
 
 
 class Player:
@@ -62,14 +59,14 @@ class Player:
 
     def __init__(self, node: ControlledNode) -> None:
         self.node = node
-        interface = node.interface
-        self._ingress = Runner(node.pinned.program("ingress"), interface)
-        self._egress = Runner(node.pinned.program("egress"), interface)
-        self._interface = interface
-        self.runs = 0
-        self.seen: Counter[str] = Counter()
-        """How often what was seen, for the figures of a run."""
+        self._passages = Passages(node)
+        self.seen = self._passages.seen
         self.begin(0)
+
+    @property
+    def runs(self) -> int:
+        """How often a program was run."""
+        return self._passages.runs
 
     def begin(self, seed: int) -> None:
         """Forget everything, and make the world of a seed."""
@@ -82,6 +79,10 @@ class Player:
         node.service_networks("10.96.0.0/16", "fd96::/112")
         self.world = World(seed)
         self.connections: dict[tuple[int, End, End], Connection] = {}
+        self._direct: dict[tuple[int, End, End] | None, int] = {}
+        self._endpoints: dict[int, set[tuple[int, End]]] = {}
+        self._forgotten = 0
+        self._passages.begin()
         self._remembered: dict[tuple[bytes, tuple[object, ...]], tuple[str, int]] = {}
         for number in range(SERVICES):
             self._program(number)
@@ -95,6 +96,8 @@ class Player:
         """Play one event."""
         if isinstance(event, Packet):
             self._packet(event)
+        elif isinstance(event, IcmpError):
+            self._icmp_error(event)
         elif isinstance(event, Pause):
             self.now += event.ns
             self.node.controls.set_time(self.now)
@@ -120,6 +123,11 @@ class Player:
         self.seen["writes of the control plane"] += 1
         key, entries = self.world.entries(number)
         self.node._execute(key, entries)
+        self._endpoints[number] = {
+            (port.protocol, backend.place)
+            for port, entry in entries.items()
+            for backend in entry.backends
+        }
 
     def _forget_clients(self) -> None:
         """Affinity ends when an endpoint leaves, even if it comes back."""
@@ -135,14 +143,14 @@ class Player:
             while True:
                 request = bytearray(_GC_RUN.pack(0, 0, 0, 0, 0, source))
                 _, after = syscall.program_test_run(gc, bytes(request))
-                self.runs += 1
+                self._passages.runs += 1
                 if not after[21]:
                     break
         for name in ("connections", "new_connections"):
             keys = [key for key, _ in self.node.pinned.map(name).items()]
             for at in range(0, len(keys), _GC_BATCH):
                 self.node.collect(*keys[at : at + _GC_BATCH])
-                self.runs += 1
+                self._passages.runs += 1
         left = {key for key, _ in self.node.pinned.map("connections").items()}
         left |= {key for key, _ in self.node.pinned.map("new_connections").items()}
         for key, connection in list(self.connections.items()):
@@ -181,39 +189,47 @@ class Player:
         else:
             self._from_client(key, connection, event)
 
-    def _segment(self, protocol: int, connection: Connection | None, event: Packet) -> Segment:
-        payload = bytes(event.length)
-        if protocol != TCP:
-            return Segment(payload=payload, damage=event.damage, unsummed=event.unsummed)
-        if connection is None:
-            me, other = Peer(event.number), Peer(0)
+    def _icmp_error(self, event: IcmpError) -> None:
+        protocol_name, target, _ = self.world.targets[event.family][event.target]
+        protocol = PROTOCOLS[protocol_name]
+        client = pack(CLIENTS[event.family][event.client]), SOURCE_PORTS[event.port]
+        connection = self.connections.get((protocol, client, target))
+        if connection is None or connection.unsure or connection.unsure_state:
+            return
+        # As the error arrives, between the hooks, and as it leaves: author, receiver, quote.
+        if event.about == 0:
+            ways = [
+                (connection.backend, connection.seen, connection.backend),
+                (connection.backend, connection.routed, connection.backend),
+                (connection.frontend, connection.client, connection.frontend),
+            ]
         else:
-            me = connection.peers[event.sender]
-            other = connection.peers[1 - event.sender]
-        expected = me.next if other.acknowledged is None else other.acknowledged
-        sequence = {
-            Sequence.NEXT: me.next,
-            Sequence.EXPECTED: expected,
-            Sequence.IN_WINDOW: expected + 1 + event.number % max(1, other.window),
-            Sequence.FAR: expected + (1 << 30),
-            Sequence.OLD: expected - 1000,
-        }[Sequence(event.sequence)]
-        acknowledged = other.next if event.flags & ACK else 0
-        if event.forged:
-            acknowledged += 1 << 30
-        options = b""
-        if event.flags & SYN and event.number & 3:
-            # A maximal segment, nothing, and the shift of the window.
-            options = b"\x02\x04\x05\xb4\x01\x03\x03" + bytes([event.number >> 8 & 7])
-        return Segment(
-            event.flags,
-            sequence & 0xFFFFFFFF,
-            acknowledged & 0xFFFFFFFF,
-            1000 + (event.number >> 16 & 0x7FFF),
-            options,
-            payload,
-            event.damage,
-        )
+            ways = [
+                (connection.client, connection.frontend, connection.client),
+                (connection.routed, connection.backend, connection.routed),
+                (connection.seen, connection.backend, connection.seen),
+            ]
+        router = _ROUTER[event.family]
+        frames = [
+            icmp_error(
+                author[0] if event.by_receiver else router,
+                receiver[0],
+                (protocol, receiver, quoted),
+                event.kind,
+                event.length,
+            )
+            for author, receiver, quoted in ways
+        ]
+        what, *passed = self._passages.through(frames[0])
+        self.seen["errors about packets"] += 1
+        if what != "leaves":
+            raise Different(f"an error about a packet of {connection} {what}")
+        for place, is_now, wanted in zip(("ingress", "egress"), passed, frames[1:], strict=True):
+            if is_now != wanted:
+                problem = other_bytes(wanted, is_now)
+                raise Different(
+                    f"an error about a packet of {connection}, after {place}: {problem}"
+                )
 
     def _noted(self, connection: Connection, event: Packet, segment: Segment) -> None:
         """Bring the model of a connection forward."""
@@ -226,36 +242,33 @@ class Player:
                 me.next = me.next + more & 0xFFFFFFFF
         connection.passed(event.sender, segment, self.now)
 
-    def _through(self, data: bytes) -> tuple[str, bytes, bytes]:
-        """Send a frame through both hooks.
-
-        Return what becomes of it, the frame between the hooks, and as it leaves.
-        """
-        verdict, routed, mark = self._ingress.run(data, self._interface)
-        self.runs += 1
-        if verdict != UNSPEC:
-            return f"{_VERDICTS.get(verdict, verdict)} at ingress", routed, routed
-        known = ends(routed)
-        if known and known[2][0] == _NODE[family_of(known[2][0])]:
-            # The node's own stack receives it.
-            return "is delivered", routed, routed
-        verdict, left, _ = self._egress.run(routed, self._interface, mark)
-        self.runs += 1
-        if verdict != UNSPEC:
-            return f"{_VERDICTS.get(verdict, verdict)} at egress", routed, left
-        return "leaves", routed, left
-
     def _from_client(
         self, key: tuple[int, End, End], connection: Connection | None, event: Packet
     ) -> None:
-        protocol, client, target = key
-        segment = self._segment(protocol, connection, event)
-        data = frame(protocol, client, target, segment)
-        what, routed, left = self._through(data)
-        is_first = protocol != TCP or is_opening(segment.flags)
+        segment = segment_of(key[0], connection, event)
+        pieces = self._passages.pieces(frame(*key, segment), event.cut)
+        results = self._passages.all_through(pieces, event.number)
+        self._judge_client(key, connection, event, segment, pieces[0], results[0])
+        connection = self.connections.get(key)
+        if connection and results[0][0] == "leaves":
+            routed = connection.routed, connection.backend
+            self._passages.follow(pieces, results, routed, (connection.seen, connection.backend))
+
+    def _judge_client(
+        self,
+        key: tuple[int, End, End],
+        connection: Connection | None,
+        event: Packet,
+        segment: Segment,
+        data: bytes,
+        passage: Passage,
+    ) -> None:
+        protocol = key[0]
+        what, routed, left = passage
+        opens = is_first(protocol, segment)
         if connection is not None:
             is_certain = not (connection.unsure or connection.unsure_state)
-            reopens = protocol == TCP and is_first and connection.closed
+            reopens = protocol == TCP and opens and connection.closed
             if not reopens or not is_certain:
                 problem = self._goes_on(connection, data, what, routed, left)
                 if not problem:
@@ -266,8 +279,7 @@ class Player:
                     raise Different(f"client's packet of {connection}: {problem}")
             # The connection is over.
             del self.connections[key]
-            connection = None
-        if is_first:
+        if opens:
             self._opens(key, event, segment, data, what, routed, left)
         else:
             self._is_unknown(event, segment, data, what, left)
@@ -289,8 +301,11 @@ class Player:
     ) -> None:
         verdict = self.world.verdict(event.target, event.client, event.family)
         if verdict.verdict == "none":
-            if what not in ("leaves", "is delivered") or left != data:
+            is_owned = self._owner(data) is not None
+            if what not in ("leaves", "is delivered") or (left != data and not is_owned):
                 raise Different(f"a packet for no Service {what}")
+            if segment.flags & (FIN | RST):
+                self._direct.pop(ends(data), None)
             return
         # A port without a frontend: the middle of a connection passes there, as in iptables mode.
         if what == "leaves" and verdict.frontend:
@@ -316,9 +331,7 @@ class Player:
         verdict = self.world.verdict(event.target, event.client, event.family)
         about = f"first packet, {verdict.rule}"
         if verdict.verdict == "none":
-            if what not in ("leaves", "is delivered") or left != data:
-                raise Different(f"{about}: {what}, or is changed")
-            self.seen["packets for no Service"] += 1
+            self._opens_directly(key, event, segment, data, what, routed, left)
         elif verdict.verdict == "drop":
             if what != "is dropped at ingress":
                 raise Different(f"{about}: {what}")
@@ -337,6 +350,52 @@ class Player:
                 raise Different(f"{about}: {what}")
             self._opened(key, event, segment, data, routed, left, about)
 
+    def _owner(self, data: bytes) -> Connection | None:
+        """Return a connection that looks like the flow of a frame between the hooks."""
+        flow = ends(data)
+        for other in self.connections.values():
+            if flow == (other.protocol, other.routed, other.backend):
+                return other
+        return None
+
+    def _opens_directly(
+        self,
+        key: tuple[int, End, End],
+        event: Packet,
+        segment: Segment,
+        data: bytes,
+        what: str,
+        routed: bytes,
+        left: bytes,
+    ) -> None:
+        """Judge the first packet of a flow to no frontend."""
+        if what not in ("leaves", "is delivered"):
+            raise Different(f"for no Service: {what}")
+        owner = self._owner(data)
+        is_certain = owner and not (owner.closed or owner.unsure or owner.unsure_state)
+        between, wire = ends(routed), ends(left)
+        if left == data:
+            if is_certain:
+                raise Different(f"a direct flow has a 5-tuple of {owner}")
+            self.seen["packets for no Service"] += 1
+            if any((key[0], key[2]) in known for known in self._endpoints.values()):
+                self._direct[key] = self.now
+            if owner:
+                # The entries of a closed connection make room.
+                self._remove(owner)
+            return
+        _, client, target = key
+        if owner is None or between is None or wire is None or between != wire:
+            raise Different("for no Service: is changed")
+        problem = difference(data, left, wire[1], target)
+        if problem or wire[1][0] != client[0] or wire[1][1] not in MASQUERADE_PORTS:
+            raise Different(f"a direct flow is changed to {wire}: {problem}")
+        self.seen["direct flows by another port"] += 1
+        self._add(key, event, segment, wire[1], wire[1], target, "direct")
+
+    def _remove(self, connection: Connection) -> None:
+        del self.connections[connection.protocol, connection.client, connection.frontend]
+
     def _opened(
         self,
         key: tuple[int, End, End],
@@ -347,7 +406,7 @@ class Player:
         left: bytes,
         about: str,
     ) -> None:
-        protocol, client, target = key
+        client = key[1]
         verdict = self.world.verdict(event.target, event.client, event.family)
         known = ends(left)
         if known is None:
@@ -369,18 +428,32 @@ class Player:
         between = ends(routed)
         if between is None or between[2] != backend or between[1][0] != client[0]:
             raise Different(f"{about}: is routed as {between}")
+        if masqueraded:
+            self.seen["connections masqueraded"] += 1
+        self._add(key, event, segment, between[1], seen, backend, about)
+
+    def _add(
+        self,
+        key: tuple[int, End, End],
+        event: Packet,
+        segment: Segment,
+        routed: End,
+        seen: End,
+        backend: End,
+        about: str,
+    ) -> None:
+        """Add a connection that its first packet has opened."""
+        protocol, client, target = key
         connection = Connection(
             *(protocol, client, target, backend),
-            routed=between[1],
+            routed=routed,
             seen=seen,
-            masqueraded=masqueraded,
             begun_ns=self.now,
             peers=(Peer(segment.sequence), Peer(event.number * 7 & 0xFFFFFFFF)),
         )
         self._are_apart(connection, about)
         self.seen["connections opened"] += 1
-        self.seen["connections masqueraded"] += masqueraded
-        self.seen["connections by another port"] += connection.routed[1] != client[1]
+        self.seen["connections by another port"] += routed[1] != client[1]
         self.connections[key] = connection
         self._noted(connection, event, segment)
         if protocol == TCP:
@@ -401,7 +474,20 @@ class Player:
         self._remembered[key] = backend, self.now
 
     def _are_apart(self, new: Connection, about: str) -> None:
-        """Assert that no two connections share a 5-tuple, between the hooks or on the wire."""
+        """Assert that no two connections share a 5-tuple, between the hooks or on the wire.
+
+        Direct flows are remembered by fingerprints. A newer flow may overwrite that of an older
+        one, so a history may have one of these.
+        """
+        direct = new.protocol, new.routed, new.backend
+        if direct in self._direct and new.frontend != new.backend:
+            is_recent = self.now - self._direct[direct] < (UDP_SECONDS - 5) * SECOND
+            del self._direct[direct]
+            if new.protocol == TCP or is_recent:
+                self._forgotten += 1
+                self.seen["direct flows forgotten"] += 1
+            if self._forgotten > 1:
+                raise Different(f"{about}: {new} has the 5-tuple of a direct flow")
         for key, other in list(self.connections.items()):
             if other.protocol != new.protocol or other.backend != new.backend:
                 continue
@@ -415,20 +501,25 @@ class Player:
     def _from_server(
         self, key: tuple[int, End, End], connection: Connection, event: Packet
     ) -> None:
-        segment = self._segment(connection.protocol, connection, event)
+        segment = segment_of(connection.protocol, connection, event)
         data = frame(connection.protocol, connection.backend, connection.seen, segment)
-        what, routed, left = self._through(data)
-        problem = ""
+        pieces = self._passages.pieces(data, event.cut)
+        results = self._passages.all_through(pieces, event.number)
+        data = pieces[0]
+        what, routed, left = results[0]
         opens = connection.protocol == TCP and is_opening(segment.flags)
         if opens and (connection.closed or connection.unsure_state) and left == data:
             # The backend opens a connection of its own, from the port of the closed one.
             del self.connections[key]
             return
-        if what != "leaves":
-            problem = what
-        else:
-            problem = difference(data, routed, connection.backend, connection.routed)
-            problem = problem or difference(data, left, connection.frontend, connection.client)
+        problem = what if what != "leaves" else ""
+        problem = problem or difference(data, routed, connection.backend, connection.routed)
+        problem = problem or difference(data, left, connection.frontend, connection.client)
+        if not problem:
+            between = connection.backend, connection.routed
+            self._passages.follow(
+                pieces, results, between, (connection.frontend, connection.client)
+            )
         if not problem:
             self._noted(connection, event, segment)
             self.seen["packets of servers"] += 1

@@ -10,10 +10,10 @@ from tests.fuzz.run import Failure, Result
 
 _BEGIN, _END = "<!-- make fuzz: begin -->", "<!-- make fuzz: end -->"
 _LEFT_OUT = """\
-Left out: sockets, XDP, the fast path, other schedulers than the default, SCTP, ICMP, fragments,
-extension headers of IPv6, clients on the node itself, a backend that connects from the port that it
-serves, SYN together with FIN or RST, full tables, several CPUs at the same moment. What the kernel
-does between the hooks (routing, netfilter) is not part of it."""
+Left out: sockets, XDP, the fast path, other schedulers than the default, clients on the node, a
+backend that connects from the port that it serves, SYN together with FIN or RST, fragments with
+other extension headers or of SCTP, truncated frames, full tables, several CPUs at the same moment.
+What the kernel does between the hooks (routing, netfilter) is not part of it."""
 
 
 def as_test(failure: Failure) -> str:

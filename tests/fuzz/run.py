@@ -14,7 +14,8 @@ from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled_node import ControlledNode
 from tests.fuzz.events import Event, Generator
 from tests.fuzz.minimise import minimised
-from tests.fuzz.player import Different, Player
+from tests.fuzz.passages import Different
+from tests.fuzz.player import Player
 
 EVENTS = 3000
 """Of a history."""
@@ -66,7 +67,7 @@ def seeds(seed: int, process: int = 0, processes: int = 1) -> Iterator[int]:
 def history(player: Player, seed: int, events: int = EVENTS) -> Iterator[Event]:
     """Begin the world of a seed; yield the events of its history."""
     player.begin(seed)
-    generator = Generator(seed, {of: len(targets) for of, targets in player.world.targets.items()})
+    generator = Generator(seed, player.world.targets)
     for _ in range(events):
         yield generator.event()
 

@@ -54,7 +54,7 @@ def _without_call(program: Program, helper: int) -> Program:
 
 FAULTS = {
     "a checksum that is not changed": (_L4_CSUM_REPLACE, ("egress",), "checksum"),
-    "a packet that is not changed": (_SKB_STORE_BYTES, ("ingress",), "after ingress: byte"),
+    "a packet that is not changed": (_SKB_STORE_BYTES, ("ingress",), "packet of"),
     "a connection that is not removed": (_MAP_DELETE, ("gc",), "was not removed"),
 }
 

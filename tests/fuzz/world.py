@@ -57,6 +57,9 @@ class World:
             self.rewrite(number, random.getrandbits(32))
             self.removed[number] = False
         self.targets = self._targets()
+        self.endpoints_of_all = {
+            (pack(address), 8080) for addresses in ENDPOINTS.values() for address in addresses
+        }
         self._verdicts: dict[tuple[int, int, int], Verdict] = {}
 
     def case(self) -> dict[str, Any]:
@@ -133,10 +136,14 @@ class World:
         for family, others in ((4, ("10.96.0.10", "10.96.77.77")), (6, ("fd96::10", "fd96::7777"))):
             # A port of a cluster IP without a frontend, an address that no Service has, and
             # addresses that have nothing to do with Services.
-            for protocol in ("TCP", "UDP"):
+            for protocol in PROTOCOLS:
                 made[family] += [Target(protocol, (pack(address), 9)) for address in others]
                 stranger = "198.51.100.1" if family == 4 else "2001:db8:77::1"
                 made[family].append(Target(protocol, (pack(stranger), 80)))
+                # Backends, whom clients may ask directly, too.
+                made[family] += [
+                    Target(protocol, (pack(address), 8080)) for address in ENDPOINTS[family][::2]
+                ]
         return made
 
 
