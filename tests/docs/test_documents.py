@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WIDTH = 120
 
-GENERATED = ROOT / "docs" / "benchmarks.md"
-"""Written by the benchmark; its tables are as wide as their figures."""
+GENERATED = [ROOT / "docs" / name for name in ("benchmarks.md", "kernels.md", "testing.md")]
+"""Written by programs, as a whole or in part; their tables are as wide as their figures."""
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|h|c))`")
@@ -33,7 +33,7 @@ def anchors(document: Path) -> set[str]:
 def test_no_line_is_wider_than_120_columns(document: Path) -> None:
     """Tables that a program writes may be wider."""
     wide = [line for line in lines(document) if len(line) > WIDTH]
-    if document == GENERATED:
+    if document in GENERATED:
         wide = [line for line in wide if not line.startswith("|")]
     assert wide == []
 
