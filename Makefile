@@ -61,7 +61,7 @@ PROMETHEUS := build/prometheus/usr/bin/prometheus
 
 # The folder with the programs of a Kubernetes release (docs/cluster.md).
 KUBERNETES ?= ../shared/kubernetes
-PAGE_TEST = tests/lab/test_page_browser.py
+PAGE_TEST = tests/lab/test_page_browser.py tests/lab/test_page_fleet.py
 SHADOW_TEST = tests/lab/test_shadow_kube_proxy.py
 
 C_SOURCES := $(wildcard bpf/*.c bpf/lib/*.h bpf/maps/*.h bpf/path/*.h bpf/path/*/*.h \

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,13 @@ from bpfsvc.inspect.status import collect_status
 from bpfsvc.model.answers import TOGETHER, ChangeRecord
 from bpfsvc.model.failures import added
 from bpfsvc.page.event_feed import EventFeed
+from bpfsvc.page.questions import Answers, NotHere, Query
 from bpfsvc.page.recent import Recent
 from bpfsvc.page.services import MOST_ROWS, ORDERS, ListQuery, ServiceList
-
-Query = Mapping[str, str]
-Answers = Mapping[str, Callable[[Query], dict[str, Any]]]
-"""By path."""
 
 MOST_CHANGES = 200
 _SHOWN = 8
 """Names of endpoints that the text of a change has."""
-
-
-class NotHere(BpfsvcError):
-    """The object of a question does not exist on this node."""
 
 
 class NodeAnswers:

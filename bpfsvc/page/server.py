@@ -15,7 +15,7 @@ from bpfsvc.base.errors import BpfsvcError, UsageError
 from bpfsvc.http.ports import ServerPort
 from bpfsvc.http.server import JSON, HttpServer, Request, Response, Route
 from bpfsvc.page.admission import HEADERS, admitting
-from bpfsvc.page.answers import Answers, NotHere, Query
+from bpfsvc.page.questions import Answers, NotHere, Query
 
 _WORKERS = 4
 
@@ -34,6 +34,9 @@ ASSETS = {
     "/elements.js": "elements.js",
     "/icon.svg": "icon.svg",
 }
+
+FLEET_ASSETS = {**ASSETS, "/": "fleet.html", "/node": "page.html", "/fleet.js": "fleet.js"}
+"""Of the page of all nodes: the page of a node is ``/node?node=NAME``."""
 
 
 class HandedPort:
@@ -63,7 +66,7 @@ class HandedPort:
 
 
 class PageServer:
-    """The page of one node."""
+    """The page of one node, or of all nodes."""
 
     def __init__(
         self,
@@ -71,13 +74,14 @@ class PageServer:
         answers: Answers,
         log: Callable[[str], None],
         port: ServerPort | None = None,
+        assets: Mapping[str, str] = ASSETS,
     ) -> None:
         """``port``: where to listen; a port bound to the address by default."""
         self._asked_at = time.monotonic()
         host = address[0]
         routes: dict[str, Route] = {
             path: admitting(self._noted(_asset(name)), host, of_page=False)
-            for path, name in ASSETS.items()
+            for path, name in assets.items()
         }
         for path, answer in answers.items():
             routes[path] = admitting(self._noted(_answering(answer)), host, of_page=True)

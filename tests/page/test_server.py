@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.errors import KernelError, UsageError
-from bpfsvc.page.answers import NodeAnswers, NotHere, Query
-from bpfsvc.page.server import ASSETS, PageServer
+from bpfsvc.page.answers import NodeAnswers
+from bpfsvc.page.questions import NotHere, Query
+from bpfsvc.page.server import ASSETS, FLEET_ASSETS, PageServer
 from tests.http.asking import ask, body
 
 CROSS = "Sec-Fetch-Site: cross-site"
@@ -68,7 +69,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_no_asset_is_left_out() -> None:
-    assert {file.name for file in ASSET_FILES.iterdir()} == set(ASSETS.values())
+    assert {file.name for file in ASSET_FILES.iterdir()} == set(FLEET_ASSETS.values())
 
 
 @pytest.mark.parametrize(

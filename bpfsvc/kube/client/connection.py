@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -25,6 +26,9 @@ from bpfsvc.kube.client.kubeconfig import read_kubeconfig
 from bpfsvc.kube.client.login import Login, LoginError, of_pod
 from bpfsvc.kube.errors import UNAUTHORIZED, ApiError, Silence, Unreachable, one_line
 from bpfsvc.kube.source import SourceUnavailable
+
+if TYPE_CHECKING:
+    from bpfsvc.kube.client.port_forward import ForwardedPort
 
 Observer = Callable[[str, str, str, float], None]
 """Called for every request: method, host, code (``<error>`` without an answer), seconds."""
@@ -180,6 +184,19 @@ class ApiConnection:
             response.body()
         finally:
             response.close()
+
+    def forward(
+        self, namespace: str, pod: str, port: int, *, read_timeout: float = READ_SECONDS
+    ) -> ForwardedPort:
+        """Return a connection to a port of a Pod, as ``kubectl port-forward`` makes it.
+
+        Raises as :meth:`get`. The connection must be closed.
+        """
+        from bpfsvc.kube.client.port_forward import open_port  # the agent does not need its library
+
+        login, authorization = self._credentials.login()
+        headers = {"User-Agent": self._user_agent, **authorization}
+        return open_port(login, headers, (namespace, pod), port, read_timeout)
 
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: object, timeout: float

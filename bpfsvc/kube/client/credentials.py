@@ -70,6 +70,12 @@ class Credentials:
                     self._read_token()
                 return self._pools, self._headers, self._number
 
+    def login(self) -> tuple[Login, dict[str, str]]:
+        """Return the present login, and the headers of the credentials; raises as above."""
+        _, headers, _ = self.current()
+        with self._lock:
+            return self._login, headers
+
     def renew(self, used: int) -> None:
         """Load the login again, unless another thread has done so since ``used``."""
         with self._loading, _as_unreachable():

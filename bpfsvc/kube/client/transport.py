@@ -49,7 +49,7 @@ def open_pools(login: Login) -> PoolManager:
         "socket_options": _KEEPALIVE,
     }
     if login.server.startswith("https:"):
-        options["ssl_context"] = _tls_context(login.tls)
+        options["ssl_context"] = tls_context(login.tls)
         if login.tls.server_name:
             options["server_hostname"] = login.tls.server_name
     proxy = find_proxy(login.server, login.proxy)
@@ -63,7 +63,8 @@ def open_pools(login: Login) -> PoolManager:
     return pools
 
 
-def _tls_context(tls: Tls) -> ssl.SSLContext:
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """Return how connections by TLS are made; raises ``ssl.SSLError`` as :func:`open_pools`."""
     context = ssl.create_default_context(cadata=tls.ca.decode() if tls.ca else None)
     if not tls.verify:
         context.check_hostname = False

@@ -22,18 +22,22 @@ export function link(text, view, parameters) {
   return element("a", { href: fragment(view, parameters) }, text);
 }
 
-// A table in a box of its own that scrolls sideways, for a phone.
+// A table. On a phone each row is a block, and each cell has the name of its column before it: the roles
+// say to a screen reader that it is a table all the same.
 export function table(caption, columns, rows, nothing = "none") {
   if (!rows.length) return element("p", { class: "soft" }, `${caption}: ${nothing}`);
-  const head = columns.map(([text, kind]) => element("th", { scope: "col", class: kind }, text));
+  const head = columns.map(([text, kind]) => element("th", { scope: "col", role: "columnheader", class: kind }, text));
   const body = rows.map((cells) =>
-    element("tr", {}, cells.map((cell, index) => {
-      const [, kind] = columns[index];
-      return index ? element("td", { class: kind }, cell) : element("th", { scope: "row", class: kind }, cell);
+    element("tr", { role: "row" }, cells.map((cell, index) => {
+      const [name, kind = ""] = columns[index];
+      if (!index) return element("th", { scope: "row", role: "rowheader", class: kind }, cell);
+      const empty = cell === "" ? "empty" : "";
+      return element("td", { role: "cell", "data-column": name, class: `${kind} ${empty}` }, element("div", {}, cell));
     })));
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
-    element("table", {}, element("caption", {}, caption),
-      element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)));
+    element("table", { role: "table" }, element("caption", {}, caption),
+      element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, head)),
+      element("tbody", { role: "rowgroup" }, body)));
 }
 
 // Shares drawn side by side; the text says the largest of them.

@@ -7,6 +7,8 @@ const EVERY = 5000;
 const main = document.getElementById("main");
 const said = document.getElementById("said");
 const node = document.getElementById("node");
+// Of the page of all nodes: the node that is asked.
+const asksFor = new URLSearchParams(location.search).get("node");
 let turn = 0;
 let timer = 0;
 let refreshNow = () => {};
@@ -17,7 +19,8 @@ function asked() {
 }
 
 async function ask(path) {
-  const response = await fetch(path, { headers: { Accept: "application/json" } });
+  const of = asksFor ? `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ node: asksFor })}` : path;
+  const response = await fetch(of, { headers: { Accept: "application/json" } });
   const answer = await response.json().catch(() => ({ error: `the node answers ${response.status}` }));
   if (!response.ok) throw new Error([answer.error, answer.hint].filter(Boolean).join("; "));
   return answer;
@@ -87,9 +90,13 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
+if (asksFor) {
+  document.querySelector("header nav ul").append(element("li", {}, element("a", { href: "/" }, "All nodes")));
+}
 addEventListener("hashchange", () => show(true));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) refreshNow();
 });
 show(false);
+node.textContent = asksFor ?? "";
 ask("/api/status").then((answer) => { node.textContent = answer.node; }, () => {});

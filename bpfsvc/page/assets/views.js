@@ -197,7 +197,7 @@ function history(answer) {
   const left = answer.all_changes - answer.changes.length;
   return [
     answer.problem ? banner(false, `Failed connections are not known: ${answer.problem}`) : null,
-    element("p", { class: "soft" }, `${entries.length} entries, the newest first${left > 0 ? `; ${number(left)} older changes are left out (bpfsvc history shows them)` : ""}`),
+    element("p", { class: "soft" }, `${entries.length} ${entries.length === 1 ? "entry" : "entries"}, the newest first${left > 0 ? `; ${number(left)} older changes are left out (bpfsvc history shows them)` : ""}`),
     element("ol", { class: "timeline", reversed: true }, entries.map((entry) => entry.item)),
   ];
 }
@@ -218,7 +218,7 @@ function way(answer) {
       element("li", {}, element("span", { class: "box" }, `client ${answer.client} (${answer.from})`)),
       element("li", {}, element("span", { class: "box" }, answer.frontend ? `frontend ${answer.frontend} of ${answer.service}` : `destination ${answer.asked}: no Service`)),
       element("li", {}, element("span", { class: `box ${good ? "good" : "bad"}` }, answer.verdict)),
-      good ? element("li", {}, element("ul", { "aria-label": "Endpoints that it may reach" }, answer.endpoints.map((endpoint) =>
+      good ? element("li", { class: "endpoints" }, element("ul", { "aria-label": "Endpoints that it may reach" }, answer.endpoints.map((endpoint) =>
         element("li", {}, element("span", { class: "box" }, `${endpoint}${masqueraded(endpoint) ? " (masqueraded)" : ""}`))))) : null),
     element("h2", {}, "The reasons"),
     element("ul", {}, answer.reasons.map((reason) => element("li", {}, reason))),

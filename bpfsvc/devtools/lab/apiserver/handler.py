@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from bpfsvc.devtools.lab.apiserver import events, pages, resources, status
+from bpfsvc.devtools.lab.apiserver import events, pages, port_forward, resources, status
 from bpfsvc.devtools.lab.apiserver.pages import Options
+from bpfsvc.devtools.lab.apiserver.port_forward import Forwarded
 from bpfsvc.devtools.lab.apiserver.resources import EVENTS, ApiPath
 from bpfsvc.devtools.lab.apiserver.status import Refusal
 from bpfsvc.devtools.lab.apiserver.store import as_chunk, decode, encode, event_chunk
@@ -113,6 +114,9 @@ class Handler(BaseHTTPRequestHandler):
             minor = faults.minor
             self._send(200, encode({"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"}))
             return
+        if forwarded := port_forward.parse(path):
+            self._forward(forwarded)
+            return
         target = resources.parse_path(path)
         if target is not None and not faults.absent & {
             target.resource.group,
@@ -185,6 +189,26 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, events.patch(store, key, kind, _read(body)).single() + b"\n")
         else:
             raise status.wrong_method()
+
+    def _forward(self, pod: Forwarded) -> None:
+        """Forward a port of a Pod."""
+        target = ApiPath(resources.named("pods"), *pod)
+        if port_forward.SUBRESOURCE in self.server.faults.forbidden:
+            raise status.forbidden(target, self._user(), "create", "portforward")
+        dial = self.server.dial
+        if dial is None or self.server.store.get("Pod", *pod) is None:
+            raise status.not_found(target)
+        if port_forward.PROTOCOL not in self.headers.get("Sec-WebSocket-Protocol", ""):
+            raise Refusal(400, "Upgrade request required")
+        self._note(101)
+        self.send_response_only(101)
+        for name, text in port_forward.handshake(self.headers.get("Sec-WebSocket-Key", "")):
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.flush()
+        port = int(self.query.get("ports", "0"))
+        port_forward.serve(self.rfile, self.connection, dial, pod, port)
+        self.close_connection = True
 
     # -- answers ------------------------------------------------------------------------------
 

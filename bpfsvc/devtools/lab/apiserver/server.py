@@ -19,6 +19,7 @@ from typing import Any
 
 from bpfsvc.devtools.lab.apiserver.faults import Faults
 from bpfsvc.devtools.lab.apiserver.handler import Handler, Request
+from bpfsvc.devtools.lab.apiserver.port_forward import Dial
 from bpfsvc.devtools.lab.apiserver.replay import Step, replay
 from bpfsvc.devtools.lab.apiserver.store import Record, Store
 from bpfsvc.devtools.lab.apiserver.watches import Watch
@@ -52,6 +53,8 @@ class ApiServer:
         """The watches that are open."""
         self.control: Callable[[str, bytes], Any] | None = None
         """Answers the requests below /control/."""
+        self.dial: Dial | None = None
+        """Connects to ports of Pods, for those who forward them."""
         self._tls = _context(certificate, key, client_ca) if certificate else None
         self._socket: socket.socket | None = None
         self._address: tuple[Any, ...] = ()

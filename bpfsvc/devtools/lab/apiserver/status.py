@@ -166,15 +166,15 @@ def wrong_method() -> Refusal:
     )
 
 
-def forbidden(target: ApiPath, user: str, verb: str) -> Refusal:
-    """Return the refusal of a user without a role for a verb."""
+def forbidden(target: ApiPath, user: str, verb: str, below: str = "") -> Refusal:
+    """Return the refusal of a user without a role for a verb; ``below``: a subresource."""
     resource = target.resource
     named = f' "{target.name}"' if target.name else ""
     scope = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
     return Refusal(
         403,
         f'{resource.described}{named} is forbidden: User "{user}" cannot {verb} resource '
-        f'"{resource.plural}" in API group "{resource.group}" {scope}',
+        f'"{resource.plural}{below and f"/{below}"}" in API group "{resource.group}" {scope}',
         details=_which(target),
     )
 
