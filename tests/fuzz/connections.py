@@ -17,8 +17,8 @@ CLIENT, SERVER = 0, 1
 
 ESTABLISHED, HALF_CLOSED, CLOSED, HALF_OPEN = 86400, 3600, 10, 60
 UDP_SECONDS = 120
-TIME_WAIT = 60
-"""Seconds that connections are kept, as ``tests/packets/node.py`` sets them."""
+"""Seconds that connections are kept, as ``tests/packets/node.py`` sets them; SCTP as UDP."""
+CROWDED_CLOSED, CROWDED_HALF_OPEN = 2, 5
 
 INEXACT = 2 * SECOND
 """How much older than the last packet the noted time may be."""
@@ -85,14 +85,16 @@ class Connection:
         """Return the time of the last packet."""
         return max(self.peers[0].last_ns, self.peers[1].last_ns)
 
-    def lifetime(self) -> int:
-        """Return after how many ns of silence it is over."""
-        if self.protocol != TCP:
-            return (UDP_SECONDS if self.established else HALF_OPEN) * SECOND
-        if self.closed or self.doubted:
+    def lifetime(self, crowded: bool = False) -> int:
+        """Return after how many ns of silence it is over; ``crowded``: in a table nearly full."""
+        if self.protocol == TCP and self.closed:
+            return (CROWDED_CLOSED if crowded else CLOSED) * SECOND
+        if self.protocol == TCP and self.doubted:
             return CLOSED * SECOND
         if not self.established:
-            return HALF_OPEN * SECOND
+            return (CROWDED_HALF_OPEN if crowded else HALF_OPEN) * SECOND
+        if self.protocol != TCP:
+            return UDP_SECONDS * SECOND
         if self.peers[0].fin or self.peers[1].fin:
             return HALF_CLOSED * SECOND
         return ESTABLISHED * SECOND

@@ -45,6 +45,7 @@ class Packet(NamedTuple):
     * ``forged``: it acknowledges what was never sent. ``damage``: the error of its checksum.
     * ``extension``: the number of an IPv4 option or of extension headers; 0: none.
     * ``cut``: bytes of each fragment; 0: it is whole. ``number`` gives their order.
+    * ``kept``: bytes of the frame that are sent; 0: all.
     """
 
     family: int
@@ -61,6 +62,7 @@ class Packet(NamedTuple):
     number: int
     extension: int = 0
     cut: int = 0
+    kept: int = 0
 
 
 class IcmpError(NamedTuple):
@@ -88,7 +90,9 @@ class Pause(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """The connection GC runs."""
+    """The connection GC runs. ``crowded``: as if the table were nearly full."""
+
+    crowded: bool = False
 
 
 class Write(NamedTuple):
@@ -144,7 +148,7 @@ class Generator:
         if draw < 0.97:
             return Pause(random.choices(_PAUSES, _PAUSE_WEIGHTS)[0])
         if draw < 0.99:
-            return Collect()
+            return Collect(random.random() < 0.2)
         return Write(random.randrange(SERVICES), random.getrandbits(32))
 
     def _flow(self) -> tuple[int, int, int, int, int]:
@@ -190,7 +194,9 @@ class Generator:
         extension = 0
         if random.random() < 0.05:
             extension = random.randrange(len(EXTENSIONS[family]))
-        length = 0 if opens else random.choice([0, 0, 1, 7, 64, 1000])
+        # (The checksum of SCTP takes long in Python.)
+        longest = 64 if protocol == "SCTP" else 1000
+        length = 0 if opens else random.choice([0, 0, 1, 7, 64, longest])
         return Packet(
             *(family, target, client, port, sender, flags),
             Sequence.NEXT if usual else random.choice(list(Sequence)),
@@ -201,4 +207,5 @@ class Generator:
             random.getrandbits(32),
             extension,
             random.choice([24, 256, 512]) if length > 7 and random.random() < 0.1 else 0,
+            random.randrange(15, 80) if not sender and random.random() < 0.01 else 0,
         )

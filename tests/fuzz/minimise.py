@@ -70,6 +70,7 @@ _CHANGES: list[Callable[[Event], Event]] = [
     _changed(lambda packet: packet._replace(forged=False)),
     _changed(lambda packet: packet._replace(extension=0)),
     _changed(lambda packet: packet._replace(cut=0)),
+    _changed(lambda packet: packet._replace(kept=0)),
     _changed(lambda packet: packet._replace(length=0)),
     _changed(lambda packet: packet._replace(flags=packet.flags & ~PSH)),
     _changed(lambda packet: packet._replace(flags=ACK)),

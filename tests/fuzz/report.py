@@ -12,7 +12,7 @@ _BEGIN, _END = "<!-- make fuzz: begin -->", "<!-- make fuzz: end -->"
 _LEFT_OUT = """\
 Left out: sockets, XDP, the fast path, other schedulers than the default, clients on the node, a
 backend that connects from the port that it serves, SYN together with FIN or RST, fragments with
-other extension headers or of SCTP, truncated frames, full tables, several CPUs at the same moment.
+other extension headers or of SCTP, full tables, several CPUs at the same moment.
 What the kernel does between the hooks (routing, netfilter) is not part of it."""
 
 

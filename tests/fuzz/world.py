@@ -10,9 +10,15 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bpfsvc.base.address import endpoint_text, pack, unpack
+from bpfsvc.model import read_object
+from bpfsvc.services.cache import Cache
 from bpfsvc.services.entries import ServiceEntries
+from bpfsvc.services.rules.context import NodeContext
+from bpfsvc.services.rules.view import evaluate as entries_of_service
+from bpfsvc.services.scheduling.annotations import USUAL_SCHEDULING
+from bpfsvc.services.scheduling.schedulers import parse_scheduler
 from tests.fuzz.frames import PROTOCOLS, End
-from tests.specification.answers import entries_of
+from tests.specification.answers import config_of
 from tests.specification.endpoints import endpoints
 from tests.specification.frontends import frontends
 from tests.specification.objects import service_ports
@@ -32,9 +38,16 @@ ENDPOINTS = {
 LOCAL = 2
 """So many of them are on this node, the first ones."""
 SERVICES = 4
+SCHEDULER = "bpfsvc.io/scheduler"
+SCHEDULERS = ("rr", "wrr", "lc", "wlc", "sed", "nq", "dh", "sh", "mh", "lblc", "lblcr", "twos")
+"""All choose from the same endpoints. Some count the connections of each."""
 PORTS = (80, 443)
 SOURCE_PORTS = (40000, 40001, 40002, 12345)
 """Few, so that connections meet. The last is one that a masquerade may have, too."""
+
+
+_SLICE = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"}
+_SERVICE = {"apiVersion": "v1", "kind": "Service"}
 
 
 class Target(NamedTuple):
@@ -50,17 +63,18 @@ class World:
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
+        self._verdicts: dict[tuple[int, int, int], Verdict] = {}
         self.services = [_service(number, random) for number in range(SERVICES)]
         self.removed = [False] * SERVICES
         self.slices: list[list[dict[str, Any]]] = [[] for _ in range(SERVICES)]
         for number in range(SERVICES):
             self.rewrite(number, random.getrandbits(32))
             self.removed[number] = False
-        self.targets = self._targets()
+        self.targets: dict[int, list[Target]] = {}
         self.endpoints_of_all = {
             (pack(address), 8080) for addresses in ENDPOINTS.values() for address in addresses
         }
-        self._verdicts: dict[tuple[int, int, int], Verdict] = {}
+        self.targets = self._targets()
 
     def case(self) -> dict[str, Any]:
         """Return the objects in the format of the specification's cases."""
@@ -87,9 +101,23 @@ class World:
     def rewrite(self, number: int, seed: int) -> None:
         """Give a Service other endpoints; one time in eight remove it instead, or keep none."""
         random = Random(seed)
+        was_removed = self.removed[number]
         self.removed[number] = random.randrange(8) == 0
         self.slices[number] = _slices(self.services[number], random)
-        self._verdicts = {}
+        if self.removed[number] != was_removed:
+            self._verdicts = {}
+            return
+        key = self._key(number)
+        for asked in [asked for asked in self._verdicts if self._service_of(asked) == key]:
+            del self._verdicts[asked]
+
+    def _key(self, number: int) -> tuple[str, str]:
+        metadata = self.services[number]["metadata"]
+        return metadata["namespace"], metadata["name"]
+
+    def _service_of(self, asked: tuple[int, int, int]) -> tuple[object, ...]:
+        target, _, family = asked
+        return self.targets[family][target].service_port[:2]
 
     def endpoints(self, service_port: tuple[object, ...]) -> set[str]:
         """Return all endpoints of a service port, eligible or not; none if it is removed."""
@@ -101,10 +129,21 @@ class World:
 
     def entries(self, number: int) -> tuple[tuple[str, str], ServiceEntries]:
         """Return the key of a Service and the entries that the product makes of it now."""
-        metadata = self.services[number]["metadata"]
-        key = metadata["namespace"], metadata["name"]
-        made = entries_of(self.case())
-        return key, {port: entry for port, entry in made.items() if port[:2] == key}
+        key, case = self._key(number), self.case()
+        if self.removed[number]:
+            return key, {}
+        cluster = Cache(NODE)
+        for raw in self.slices[number]:
+            cluster.apply(read_object({**_SLICE, **raw}), ())
+        service = self.services[number]
+        cluster.apply(read_object({**_SERVICE, **service}), ())
+        name = service["metadata"].get("annotations", {}).get(SCHEDULER)
+        scheduling = USUAL_SCHEDULING
+        if name:
+            scheduling = scheduling._replace(scheduler=parse_scheduler(name))
+        node = NodeContext(NODE, "zone-a", tuple(map(pack, NODE_ADDRESS.values())))
+        found = cluster.lookup(key)
+        return key, entries_of_service(*found, node, config_of(case), scheduling).entries
 
     def verdict(self, target: int, client: int, family: int) -> Verdict:
         """Return what the specification says of a first packet from a client to a target."""
@@ -173,7 +212,10 @@ def _service(number: int, random: Random) -> dict[str, Any]:
         spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": seconds}}
     if random.randrange(2):
         spec["externalIPs"] = [f"203.0.113.{100 + number}", f"2001:db8:5::{number}"]
-    made = {"metadata": {"namespace": "default", "name": f"svc{number}"}, "spec": spec}
+    metadata: dict[str, Any] = {"namespace": "default", "name": f"svc{number}"}
+    if random.randrange(2):
+        metadata["annotations"] = {SCHEDULER: random.choice(SCHEDULERS)}
+    made = {"metadata": metadata, "spec": spec}
     if kind == "LoadBalancer":
         ips = (f"198.51.100.{100 + number}", f"2001:db8:6::{number}")
         made["status"] = {"loadBalancer": {"ingress": [{"ip": ip} for ip in ips]}}
