@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from bpfsvc.base.errors import BpfsvcError, UsageError
 from bpfsvc.base.texts import change_text, count_text
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
+from bpfsvc.explain.answer import Answer
 from bpfsvc.explain.live_kernel import LiveKernel
+from bpfsvc.explain.live_traffic import LiveTraffic
 from bpfsvc.explain.names import question_with_names
-from bpfsvc.explain.question import ORIGINS
+from bpfsvc.explain.question import ORIGINS, Question
+from bpfsvc.inspect.events.agent_stream import open_stream_with_drops
 from bpfsvc.inspect.events.filters import FILTERS, event_filter
 from bpfsvc.inspect.node_health import NodeFacts, lines, problems
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
@@ -20,12 +24,14 @@ from bpfsvc.inspect.recent_failures import ask_failures, refusal_text
 from bpfsvc.inspect.services.look import look
 from bpfsvc.inspect.status import collect_status
 from bpfsvc.model.answers import TOGETHER, ChangeRecord
+from bpfsvc.model.events import decode_event
 from bpfsvc.model.failures import added
 from bpfsvc.page.event_feed import EventFeed
-from bpfsvc.page.questions import Answers, NotHere, Query
+from bpfsvc.page.questions import Answers, Busy, NotHere, Query
 from bpfsvc.page.recent import Recent
 from bpfsvc.page.services import MOST_ROWS, ORDERS, ListQuery, ServiceList
 
+LIVE_SECONDS = 10.0
 MOST_CHANGES = 200
 _SHOWN = 8
 """Names of endpoints that the text of a change has."""
@@ -42,6 +48,8 @@ class NodeAnswers:
         self._services = Recent(self._read_services)
         self._feed = EventFeed.of_agent(pin_root)
         self._explaining = threading.Lock()
+        self._watching = threading.Lock()
+        """One at a time: each keeps a thread of the server, and a program at every drop."""
 
     def by_path(self) -> Answers:
         """Return all answers."""
@@ -52,6 +60,7 @@ class NodeAnswers:
             "/api/history": self.history,
             "/api/events": self.events,
             "/api/explain": self.explain,
+            "/api/explain-live": self.explain_live,
         }
 
     def status(self, _: Query) -> dict[str, Any]:
@@ -121,6 +130,28 @@ class NodeAnswers:
 
     def explain(self, query: Query) -> dict[str, Any]:
         """Return the way of the first packet of a connection."""
+        asked, answer, _ = self._explained(query)
+        texts = {name: query.get(name, "").strip() for name in ("client", "destination")}
+        ends = {"client": texts["client"], "asked": texts["destination"]}
+        return {**ends, "from": asked.origin, **answer.to_object()}
+
+    def explain_live(self, query: Query) -> dict[str, Any]:
+        """Return what becomes of the real packets of a question, seen for some seconds."""
+        if not self._watching.acquire(blocking=False):
+            raise Busy("real packets are watched for another browser", "try again in ten seconds")
+        try:
+            _, _, traffic = self._explained(query)
+            began = time.monotonic()
+            with open_stream_with_drops(self._pin_root, LIVE_SECONDS) as (stream, missing):
+                for line in stream:
+                    traffic.add(decode_event(line))
+            watched = time.monotonic() - began
+        finally:
+            self._watching.release()
+        return {"missing": missing, "lines": [*traffic.lines(watched)]}
+
+    def _explained(self, query: Query) -> tuple[Question, Answer, LiveTraffic]:
+        """Return a question, its answer, and what counts the connections that it is about."""
         client, destination = (query.get(field, "").strip() for field in ("client", "destination"))
         if not client or not destination:
             raise UsageError(
@@ -133,8 +164,9 @@ class NodeAnswers:
         asked = question_with_names(origin, *texts, query.get("interface", ""), self._agent)
         # Each reads all entries of Services.
         with self._explaining, open_pinned(PinRoot(self._pin_root)) as pinned:
-            answer = LiveKernel(pinned, self._agent).answer(asked)
-        return {"client": client, "from": asked.origin, "asked": destination, **answer.to_object()}
+            kernel = LiveKernel(pinned, self._agent)
+            answer = kernel.answer(asked)
+            return asked, answer, LiveTraffic(asked, answer, kernel.own)
 
     def _read_services(self) -> ServiceList:
         recent = ask_failures(self._pin_root)

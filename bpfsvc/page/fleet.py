@@ -17,7 +17,11 @@ from bpfsvc.page.questions import Answers, NotHere, Query
 from bpfsvc.page.recent import Recent
 
 RELAYED = tuple(
-    f"/api/{name}" for name in ("status", "services", "service", "history", "events", "explain")
+    f"/api/{name}"
+    for name in (
+        *("status", "services", "service", "history", "events"),
+        *("explain", "explain-live"),
+    )
 )
 """What the page of a node asks for."""
 

@@ -12,5 +12,9 @@ Answers = Mapping[str, Callable[[Query], dict[str, Any]]]
 """By path."""
 
 
+class Busy(BpfsvcError):
+    """Another question keeps this one from being answered now."""
+
+
 class NotHere(BpfsvcError):
     """The object of a question does not exist on this node, or in this cluster."""

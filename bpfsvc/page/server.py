@@ -15,7 +15,7 @@ from bpfsvc.base.errors import BpfsvcError, UsageError
 from bpfsvc.http.ports import ServerPort
 from bpfsvc.http.server import JSON, HttpServer, Request, Response, Route
 from bpfsvc.page.admission import HEADERS, admitting
-from bpfsvc.page.questions import Answers, NotHere, Query
+from bpfsvc.page.questions import Answers, Busy, NotHere, Query
 
 _WORKERS = 4
 
@@ -30,6 +30,7 @@ ASSETS = {
     "/": "page.html",
     "/page.css": "page.css",
     "/page.js": "page.js",
+    "/asking.js": "asking.js",
     "/views.js": "views.js",
     "/elements.js": "elements.js",
     "/icon.svg": "icon.svg",
@@ -129,6 +130,8 @@ def _answering(answer: Callable[[Query], Mapping[str, object]]) -> Route:
             text: BpfsvcError = error
         except NotHere as error:
             status, text = HTTPStatus.NOT_FOUND, error
+        except Busy as error:
+            status, text = HTTPStatus.SERVICE_UNAVAILABLE, error
         except BpfsvcError as error:
             status, text = HTTPStatus.BAD_GATEWAY, error
         return _json(status, {"error": text.message, "hint": text.hint})

@@ -73,3 +73,22 @@ def test_an_agent_that_tells_of_no_events_is_one_error(tmp_path: Path) -> None:
         open_stream_with_drops(tmp_path),
     ):
         raise AssertionError("there is no stream")
+
+
+def test_a_stream_for_some_time_ends_by_itself_while_the_agent_goes_on(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address_of(tmp_path))
+        listener.listen()
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(_OK)
+                assert client.recv(1) == b"", "until the reader has gone"
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with open_stream_with_drops(tmp_path, seconds=0.2) as (lines, missing):
+            assert (list(lines), missing) == ([encode_event(MADE)], "")
+        thread.join()

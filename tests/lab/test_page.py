@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
@@ -113,6 +114,34 @@ def test_an_explanation_is_that_of_the_command(testbed: Testbed) -> None:
     assert {name: answer[name] for name in json.loads(done.stdout)} == json.loads(done.stdout)
     named = get(testbed, "explain", **(query | {"destination": f"default/{WEB.name}:web"}))
     assert named["endpoints"] == answer["endpoints"]
+
+
+def test_real_packets_of_a_question_are_watched_for_ten_seconds(testbed: Testbed) -> None:
+    client, frontend = testbed.lab.client.address(), testbed.node.address(4)
+    query = {"from": "external", "client": client, "destination": f"{frontend}:{WEB.node_port}"}
+    path = f"/api/explain-live?{urlencode(query)}"
+
+    def watch(_: int) -> tuple[int, dict[str, Any]]:
+        status, content = http_request(testbed.node, "127.0.0.1", PORT, path, timeout=40)
+        return status, json.loads(content)
+
+    with ThreadPoolExecutor(2) as threads:
+        watches = [threads.submit(watch, number) for number in range(2)]
+
+        def all_ended() -> bool:
+            ask(testbed.client, frontend, WEB.node_port)
+            return all(watched.done() for watched in watches)
+
+        wait(all_ended, "the watch ends", 60)
+    (status, answer), (refused, why) = sorted(
+        (watched.result() for watched in watches), key=lambda result: result[0]
+    )
+    assert (status, refused) == (200, 503)
+    assert why["error"] == "real packets are watched for another browser"
+    assert answer["missing"] == ""
+    assert answer["lines"][0].startswith("live for 10 s: ")
+    assert f"of {client} to default/{WEB.name}" in answer["lines"][0]
+    assert any(f"{testbed.lab.pods[0].address(4)}:8080" in line for line in answer["lines"])
 
 
 def test_no_pod_and_no_other_machine_reaches_the_page(testbed: Testbed) -> None:

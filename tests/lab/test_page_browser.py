@@ -171,6 +171,15 @@ def test_a_link_from_a_ticket_shows_the_same_question_and_answer(looked: Looked)
     assert browser.value("document.querySelectorAll('ol.way > li').length") >= 3
 
 
+def test_the_button_of_explain_watches_real_packets(looked: Looked) -> None:
+    looked.show("explain")
+    browser = looked.browser
+    browser.value("[...document.querySelectorAll('button')].at(-1).click()")
+    browser.expect("live for 10 s: nothing was seen of 203.0.113.9 to default/web", 60)
+    assert browser.violations() == []
+    assert not browser.value("[...document.querySelectorAll('button')].at(-1).disabled")
+
+
 def test_markup_in_an_address_is_text(looked: Looked) -> None:
     browser = looked.browser
     attack = "%3Cimg%20src%3Dx%20onerror%3D%22window.hit%3D1%22%3E"

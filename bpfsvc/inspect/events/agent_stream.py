@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
@@ -29,14 +31,14 @@ class NoStream(BpfsvcError):
 
 @contextmanager
 def open_stream(
-    pin_root: Path, query: Mapping[str, str], *, follow: bool
+    pin_root: Path, query: Mapping[str, str], *, follow: bool, seconds: float | None = None
 ) -> Iterator[Iterator[bytes]]:
     """Yield the lines of a stream; raise :class:`NoStream` if there is none.
 
-    ``follow``: its end is an error.
+    ``follow``: its end is an error. ``seconds``: it ends after that time, at the latest.
     """
     client = _connect(pin_root)
-    with client, client.makefile("rb") as stream:
+    with client, client.makefile("rb") as stream, ExitStack() as stack:
         try:
             client.sendall(http_client.encode_get(f"/observe?{urlencode(query)}"))
             status = _status(stream.readline())
@@ -47,22 +49,31 @@ def open_stream(
             client.settimeout(None if follow else _SECONDS)
         except OSError as error:
             raise _no_answer(error) from error
-        yield _lines(stream, follow=follow)
+        if seconds is not None:
+            timer = threading.Timer(seconds, _end, (client,))
+            stack.callback(timer.join)
+            stack.callback(timer.cancel)
+            timer.start()
+        yield _lines(stream, follow=follow and seconds is None)
 
 
 @contextmanager
-def open_stream_with_drops(pin_root: Path) -> Iterator[tuple[Iterator[bytes], str]]:
+def open_stream_with_drops(
+    pin_root: Path, seconds: float | None = None
+) -> Iterator[tuple[Iterator[bytes], str]]:
     """Yield the lines of all events from now on, with what other parts of the node drop.
 
     And why such drops are not among them, where the node or its agent cannot tell them; else "".
+    ``seconds``: as for :func:`open_stream`.
     """
     query = {"follow": "1"}
+    until = partial(open_stream, pin_root, follow=True, seconds=seconds)
     with ExitStack() as stack:
         missing = ""
         try:
-            lines = stack.enter_context(open_stream(pin_root, {**query, "drops": "1"}, follow=True))
+            lines = stack.enter_context(until({**query, "drops": "1"}))
         except NoStream as error:
-            lines = stack.enter_context(open_stream(pin_root, query, follow=True))
+            lines = stack.enter_context(until(query))
             missing = error.reason
         yield lines, missing
 
@@ -86,6 +97,11 @@ def check_name(pin_root: Path, kind: str, name: str) -> None:
         f"this node knows no {kind} {name!r}",
         f"near names: {list_text(near, _NEAR)}" if near else "no known name is near",
     )
+
+
+def _end(client: socket.socket) -> None:
+    with suppress(OSError):  # the agent was first
+        client.shutdown(socket.SHUT_RDWR)
 
 
 def _lines(stream: Iterator[bytes], *, follow: bool) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 // Shows the view that the fragment names, and asks the node again while somebody looks.
 
+import { ask, asksFor, errorText } from "./asking.js";
 import { element } from "./elements.js";
 import { views } from "./views.js";
 
@@ -7,8 +8,6 @@ const EVERY = 5000;
 const main = document.getElementById("main");
 const said = document.getElementById("said");
 const node = document.getElementById("node");
-// Of the page of all nodes: the node that is asked.
-const asksFor = new URLSearchParams(location.search).get("node");
 let turn = 0;
 let timer = 0;
 let refreshNow = () => {};
@@ -16,14 +15,6 @@ let refreshNow = () => {};
 function asked() {
   const [view, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
   return [view in views ? view : "status", Object.fromEntries(new URLSearchParams(query))];
-}
-
-async function ask(path) {
-  const of = asksFor ? `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ node: asksFor })}` : path;
-  const response = await fetch(of, { headers: { Accept: "application/json" } });
-  const answer = await response.json().catch(() => ({ error: `the node answers ${response.status}` }));
-  if (!response.ok) throw new Error([answer.error, answer.hint].filter(Boolean).join("; "));
-  return answer;
 }
 
 function announce(text) {
@@ -55,7 +46,7 @@ async function refresh(mine, view, place) {
     } catch (error) {
       if (mine !== turn) return;
       place.removeAttribute("aria-busy");
-      const text = error instanceof TypeError ? "no answer from this node" : error.message;
+      const text = errorText(error);
       if (view.once || !place.childElementCount) replace(place, [element("p", { class: "banner bad" }, text)]);
       announce(`Not up to date: ${text}`);
     }

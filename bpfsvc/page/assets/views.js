@@ -1,6 +1,7 @@
 // The views. Each returns what stays while its answer is asked for again, and how to show an answer.
 //   heading: the title; form: what stays; path: what is asked; show(answer): elements.
 
+import { ask, errorText } from "./asking.js";
 import { bar, choice, clock, counted, element, field, fragment, input, link, number, table } from "./elements.js";
 
 const PAGE = 50;
@@ -98,7 +99,7 @@ export const views = {
         field("Destination and port", input("destination", asked.destination, { placeholder: "10.96.0.1:80 or shop/web:http", required: true }))),
       path: complete ? `/api/explain?${query(asked)}` : "",
       once: true,
-      show: (answer) => way(answer),
+      show: (answer) => [way(answer), live(asked)],
     };
   },
 };
@@ -224,6 +225,24 @@ function way(answer) {
     element("ul", {}, answer.reasons.map((reason) => element("li", {}, reason))),
     answer.lately ? [element("h2", {}, "What failed lately"), element("ul", {}, answer.lately.map((text) => element("li", { class: "bad" }, text)))] : null,
   ];
+}
+
+// A button that watches what becomes of the real packets of the question, for some seconds.
+function live(asked) {
+  const shown = element("div", { role: "status", "aria-live": "polite" });
+  const button = element("button", { type: "button", onclick: async () => {
+    button.disabled = true;
+    shown.replaceChildren(element("p", { class: "soft" }, "Watching for ten seconds; connections that are made now are seen."));
+    try {
+      const answer = await ask(`/api/explain-live?${query(asked)}`);
+      const missing = answer.missing ? element("p", { class: "soft" }, `What other parts of this node drop is not seen: ${answer.missing}`) : "";
+      shown.replaceChildren(missing, element("pre", {}, answer.lines.join("\n")));
+    } catch (error) {
+      shown.replaceChildren(element("p", { class: "banner bad" }, errorText(error)));
+    }
+    button.disabled = false;
+  } }, "Watch real packets");
+  return [element("h2", {}, "What becomes of real packets"), button, shown];
 }
 
 function eventsView(asked) {
