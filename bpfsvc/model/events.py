@@ -134,6 +134,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     * ``node``: the node that saw it.
     * ``kind``: of :data:`VERDICTS`; ``reason``: of :data:`REASONS`, or the
       kernel's name; ``path``: of :data:`PATHS`.
+    * ``chosen_by``: what chose the backend of a connection that is made: session affinity (which
+      keeps the client's last backend, if it has one) or a scheduler; empty: it is random.
     * ``took_ms``: from the client's first packet until this one; of an end, until the last one.
     * ``sample``: only one event of so many is in the stream.
     * ``lost``: how many events are missing before the next one; then there is nothing else.
@@ -150,6 +152,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     client: EventEnd = NO_END
     frontend: EventEnd = NO_END
     backend: EventEnd = NO_END
+    chosen_by: str = ""
     masquerade: bool = False
     took_ms: float | None = None
     sample: int = 1

@@ -109,6 +109,7 @@ def _object(event: Event) -> dict[str, Any]:
         "backend": event.backend.text if event.backend.address else "",
         "reason": reason_text(event.reason),
         "path": event.path,
+        "chosen_by": event.chosen_by,
         "masquerade": event.masquerade,
         "took_ms": event.took_ms,
         "sample": event.sample,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from bpfsvc.base.errors import UsageError
@@ -106,6 +107,19 @@ def test_a_malformed_value_is_one_line(name: str, value: str, message: str) -> N
     assert error.value.hint
 
 
+def test_what_has_chosen_the_backend_is_in_the_text() -> None:
+    by = msgspec.structs.replace(MADE, chosen_by="session affinity")
+    assert "; by session affinity" in " ".join(event_lines(by, UTC, plain).split())
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("tc", "after less than 10 ms"), ("socket", "after 0.250 ms")]
+)
+def test_only_the_end_of_a_socket_has_an_exact_time(path: str, text: str) -> None:
+    ended = msgspec.structs.replace(MADE, kind="ended", path=path, took_ms=0.25)
+    assert text in " ".join(event_lines(ended, UTC, plain).split())
+
+
 def test_an_event_is_the_same_after_it_was_a_line() -> None:
     for event in (MADE, REFUSED, Event(1.5, lost=12, lost_by="reader")):
         assert decode_event(encode_event(event)) == event
@@ -193,6 +207,6 @@ def test_a_sample_and_a_time_are_told() -> None:
 
 def test_the_length_of_a_short_connection_is_not_told_more_exactly_than_it_is_known() -> None:
     short = Event(1.0, kind="ended", reason="closed", took_ms=0.0)
-    assert "after less than 10 ms; both sides" in event_lines(short, UTC, plain)
+    assert "after less than 10 ms; it was" in event_lines(short, UTC, plain)
     longer = Event(1.0, kind="ended", reason="closed", took_ms=2012.4)
     assert "after 2012 ms;" in event_lines(longer, UTC, plain)

@@ -22,11 +22,16 @@ from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.known_pods import make_known, opened
-from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
+from tests.lab.testbed import EMPTY, ONE, WEB, Named, Testbed, built_testbed, objects
 
 Line = Mapping[str, Any]
 
 ENDS = ("client", "frontend", "backend")
+
+CHOSEN = {
+    chosen_by: Named(f"chosen-{number}", 80 + number)
+    for number, chosen_by in enumerate(("session affinity", "wlc", "rr"))
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +147,7 @@ def test_a_call_of_a_pods_socket_is_told(testbed: Testbed, family: int) -> None:
     assert made["frontend"]["address"] == one.vip(family)
     assert made["backend"]["pod"] == f"default/{backend.name}"
     assert made["path"] == "socket"
+    assert "chosen_by" not in made
 
 
 def test_a_call_of_the_nodes_own_socket_that_is_refused_is_told(testbed: Testbed) -> None:
@@ -151,6 +157,30 @@ def test_a_call_of_the_nodes_own_socket_that_is_refused_is_told(testbed: Testbed
         refused = observer.next(of_service(EMPTY.name, "refused"))
     assert (refused["reason"], refused["path"]) == ("no_endpoints", "socket")
     assert "backend" not in refused
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen_by"),
+    [
+        ({"sessionAffinity": "ClientIP"}, "session affinity"),
+        ({"annotations": {"bpfsvc.io/scheduler": "wlc"}}, "wlc"),
+        ({"annotations": {"bpfsvc.io/scheduler": "rr"}}, "rr"),
+    ],
+    ids=["affinity", "connections", "turns"],
+)
+@pytest.mark.parametrize("path", ["socket", "packets"])
+def test_what_has_chosen_the_backend_is_told(
+    testbed: Testbed, spec: Mapping[str, Any], chosen_by: str, path: str
+) -> None:
+    named = CHOSEN[chosen_by]
+    testbed.cluster.put(named.name, *objects(named, testbed.lab.pods[1:], **spec))
+    with observing(testbed, "--service", named.name) as observer:
+        if path == "socket":
+            ask(testbed.node, named.vip(4), 80)
+        else:
+            ask(testbed.client, testbed.node.address(4), named.node_port)
+        made = observer.next(of_service(named.name, "made"))
+    assert made["chosen_by"] == chosen_by
 
 
 def test_a_backend_that_refuses_is_told(testbed: Testbed) -> None:

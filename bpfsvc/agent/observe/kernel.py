@@ -159,10 +159,14 @@ class KernelEvents:
             names.end(told.client, ntohs(told.client_port)),
             names.end(told.frontend, ntohs(told.frontend_port)),
             names.end(told.backend, ntohs(told.backend_port)),
+            self._chosen_by(told) if kind == "made" else "",
             bool(told.masquerade),
             told.took_us / 1000 if timed else None,
             told.sample,
         )
+
+    def _chosen_by(self, told: _Told) -> str:
+        return self._names.chosen_by(told.frontend, ntohs(told.frontend_port), told.protocol)
 
     def _why_none(self, told: _Told) -> str:
         """Return the reason why nothing serves, which the program does not tell apart."""

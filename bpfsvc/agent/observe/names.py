@@ -15,8 +15,9 @@ from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.model.events import NO_END, NO_SERVICE, EventEnd, EventService
 from bpfsvc.services.cache import Cache
-from bpfsvc.services.entries import Frontend
-from bpfsvc.services.plans.registry import FRONTENDS, SERVICES
+from bpfsvc.services.entries import Frontend, Policies
+from bpfsvc.services.plans.registry import FRONTENDS, SERVICES, FrontendEntry
+from bpfsvc.services.scheduling.schedulers import RANDOM, Schedule, scheduler_text
 from bpfsvc.services.service_map import E, ServiceMap
 
 _SECONDS = 5.0
@@ -26,6 +27,9 @@ _MOST = 65536
 """Addresses that are kept, of whatever clients."""
 
 _NOBODY = bytes(16)
+
+AFFINITY = "session affinity"
+"""What chooses the backend of a Service with session affinity, unless the client is new."""
 
 
 class _Pod(NamedTuple):
@@ -44,6 +48,7 @@ class Names:
         self._cache = cache
         self._services: dict[int, EventService] = {}
         self._pods: dict[bytes, _Pod] | None = None
+        self._rules: dict[tuple[bytes, int, int], str] = {}
         self._owners: dict[bytes, tuple[str, str, str]] = {}
         """By address: its text, its pod, its node."""
         self._forget_at = 0.0
@@ -53,6 +58,7 @@ class Names:
         now = time.monotonic()
         if now >= self._forget_at or len(self._owners) > _MOST:
             self._services.clear()
+            self._rules.clear()
             self._owners.clear()
             self._pods = None
             self._forget_at = now + _SECONDS
@@ -76,10 +82,21 @@ class Names:
 
     def has_frontend(self, address: bytes, port: int, protocol: int) -> bool:
         """True if a Service answers at an address and port, or at this port of the node."""
+        return self._frontend(address, port, protocol) is not None
+
+    def chosen_by(self, address: bytes, port: int, protocol: int) -> str:
+        """Return what chooses a backend for clients of a frontend; empty: it is random."""
+        key = address, port, protocol
+        known = self._rules.get(key)
+        if known is None:
+            entry = self._frontend(*key)
+            known = self._rules[key] = _rule(entry.policies) if entry else ""
+        return known
+
+    def _frontend(self, address: bytes, port: int, protocol: int) -> FrontendEntry | None:
         wildcard = ANY_NODE_ADDRESS_V4 if family(address) == 4 else ANY_NODE_ADDRESS_V6
-        return any(
-            self._entry(FRONTENDS, Frontend(where, port, protocol)) is not None
-            for where in (address, wildcard)
+        return self._entry(FRONTENDS, Frontend(address, port, protocol)) or self._entry(
+            FRONTENDS, Frontend(wildcard, port, protocol)
         )
 
     def _look_up(self, number: int) -> EventService:
@@ -107,6 +124,15 @@ class Names:
         if address in node.addresses:
             return unpack(address), "", node.name
         return unpack(address), *self._pods.get(address, _Pod("", ""))
+
+
+def _rule(policies: Policies) -> str:
+    """Return what chooses a backend by these policies."""
+    if policies.affinity_seconds:
+        return AFFINITY
+    places = max(policy.table for policy in policies.by_class)
+    scheduler = scheduler_text(Schedule(policies.schedule).name.lower(), places)
+    return "" if scheduler == RANDOM.name else scheduler
 
 
 def _pods(cache: Cache) -> dict[bytes, _Pod]:

@@ -87,6 +87,8 @@ def _details(event: Event, *, wide: bool = False) -> Iterator[str]:
         yield reason_text(event.reason)
     if not wide and (path := _PATH_TEXTS.get(event.path, event.path)):
         yield path
+    if event.chosen_by:
+        yield f"by {event.chosen_by}"
     if event.masquerade:
         yield "masqueraded"
     if event.sample > 1:
@@ -97,8 +99,9 @@ def _duration(event: Event) -> str:
     milliseconds = event.took_ms or 0.0
     if milliseconds >= _COARSE_MS:
         return f"{milliseconds:.0f} ms"
-    # The last packet of a connection is dated by a coarse clock.
-    return f"less than {_COARSE_MS} ms" if event.kind == "ended" else f"{milliseconds:.3f} ms"
+    # The last packet of a connection is dated by a coarse clock, but the end of a socket is not.
+    is_coarse = event.kind == "ended" and event.path != "socket"
+    return f"less than {_COARSE_MS} ms" if is_coarse else f"{milliseconds:.3f} ms"
 
 
 def _end(end: EventEnd) -> str:

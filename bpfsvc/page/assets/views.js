@@ -285,7 +285,7 @@ function eventRow(event) {
   const kind = { refused: "bad", dropped: "bad", repeated: "warn", answered: "good" }[event.kind] ?? "";
   const details = [
     event.took_ms === null ? "" : `after ${event.took_ms.toFixed(event.took_ms < 10 ? 3 : 0)} ms`,
-    event.reason, event.path, event.masquerade ? "masqueraded" : "", event.sample > 1 ? `one of ${event.sample}` : "",
+    event.reason, event.path, event.chosen_by ? `by ${event.chosen_by}` : "", event.masquerade ? "masqueraded" : "", event.sample > 1 ? `one of ${event.sample}` : "",
   ].filter(Boolean).join("; ");
   return [
     clock(event.time), element("span", { class: kind }, `${event.kind} ${event.protocol}`),
