@@ -23,6 +23,7 @@ from tests.fuzz.frames import (
     SYN,
     URG,
 )
+from tests.fuzz.unrelated import UNRELATED_KINDS
 from tests.fuzz.world import CLIENTS, SERVICES, SOURCE_PORTS, Target
 
 
@@ -83,6 +84,22 @@ class IcmpError(NamedTuple):
     length: int
 
 
+class Foreign(NamedTuple):
+    """A connection of netfilter leaves, by the port that a flow is masqueraded to."""
+
+    family: int
+    target: int
+    client: int
+    port: int
+
+
+class Unrelated(NamedTuple):
+    """A frame that has nothing to do with Services. ``number`` says what is in it."""
+
+    kind: int
+    number: int
+
+
 class Pause(NamedTuple):
     """Time passes."""
 
@@ -102,7 +119,7 @@ class Write(NamedTuple):
     number: int
 
 
-Event = Packet | IcmpError | Pause | Collect | Write
+Event = Packet | IcmpError | Foreign | Unrelated | Pause | Collect | Write
 
 EXTENSIONS = {
     4: (b"", b"\x01\x01\x01\x00", b"\x94\x04\x00\x00" + b"\x01" * 8),
@@ -138,8 +155,12 @@ class Generator:
         """Return the next event."""
         random = self._random
         draw = random.random()
-        if draw < 0.90:
+        if draw < 0.88:
             return self._packet()
+        if draw < 0.89:
+            return Unrelated(random.randrange(UNRELATED_KINDS), random.getrandbits(32))
+        if draw < 0.90:
+            return Foreign(*random.choice(self._flows)[:4])
         if draw < 0.93:
             family, target, client, port, _ = random.choice(self._flows)
             about, by_receiver = random.randrange(2), random.random() < 0.5
@@ -183,7 +204,7 @@ class Generator:
     def _packet(self) -> Packet:
         random = self._random
         index = random.randrange(len(self._flows))
-        if random.random() < 0.03:
+        if random.random() < 0.05:
             self._flows[index] = self._flow()
         family, target, client, port, manner = self._flows[index]
         protocol = self._targets[family][target].protocol

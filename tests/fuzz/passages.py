@@ -62,6 +62,18 @@ class Passages:
             return f"{_VERDICTS.get(verdict, verdict)} at egress", routed, left
         return "leaves", routed, left
 
+    def leave(self, data: bytes) -> tuple[str, bytes]:
+        """Send a frame of the node itself through egress."""
+        verdict, left, _ = self._egress.run(data, 0)
+        self.runs += 1
+        return ("leaves" if verdict == UNSPEC else f"{_VERDICTS.get(verdict, verdict)}"), left
+
+    def arrive(self, data: bytes) -> tuple[str, bytes]:
+        """Send a frame for the node itself through ingress."""
+        verdict, arrived, _ = self._ingress.run(data, self._interface)
+        self.runs += 1
+        return ("arrives" if verdict == UNSPEC else f"{_VERDICTS.get(verdict, verdict)}"), arrived
+
     def pieces(self, data: bytes, cut: int) -> list[bytes]:
         """Return a frame as it is sent: whole, or in fragments."""
         protocol, at = transport_of(data)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from tests.fuzz.connections import (
+    CROWDED_HALF_OPEN,
     INEXACT,
     SECOND,
     SERVER,
@@ -17,11 +18,23 @@ from tests.fuzz.connections import (
     is_opening,
 )
 from tests.fuzz.controlled_node import START_NS, ControlledNode
-from tests.fuzz.events import Collect, Event, IcmpError, Packet, Pause, Sequence
+from tests.fuzz.events import (
+    Collect,
+    Event,
+    Foreign,
+    IcmpError,
+    Packet,
+    Pause,
+    Sequence,
+    Unrelated,
+)
 from tests.fuzz.frames import (
+    ACK,
     FIN,
     PROTOCOLS,
     RST,
+    SCTP_INIT,
+    SCTP_INIT_ACK,
     SYN,
     TCP,
     End,
@@ -36,6 +49,7 @@ from tests.fuzz.frames import (
 )
 from tests.fuzz.passages import Different, Passage, Passages
 from tests.fuzz.segments import is_first, segment_of
+from tests.fuzz.unrelated import unrelated_frame
 from tests.fuzz.world import (
     CLIENTS,
     NODE_ADDRESS,
@@ -48,6 +62,8 @@ from tests.packets.node import SIZES
 from tests.specification.verdicts import Verdict
 
 MASQUERADE_PORTS = range(10000, 30000)
+FEW_PORTS = range(12340, 12348)
+"""Of some worlds, where ports are used again soon. Clients have one of them, too."""
 _NODE = {family: pack(address) for family, address in NODE_ADDRESS.items()}
 _ROUTER = {4: pack("172.16.0.1"), 6: pack("fd70::1")}
 HALF_OPEN_PAIRS = SIZES.max_connections // 32
@@ -83,6 +99,9 @@ class Player:
         # In some worlds no connection that is not established has room beside the others.
         self._held = HALF_OPEN_PAIRS if seed % 4 == 0 else 0
         node.half_open(self._held)
+        self._ports = FEW_PORTS if seed % 3 == 1 else MASQUERADE_PORTS
+        node.settings(self._ports.start, len(self._ports))
+        self._left_alone: dict[tuple[int, End, End], Connection | None] = {}
         node.service_networks("10.96.0.0/16", "fd96::/112")
         self.world = World(seed)
         self.connections: dict[tuple[int, End, End], Connection] = {}
@@ -105,6 +124,10 @@ class Player:
             self._packet(event)
         elif isinstance(event, IcmpError):
             self._icmp_error(event)
+        elif isinstance(event, Foreign):
+            self._foreign(event)
+        elif isinstance(event, Unrelated):
+            self._unrelated(event)
         elif isinstance(event, Pause):
             self.now += event.ns
             self.node.controls.set_time(self.now)
@@ -181,25 +204,66 @@ class Player:
     # -- packets --
 
     def _packet(self, event: Packet) -> None:
-        protocol_name, target, _ = self.world.targets[event.family][event.target]
-        protocol = PROTOCOLS[protocol_name]
-        client = pack(CLIENTS[event.family][event.client]), SOURCE_PORTS[event.port]
-        key = protocol, client, target
+        key = self._named(event)
         connection = self.connections.get(key)
         self.node.controls.set_seed(event.number)
-        if event.sender == SERVER:
+        if key in self._left_alone:
+            if event.sender != SERVER:
+                self._without_model(key, event)
+        elif event.sender == SERVER:
             if connection is not None:
                 self._from_server(key, connection, event)
         else:
             self._from_client(key, connection, event)
 
-    def _icmp_error(self, event: IcmpError) -> None:
-        protocol_name, target, _ = self.world.targets[event.family][event.target]
-        protocol = PROTOCOLS[protocol_name]
+    def _named(self, event: IcmpError | Foreign | Packet) -> tuple[int, End, End]:
+        """Return the key of the connection that an event names."""
+        protocol, target, _ = self.world.targets[event.family][event.target]
         client = pack(CLIENTS[event.family][event.client]), SOURCE_PORTS[event.port]
-        connection = self.connections.get((protocol, client, target))
+        return PROTOCOLS[protocol], client, target
+
+    def _unrelated(self, event: Unrelated) -> None:
+        data = unrelated_frame(event.kind, event.number)
+        what, _, left = self._passages.through(data)
+        if what not in ("leaves", "is delivered") or left != data:
+            raise Different(f"an unrelated frame {what}, or is changed")
+        self.seen["unrelated frames"] += 1
+
+    def _foreign(self, event: Foreign) -> None:
+        connection = self.connections.get(self._named(event))
+        if connection is None or connection.seen[0] not in _NODE.values():
+            return
+        if connection.closed or connection.unsure or connection.unsure_state:
+            return
+        protocol, seen, backend = connection.protocol, connection.seen, connection.backend
+        opening = Segment(SYN, 1, 0, 1000, chunk=SCTP_INIT)
+        data = frame(protocol, seen, backend, opening)
+        what, left = self._passages.leave(data)
+        known = ends(left)
+        about = f"netfilter's connection beside {connection}"
+        if what != "leaves" or known is None:
+            raise Different(f"{about} {what}")
+        source = known[1]
+        if any(
+            (source, backend) == (other.seen, other.backend) and other.protocol == protocol
+            for other in self.connections.values()
+        ):
+            raise Different(f"{about} has a 5-tuple that is taken")
+        problem = difference(data, left, source, backend)
+        if problem or source[1] not in self._ports:
+            raise Different(f"{about} leaves from {endpoint_of(source)}: {problem}")
+        reply = frame(protocol, backend, source, Segment(SYN | ACK, 1, 2, 9, chunk=SCTP_INIT_ACK))
+        what, arrived = self._passages.arrive(reply)
+        problem = difference(reply, arrived, backend, seen)
+        if what != "arrives" or problem:
+            raise Different(f"{about}: its answer {what}: {problem}")
+        self.seen["connections of netfilter by another port"] += 1
+
+    def _icmp_error(self, event: IcmpError) -> None:
+        connection = self.connections.get(self._named(event))
         if connection is None or connection.unsure or connection.unsure_state:
             return
+        protocol = connection.protocol
         # As the error arrives, between the hooks, and as it leaves: author, receiver, quote.
         if event.about == 0:
             ways = [
@@ -266,6 +330,17 @@ class Player:
             routed = connection.routed, connection.backend
             self._passages.follow(pieces, results, routed, (connection.seen, connection.backend))
 
+    def _without_model(self, key: tuple[int, End, End], event: Packet) -> None:
+        """Send a packet of a flow that the model has lost, because another one has its port."""
+        lost = self._left_alone[key]
+        data = frame(*key, segment_of(key[0], None, event))
+        what, _, left = self._passages.through(data)
+        known = ends(left)
+        if what != "leaves" or known is None or lost is None or known[2] != lost.backend:
+            return
+        if lost.seen[0] != lost.client[0] == known[1][0] and not is_opening(event.flags):
+            raise Different(f"leaves from {endpoint_of(known[1])}: a packet of {lost}")
+
     def _is_truncated(self, data: bytes, kept: int) -> None:
         """Send a frame that ends before its ports."""
         # A test run takes only frames that have all of the IP header.
@@ -293,6 +368,10 @@ class Player:
             if not reopens or not is_certain:
                 problem = self._goes_on(connection, data, what, routed, left)
                 if not problem:
+                    if opens and not is_certain:
+                        # Perhaps it has opened another connection, to the same backend.
+                        service_port = self.world.targets[event.family][event.target].service_port
+                        self._remembered.pop((key[1][0], service_port), None)
                     self._noted(connection, event, segment)
                     self.seen["packets of clients"] += 1
                     return
@@ -366,6 +445,11 @@ class Player:
                 raise Different(f"{about}: {problem}")
             self.seen["first packets refused"] += 1
         else:
+            if what == "is dropped at egress" and self._ports == FEW_PORTS:
+                # No port was free, or none that the search has tried.
+                self._left_alone[key] = None
+                self.seen["connections without a port"] += 1
+                return
             if what != "leaves":
                 raise Different(f"{about}: {what}")
             self._opened(key, event, segment, data, routed, left, about)
@@ -408,7 +492,7 @@ class Player:
         if owner is None or between is None or wire is None or between != wire:
             raise Different("for no Service: is changed")
         problem = difference(data, left, wire[1], target)
-        if problem or wire[1][0] != client[0] or wire[1][1] not in MASQUERADE_PORTS:
+        if problem or wire[1][0] != client[0] or wire[1][1] not in self._ports:
             raise Different(f"a direct flow is changed to {wire}: {problem}")
         self.seen["direct flows by another port"] += 1
         self._add(key, event, segment, wire[1], wire[1], target, "direct")
@@ -437,7 +521,7 @@ class Player:
             raise Different(f"{about}: went to {text}, not one of {verdict.endpoints}")
         masqueraded = verdict.masquerade or text in verdict.masquerade_endpoints
         if masqueraded:
-            if seen[0] != _NODE[event.family] or seen[1] not in MASQUERADE_PORTS:
+            if seen[0] != _NODE[event.family] or seen[1] not in self._ports:
                 raise Different(f"{about}: masqueraded to {endpoint_of(seen)}")
         elif seen[0] != client[0]:
             raise Different(f"{about}: source became {endpoint_of(seen)}")
@@ -515,8 +599,13 @@ class Player:
                 continue
             self.seen["5-tuples taken over"] += 1
             if not (other.closed or other.unsure or other.unsure_state):
-                raise Different(f"{about}: {new} has a 5-tuple of {other}")
+                is_waiting = not other.established
+                # Where ports are short, one that waits for an answer may lose its own.
+                if not is_waiting or self.now - other.last_ns() <= CROWDED_HALF_OPEN * SECOND:
+                    raise Different(f"{about}: {new} has a 5-tuple of {other}")
             del self.connections[key]
+            if other.seen == new.seen:
+                self._left_alone[key] = other
 
     def _from_server(
         self, key: tuple[int, End, End], connection: Connection, event: Packet
