@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from bpfsvc.agent.observe.elsewhere import DropsElsewhere
+from bpfsvc.agent.history.failures import FailureHistory
+from bpfsvc.agent.observe import stream
+from bpfsvc.agent.observe.elsewhere import DropCounter, DropsElsewhere
 from bpfsvc.agent.observe.known_names import near_names
 from bpfsvc.agent.observe.readers import Reader, Wish
 from bpfsvc.agent.observe.sampling import Sample
+from bpfsvc.agent.observe.stream import EventStream
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath.loader import kernel_types
 from bpfsvc.datapath.loader.kernel_types import DropTypes
 from bpfsvc.devtools.lab.objects import endpoint, endpoint_slice, service
+from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.http.server import Request
+from bpfsvc.metrics.observer import Observer
 from bpfsvc.model import EndpointSlice
 from bpfsvc.model.events import decode_event
 from bpfsvc.model.reading import read_object
@@ -81,6 +88,23 @@ def test_a_reader_that_does_not_follow_ends_when_it_has_all(
     reader.send()
     assert reader.is_gone
     assert received(command) == LINE
+
+
+def test_a_command_is_told_why_when_the_thread_that_reads_events_has_ended(
+    monkeypatch: pytest.MonkeyPatch, cache: Cache, tmp_path: Path
+) -> None:
+    """By whatever error: a command that waited for events would wait for ever."""
+    monkeypatch.setattr(stream, "Pinned", {}.__getitem__)
+    told: list[str] = []
+    counter = DropCounter(Observer(), told.append, is_wanted=False)
+    history = FailureHistory(None, 0)
+    made = EventStream(lambda: tmp_path, cache, "node-1", history, counter, told.append)
+    made.start()
+    wait(lambda: bool(told), "the end of the thread")
+    answer = made.routes()["/observe"](Request("/observe", {}))
+    assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert b"the kernel's events cannot be read: KeyError" in answer.body
+    assert "bpfsvc observe shows nothing" in told[0]
 
 
 def test_a_sample_follows_the_number_of_events() -> None:

@@ -12,6 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import closing
+from enum import Enum, auto
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
@@ -28,7 +30,7 @@ from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.http.local_server import failure
 from bpfsvc.http.server import JSON, Request, Response, Route
-from bpfsvc.model.events import encode_event
+from bpfsvc.model.events import Event, encode_event
 from bpfsvc.model.failures import failure_of
 from bpfsvc.services.cache import Cache
 
@@ -49,6 +51,20 @@ _CONNECTIONS_LIMIT = 5000.0
 _FAILURES_LIMIT = 2500.0
 _UNREAD_LIMIT = 500.0
 """Events of a class per second, beyond which they are sampled; the last without a reader."""
+
+
+class _Class(Enum):
+    """Classes of events: those of one class do not push out those of another."""
+
+    PROGRESS = auto()
+    FAILURE = auto()
+    ELSEWHERE = auto()
+
+
+def _class_of(event: Event) -> _Class:
+    if event.kind == ELSEWHERE:
+        return _Class.ELSEWHERE
+    return _Class.FAILURE if event.kind in FAILURES else _Class.PROGRESS
 
 
 class EventStream:
@@ -75,7 +91,7 @@ class EventStream:
         self._taken = 0
         self._new: list[tuple[socket.socket, Wish]] = []
         self._readers: list[Reader] = []
-        self._memory = {kind: deque[tuple[float, bytes]](maxlen=REMEMBERED) for kind in (0, 1, 2)}
+        self._memory = {kind: deque[tuple[float, bytes]](maxlen=REMEMBERED) for kind in _Class}
         self._samples = (Sample(), Sample())
         self._came = [0, 0]
         self._adapted_at = 0.0
@@ -142,47 +158,46 @@ class EventStream:
 
     def _run(self) -> None:
         try:
-            kernel = KernelEvents(
-                Pinned(self._directory()),
-                self._cache,
-                self._node,
-                self._elsewhere.reason,
-                self._counter.add,
-            )
-        except (BpfsvcError, OSError) as error:
-            self._fail(error)
-            return
-        try:
-            kernel.skip()
-            self._counter.start(self._elsewhere)
-            self._ask(kernel)
-            while not self._stopped:
-                self._look(kernel)
-                self._wake.wait(_FAST if self._readers else _SLOW)
-                self._wake.clear()
-        except (BpfsvcError, OSError, ValueError) as error:
+            with self._opened() as kernel:
+                self._follow(kernel)
+        except Exception as error:
+            # Whatever it is: readers must not wait for events that do not come.
             self._fail(error)
         finally:
             for reader in self._readers:
                 reader.close()
             self._elsewhere.stop()
-            kernel.close()
+
+    def _opened(self) -> closing[KernelEvents]:
+        pinned = Pinned(self._directory())
+        reason, count = self._elsewhere.reason, self._counter.add
+        return closing(KernelEvents(pinned, self._cache, self._node, reason, count))
+
+    def _follow(self, kernel: KernelEvents) -> None:
+        kernel.skip()
+        self._counter.start(self._elsewhere)
+        self._ask(kernel)
+        while not self._stopped:
+            self._look(kernel)
+            self._wake.wait(_FAST if self._readers else _SLOW)
+            self._wake.clear()
 
     def _fail(self, error: Exception) -> None:
-        self._failed = f"the kernel's events cannot be read: {error}"
+        said = str(error) if isinstance(error, BpfsvcError | OSError) else repr(error)
+        self._failed = f"the kernel's events cannot be read: {said}"
         self._log(f"{self._failed}; bpfsvc observe shows nothing")
 
     def _look(self, kernel: KernelEvents) -> None:
         self._take_new(kernel)
         lines: list[tuple[bool, bytes]] = []
         for event in kernel.read(_MOST_AT_ONCE):
-            is_elsewhere = event.kind == ELSEWHERE
-            is_failure = event.kind in FAILURES or is_elsewhere
+            of_class = _class_of(event)
+            is_elsewhere = of_class is _Class.ELSEWHERE
             line = encode_event(event)
             if failed := failure_of(event):
                 self._history.note(failed)
-            self._memory[is_failure + is_elsewhere].append((event.time, line))
-            self._came[is_failure] += 1
+            self._memory[of_class].append((event.time, line))
+            self._came[of_class is not _Class.PROGRESS] += 1
             lines.append((is_elsewhere, line))
         lost = kernel.lost()
         self._lost += lost
