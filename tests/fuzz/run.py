@@ -109,7 +109,8 @@ def kind_of(text: str) -> str:
 
 def work(seed: int, process: int, processes: int, deadline: float, limit: int = 0) -> Result:
     """Play histories until a time of the monotonic clock, or so many of them."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[process % (os.cpu_count() or 1)]})
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {allowed[process % len(allowed)]})
     player = Player(ControlledNode(sandbox.BPF_ROOT / f"fuzz-{process}"))
     result = Result()
     began = time.monotonic()
