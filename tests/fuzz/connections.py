@@ -1,6 +1,6 @@
 """A model of connections: what netfilter's conntrack would know of each, and docs/architecture.md.
 
-Nothing of it is taken from the programs. Where a time is measured to about a second, the model says
+It shares no code with the programs. Where a time is measured to about a second, the model says
 that it does not know; the player then asks the table.
 """
 

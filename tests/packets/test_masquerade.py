@@ -141,3 +141,15 @@ def test_a_masquerade_pair_that_was_lost_and_made_again_is_established(
     assert same(back, tcp_peers.data(vip, external))
     node.forward(tcp_peers.data(external, vip))
     assert node.states() == (0, 4)
+
+
+def test_a_closed_connection_whose_masquerade_was_given_up_leaves_no_address_of_its_client(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The backend begins a connection from its own port: the pair around the wire goes then."""
+    peers = tcp_peers
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
+    peers.close(node, client, vip, backend, seen)
+    node.ingress(tcp(backend, seen, "S"))
+    out = node.forward(tcp(client, vip, "A"))
+    assert (out.src, out.dst) != (address_of(client), address_of(backend))
