@@ -6,12 +6,14 @@ Of a pod that its node knows (``pod``), and of the node's own processes (``node`
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from bpfsvc.devtools.lab.dial import OpenConnection, disconnect
+from tests.lab.known_pods import opened
 from tests.lab.test_observe import ENDS, Line, Observer, observing
 from tests.lab.test_quarantine import (
     REFUSE,
@@ -90,6 +92,10 @@ def test_a_backend_that_refuses_is_told_once(
     assert (made["kind"], refused["kind"]) == ("made", "refused")
     assert refused["reason"] == "backend_reset"
     assert refused["backend"] == made["backend"]
+    with opened(running.node) as pinned:
+        failures = pinned.map("backend_failures")
+        counted = [int.from_bytes(key, sys.byteorder) for key, _ in failures.items()]
+        assert max(counted) <= failures.max_entries, "counted for a backend, with no flag beside it"
     with call(running, where, family, patient=True):
         assert next_told(observer)["kind"] == "made"
 

@@ -23,7 +23,7 @@ static inline void connecting_failed(struct peer_name *name, enum failure kind)
 	if (counters & PEER_FAILED)
 		return;
 	name->counters = counters | PEER_FAILED;
-	count_failure(counters, kind);
+	count_failure(counters & PEER_COUNTERS, kind);
 }
 
 /* A socket sends a segment again. */
