@@ -181,9 +181,13 @@ static inline bool tcp_ends(__u8 tcp_flags)
 	return tcp_flags & (TCP_FIN | TCP_RST);
 }
 
+/*
+ * True if a packet opens a TCP connection. As in netfilter, a SYN that also says FIN or RST opens
+ * none: no TCP sends it, and a listener would not answer.
+ */
 static inline bool tcp_opens(__u8 tcp_flags)
 {
-	return (tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	return (tcp_flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
 }
 
 /* True if a packet opens a TCP connection and has come by no interface. */

@@ -60,6 +60,15 @@ def test_it_goes_to_another_backend_and_leaves_nothing_behind(opened: Tried) -> 
     assert moved(opened) == 1
 
 
+@pytest.mark.parametrize("flags", ["SA", "SF", "SR"])
+def test_a_packet_that_opens_nothing_moves_nothing(opened: Tried, flags: str) -> None:
+    before = states(opened)
+    older(opened)
+    opened.node.ingress(tcp(opened.client(0), opened.peers.vip, flags))
+    assert moved(opened) == 0
+    assert states(opened) == before
+
+
 def test_its_connection_works(opened: Tried) -> None:
     older(opened)
     opened.open()

@@ -83,7 +83,7 @@ def nft(links: Wire, text: str) -> None:
         subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("flags", ["A", "PA", "FA", "SA", "F", "P", ""])
+@pytest.mark.parametrize("flags", ["A", "PA", "FA", "SA", "F", "P", "", "SF"])
 def test_a_packet_of_an_unknown_connection_is_answered_by_a_reset(
     node_on_wire: Wire, tcp_peers: Peers, flags: str
 ) -> None:
@@ -106,13 +106,28 @@ def test_the_reset_has_no_data_and_the_right_checksums(
 
 
 def test_a_reset_is_never_answered_and_does_not_leave(node_on_wire: Wire, tcp_peers: Peers) -> None:
-    for flags in ("R", "RA"):
+    for flags in ("R", "RA", "SR", "FSRPAU"):
         node_on_wire.send(POD, segment(tcp_peers, flags))
     assert leaves_nothing(node_on_wire, tcp_peers)
     known = segment(tcp_peers, "A")
     node_on_wire.send(POD, known)
     assert len(node_on_wire.seen(POD, answer(known))) == 1
-    assert node_on_wire.node.counter("dropped__unknown_connection") == 2
+    assert node_on_wire.node.counter("dropped__unknown_connection") == 4
+
+
+@pytest.mark.parametrize("flags", ["SF", "SR", "SFR", "SFPU"])
+@pytest.mark.parametrize("closed", [False, True], ids=["unknown", "closed"])
+def test_a_syn_with_fin_or_rst_opens_no_connection(
+    node: Node, tcp_peers: Peers, flags: str, closed: bool
+) -> None:
+    """Netfilter calls such a packet invalid, and no listener answers it."""
+    client, vip, backend = tcp_peers.served(node)
+    if closed:
+        tcp_peers.close(node, client, vip, backend, tcp_peers.connect(node, client, vip, backend))
+    before = dict(node.pinned.map("connections").items()).keys()
+    node.ingress(tcp(client, vip, flags))
+    assert dict(node.pinned.map("connections").items()).keys() == before
+    assert node.counter("connections_reopened") == 0
 
 
 def test_a_client_that_may_not_connect_gets_no_answer(node_on_wire: Wire, tcp_peers: Peers) -> None:

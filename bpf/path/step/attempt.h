@@ -74,7 +74,7 @@ static inline enum step attempt_follow(struct packet *packet, struct connection 
 		attempt_fail(connection, other, FAILURE_REFUSED);
 	else if (connection->reply || tcp_flags & TCP_RST)
 		attempt_release(connection, other);
-	else if (tcp_flags & TCP_SYN && !other->replied)
+	else if (tcp_opens(tcp_flags) && !other->replied)
 		return attempt_again(packet, connection, other);
 	else if (!(tcp_flags & TCP_SYN) && other->replied)
 		attempt_succeed(connection, other);
