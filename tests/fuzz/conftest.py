@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Protocol
 
 import pytest
 
+from bpfsvc.datapath.loader.source import CSource
 from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled_node import Change, ControlledNode
 from tests.fuzz.player import Player
 
-MakePlayer = Callable[[Change], Player]
+
+class MakePlayer(Protocol):
+    """Makes a player of a node whose programs are changed, or are of another source."""
+
+    def __call__(self, change: Change = ..., source: CSource | None = None) -> Player: ...
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +28,10 @@ def make_player() -> Iterator[MakePlayer]:
     with ExitStack() as cleanup:
         made = 0
 
-        def make(change: Change) -> Player:
+        def make(change: Change = lambda build: build, source: CSource | None = None) -> Player:
             nonlocal made
             made += 1
-            node = ControlledNode(sandbox.BPF_ROOT / f"fuzz-test-{made}", change)
+            node = ControlledNode(sandbox.BPF_ROOT / f"fuzz-test-{made}", change, source)
             cleanup.callback(node.pinned.close)
             return Player(node)
 
@@ -34,7 +40,7 @@ def make_player() -> Iterator[MakePlayer]:
 
 @pytest.fixture(scope="session")
 def loaded(make_player: MakePlayer) -> Player:
-    return make_player(lambda build: build)
+    return make_player()
 
 
 @pytest.fixture

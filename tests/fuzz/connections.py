@@ -49,6 +49,10 @@ class Connection:
 
     * ``routed``: the client between the hooks. ``seen``: as the backend sees it.
     * ``reset``: by a number that ends the connection. ``doubted``: by one that may end it.
+    * ``port_lost``: another connection has taken the port that the backend saw, or the backend has
+      opened one to it. The client's next packet gets another port. In ``seen`` the port is 0 then.
+    * ``beside_netfilter``: a connection of netfilter has ``seen`` and ``backend``, too, until it
+      leaves the node.
     * ``unsure``: the model does not know whether the entry is still there.
     """
 
@@ -64,14 +68,16 @@ class Connection:
     established: bool = False
     reset: bool = False
     doubted: bool = False
+    port_lost: bool = False
+    beside_netfilter: bool = False
     unsure: bool = False
     unsure_state: bool = False
 
     def __repr__(self) -> str:
         """Name its ends and its state, for the text of a difference."""
         ends = (self.client, self.frontend, self.routed, self.seen, self.backend)
-        states = ("replied", "established", "reset", "doubted", "unsure", "unsure_state")
-        words = [name for name in states if getattr(self, name)]
+        states = ("replied", "established", "reset", "doubted", "port_lost", "unsure")
+        words = [name for name in (*states, "unsure_state") if getattr(self, name)]
         words += [f"FIN of {('client', 'server')[at]}" for at in (0, 1) if self.peers[at].fin]
         way = " > ".join(endpoint_text(*end) for end in ends)
         return f"Connection({self.protocol} {way}: {', '.join(words) or 'new'})"
@@ -80,6 +86,21 @@ class Connection:
     def closed(self) -> bool:
         """True if both sides have closed it, or a reset has."""
         return self.reset or (self.peers[0].fin and self.peers[1].fin)
+
+    @property
+    def masqueraded(self) -> bool:
+        """True if the backend sees an address of the node in place of the client's."""
+        return self.seen[0] != self.client[0]
+
+    @property
+    def is_certain(self) -> bool:
+        """True if the model knows its entries, and their state."""
+        return not (self.unsure or self.unsure_state)
+
+    def lose_port(self) -> None:
+        """Take note that its port on the wire is another connection's."""
+        self.port_lost = True
+        self.seen = self.seen[0], 0
 
     def last_ns(self) -> int:
         """Return the time of the last packet."""
@@ -179,7 +200,7 @@ def is_valid(flags: int) -> bool:
 
 def is_opening(flags: int) -> bool:
     """True for the flags of a packet that opens a TCP connection."""
-    return flags & (SYN | ACK) == SYN
+    return is_valid(flags) and flags & (SYN | ACK) == SYN
 
 
 def signed(number: int) -> int:

@@ -64,12 +64,14 @@ Change = Callable[[Bytecode], Bytecode]
 
 
 class ControlledNode(Node):
-    """The node; ``change`` plants faults into its programs."""
+    """The node; ``change`` plants faults into its programs, another ``source`` has some."""
 
-    def __init__(self, directory: Path, change: Change = lambda build: build) -> None:
+    def __init__(
+        self, directory: Path, change: Change = lambda build: build, source: CSource | None = None
+    ) -> None:
         self.controls = Controls()
         self._change = change
-        super().__init__(directory, marked_source())
+        super().__init__(directory, source or marked_source())
 
     def load(self, source: CSource) -> None:
         self.root.create()

@@ -136,6 +136,11 @@ EXTENSIONS = {
 
 _CHUNKS = [SCTP_INIT, SCTP_INIT_ACK, SCTP_DATA, SCTP_ABORT]
 _USUAL = [SYN, SYN | ACK, ACK, PSH | ACK, FIN | ACK, RST, RST | ACK]
+_ALL_FLAGS = FIN | SYN | RST | PSH | ACK | URG
+_UNUSUAL = [
+    *(0, FIN, URG | PSH, URG | ACK, FIN | RST | ACK, SYN | URG, _ALL_FLAGS),
+    *(SYN | FIN, SYN | RST, SYN | FIN | RST),
+]
 _PAUSES = (
     *(1_000_000, 50_000_000, 700_000_000, 1_500_000_000, 3_000_000_000, 9_000_000_000),
     *(11_000_000_000, 40_000_000_000, 65_000_000_000, 125_000_000_000, 3_700_000_000_000),
@@ -197,9 +202,11 @@ class Generator:
             if not sender and flags == SYN | ACK:
                 flags = ACK
         else:
-            flags = random.choice([*_USUAL, FIN, 0, FIN | RST | ACK, URG | PSH, URG | ACK])
-        # Left out: a backend that connects to its client from the port that it serves.
-        return SYN | ACK if sender and flags == SYN else flags
+            flags = random.choice([*_USUAL, *_UNUSUAL])
+        # A backend seldom connects to its client from the port that it serves.
+        if sender and flags == SYN and random.random() < 0.8:
+            flags = SYN | ACK
+        return flags
 
     def _packet(self) -> Packet:
         random = self._random

@@ -10,12 +10,10 @@ from tests.fuzz.run import Failure, Result
 
 _BEGIN, _END = "<!-- make fuzz: begin -->", "<!-- make fuzz: end -->"
 _LEFT_OUT = """\
-Left out: sockets, XDP, the fast path, weights, clients on the node, a backend that connects from
-the port that it serves, SYN together with FIN or RST, fragments with other extension headers or of
-SCTP, full tables, several CPUs at the same moment, late packets of a closed connection whose
-masquerade port another one has got within a second. The middle of a connection to a port of a
-cluster IP that is no frontend may pass. What the kernel does between the hooks (routing, netfilter)
-is not part of it."""
+Left out: sockets, XDP, the fast path, weights, clients on the node, fragments with other extension
+headers or of SCTP, full tables, several CPUs at the same moment. The middle of a connection to a
+port of a cluster IP that is no frontend may pass. What the kernel does between the hooks (routing,
+netfilter) is not part of it."""
 
 
 def as_test(failure: Failure) -> str:

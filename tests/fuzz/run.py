@@ -67,7 +67,7 @@ def seeds(seed: int, process: int = 0, processes: int = 1) -> Iterator[int]:
 def history(player: Player, seed: int, events: int = EVENTS) -> Iterator[Event]:
     """Begin the world of a seed; yield the events of its history."""
     player.begin(seed)
-    generator = Generator(seed, player.world.targets)
+    generator = Generator(seed, player.model.world.targets)
     for _ in range(events):
         yield generator.event()
 

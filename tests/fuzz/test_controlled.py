@@ -53,14 +53,18 @@ def test_a_build_reads_the_clock_and_the_numbers_of_its_owner(player: Player) ->
     chosen = []
     for port, seed in enumerate((1, 1, 2)):
         node.controls.set_seed(seed)
-        node.controls.set_time(player.now + port * 1_000_000_000)
+        node.controls.set_time(player.model.now + port * 1_000_000_000)
         chosen.append(node.ingress(tcp(f"10.244.1.5:{40000 + port}", peers.vip)).dst)
     assert chosen[0] == chosen[1] != chosen[2]
     connections = node.pinned.layout.maps["connections"].value
     times = {
         connections.unpack(value)["created"] for _, value in node.pinned.map("connections").items()
     }
-    assert times == {player.now, player.now + 1_000_000_000, player.now + 2_000_000_000}
+    assert times == {
+        player.model.now,
+        player.model.now + 1_000_000_000,
+        player.model.now + 2_000_000_000,
+    }
 
 
 def test_the_state_of_the_generator_has_the_full_period() -> None:

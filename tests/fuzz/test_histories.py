@@ -42,6 +42,6 @@ def test_a_seed_replays(player: Player) -> None:
     for _ in range(2):
         for event in history(player, 5, events=800):
             player.step(event)
-        states.append({key: str(made) for key, made in player.connections.items()})
+        states.append({key: str(made) for key, made in player.model.connections.items()})
     assert states[0]
     assert states[0] == states[1]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import pytest
 
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION, Bytecode, Program
+from bpfsvc.datapath.loader.source import CSource
 from tests.fuzz.conftest import MakePlayer
 from tests.fuzz.controlled import instruction
+from tests.fuzz.controlled_node import MarkedSource, marked_source
 from tests.fuzz.events import Packet, Write
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
@@ -68,6 +71,30 @@ def test_a_fault_of_an_instruction_is_found_and_minimised(
     failure = found(player)
     assert text in failure.text
     assert len(failure.events) <= 4
+    assert failure_of(player, failure.seed, failure.events) == failure.text
+
+
+def source_without(text: str) -> CSource:
+    """Return the sources of this checkout without a text that they have once."""
+
+    class Changed(MarkedSource):
+        @cached_property
+        def text(self) -> str:
+            assert super().text.count(text) == 1
+            return super().text.replace(text, "")
+
+    plain = marked_source()
+    return Changed(plain.sizes, plain.root, plain.main)
+
+
+@pytest.mark.slow  # It compiles the programs.
+def test_a_closed_connection_that_leaves_with_the_address_of_its_client_is_found(
+    make_player: MakePlayer,
+) -> None:
+    """The fault of d7c0057, once more: the pair around the wire is not looked for."""
+    player = make_player(source=source_without("connection_closed(connection) ||\n\t\t"))
+    failure = found(player, histories=200)
+    assert "leaves with the address of its client" in failure.text
     assert failure_of(player, failure.seed, failure.events) == failure.text
 
 
