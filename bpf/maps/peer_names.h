@@ -25,7 +25,8 @@
 /* Flags beside the index of a backend. */
 #define PEER_FAILED 0x80000000	 /* a failure of the backend is counted */
 #define PEER_OBSERVED 0x40000000 /* in `observed_sockets`, until its end is told */
-#define PEER_COUNTERS 0x3fffffff
+
+enum { PEER_COUNTERS = 0x3fffffff }; /* the bits of the index */
 
 struct peer_name {
 	__u64 socket; /* its cookie; 0: the place is free */

@@ -14,6 +14,7 @@ from bpfsvc.metrics.choice import Choice
 from bpfsvc.metrics.connect_times import ServiceConnectTimes
 from bpfsvc.metrics.failures import ServiceFailures
 from bpfsvc.metrics.kernel_maps import ConnectionTable, KernelMaps
+from bpfsvc.metrics.open_connections import ServiceOpenConnections
 from bpfsvc.metrics.pace import Pace
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.metrics.traffic import SERVICE_LABELS, labelled
@@ -46,6 +47,7 @@ class KernelFamilies:
         self._refusals = Sums(maps.refusals)
         self._choice = Choice(series, self._refusals)
         self._failures = ServiceFailures(maps.failures, maps.failure_names, applied_state, series)
+        self._open = ServiceOpenConnections(connections, applied_state, series)
         self._connect_times = ServiceConnectTimes(
             maps.connect_times, maps.shortest_connect_us, applied_state, series
         )
@@ -60,6 +62,7 @@ class KernelFamilies:
             yield self._refused()
             yield self._failures.collect()
             yield self._connect_times.collect()
+            yield from self._open.collect()
         yield from self._netfilter()
         yield from self._source_ports()
         entries = GaugeMetricFamily(

@@ -39,6 +39,10 @@ class ConnectionTable(Protocol):
         """Its entries."""
 
     @property
+    def open_connections(self) -> Mapping[int, int]:
+        """TCP connections that are open, by the ids of counters of their backends."""
+
+    @property
     def busiest_ports(self) -> int:
         """The most source ports in use from one address to one backend."""
 

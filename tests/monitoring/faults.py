@@ -25,6 +25,7 @@ from tests.monitoring.service_faults import (
     NOBODY,
     SICK,
     SILENT,
+    UNEVEN,
     WRONG,
     call,
     drop_rule_in_forward,
@@ -41,6 +42,7 @@ from tests.monitoring.service_faults import (
     stale_kube_proxy,
     too_few_source_ports,
     too_many_connections,
+    uneven_connections,
     unreadable_object,
     use_lossy,
     wrong_target_port,
@@ -82,6 +84,7 @@ SIDE_BY_SIDE = (
         drop_rule_in_forward,
         {"name": BLOCKED.name, "reason": "SKB_DROP_REASON_NETFILTER_DROP"},
     ),
+    Fault(("BpfsvcConnectionsUneven",), uneven_connections, {"name": UNEVEN.name}, part="web"),
     Fault(("BpfsvcConnectsSlow",), lossy_way, {"name": LOSSY.name}, after=use_lossy),
     Fault(
         ("BpfsvcServiceWithoutEndpoints",),

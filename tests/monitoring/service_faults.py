@@ -36,6 +36,7 @@ EXHAUSTED = Named("exhausted", 91)
 LOST = Named("lost", 92)
 HUGE = Named("huge", 93)
 LOSSY = Named("lossy", 98)
+UNEVEN = Named("uneven", 99)
 
 TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 _REJECT = 6
@@ -107,6 +108,20 @@ def lossy_way(scene: Scene) -> Made:
     to = (LOSSY.vip(4), 80)
     with filtered(backend, "lossy", "input", rule), ExitStack() as attempts:
         yield lambda: begin_to_connect(client, to, attempts, 2)
+
+
+@contextmanager
+def uneven_connections(scene: Scene) -> Made:
+    """A Service gets more backends while its clients keep the connections that they have."""
+    old, *new = scene.lab.pods
+    scene.apply(UNEVEN, [old])
+    to = (scene.node("web").address(), UNEVEN.node_port)
+    wait(lambda: answers(scene, to), "the Service answers", 30)
+    with ExitStack() as clients:
+        for _ in range(60):
+            clients.enter_context(connect(scene.lab.client, *to))
+        scene.apply(UNEVEN, [old, *new])
+        yield nothing
 
 
 def use_lossy(scene: Scene) -> None:

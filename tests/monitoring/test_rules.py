@@ -52,6 +52,7 @@ DROPPED = "bpfsvc_dropped_total"
 FAILED = "bpfsvc_service_failed_connections_total"
 ELSEWHERE = "bpfsvc_service_dropped_elsewhere_total"
 CONNECT = "bpfsvc_service_connect_seconds"
+OPEN = "bpfsvc_service_open_connections"
 DIFFERENCES = "bpfsvc_shadow_differences_total"
 DIFFERENT = 'namespace="shop",service="web",kind="other_backend"'
 SERVICE = 'namespace="shop",name="web",port="http",protocol="TCP",ip_family="IPv4"'
@@ -232,6 +233,23 @@ CASES = {
             metric(f"{CONNECT}_count", RARE): growing(2),
         },
         15,
+    ),
+    "BpfsvcConnectionsUneven": Case(
+        {
+            metric(OPEN, SERVICE): constant(100),
+            metric(f"{OPEN}_busiest", SERVICE): constant(95),
+            metric(f"{OPEN}_backends", SERVICE): constant(2),
+        },
+        {
+            metric(OPEN, SERVICE): constant(100),
+            metric(f"{OPEN}_busiest", SERVICE): constant(85),
+            metric(f"{OPEN}_backends", SERVICE): constant(2),
+            # All connections, but few.
+            metric(OPEN, RARE): constant(20),
+            metric(f"{OPEN}_busiest", RARE): constant(20),
+            metric(f"{OPEN}_backends", RARE): constant(8),
+        },
+        45,
     ),
     "BpfsvcDropsElsewhere": Case(
         {metric(ELSEWHERE, SERVICE, 'reason="SKB_DROP_REASON_NETFILTER_DROP"'): growing(120)},

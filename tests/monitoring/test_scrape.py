@@ -15,7 +15,7 @@ import pytest
 from bpfsvc.devtools.bench.baselines import BaselineService, write_rules
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.cluster import LabCluster
-from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.dial import ask, connect
 from bpfsvc.devtools.lab.objects import port, service, service_cidr, slices
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
@@ -30,7 +30,10 @@ TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class Monitored(NamedTuple):
-    """A node with an agent and a node in shadow mode, and Prometheus on the first."""
+    """A node with an agent and a node in shadow mode, and Prometheus on the first.
+
+    A client outside keeps a connection open.
+    """
 
     lab: Lab
     cluster: LabCluster
@@ -113,7 +116,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
                 made = Monitored(lab, cluster, prometheus, [])
                 made.cluster.put("web", *made._web(0))
                 cluster.settle([first])
-                yield made
+                with connect(lab.client, first.address(), NODE_PORT):
+                    yield made
 
 
 def shadowed(lab: Lab) -> BaselineService:
@@ -172,7 +176,7 @@ def test_every_metric_that_rules_and_dashboards_name_is_served(monitored: Monito
         return not missing()
 
     with suppress(TimeoutError):
-        wait(all_are_there, "all metrics are served", timeout=30)
+        wait(all_are_there, "all metrics are served", timeout=60)
     assert missing() == set()
 
 

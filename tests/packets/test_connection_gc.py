@@ -128,3 +128,30 @@ def test_connections_that_are_not_masqueraded_use_no_source_ports(node: Node, pe
     established(node, peers)
     gc.sweep()
     assert (node.count("connections"), gc.busiest_ports) == (2, 0)
+
+
+def test_open_connections_are_counted_once_whatever_carries_their_replies(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Those that are masqueraded have four entries, and those that a side is closing count not."""
+    peers = tcp_peers
+    gc = ConnectionGc(node.pinned, KEEP, 60)
+    peers.service(node, [peers.backend], masquerade=True)
+    clients = [peers.with_port(peers.external, port) for port in range(3000, 3005)]
+    for client in clients:
+        peers.connect(node, client, peers.vip, peers.backend)
+    gc.sweep()
+    (port,) = node.applied_state.snapshot()
+    (counters,) = port.counter_ids
+    assert gc.open_connections == {counters: 5}
+    node.ingress(tcp(clients[0], peers.vip, "FA"))
+    gc.sweep()
+    assert gc.open_connections == {counters: 4}
+
+
+def test_attempts_and_datagrams_are_no_open_connections(node: Node, peers: Peers) -> None:
+    gc = ConnectionGc(node.pinned, KEEP, 60)
+    peers.service(node, [peers.backend])
+    node.forward(peers.opening(peers.external, peers.vip))
+    gc.sweep()
+    assert gc.open_connections == {}

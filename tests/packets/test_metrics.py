@@ -29,7 +29,7 @@ def values(metrics: Metrics) -> Values:
 
 def opened(node: Node, series: ServiceSeries = ALL) -> Metrics:
     metrics = Metrics(series=series)
-    table = SimpleNamespace(entries=7, busiest_ports=3, port_limit=20)
+    table = SimpleNamespace(entries=7, busiest_ports=3, port_limit=20, open_connections={})
     metrics.opened(lambda: open_metric_maps(node.pinned), node.applied_state, table)
     return metrics
 

@@ -16,10 +16,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bpfsvc.agent.flows.expiry import Expiry
 from bpfsvc.agent.flows.load_recount import LoadRecount
+from bpfsvc.agent.flows.open_connections import OpenConnections
 from bpfsvc.agent.flows.port_use import PortUse
 from bpfsvc.agent.flows.sweep_schedule import Signs, SweepSchedule
 from bpfsvc.base.errors import BpfsvcError
@@ -69,6 +70,7 @@ class ConnectionGc:
         self._gc = GcProgram(pinned)
         self._expiry = Expiry(pinned.layout, lifetimes)
         self._loads = LoadRecount(pinned)
+        self._open = OpenConnections(pinned)
         self._pair_counts = pinned.map("half_open"), pinned.map("untranslated")
         self._tick = min(_TICK_SECONDS, seconds)
         self._schedule = SweepSchedule(seconds, self._connections.max_entries)
@@ -82,6 +84,8 @@ class ConnectionGc:
         """Entries of ``connections`` at the last sweep."""
         self.busiest_ports = 0
         """The most source ports in use from one address to one backend, at the last sweep."""
+        self.open_connections: Mapping[int, int] = {}
+        """TCP connections open at the last sweep, by the ids of counters of their backends."""
 
     def start(self) -> None:
         """Sweep from now on."""
@@ -118,6 +122,7 @@ class ConnectionGc:
                 recount.add_new(block)
         expiry = self._expiry.begin(crowded=crowded, early_ports=early_ports)
         ports = PortUse(self._layout)
+        self._open.begin()
         for block in self._connections.blocks(_BLOCK):
             entries += block.size
             if recount:
@@ -126,6 +131,7 @@ class ConnectionGc:
             expired = expiry.of_block(block)
             half_open += expired.half_open
             untranslated += expired.untranslated
+            self._open.add(block, expired.open_tcp)
             removed += self._gc.remove(expired.keys, crowded=crowded, early_ports=early_ports)
             if self._stop.wait(_PAUSE):
                 return removed
@@ -134,6 +140,7 @@ class ConnectionGc:
             recount.end()
         self._warn_if_crowded(entries)
         self.entries, self.busiest_ports = entries, ports.busiest()
+        self.open_connections = self._open.end()
         self._schedule.expect(0.0 if recount else expiry.shortest_seconds)
         return removed
 

@@ -45,11 +45,15 @@ since the sweep began."""
 
 
 class Expired(NamedTuple):
-    """Keys of entries that seem to be over; numbers of half-open and of untranslated pairs."""
+    """Keys of entries that seem to be over; numbers of half-open and of untranslated pairs.
+
+    ``open_tcp``: a byte for each entry: 1 for requests of TCP connections that are open, else 0.
+    """
 
     keys: list[bytes]
     half_open: int
     untranslated: int
+    open_tcp: bytes
 
 
 class Expiry:
@@ -100,7 +104,8 @@ class ExpirySweep:
                     keys += self._over(lanes, some, seconds + more)
         half_open = lanes.field("held") & lanes.requests
         untranslated = lanes.field("outside", self._expiry.untranslated) & lanes.requests
-        return Expired(keys, half_open.bit_count(), untranslated.bit_count())
+        open_tcp = (lanes.open_tcp & lanes.requests).to_bytes(block.size, "little")
+        return Expired(keys, half_open.bit_count(), untranslated.bit_count(), open_tcp)
 
     def _kinds(self, lanes: _Lanes) -> Iterator[tuple[int, int]]:
         """Yield the lanes of each kind of entries, and for how many seconds these are kept."""
@@ -115,9 +120,8 @@ class ExpirySweep:
         yield lanes.all & ~(closed | established), self._opening_seconds
         lasting = established & ~closed
         tcp, udp = (lanes.protocol(number) & lasting for number in (IPPROTO_TCP, IPPROTO_UDP))
-        closing = tcp & (lanes.field("fin_sent") | lanes.field("fin_received"))
-        yield closing, keep.tcp_half_closed
-        yield tcp ^ closing, keep.tcp_established
+        yield tcp ^ lanes.open_tcp, keep.tcp_half_closed
+        yield lanes.open_tcp, keep.tcp_established
         yield udp, keep.udp
         yield lasting ^ tcp ^ udp, keep.sctp
 
@@ -181,6 +185,12 @@ class _Lanes:
     def closed(self) -> int:
         """Connections that were closed or reset."""
         return self.ended | self.reset
+
+    @cached_property
+    def open_tcp(self) -> int:
+        """TCP connections that are established, and of which no side has sent a FIN."""
+        fins = self.field("fin_sent") | self.field("fin_received")
+        return self.protocol(IPPROTO_TCP) & self.field("established") & ~(fins | self.reset)
 
     @property
     def remembered(self) -> int:

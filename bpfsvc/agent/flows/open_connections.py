@@ -1,0 +1,56 @@
+"""How many TCP connections each backend has open, as metrics tell it.
+
+Connections by packets are counted where the connection GC reads the table anyway. Translated
+sockets have no entry there. They have a place in ``bpf/maps/peer_names.h`` while they are open,
+unless that place is another socket's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import compress
+
+from bpfsvc.datapath.maps.layout import Record
+from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.syscall import Block
+
+
+class OpenConnections:
+    """Counts for one node; belongs to one thread."""
+
+    def __init__(self, pinned: Pinned) -> None:
+        layout = pinned.layout
+        connections, names = layout.maps["connections"].value, layout.maps["peer_names"].value
+        self._sockets = pinned.map("peer_names")
+        self._counters = _word_of(connections, "counters")
+        self._name_counters = _word_of(names, "counters")
+        self._index = layout.constant("PEER_COUNTERS")
+        self._counts: Counter[int] = Counter()
+
+    def begin(self) -> None:
+        """Begin a pass over ``connections``."""
+        self._counts = Counter()
+
+    def add(self, block: Block, is_open: bytes) -> None:
+        """Count entries of ``connections``; ``is_open`` has a byte for each, 1 or 0."""
+        width = len(block.values) // block.size // 4
+        counters = memoryview(block.values).cast("I")[self._counters :: width]
+        self._counts.update(compress(counters, is_open))
+
+    def end(self) -> dict[int, int]:
+        """Count sockets, too; return how many connections are open, by the ids of counters."""
+        counts = self._counts
+        for block in self._sockets.blocks():
+            width = len(block.values) // block.size
+            sockets = memoryview(block.values).cast("Q")[0 :: width // 8]
+            counters = memoryview(block.values).cast("I")[self._name_counters :: width // 4]
+            for index in compress(counters, sockets):
+                counts[index & self._index] += 1
+        del counts[0]  # of no backend
+        return dict(counts)
+
+
+def _word_of(record: Record, field: str) -> int:
+    """Return where a field of 32 bits is, in words of 32 bits."""
+    record.pick(field)
+    return next(at for name, _, at in record.places() if name == field) // 4
