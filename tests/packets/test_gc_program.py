@@ -238,6 +238,39 @@ def test_a_connection_that_is_not_established_has_its_own_lifetime(
     assert node.states() == (0, 0)
 
 
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_a_syn_that_is_sent_again_does_not_keep_an_unanswered_connection(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    """As with netfilter. A client with a port of its own would never leave a dead backend."""
+    client, vip, _ = tcp_peers.served(node, outside=True, masquerade=masquerade)
+    node.settings(half_open_seconds=7)
+    first = node.forward(tcp(client, vip))
+    tcp_peers.service(node, [tcp_peers.other_backend], masquerade=masquerade)
+    node.age(6)
+    assert same(node.forward(tcp(client, vip)), first)
+    node.age(8)
+    assert same(node.forward(tcp(client, vip)), first)
+    flows = [key for key, _ in node.pinned.map("connections").items()]
+    assert node.collect(*flows) == (2 if masquerade else 1)
+    assert node.forward(tcp(client, vip)).dst == address_of(tcp_peers.other_backend)
+
+
+def test_a_syn_that_was_answered_keeps_its_connection_while_answers_come(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The client does not get them, or they are late."""
+    client, vip, backend = tcp_peers.served(node)
+    node.settings(half_open_seconds=7)
+    for _ in range(3):
+        node.age(6)
+        node.forward(tcp(client, vip))
+        node.forward(tcp(backend, client, "SA"))
+        assert node.collect(node.flow("ingress", tcp(client, vip))) == 0
+    node.forward(tcp(client, vip, "A"))
+    assert node.states() == (0, 2)
+
+
 def test_each_protocol_has_its_own_lifetime(node: Node, peers: Peers) -> None:
     flow = established(node, peers)
     names = {"TCP": "tcp_established_seconds", "UDP": "udp_seconds", "SCTP": "sctp_seconds"}

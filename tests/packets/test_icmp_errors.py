@@ -143,6 +143,31 @@ def test_an_error_about_another_protocol_passes_unchanged(node: Node, peers: Pee
     assert same(node.forward(arrived), arrived)
 
 
+def test_an_error_about_an_error_passes_unchanged(node: Node, peers: Peers) -> None:
+    """Nobody sends one (RFC 1122, 3.2.2), so its quote proves nothing."""
+    client, backend = peers.external, peers.backend
+    peers.connected(node, outside=True)
+    about = error(peers.router, address_of(client), peers.data(backend, client))
+    packet = error(address_of(client), peers.router, about)
+    assert same(node.forward(packet), packet)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_neither_establishes_nor_renews_a_connection(
+    node: Node, peers: Peers, kind: str
+) -> None:
+    """Anybody may send one who has seen or guessed the ports."""
+    node.settings(half_open_seconds=7)
+    client, vip, backend = peers.served(node)
+    about = node.forward(peers.opening(client, vip))
+    flow = node.flow("ingress", peers.opening(client, vip))
+    node.age(8)
+    node.forward(error(peers.router, address_of(client), about, kind))
+    node.forward(error(peers.router, address_of(backend), peers.answer(backend, client), kind))
+    assert node.states() == (2, 0)
+    assert node.collect(flow) == 1
+
+
 def test_the_quoted_packet_may_have_ip_options(node: Node) -> None:
     node.service("web", ["10.244.2.7:8080"], frontends=["10.96.0.10:80"])
     node.forward(tcp("10.244.1.5:40000", "10.96.0.10:80"))

@@ -157,7 +157,12 @@ static inline void fin_note(struct connection *connection, struct connection *ot
 		other->fin_received = 1;
 }
 
-static inline void time_note(struct connection *connection)
+/*
+ * A SYN that is sent again does not renew a connection that is not established: a client that
+ * always uses the same port would stay with a dead backend for as long as it tries. Netfilter does
+ * the same. Answers of the server renew its entry, so that the pair is kept.
+ */
+static inline void time_note(struct connection *connection, __u8 tcp_flags)
 {
 	__u16 tick = tick_now();
 	__u64 now;
@@ -165,6 +170,8 @@ static inline void time_note(struct connection *connection)
 	if (tick == connection->tick)
 		return;
 	connection->tick = tick;
+	if (tcp_opens(tcp_flags) && !connection->established)
+		return;
 	now = bpf_ktime_get_coarse_ns();
 	if (now - connection->seen > NS_PER_SECOND)
 		connection->seen = now;
@@ -196,7 +203,7 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	struct flow partner;
 	bool usual;
 
-	time_note(connection);
+	time_note(connection, tcp_flags);
 	/* Most packets end here, before another entry is looked up. */
 	usual = !tcp_ends(tcp_flags) &&
 		progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged);
