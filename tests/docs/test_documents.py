@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WIDTH = 120
 
-GENERATED = [ROOT / "docs" / name for name in ("benchmarks.md", "kernels.md", "testing.md")]
+GENERATED = [
+    ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "kernels", "netfilter-cases", "testing")
+]
 """Written by programs, as a whole or in part; their tables are as wide as their figures."""
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")

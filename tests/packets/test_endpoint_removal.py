@@ -14,10 +14,11 @@ from bpfsvc.datapath.maps.tcp_connections import TcpConnection, TcpConnections
 from bpfsvc.datapath.resets import Reset, packet_of
 from bpfsvc.services.entries import Place
 from bpfsvc.services.scheduling.departures import Departed
+from tests.packets.conversation import Conversation
 from tests.packets.node import Node
 from tests.packets.packet import address_port, same
 from tests.packets.peers import Peers
-from tests.packets.test_resets import KINDS, Conversation
+from tests.packets.test_resets import KINDS
 
 CLOCK_TICK = 0.01
 """Seconds by which the kernel's coarse clock may be late (HZ is 100 at least)."""

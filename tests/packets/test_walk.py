@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from scapy.packet import Packet
+
 from tests.packets.node import Node
 from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
@@ -25,6 +28,27 @@ def test_every_later_packet_is_translated_the_same_way(node: Node, peers: Peers)
         assert same(out, peers.data(peers.client, peers.backend, payload))
         back = node.forward(peers.data(peers.backend, peers.client, payload))
         assert same(back, peers.data(peers.vip, peers.client, payload))
+
+
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_all_other_fields_stay_as_they_are(node: Node, tcp_peers: Peers, masquerade: bool) -> None:
+    """The class of traffic, congestion, hops, identification, window, urgent data and options."""
+    client, vip, backend, seen = tcp_peers.connected(node, outside=True, masquerade=masquerade)
+
+    def unusual(source: str, destination: str) -> Packet:
+        packet = tcp(source, destination, "PAUEC", b"data")
+        if packet.version == 4:
+            packet.tos, packet.ttl, packet.id, packet.flags = 0x8D, 7, 0xABCD, "DF"
+        else:
+            packet.tc, packet.hlim, packet.fl = 0x8D, 7, 0x12345
+        segment = packet.payload
+        segment.seq, segment.ack, segment.window, segment.urgptr = 0x89ABCDEF, 0x1234567, 501, 3
+        segment.reserved = 5
+        segment.options = [("NOP", None), ("Timestamp", (1, 2)), (0xB7, b"\4\0\0\0"), ("EOL", None)]
+        return packet
+
+    assert same(node.forward(unusual(client, vip)), unusual(seen, backend))
+    assert same(node.forward(unusual(backend, seen)), unusual(vip, client))
 
 
 def test_destinations_change_at_ingress_and_sources_at_egress(node: Node, peers: Peers) -> None:
