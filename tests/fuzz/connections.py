@@ -123,7 +123,10 @@ class Connection:
     def passed(self, sender: int, segment: Segment, now: int) -> None:
         """Take note of a packet that has been translated."""
         me, other = self.peers[sender], self.peers[1 - sender]
-        me.last_ns = now
+        # Netfilter does not renew an entry by a SYN that is sent again (conntrack_tcp_unreplied).
+        is_repeated = self.peers[CLIENT].last_ns and is_opening(segment.flags)
+        if self.protocol != TCP or self.established or not is_repeated:
+            me.last_ns = now
         if self.protocol != TCP:
             if sender == SERVER:
                 self.replied = self.established = True
