@@ -1,0 +1,72 @@
+"""While connections are copied from an older build, the middle of one may have no entry yet.
+
+What could belong to a Service is dropped until then, and is sent again. Everything else passes.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.packets.node import SHOT, UNSPEC, Node
+from tests.packets.packet import same
+from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
+
+
+@pytest.fixture
+def settling(node: Node, tcp_peers: Peers) -> Peers:
+    """A Service, and no connections yet."""
+    tcp_peers.service(node, [tcp_peers.backend])
+    node.settings(settling=1)
+    return tcp_peers
+
+
+def stranger(peers: Peers) -> str:
+    """Return another port of the backend's address, which no Service has."""
+    return peers.with_port(peers.backend, 9)
+
+
+def test_the_middle_of_a_connection_to_a_frontend_waits_where_it_comes_in(
+    node: Node, settling: Peers
+) -> None:
+    assert node.drops("ingress", settling.data(settling.client, settling.vip))
+
+
+@pytest.mark.parametrize("hook", ["ingress", "egress"])
+def test_the_middle_of_a_connection_of_an_endpoint_waits(
+    node: Node, settling: Peers, hook: str
+) -> None:
+    assert node.drops(hook, settling.data(settling.backend, settling.client))
+    assert node.drops(hook, settling.data(settling.client, settling.backend))
+
+
+@pytest.mark.parametrize("hook", ["ingress", "egress"])
+def test_the_middle_of_other_connections_passes(node: Node, settling: Peers, hook: str) -> None:
+    packet = settling.data(stranger(settling), settling.client)
+    verdict, after = node.run(hook, packet)
+    assert verdict == UNSPEC
+    assert same(after, packet)
+
+
+def test_a_frontend_does_not_hold_back_what_leaves(node: Node, settling: Peers) -> None:
+    packet = settling.data(settling.client, settling.vip)
+    assert node.run("egress", packet)[0] == UNSPEC
+
+
+def test_a_first_packet_is_served_meanwhile(node: Node, settling: Peers) -> None:
+    out = node.ingress(settling.opening(settling.client, settling.vip))
+    assert same(out, settling.opening(settling.client, settling.backend))
+
+
+def test_udp_has_no_middle(node: Node) -> None:
+    peers = UDP_PEERS[0]
+    peers.service(node, [peers.backend])
+    node.settings(settling=1)
+    packet = peers.data(peers.backend, peers.client)
+    assert node.run("egress", packet)[0] != SHOT
+
+
+def test_nothing_waits_when_all_connections_are_copied(node: Node) -> None:
+    peers = TCP_PEERS[0]
+    peers.service(node, [peers.backend])
+    for hook in ("ingress", "egress"):
+        assert node.run(hook, peers.data(peers.backend, peers.client))[0] == UNSPEC
