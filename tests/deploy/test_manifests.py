@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import kubernetes_validate
 import pytest
 import yaml
@@ -9,6 +11,8 @@ import yaml
 from bpfsvc import __version__
 from bpfsvc.base import privileges
 from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.base.privileges import CAPABILITIES, Capability
+from bpfsvc.devtools.lab.rights import granted
 from bpfsvc.kube import resources
 from tests.deploy.kustomize import Object, build, merged
 from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
@@ -113,7 +117,7 @@ def test_the_component_of_monitoring_scrapes_and_has_the_alerts() -> None:
 # -- requested rights --
 
 
-def granted(objects: list[Object]) -> set[tuple[str, str, str]]:
+def allowed(objects: list[Object]) -> set[tuple[str, str, str]]:
     """Return the rules of all roles as (group, resource, verb)."""
     return {
         (group, resource, verb)
@@ -145,9 +149,9 @@ def test_the_role_allows_what_the_agent_asks_for_and_nothing_else() -> None:
     of_node = (resources.node("any"), resources.pods("any"))
     others = followed(resources.SERVICES, resources.SERVICE_CIDRS, *of_node)
     events = {("events.k8s.io", "events", verb) for verb in ("create", "patch")}
-    assert granted(overlay("plain")) == endpoints | others | events
+    assert allowed(overlay("plain")) == endpoints | others | events
     classic = followed(resources.ENDPOINTS, kinds={"Endpoints"})
-    assert granted(build(DEPLOY / "components/classic-endpoints")) == classic
+    assert allowed(build(DEPLOY / "components/classic-endpoints")) == classic
 
 
 def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> None:
@@ -157,49 +161,58 @@ def test_the_agent_may_move_sockets_of_the_nodes_processes(agent: Object) -> Non
     assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
 
 
-def test_on_linux_5_10_the_agent_may_also_lift_the_limit_of_locked_memory(agent: Object) -> None:
-    patch = yaml.safe_load((DEPLOY / "components/before-linux-5.11/daemonset.yaml").read_text())
+def names(of: list[Capability]) -> list[str]:
+    """Return the names as a manifest has them."""
+    return sorted(capability.name.removeprefix("CAP_") for capability in of)
+
+
+def test_the_agent_gets_the_capabilities_of_the_table_and_no_others(agent: Object) -> None:
+    """tests/lab/test_least_rights.py shows that they are enough, and takes each away."""
     (container,) = agent["containers"]
+    context = container["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": names(granted("5.11.0"))}
+    assert context["allowPrivilegeEscalation"] is False
+    assert "privileged" not in context
+
+
+def test_on_linux_5_10_the_agent_may_also_lift_the_limit_of_locked_memory() -> None:
+    patch = yaml.safe_load((DEPLOY / "components/before-linux-5.11/daemonset.yaml").read_text())
     (changed,) = merged(only(overlay("plain"), "DaemonSet"), patch)["spec"]["template"]["spec"][
         "containers"
     ]
-    names = container["securityContext"]["capabilities"]["add"]
-    assert changed["securityContext"]["capabilities"] == {
-        "drop": ["ALL"],
-        "add": [*names, "SYS_RESOURCE"],
+    capabilities = {"drop": ["ALL"], "add": names(granted("5.10.0-39-amd64"))}
+    assert changed["securityContext"]["capabilities"] == capabilities
+    assert set(granted("5.10.0")) == {*CAPABILITIES}
+
+
+def test_the_documents_table_is_that_of_the_capabilities() -> None:
+    """Its name, its use, and whether an agent starts without it."""
+    text = (ROOT / "docs/security.md").read_text()
+    rows = re.findall(r"^\| (CAP_\w+)([^|]*) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    told = {
+        (name, use, without == "does not start", "Linux 5.10" in when)
+        for name, when, use, without in rows
     }
+    wanted = {
+        (made.name, made.use, made.is_required, made.before is not None) for made in CAPABILITIES
+    }
+    assert told == wanted
+    assert len(rows) == len(CAPABILITIES)
 
 
-NUMBERS = {
-    **{"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21},
-    **{"PERFMON": 38, "BPF": 39},
-}
-"""Of linux/capability.h."""
-
-
-def test_the_capabilities_are_enough_and_none_is_missing(
-    agent: Object, monkeypatch: pytest.MonkeyPatch
+def test_an_agent_starts_with_them_and_not_without_what_is_required(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The agent starts with them; the image's own test shows that the kernel is content too."""
-    (container,) = agent["containers"]
-    context = container["securityContext"]
-    assert context["capabilities"]["drop"] == ["ALL"]
-    assert "privileged" not in context
-    names = context["capabilities"]["add"]
-    assert names == ["BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_PTRACE"]
+    def start(*capabilities: Capability) -> None:
+        rights = sum(1 << capability.number for capability in capabilities)
+        monkeypatch.setattr(privileges, "_effective_capabilities", lambda: rights)
+        privileges.require_privileges()
 
-    def effective(of: list[str]) -> int:
-        return sum(1 << NUMBERS[name] for name in of)
-
-    monkeypatch.setattr(privileges, "_effective_capabilities", lambda: effective(names))
-    privileges.require_privileges()
-    for missing in ("BPF", "NET_ADMIN"):
-        rest = [name for name in names if name != missing]
-        monkeypatch.setattr(
-            privileges, "_effective_capabilities", lambda rest=rest: effective(rest)
-        )
-        with pytest.raises(BpfsvcError):
-            privileges.require_privileges()
+    required = [capability for capability in CAPABILITIES if capability.is_required]
+    start(*required)
+    for missing in required:
+        with pytest.raises(BpfsvcError, match=f"lacks {missing.name} "):
+            start(*(capability for capability in CAPABILITIES if capability != missing))
 
 
 @every_pod

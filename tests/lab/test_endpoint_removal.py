@@ -15,6 +15,7 @@ from bpfsvc.devtools.lab.dial import OpenConnection, connect
 from bpfsvc.devtools.lab.objects import Object
 from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
+from bpfsvc.devtools.lab.rights import limited
 from tests.lab.known_pods import make_known
 from tests.lab.test_events import await_warning
 from tests.lab.testbed import FAMILIES, NETWORKS, ONE, Named, Testbed, at, built_testbed, objects
@@ -237,12 +238,9 @@ def test_a_transfer_ends_within_a_packet(running: Testbed, family: int) -> None:
 def test_the_rights_of_the_pod_are_enough_and_without_net_raw_the_next_packet_is_answered(
     running: Testbed, raw: bool
 ) -> None:
-    """The capabilities are those of deploy/base/daemonset.yaml."""
     gone, stays = backends(running)
-    rights = "-all,+bpf,+net_admin,+perfmon,+sys_ptrace" + ",+net_raw" * raw
     running.cluster.stop(running.node)
-    before = ["setpriv", f"--bounding-set={rights}", "--inh-caps=-all", "--"]
-    running.cluster.start(running.node, before=before)
+    running.cluster.start(running.node, before=limited([] if raw else ["CAP_NET_RAW"]))
     apply(running, [gone, stays], RESET)
     with ExitStack() as stack:
         pod, node, client = (Clients(running, where, 4, stack) for where in WHERE)

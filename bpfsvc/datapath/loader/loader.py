@@ -111,7 +111,8 @@ def _map(name: str, layout: MapLayout, previous: Pinned | None) -> syscall.Map:
     except OSError as error:
         raise KernelError(
             f"map {name} cannot be made: {error.strerror}",
-            "before Linux 5.11 this needs CAP_SYS_RESOURCE, or no limit of locked memory"
+            "this needs CAP_BPF, and no seccomp profile that forbids bpf(2);"
+            " before Linux 5.11 also CAP_SYS_RESOURCE, or no limit of locked memory"
             if error.errno == errno.EPERM
             else "",
         ) from error
@@ -164,7 +165,8 @@ def _refusal(name: str, error: OSError) -> SystemUnfit:
     )
     return SystemUnfit(
         f"this kernel ({os.uname().release}) refuses the program {name}: {reason}",
-        "bpfsvc is tested on Linux 5.10 to 6.18, and needs root, or CAP_BPF and CAP_NET_ADMIN",
+        "bpfsvc is tested on Linux 5.10 to 6.18, and needs root, or CAP_BPF, CAP_NET_ADMIN and"
+        " CAP_PERFMON",
     )
 
 

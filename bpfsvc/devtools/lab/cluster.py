@@ -28,6 +28,7 @@ from bpfsvc.devtools.lab.http_request import http_request
 from bpfsvc.devtools.lab.namespace import LabError, Namespace, Process
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.rights import limited
 from bpfsvc.devtools.lab.supply import MARK, Files, Served
 from bpfsvc.devtools.lab.topology import Lab
 
@@ -213,15 +214,19 @@ class LabCluster:
         node: LabNode,
         *,
         options: Sequence[str] = (),
-        before: Sequence[str] = (),
+        before: Sequence[str] | None = None,
         **process: Any,
     ) -> LabAgent:
-        """Start an agent without waiting for it; ``before``: the beginning of its command."""
+        """Start an agent without waiting for it.
+
+        ``before``: the beginning of its command; by default it gives the agent the rights that
+        ``deploy/`` grants, and no others.
+        """
         self._runs += 1
         agent = LabAgent(
             node,
             [
-                *before,
+                *(limited() if before is None else before),
                 *COMMAND,
                 "run",
                 *self.flags(node),
