@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bpfsvc.base.private_file import open_private
+from bpfsvc.base.trusted_files import distrust, read
 from bpfsvc.model import ModelObject
 from bpfsvc.model.archive import SHAPE, pack_objects, unpack_objects
 
@@ -30,6 +31,9 @@ _OBJECTS_PER_FRAME = 50
 """Objects packed in one step; the agent's loop can run between two steps."""
 
 _PAUSE = 0.001
+
+_LARGEST = 1 << 30
+"""Bytes of a file that is read; 10,000 Services of four endpoints are some ten million."""
 
 
 class Snapshot(NamedTuple):
@@ -126,11 +130,18 @@ class SnapshotFile:
     def load(self) -> Snapshot | None:
         """Return the file's content; ``None``, with the reason in the log, if it is unusable."""
         try:
-            data = self._path.read_bytes()
+            path = self._path.resolve()
+            reason = distrust(path.parent)
+            data = b"" if reason else read(path, _LARGEST)
         except FileNotFoundError:
             return None
         except OSError as error:
             _log.warning("the snapshot %s cannot be read: %s", self._path, error.strerror)
+            return None
+        except ValueError as error:
+            reason = f"it {error}"
+        if reason:
+            _log.warning("the snapshot %s is not used: %s", self._path, reason)
             return None
         try:
             return self._read(data)

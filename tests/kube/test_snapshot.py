@@ -92,6 +92,20 @@ def test_a_file_that_cannot_be_trusted_is_not_used(
     assert words in caplog.text
 
 
+@pytest.mark.parametrize("which", ["the file", "its directory"])
+def test_what_another_user_may_have_written_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str
+) -> None:
+    """The checksum is no secret: whoever can write the file could name the endpoints of a boot."""
+    path = tmp_path / "state" / "file"
+    made = saved(path, OBJECTS)
+    assert made.load() is not None
+    (path if which == "the file" else path.parent).chmod(0o777)
+    assert made.load() is None
+    assert "written by others" in caplog.text or "others may write to" in caplog.text
+    assert len(caplog.records) == 1
+
+
 def test_a_path_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

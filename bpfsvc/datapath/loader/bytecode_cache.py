@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bpfsvc.base.private_file import open_private
+from bpfsvc.base.trusted_files import distrust, read
 from bpfsvc.datapath.loader.bytecode import Bytecode
-from bpfsvc.datapath.loader.trusted_files import distrust, read
 
 SUFFIX = ".bytecode"
 

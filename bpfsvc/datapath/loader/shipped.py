@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.base.trusted_files import distrust, read
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.bytecode_cache import SUFFIX, Unusable
 from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
-from bpfsvc.datapath.loader.trusted_files import distrust, read
 
 
 class ShippedPrograms:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
+from bpfsvc.base.trusted_files import distrust
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.layout import Layout, read_layout
 from bpfsvc.datapath.maps.registry import option_for
@@ -109,7 +110,12 @@ class PinRoot:
         return self.path / "links"
 
     def create(self) -> None:
-        """Make the directory; raise :class:`SystemUnfit` if it is not in a bpf file system."""
+        """Make the directory, for this user alone.
+
+        Raises :class:`SystemUnfit` if it is not in a bpf file system, or if another user could
+        remove the pins and put others in their place: everybody may make a directory in a bpf file
+        system that was mounted without a mode.
+        """
         directory = self.path
         while not directory.exists():
             directory = directory.parent
@@ -118,7 +124,19 @@ class PinRoot:
                 f"{self.path} is not in a bpf file system",
                 "mount -t bpf bpf /sys/fs/bpf, or name another place with --pin-root",
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if reason := self._distrust():
+            raise SystemUnfit(
+                f"the pins at {self.path} would not be safe: {reason}",
+                f"remove {self.path}, and mount the bpf file system with -o mode=700,"
+                " or name another place with --pin-root",
+            )
+
+    def _distrust(self) -> str:
+        """Return why another user could change the pins; empty if nobody can."""
+        if self.path.lstat().st_uid not in (0, os.geteuid()):
+            return f"{self.path} belongs to another user"
+        return distrust(self.path.resolve())
 
     def lock(self) -> int:
         """Keep other agents away until this process ends."""

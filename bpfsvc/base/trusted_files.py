@@ -1,7 +1,8 @@
-"""Files that the kernel will execute: read only if no stranger can have written them.
+"""Files and directories that are used only if no stranger can have written to them.
 
-Only root and the user of this process may: the file, its directory and all directories above it
-are checked.
+Programs for the kernel, its pins, and the objects of a boot without the API server. Only root and
+the user of this process may write: the file, its directory and all directories above it are
+checked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import stat
 from pathlib import Path
 
 _LARGEST = 16 << 20
-"""Bytes of a file that are read; 500 KB are usual."""
+"""Bytes of a file that are read, unless the caller says otherwise; 500 KB are usual."""
 
 
 def distrust(directory: Path) -> str:
@@ -30,13 +31,16 @@ def distrust(directory: Path) -> str:
     return ""
 
 
-def read(path: Path) -> bytes:
-    """Return the content of a file; ``ValueError`` if others may have written it, ``OSError``."""
+def read(path: Path, largest: int = _LARGEST) -> bytes:
+    """Return the content of a file; ``ValueError`` if others may have written it, ``OSError``.
+
+    ``largest``: bytes; a longer file is a ``ValueError``, too.
+    """
     with open(path, "rb", opener=_plainly) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _trusted(status):
             raise ValueError("could have been written by others")
-        if status.st_size > _LARGEST:
+        if status.st_size > largest:
             raise ValueError("is too large")
         return file.read()
 

@@ -1,0 +1,73 @@
+"""The directory of pins belongs to the agent's user alone: pins are the way to all packets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.base.errors import SystemUnfit
+from bpfsvc.base.syscalls import mount, unmount
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.devtools.lab import sandbox
+from tests.packets.node import Node
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def mounted() -> Iterator[Path]:
+    """A bpf file system that was mounted without a mode: everybody may write, as to /tmp."""
+    path = sandbox.ROOT / "pin-root"
+    path.mkdir()
+    mount("bpf", str(path), "bpf")
+    yield path
+    unmount(str(path))
+    path.rmdir()
+
+
+def test_in_a_file_system_that_is_mounted_without_a_mode_everybody_may_make_directories(
+    mounted: Path,
+) -> None:
+    assert mounted.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_a_new_directory_is_its_owners_alone(mounted: Path) -> None:
+    root = PinRoot(mounted / "bpfsvc")
+    root.create()
+    assert root.path.stat().st_mode & 0o777 == 0o700
+    assert root.path.stat().st_uid == os.geteuid()
+
+
+def test_a_directory_of_an_earlier_build_is_used_as_it_is(mounted: Path) -> None:
+    """It may be read by all; its pins may not."""
+    root = PinRoot(mounted / "bpfsvc")
+    root.path.mkdir(mode=0o755)
+    root.create()
+
+
+def test_no_pin_can_be_opened_by_others(node: Node) -> None:
+    pins = [path for path in node.root.path.rglob("*") if not path.is_dir()]
+    assert pins
+    assert {pin.stat().st_mode & 0o077 for pin in pins} == {0}
+
+
+@pytest.mark.parametrize("way", ["directory", "link", "writable for all"])
+def test_a_directory_that_another_user_has_made_is_refused(mounted: Path, way: str) -> None:
+    """Its owner could put other programs in the place of the agent's."""
+    path = mounted / "bpfsvc"
+    if way == "link":
+        (mounted / "elsewhere").mkdir()
+        path.symlink_to(mounted / "elsewhere")
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    else:
+        path.mkdir()
+        path.chmod(0o777 if way == "writable for all" else 0o755)
+    if way == "directory":
+        os.chown(path, NOBODY, NOBODY)
+    with pytest.raises(SystemUnfit, match=r"would not be safe: .*bpfsvc") as refused:
+        PinRoot(path).create()
+    assert "mode=700" in refused.value.hint
+    assert list(path.iterdir()) == []
