@@ -142,7 +142,7 @@ class Reflector:
                     # Objects of a snapshot or of another server before are gone.
                     nothing = tuple((kind, frozenset[Identity]()) for kind in self._resource.kinds)
                     self._on_update(Update(self._name, listed=nothing))
-                self._status.not_offered(self._name, error.message)
+                self._status.not_offered(self._name, _advice(error, self._variant))
                 return self._pacing.probe_seconds * random.uniform(0.8, 1.2)
             self._status.failed(self._name, _advice(error, self._variant))
             return self._backoff.next(error.retry_after)

@@ -27,3 +27,16 @@ def pod(objects: list[Object]) -> Object:
     """Return the spec of the pods of the one DaemonSet."""
     spec: Object = only(objects, "DaemonSet")["spec"]["template"]["spec"]
     return spec
+
+
+def allowed(objects: list[Object]) -> frozenset[tuple[str, str, str]]:
+    """Return the rules of all roles as (group, resource, verb)."""
+    return frozenset(
+        (group, resource, verb)
+        for role in objects
+        if role["kind"] == "ClusterRole"
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )

@@ -26,6 +26,10 @@ class _Answer:
     retry_after: int | None
 
 
+Right = tuple[str, str, str]
+"""A rule of a role: API group, plural and verb."""
+
+
 @dataclass
 class Faults:
     """The switches. By default there is no fault."""
@@ -50,6 +54,8 @@ class Faults:
     """API groups (``discovery.k8s.io``) and plurals (``servicecidrs``) that are missing: 404."""
     forbidden: frozenset[str] = frozenset()
     """Plurals that no role allows: 403."""
+    role: frozenset[Right] | None = None
+    """What the role of all clients allows: the rest is 403; None allows everything."""
     tokens: frozenset[str] | None = None
     """The bearer tokens that are accepted (others: 401); None accepts all clients."""
     minor: str = "36"

@@ -166,9 +166,12 @@ class Handler(BaseHTTPRequestHandler):
         return "watch" if Options.read(self.query).watch else "list"
 
     def _object(self, target: ApiPath, body: bytes) -> None:
-        store = self.server.store
-        if target.resource.plural in self.server.faults.forbidden:
-            raise status.forbidden(target, self._user(), self._verb(target))
+        store, faults = self.server.store, self.server.faults
+        right = (target.resource.group, target.resource.plural, self._verb(target))
+        self.server.asked.add(right)
+        is_allowed = faults.role is None or right in faults.role
+        if target.resource.plural in faults.forbidden or not is_allowed:
+            raise status.forbidden(target, self._user(), right[2])
         if self.command == "GET" and target.name:
             record = store.get(target.resource.kind, target.namespace, target.name)
             if record is None:

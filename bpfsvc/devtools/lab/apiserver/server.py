@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bpfsvc.devtools.lab.apiserver.faults import Faults
+from bpfsvc.devtools.lab.apiserver.faults import Faults, Right
 from bpfsvc.devtools.lab.apiserver.handler import Handler, Request
 from bpfsvc.devtools.lab.apiserver.port_forward import Dial
 from bpfsvc.devtools.lab.apiserver.replay import Step, replay
@@ -48,6 +48,8 @@ class ApiServer:
     ) -> None:
         self.store = Store(history)
         self.faults = Faults(**switches)
+        self.asked: set[Right] = set()
+        """The rights that requests have needed so far, allowed or not."""
         self._requests: deque[Request] = deque(maxlen=100_000)
         self.watches: list[Watch] = []
         """The watches that are open."""
