@@ -55,5 +55,6 @@ class Refused(ApiError):
 
 
 def one_line(text: str) -> str:
-    """Return a text of another program as one line of bounded length."""
-    return " ".join(text.split())[:_LONGEST]
+    """Return a text of another program as one line of bounded length, which a terminal can show."""
+    line = " ".join(text.split())[:_LONGEST]
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)

@@ -327,6 +327,9 @@ def from_mapping(raw: Mapping[str, object], shape: type[Shape]) -> Shape:
         return msgspec.convert(raw, shape)
     except msgspec.ValidationError as error:
         raise _object_error(error, raw) from error
+    except UnicodeEncodeError as error:
+        # YAML can write half of a surrogate pair, in a name of a field, too.
+        raise ObjectError((), f"a text is not valid Unicode: {error.object!r}") from error
 
 
 def annotation_text(name: str, value: object) -> str:
@@ -344,9 +347,11 @@ def decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:
 
     def read(data: bytes) -> Shape:
         try:
-            return decode(data)
-        except msgspec.ValidationError as error:
-            raise _object_error(error, msgspec.json.decode(data)) from error
+            try:
+                return decode(data)
+            except msgspec.ValidationError as error:
+                # What follows a wrong value may be no JSON at all.
+                raise _object_error(error, msgspec.json.decode(data)) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ObjectError((), f"malformed JSON: {error}") from error
 
