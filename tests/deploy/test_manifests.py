@@ -15,7 +15,7 @@ from bpfsvc.base.privileges import CAPABILITIES, Capability
 from bpfsvc.devtools.lab.rights import granted
 from bpfsvc.kube import resources
 from tests.deploy.kustomize import Object, build, merged
-from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, only, overlay, pod
+from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, allowed, only, overlay, pod
 
 VERSIONS = ("1.30", "1.37")
 """The first Kubernetes with appArmorProfile, and the last one there are schemas of."""
@@ -117,19 +117,6 @@ def test_the_component_of_monitoring_scrapes_and_has_the_alerts() -> None:
 # -- requested rights --
 
 
-def allowed(objects: list[Object]) -> set[tuple[str, str, str]]:
-    """Return the rules of all roles as (group, resource, verb)."""
-    return {
-        (group, resource, verb)
-        for role in objects
-        if role["kind"] == "ClusterRole"
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
 def followed(
     *which: resources.Resource, kinds: set[str] | None = None
 ) -> set[tuple[str, str, str]]:
@@ -213,6 +200,18 @@ def test_an_agent_starts_with_them_and_not_without_what_is_required(
     for missing in required:
         with pytest.raises(BpfsvcError, match=f"lacks {missing.name} "):
             start(*(capability for capability in CAPABILITIES if capability != missing))
+
+
+def test_the_component_of_seccomp_names_the_profile_for_the_agent_alone() -> None:
+    """The init container is privileged; its mounts are no business of the profile."""
+    patch = yaml.safe_load((DEPLOY / "components/seccomp/daemonset.yaml").read_text())
+    spec = merged(only(overlay("plain"), "DaemonSet"), patch)["spec"]["template"]["spec"]
+    ((container,), (node,)) = spec["containers"], spec["initContainers"]
+    profile = container["securityContext"]["seccompProfile"]
+    assert profile == {"type": "Localhost", "localhostProfile": "bpfsvc.json"}
+    assert (DEPLOY / "seccomp" / profile["localhostProfile"]).is_file()
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert "seccompProfile" not in node["securityContext"]
 
 
 @every_pod

@@ -141,7 +141,7 @@ def test_they_are_enough_for_a_command_in_the_agents_container(
     arguments = [word.format(pod=pod) for word in words]
     done = testbed.cluster.command(testbed.node, *arguments, before=limited())
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert done.stdout or done.stderr
     assert "Error" not in done.stderr
 
 

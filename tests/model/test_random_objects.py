@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,13 +112,16 @@ def check_one_line(text: str) -> None:
 
 def read(made: Object) -> tuple[ModelObject, ...]:
     """Return the values of an object by both readers; nothing if it is refused in one line."""
-    got: list[tuple[ModelObject, ...]] = []
-    for reader in (lambda: read_object(made), lambda: read_json(as_json(made))):
-        try:
-            got.append(reader())
-        except ObjectError as error:
-            check_one_line(error.message)
-    return got[-1] if got else ()
+    read_by(partial(read_object, made))
+    return read_by(partial(read_json, as_json(made)))
+
+
+def read_by(reader: Callable[[], tuple[ModelObject, ...]]) -> tuple[ModelObject, ...]:
+    try:
+        return reader()
+    except ObjectError as error:
+        check_one_line(error.message)
+        return ()
 
 
 @settings(max_examples=400, deadline=None)
