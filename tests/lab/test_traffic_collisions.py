@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +22,24 @@ from tests.lab.testbed import ONE, TWIN, WEB, Testbed, at
 
 # Outside of the kernel's local port range: a port of another test may still be in TIME_WAIT.
 _ports = itertools.count(61000)
+_TCP_REPAIR = 19
 DATA = b"echo " + bytes(range(256)) * 4  # for both kinds of server: "send this back"
 
 BACKENDS = pytest.mark.parametrize("backend", [1, 2], ids=["same node", "other node"])
+
+
+def forget(connected: socket.socket) -> None:
+    """Close a TCP socket as if its machine had lost power: the other side learns nothing."""
+    connected.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+    connected.close()
+
+
+def challenges(namespace: Namespace) -> int:
+    """Return how many challenge ACKs a namespace has sent (RFC 5961)."""
+    with namespace.entered():
+        lines = Path("/proc/thread-self/net/netstat").read_text().splitlines()
+    names, numbers = (line.split() for line in lines if line.startswith("TcpExt:"))
+    return int(numbers[names.index("TCPChallengeACK")])
 
 
 class Connections(ExitStack):
@@ -39,7 +55,7 @@ class Connections(ExitStack):
         tcp = self.transport == "tcp"
         made = self.place.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
         self.callback(made.close)
-        made.settimeout(2)
+        made.settimeout(5)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("", self.source))
         made.connect((address, number))
@@ -129,6 +145,29 @@ def test_a_reused_port_gets_a_new_choice_of_backend(
         assert conversation.echo(DATA)
         conversation.reset()
     assert len(counts) == len(testbed.lab.pods)
+
+
+@pytest.mark.parametrize("transport", ["tcp"])
+@pytest.mark.parametrize("who", ["pod", "masqueraded client"])
+def test_a_client_that_forgot_its_connection_connects_again_from_its_port(
+    testbed: Testbed, connections: Connections, family: int, who: str
+) -> None:
+    """The backend challenges the SYN, the client resets the old connection, and the SYN comes back.
+
+    The first SYN must reach the backend that knows the old connection: no other would challenge it.
+    """
+    frontend = ONE[2].vip(family), 80
+    if who != "pod":
+        connections.place = testbed.client
+        frontend = testbed.node.address(family), ONE[2].node_port
+    backend = testbed.lab.pods[2]
+    before = challenges(backend)
+    for _ in range(3):
+        opened = connections.open(*frontend)
+        assert opened.who().pod == backend.name
+        assert opened.echo(DATA)
+        forget(opened.socket)
+    assert challenges(backend) == before + 2
 
 
 def test_clients_with_one_port_share_a_masqueraded_backend(
