@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfsvc.base.address import endpoint_text
-from tests.fuzz.frames import ACK, FIN, PSH, RST, SYN, TCP, URG, End, Segment
+from tests.fuzz.frames import ACK, FIN, PSH, RST, SCTP, SCTP_INIT, SYN, TCP, URG, End, Segment
 
 SECOND = 1_000_000_000
 CLIENT, SERVER = 0, 1
@@ -124,8 +124,7 @@ class Connection:
         """Take note of a packet that has been translated."""
         me, other = self.peers[sender], self.peers[1 - sender]
         # Netfilter does not renew an entry by a SYN that is sent again (conntrack_tcp_unreplied).
-        is_repeated = self.peers[CLIENT].last_ns and is_opening(segment.flags)
-        if self.protocol != TCP or self.established or not is_repeated:
+        if not (self.peers[CLIENT].last_ns and self._begins_again(segment)):
             me.last_ns = now
         if self.protocol != TCP:
             if sender == SERVER:
@@ -144,6 +143,11 @@ class Connection:
             self.established = True
             # Its client's acknowledgement shows that a reset before was not genuine.
             self.reset = self.doubted = False
+
+    def _begins_again(self, segment: Segment) -> bool:
+        if self.protocol == SCTP:
+            return segment.chunk == SCTP_INIT
+        return self.protocol == TCP and not self.established and is_opening(segment.flags)
 
     def _reset(self, segment: Segment, other: Peer) -> None:
         if self.reset:

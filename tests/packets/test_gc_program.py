@@ -256,6 +256,33 @@ def test_a_syn_that_is_sent_again_does_not_keep_an_unanswered_connection(
     assert node.forward(tcp(client, vip)).dst == address_of(tcp_peers.other_backend)
 
 
+@pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
+def test_an_init_that_is_sent_again_does_not_keep_an_association(
+    node: Node, sctp_peers: Peers, masquerade: bool
+) -> None:
+    """Its backend has gone, and the client always uses the same port."""
+    peers = sctp_peers
+    client, vip, _, _ = peers.connected(node, outside=True, masquerade=masquerade)
+    node.settings(**LIFETIMES)
+    peers.service(node, [peers.other_backend], masquerade=masquerade)
+    node.age(7)
+    opening = peers.opening(client, vip)
+    assert node.forward(opening).dst == address_of(peers.backend)
+    flows = [key for key, _ in node.pinned.map("connections").items()]
+    assert node.collect(*flows) == (2 if masquerade else 1)
+    assert node.forward(opening).dst == address_of(peers.other_backend)
+
+
+def test_an_init_that_is_answered_keeps_its_association(node: Node, sctp_peers: Peers) -> None:
+    """A client that was started anew may go on with its backend."""
+    client, vip, backend, _ = sctp_peers.connected(node)
+    node.settings(**LIFETIMES)
+    node.age(7)
+    node.forward(sctp_peers.opening(client, vip))
+    node.forward(sctp_peers.answer(backend, client))
+    assert node.collect(node.flow("ingress", sctp_peers.opening(client, vip))) == 0
+
+
 def test_a_syn_that_was_answered_keeps_its_connection_while_answers_come(
     node: Node, tcp_peers: Peers
 ) -> None:

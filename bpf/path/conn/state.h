@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/flow.h"
+#include "lib/parse.h"
 #include "lib/tcp_options.h"
 #include "lib/wire.h"
 #include "maps/closed_flows.h"
@@ -158,20 +159,27 @@ static inline void fin_note(struct connection *connection, struct connection *ot
 }
 
 /*
- * A SYN that is sent again does not renew a connection that is not established: a client that
- * always uses the same port would stay with a dead backend for as long as it tries. Netfilter does
- * the same. Answers of the server renew its entry, so that the pair is kept.
+ * True if a packet begins a connection again, and so shows nothing of its backend. A client that
+ * always uses the same port would stay with a dead backend for as long as it tries, if such packets
+ * renewed its entry. Answers of the server renew theirs, so that the pair is kept.
  */
-static inline void time_note(struct connection *connection, __u8 tcp_flags)
+static inline bool begins_again(struct __sk_buff *skb, const struct packet *packet,
+				const struct connection *connection)
+{
+	if (packet->flow.protocol == PROTO_SCTP)
+		return sctp_opens(skb, packet->l4);
+	return tcp_opens(packet->tcp_flags) && !connection->established;
+}
+
+static inline void time_note(struct __sk_buff *skb, const struct packet *packet,
+			     struct connection *connection)
 {
 	__u16 tick = tick_now();
 	__u64 now;
 
-	if (tick == connection->tick)
+	if (tick == connection->tick || begins_again(skb, packet, connection))
 		return;
 	connection->tick = tick;
-	if (tcp_opens(tcp_flags) && !connection->established)
-		return;
 	now = bpf_ktime_get_coarse_ns();
 	if (now - connection->seen > NS_PER_SECOND)
 		connection->seen = now;
@@ -203,7 +211,7 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	struct flow partner;
 	bool usual;
 
-	time_note(connection, tcp_flags);
+	time_note(skb, packet, connection);
 	/* Most packets end here, before another entry is looked up. */
 	usual = !tcp_ends(tcp_flags) &&
 		progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged);
