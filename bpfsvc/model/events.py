@@ -6,6 +6,7 @@ A line is an event, or says that events were lost. Fields that are not known are
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -127,6 +128,12 @@ NO_END, NO_SERVICE = EventEnd(), EventService()
 """What is left out of a line: these very objects."""
 
 
+_LATEST = 253_370_764_800
+"""The begin of the year 9999: a later time cannot be written in all zones."""
+
+EventTime = Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
+
+
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What became of a connection.
 
@@ -142,7 +149,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
       ``lost_by``: ``kernel`` (the agent was late) or ``reader`` (the command was).
     """
 
-    time: float
+    time: EventTime
     node: str = ""
     kind: str = ""
     reason: str = ""

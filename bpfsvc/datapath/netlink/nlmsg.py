@@ -21,6 +21,7 @@ CREATE_NEW = 0x600
 
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
+_ERROR = struct.Struct("=i")
 _NESTED, _TYPE_MASK = 0x8000, 0x3FFF
 _BUFFER = 1 << 20
 
@@ -35,7 +36,9 @@ class Message(NamedTuple):
     @property
     def error(self) -> int:
         """The error, as in ``errno``; 0 if this is an acknowledgement or no error."""
-        return -int(struct.unpack_from("=i", self.body)[0]) if self.kind == ERROR else 0
+        if self.kind != ERROR:
+            return 0
+        return -int(_ERROR.unpack_from(self.body)[0]) if len(self.body) >= 4 else errno.EBADMSG
 
 
 def pack_request(kind: int, flags: int, body: bytes, number: int = 1) -> bytes:

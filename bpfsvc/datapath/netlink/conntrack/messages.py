@@ -123,18 +123,23 @@ def pack_tuple(kind: int, flow: TranslatedFlow) -> bytes:
 
 
 def read_tuple(data: memoryview) -> TranslatedFlow | None:
-    """Return the flow of such an attribute; None if it has no ports, as ICMP."""
+    """Return the flow of such an attribute; None if it has no ports, as ICMP, or is damaged."""
     parts = attributes(data)
-    addresses, protocol = attributes(parts[_TUPLE_IP]), attributes(parts[_TUPLE_PROTOCOL])
-    if _SOURCE_PORT not in protocol:
+    try:
+        addresses, protocol = attributes(parts[_TUPLE_IP]), attributes(parts[_TUPLE_PROTOCOL])
+        of_family = 4 if _ADDRESSES[4][0] in addresses else 6
+        prefix = V4_PREFIX if of_family == 4 else b""
+        source, destination = (prefix + bytes(addresses[kind]) for kind in _ADDRESSES[of_family])
+        source_port, destination_port = protocol[_SOURCE_PORT], protocol[_DESTINATION_PORT]
+        number = protocol[_NUMBER][0]
+    except (KeyError, IndexError):
         return None
-    of_family = 4 if _ADDRESSES[4][0] in addresses else 6
-    prefix = V4_PREFIX if of_family == 4 else b""
-    source, destination = (prefix + bytes(addresses[kind]) for kind in _ADDRESSES[of_family])
+    if {len(source), len(destination)} != {16} or {len(source_port), len(destination_port)} != {2}:
+        return None
     return TranslatedFlow(
         source,
         destination,
-        int.from_bytes(protocol[_SOURCE_PORT], sys.byteorder),
-        int.from_bytes(protocol[_DESTINATION_PORT], sys.byteorder),
-        protocol[_NUMBER][0],
+        int.from_bytes(source_port, sys.byteorder),
+        int.from_bytes(destination_port, sys.byteorder),
+        number,
     )
