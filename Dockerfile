@@ -16,10 +16,14 @@ RUN apt-get -qq update \
  && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
       ipset iptables ipvsadm mount nftables python3-bpfcc python3-venv
 RUN /usr/bin/python3 -m venv --system-site-packages /opt/bpfsvc
+# Nothing is taken from a registry that deploy/image/lock.py has not written down, with its hash.
+COPY deploy/image/requirements.txt /src/
+RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile \
+      --only-binary=:all: --require-hashes --requirement /src/requirements.txt
 COPY setup.cfg pyproject.toml README.md LICENSE /src/
 COPY bpf /src/bpf
 COPY bpfsvc /src/bpfsvc
-RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile /src \
+RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile --no-index --no-deps --no-build-isolation /src \
  && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip
 COPY --from=no_kernel /no_kernel.so /
 COPY deploy/image/closure.py /
