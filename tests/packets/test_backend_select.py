@@ -69,6 +69,21 @@ def test_a_connection_keeps_its_backend_while_others_are_added_and_removed(
             assert same(back, peers.data(peers.vip, peers.client))
 
 
+def test_without_the_row_of_a_backend_a_first_packet_is_dropped_and_opens_nothing(
+    node: Node, peers: Peers
+) -> None:
+    """The agent is about to replace the entries; the packet is sent again."""
+    peers.service(node, [peers.backend])
+    rows = node.pinned.map("backends")
+    kept = list(rows.items())
+    rows.delete_many([key for key, _ in kept])
+    opening = peers.opening(peers.client, peers.vip)
+    assert node.drops("ingress", opening)
+    assert node.states() == (0, 0)
+    rows.update_many(kept)
+    assert same(node.forward(opening), peers.opening(peers.client, peers.backend))
+
+
 def test_an_established_connection_keeps_a_backend_that_serves_no_more(
     node: Node, tcp_peers: Peers
 ) -> None:

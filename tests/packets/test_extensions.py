@@ -11,6 +11,7 @@ from scapy.layers.inet6 import (
     HBHOptUnknown,
     IPv6,
     IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
     IPv6ExtHdrHopByHop,
     IPv6ExtHdrRouting,
     PadN,
@@ -21,7 +22,7 @@ from scapy.packet import Packet, Raw
 from tests.packets.extension_headers import authentication, with_headers
 from tests.packets.node import Node
 from tests.packets.packet import same
-from tests.packets.peers import Peers
+from tests.packets.peers import ALL_PEERS, Peers
 
 HOP_BY_HOP = IPv6ExtHdrHopByHop(options=[RouterAlert()])
 DESTINATION = IPv6ExtHdrDestOpt(options=[PadN(optdata=bytes(12))])
@@ -103,6 +104,22 @@ def test_a_packet_whose_headers_are_not_read_to_the_end_passes_unchanged(
         ):
             packet = with_headers(opening, *UNREAD[name])
             assert same(node.forward(packet), packet)
+    assert node.states() == (0, 0)
+
+
+@pytest.mark.parametrize("header", [IPv6ExtHdrDestOpt(), IPv6ExtHdrFragment(offset=0, m=1)])
+@pytest.mark.parametrize("rest", [0, 1])
+def test_a_packet_that_ends_within_a_header_passes_unchanged(
+    node: Node, header: Packet, rest: int
+) -> None:
+    peers = ALL_PEERS[1]
+    assert peers.family == 6
+    peers.service(node, [peers.backend], guarded=True)
+    opening = peers.opening(peers.client, peers.vip)
+    whole = bytes(with_headers(opening, DESTINATION, header))
+    at = 40 + len(bytes(DESTINATION)) + rest
+    packet = IPv6(whole[:at])
+    assert same(node.ingress(packet), packet)
     assert node.states() == (0, 0)
 
 

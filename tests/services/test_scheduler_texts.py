@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.services.scheduling.schedulers import RANDOM, Scheduler, parse_scheduler
+from bpfsvc.services.scheduling.schedulers import (
+    RANDOM,
+    Scheduler,
+    parse_scheduler,
+    scheduler_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,23 @@ def test_an_error_of_a_long_text_is_short(text: str) -> None:
     with pytest.raises(ValueError, match="unknown") as raised:
         parse_scheduler(text)
     assert len(str(raised.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "text"),
+    [
+        ("random", 0, "random"),
+        ("random", 1, "fo"),
+        ("random", 2, "random"),
+        ("round", 0, "rr"),
+        ("round", 1, "wrr"),
+        ("source", 1, "sh"),
+        ("maglev_port", 1, "mh,mh-port"),
+        ("lc", 1, "lc"),
+    ],
+)
+def test_a_schedule_of_the_kernel_is_named_as_ip_vs_names_it(
+    kind: str, places: int, text: str
+) -> None:
+    """One place of a table is what ``fo`` leaves of a random choice, and of nothing else."""
+    assert scheduler_text(kind, places) == text
