@@ -78,7 +78,7 @@ WORDS := bpfsvc bpf
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo test slow fuzz coverage api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: help demo test slow fuzz coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
@@ -87,6 +87,7 @@ help:
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
 	@echo 'make fuzz MINUTES=5 SEED=1  random histories of packets, held against a model'
 	@echo 'make coverage  which outcomes of conditions in C the tests see, and which lines of Python'
+	@echo 'make mutants MINUTES=60 SEED=1 COUNT=1000  small faults in the C, after make coverage: does a test fail?'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
@@ -132,6 +133,11 @@ fuzz: $(VENV)/installed-test
 # ARGS="--write docs/testing.md" writes the figures there; ARGS="--more --slow" TESTS=tests/lab adds tests.
 coverage: $(VENV)/installed-test | compared
 	@$(PYTHON) -m tests.branches --workers $(WORKERS) $(ARGS) $(TESTS)
+
+# Of what "make coverage" has noted. ARGS=--python: faults in the rules for Services.
+COUNT ?= 1000
+mutants: $(VENV)/installed-test
+	@$(PYTHON) -m tests.mutants --minutes $(MINUTES) --seed $(SEED) --count $(COUNT) --workers $(WORKERS) $(ARGS)
 
 page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page

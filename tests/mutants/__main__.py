@@ -1,0 +1,188 @@
+"""``make mutants``: put small faults into the C, one at a time, and see whether a test fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.loader import shipped
+from bpfsvc.datapath.loader.source import CSource, load
+from tests.branches.outcomes import Sources
+from tests.mutants import python_changes, report
+from tests.mutants.c_changes import Change, changes
+from tests.mutants.plugin import JOBS, RESULTS, UNTIL
+from tests.mutants.reach import Reach
+
+_TESTS = "tests/packets"
+_NOT_FOR_MUTANTS = tuple(
+    f"test_{name}.py"
+    for name in ("verifier", "bytecode", "bytecode_cache", "image_build", "migration", "sizes")
+)
+"""Tests that compile by themselves, or compare code."""
+_PACKAGE, _PYTHON_TESTS = "bpfsvc.services", "tests/services"
+_WITHOUT = 30
+"""Tests that are run without a change first: if one fails, nothing can be said."""
+
+
+def main() -> int:
+    """Try changes; list those that no test has seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1, help="which changes, and in which order")
+    parser.add_argument("--count", type=int, default=1000, help="changes at most")
+    parser.add_argument("--tests", type=int, default=100, help="tests of a change at most")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--coverage", type=Path, default=Path("build/coverage"))
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures there")
+    parser.add_argument("--python", action="store_true", help="of bpfsvc/services, not of the C")
+    arguments = parser.parse_args()
+    return of_python(arguments) if arguments.python else of_c(arguments)
+
+
+def of_python(arguments: argparse.Namespace) -> int:
+    """Try changes of the rules for Services."""
+    every = list(python_changes.changes(Path(), _PACKAGE))
+    chance = random.Random(arguments.seed)
+    chosen = chance.sample(every, min(arguments.count, len(every)))
+    jobs = [json.dumps([n, change]) for n, change in enumerate((None, *chosen))]
+    plugin = ["-p", "tests.mutants.python_plugin", "-m", "not slow"]
+    started = time.time()
+    until = started + 60 * arguments.minutes
+    with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
+        answers = _run(Path(name), jobs, arguments.workers, until, [*plugin, _PYTHON_TESTS])
+    if answers.pop(0, {}).get("state") != "survived":
+        print("tests fail without a change", file=sys.stderr)
+        return 2
+    tried = [(chosen[number - 1], answer) for number, answer in answers.items()]
+    minutes = (time.time() - started) / 60
+    text = report.python_figures(tried, len(every), minutes, arguments)
+    print(text)
+    print(report.python_survivors(tried))
+    if arguments.write:
+        report.write_figures(arguments.write, text, "make mutants of Python")
+    return 0
+
+
+def of_c(arguments: argparse.Namespace) -> int:
+    """Try changes of the programs."""
+    source = load(Sizes())
+    if not (arguments.coverage / "places.json").exists():
+        print(f"no records in {arguments.coverage}: run make coverage first", file=sys.stderr)
+        return 2
+    chance = random.Random(arguments.seed)
+    reach = Reach(arguments.coverage, Sources(source.root))
+    every = list(changes(source.root))
+    chosen = chance.sample(every, min(arguments.count, len(every)))
+    jobs, unreached = _jobs(chosen, reach, source, arguments.tests, chance)
+    started = time.time()
+    answers = _work(jobs, arguments.workers, started + 60 * arguments.minutes)
+    if answers.get(-1, {}).get("state") != "survived":
+        print(f"tests fail without a change: {answers.get(-1)}", file=sys.stderr)
+        return 2
+    tried = [(chosen[number], answer) for number, answer in answers.items() if number >= 0]
+    minutes = (time.time() - started) / 60
+    text = report.figures(tried, unreached, len(every), minutes, arguments)
+    print(text)
+    print(report.survivors(tried))
+    if arguments.write:
+        report.write_figures(arguments.write, text, "make mutants")
+    return 0
+
+
+def _jobs(
+    chosen: list[Change], reach: Reach, source: CSource, tests: int, chance: random.Random
+) -> tuple[list[dict[str, Any]], list[Change]]:
+    """Return what the workers do, and the changes that no test reaches."""
+    lines = source.text.split("\n")
+    where = _lines_of(lines)
+    jobs: list[dict[str, Any]] = []
+    unreached: list[Change] = []
+    used: dict[str, None] = {}
+    for number, change in enumerate(chosen):
+        names = [
+            test
+            for test in reach.tests(change.file, change.line, 2 * tests, chance)
+            if test.startswith(_TESTS) and not any(file in test for file in _NOT_FOR_MUTANTS)
+        ][:tests]
+        if not names:
+            unreached.append(change)
+            continue
+        used |= dict.fromkeys(names[:2])
+        at = where[change.file, change.line]
+        assert lines[at] == change.before, change
+        jobs.append(
+            {
+                "number": number,
+                "at": at,
+                "after": change.after,
+                "programs": sorted(reach.programs(change.file, change.line)),
+                "tests": names,
+            }
+        )
+    nothing = {
+        "number": -1,
+        "at": 0,
+        "after": lines[0],
+        "programs": [],
+        "tests": list(used)[:_WITHOUT],
+    }
+    return [nothing, *jobs], unreached
+
+
+def _lines_of(text: list[str]) -> dict[tuple[str, int], int]:
+    """Return where in the whole text each line of each file is."""
+    where: dict[tuple[str, int], int] = {}
+    file, number = "", 0
+    for at, line in enumerate(text):
+        if line.startswith("#line "):
+            _, begin, quoted = line.split(maxsplit=2)
+            file, number = quoted.strip('"'), int(begin) - 1
+        else:
+            number += 1
+            where[file, number] = at
+    return where
+
+
+def _work(jobs: list[dict[str, Any]], workers: int, until: float) -> dict[int, dict[str, Any]]:
+    """Have pytest processes try changes; return what became of them, by their numbers."""
+    with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
+        directory = Path(name)
+        shipped.ship(directory / "compiled")
+        plugins = ["-p", "bpfsvc.devtools.lab.pytest_plugin", "-p", "tests.mutants.plugin"]
+        return _run(directory, list(map(json.dumps, jobs)), workers, until, [*plugins, _TESTS])
+
+
+def _run(
+    directory: Path, jobs: list[str], workers: int, until: float, options: list[str]
+) -> dict[int, dict[str, Any]]:
+    """Have pytest processes do jobs, each a share of them; return the answers by their numbers."""
+    running = []
+    for worker in range(workers):
+        mine = directory / f"{worker}.jobs"
+        mine.write_text("".join(f"{job}\n" for job in jobs[worker::workers]))
+        environment = {
+            **os.environ,
+            JOBS: str(mine),
+            RESULTS: str(directory / f"{worker}.results"),
+            UNTIL: str(until),
+            "BPFSVC_LAB_COMPILED": str(directory / "compiled"),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        running.append(subprocess.Popen(command, env=environment))
+    for process in running:
+        process.wait()
+    lines = [line for file in directory.glob("*.results") for line in file.read_text().splitlines()]
+    return {answer["number"]: answer for answer in map(json.loads, lines)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""A process for each change: what it has done ends with it, and it cannot take for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+_LONGEST = 150.0
+"""Seconds that a change may take; then a test waits for what does not come."""
+
+
+def in_child(work: Callable[[], dict[str, Any]], longest: float = _LONGEST) -> dict[str, Any]:
+    """Return what ``work`` returns in a process of its own, and the seconds that it took."""
+    started = time.monotonic()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        try:
+            answer = work()
+        except BaseException as error:
+            answer = {"state": "broken", "by": repr(error)}
+        os.write(writer, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], longest)
+    text = os.read(reader, 65536) if ready else b""
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+    answer = json.loads(text) if text else {"state": "no end"}
+    return {**answer, "seconds": round(time.monotonic() - started, 1)}
+
+
+def run_until_failure(tests: list[pytest.Item]) -> dict[str, Any]:
+    """Run tests until one fails."""
+    for test, following in zip_longest(tests, tests[1:]):
+        for report in runtestprotocol(test, log=False, nextitem=following):
+            if report.failed and "refuses the program" in report.longreprtext:
+                return {"state": "refused"}
+            if report.failed:
+                return {"state": "killed", "by": test.nodeid}
+    return {"state": "survived"}

@@ -1,0 +1,122 @@
+"""``pytest -p tests.mutants.plugin``: for each change, run the tests that reach it.
+
+The process collects the tests once. A child compiles the changed programs, enters a sandbox of its
+own, and runs tests until one fails. What it has done ends with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfsvc.base.errors import SystemUnfit
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.loader import builder
+from bpfsvc.datapath.loader.bytecode import Bytecode, Program
+from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.compiler_process import compile_source
+from bpfsvc.datapath.loader.source import CSource, load
+from bpfsvc.devtools.lab import sandbox
+from tests.mutants.build import compile_programs
+from tests.mutants.child import in_child, run_until_failure
+
+JOBS, RESULTS = "BPFSVC_MUTANTS_JOBS", "BPFSVC_MUTANTS_RESULTS"
+"""Variables with the names of the files with changes to try, and of what became of them."""
+UNTIL = "BPFSVC_MUTANTS_UNTIL"
+"""The variable with the time after which no other change is tried."""
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Try the changes in place of running the tests."""
+    items = {item.nodeid: item for item in session.items}
+    source = load(Sizes())
+    base = Bytecode.decode(
+        (sandbox.COMPILED / f"{source.code_digest}.bytecode").read_bytes(), source.code_digest
+    )
+    deadline = float(os.environ.get(UNTIL, "inf"))
+    unchanged: dict[str, str] = {}
+    with Path(os.environ[RESULTS]).open("a") as results:
+        for line in Path(os.environ[JOBS]).read_text().splitlines():
+            if time.time() > deadline:
+                break
+            job = json.loads(line)
+            tests = [items[name] for name in job["tests"] if name in items]
+            programs = " ".join(job["programs"])
+            known = unchanged.get(programs, "")
+            answer = in_child(partial(_try, job, tests, source, base, known))
+            unchanged[programs] = answer.pop("unchanged", known)
+            results.write(json.dumps({**answer, "number": job["number"]}) + "\n")
+            results.flush()
+    return True
+
+
+def _try(
+    job: dict[str, Any],
+    tests: list[pytest.Item],
+    source: CSource,
+    base: Bytecode,
+    unchanged: str,
+) -> dict[str, Any]:
+    """Return what became of a change.
+
+    ``unchanged``: the digest of the same programs without it. The whole build has other code: what
+    the compiler makes of a program depends on those that it compiles together with it.
+    """
+    names = set(job["programs"])
+    lines = source.text.split("\n")
+    lines[job["at"]] = job["after"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = compile_programs(source, "\n".join(lines), base, names)
+        except Exception:
+            return {"state": "does not compile"}
+        if not unchanged:
+            unchanged = _digest(compile_programs(source, source.text, base, names))
+    if names and _digest(made) == unchanged:
+        return {"state": "same code", "unchanged": unchanged}
+    return {**_run(made, base.layout.digest, tests), "unchanged": unchanged}
+
+
+def _digest(programs: list[Program]) -> str:
+    return hashlib.sha256(repr(programs).encode()).hexdigest()
+
+
+def _run(made: list[Program], digest: str, tests: list[pytest.Item]) -> dict[str, Any]:
+    """Run tests with other programs, until one fails."""
+    _use({program.name: program for program in made}, digest)
+    sandbox._move_in(sandbox._private_mounts())
+    return run_until_failure(tests)
+
+
+def _use(changed: dict[str, Program], digest: str) -> None:
+    """Have this process load other programs in the build of these sources.
+
+    It is compiled once; where the kernel refuses a program, it would be compiled again.
+    """
+    sized = Bytecode.sized
+
+    def other(self: Bytecode, *arguments: Any) -> Bytecode:
+        if self.layout.digest != digest:
+            return sized(self, *arguments)
+        programs = tuple(changed.get(program.name, program) for program in self.programs)
+        return sized(replace(self, programs=programs), *arguments)
+
+    def compile_other(source: CSource) -> bytes:
+        if source.code_digest == digest:
+            raise SystemUnfit("the kernel refuses the program")
+        return compile_source(source)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Bytecode, "sized", other)
+    patch.setattr(BytecodeCache, "discard", lambda _: None)
+    patch.setattr(builder, "compile_source", compile_other)

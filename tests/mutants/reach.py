@@ -1,0 +1,78 @@
+"""Which programs a line of C is in, and which tests reach it, as ``make coverage`` noted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.branches.outcomes import Sources
+from tests.branches.recorder import PLACES
+
+
+class Reach:
+    """What a run of ``make coverage`` knows of each line."""
+
+    def __init__(self, directory: Path, sources: Sources) -> None:
+        places = json.loads((directory / PLACES).read_text())
+        self._sources = sources
+        self._programs: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._of_file: dict[str, set[str]] = defaultdict(set)
+        self._all = set(places)
+        self._marks: dict[tuple[str, str], dict[int, set[int]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+        mark = 0
+        for program, (_, jumps) in places.items():
+            for file, line, *_ in jumps:
+                if file:
+                    function = self._function(file, line)
+                    self._programs[file, function].add(program)
+                    self._of_file[file].add(program)
+                    self._marks[file, function][line].update((mark, mark + 1))
+                mark += 2
+        self._tests: dict[int, list[str]] = defaultdict(list)
+        for file in sorted(directory.glob("*.seen")):
+            for test, seen in map(json.loads, file.read_text().splitlines()):
+                for mark in seen:
+                    self._tests[mark].append(test)
+
+    def _function(self, file: str, line: int) -> str:
+        return self._sources.function_at(file, line)
+
+    def programs(self, file: str, line: int) -> set[str]:
+        """Return the programs that may have a line: those with a branch of its function."""
+        here = self._programs.get((file, self._function(file, line)))
+        return here or self._of_file.get(file) or self._all
+
+    def tests(self, file: str, line: int, wanted: int, chance: random.Random) -> list[str]:
+        """Return tests that reach a line, at most so many; of each function of tests one first.
+
+        Tests that take a branch on the line, or else on the last one before it with a branch.
+        """
+        marks = self._marks.get((file, self._function(file, line)), {})
+        lines = [number for number in marks if number <= line] or list(marks)
+        reached: set[str] = set()
+        if lines:
+            nearest = max(lines) if max(lines) <= line else min(lines)
+            reached = {test for mark in marks[nearest] for test in self._tests.get(mark, ())}
+        if not reached:
+            numbers = {mark for of_line in marks.values() for mark in of_line}
+            reached = {test for mark in numbers for test in self._tests.get(mark, ())}
+        return list(varied(reached, chance))[:wanted]
+
+
+def varied(tests: Iterable[str], chance: random.Random) -> Iterator[str]:
+    """Yield tests in rounds, each with one test of each function."""
+    of_function: dict[str, list[str]] = defaultdict(list)
+    for test in sorted(tests):
+        of_function[test.partition("[")[0]].append(test)
+    groups = list(of_function.values())
+    chance.shuffle(groups)
+    for group in groups:
+        chance.shuffle(group)
+    while groups:
+        yield from (group.pop() for group in groups)
+        groups = [group for group in groups if group]

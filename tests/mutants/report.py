@@ -1,0 +1,85 @@
+"""What became of the changes, in figures and as a list of those that no test has seen."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.branches.report import commit, share
+from tests.mutants import python_changes
+from tests.mutants.c_changes import Change
+
+Tried = list[tuple[Change, dict[str, Any]]]
+TriedPython = list[tuple[python_changes.Change, dict[str, Any]]]
+
+
+def figures(
+    tried: Tried, unreached: list[Change], every: int, minutes: float, arguments: argparse.Namespace
+) -> str:
+    """Return the figures of a run, as lines of Markdown."""
+    states = Counter(answer["state"] for _, answer in tried)
+    judged = states["killed"] + states["survived"]
+    rows = [
+        ("changes that there are", f"{every:,}"),
+        ("tried", f"{len(tried):,} in {minutes:.0f} minutes"),
+        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
+        ("found by no test", f"{states['survived']:,}"),
+        ("not ended in time: neither", f"{states['no end']:,}"),
+        ("refused by the verifier", f"{states['refused']:,}"),
+        ("not compiled", f"{states['does not compile']:,}"),
+        ("the same code", f"{states['same code']:,}"),
+        ("of lines that no packet test reaches", f"{len(unreached):,}, not tried"),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    command = f"make mutants COUNT={arguments.count} SEED={arguments.seed}"
+    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+
+
+def survivors(tried: Tried) -> str:
+    """Return the changes that no test has seen, as a diff."""
+    return "\n".join(
+        f"{change.file}:{change.line}: {change.kind}\n-{change.before}\n+{change.after}"
+        for change, answer in sorted(tried, key=lambda pair: pair[0])
+        if answer["state"] == "survived"
+    )
+
+
+def python_figures(
+    tried: TriedPython, every: int, minutes: float, arguments: argparse.Namespace
+) -> str:
+    """Return the figures of a run over Python, as lines of Markdown."""
+    states = Counter(answer["state"] for _, answer in tried)
+    judged = states["killed"] + states["survived"]
+    rows = [
+        ("changes that there are in `bpfsvc/services`", f"{every:,}"),
+        ("tried", f"{len(tried):,} in {minutes:.0f} minutes"),
+        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
+        ("found by no test", f"{states['survived']:,}"),
+        ("not ended in time: neither", f"{states['no end']:,}"),
+        ("in functions that have no code of their own", f"{states['no function']:,}, not tried"),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    command = f"make mutants ARGS=--python COUNT={arguments.count} SEED={arguments.seed}"
+    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+
+
+def python_survivors(tried: TriedPython) -> str:
+    """Return the changes that no test has seen."""
+    return "\n".join(
+        f"{change.module}:{change.line}: {change.function}: {change.kind}: {change.text}"
+        for change, answer in sorted(tried, key=lambda pair: pair[0])
+        if answer["state"] == "survived"
+    )
+
+
+def write_figures(path: Path, text: str, name: str) -> None:
+    """Put the figures between the marks of this name, in the place of earlier ones."""
+    first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    document = path.read_text()
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {first} and {last}")
+    path.write_text(f"{before}{first}\n{text}{last}{after}")

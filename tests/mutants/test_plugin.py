@@ -1,0 +1,64 @@
+"""A change that tests see, one that they do not see, and what is no change."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.loader import shipped
+from bpfsvc.datapath.loader.source import load
+from tests.mutants.plugin import JOBS, RESULTS
+
+_TEST = "tests/packets/test_hairpin.py"
+
+
+@pytest.mark.slow
+def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    lines = load(Sizes()).text.split("\n")
+    first = next(n for n, line in enumerate(lines) if "packet ? first_packet(skb" in line)
+    jobs = [
+        (lines[first], []),
+        ("\treturn settings && packet ? TC_ACT_SHOT : TC_ACT_SHOT;", ["step_first"]),
+        (lines[first] + " /* a comment */", ["step_first"]),
+        ("\treturn nothing;", ["step_first"]),
+        ("\treturn *((int *)settings + 100000);", ["step_first"]),
+        (lines[first], []),
+    ]
+    asked = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not slow", _TEST]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    tests = [line for line in listed.splitlines() if line.startswith(_TEST)][:3]
+    (tmp_path / "jobs").write_text(
+        "".join(
+            json.dumps(
+                {"number": n, "at": first, "after": after, "programs": programs, "tests": tests}
+            )
+            + "\n"
+            for n, (after, programs) in enumerate(jobs)
+        )
+    )
+    shipped.ship(tmp_path / "compiled")
+    environment = {
+        **os.environ,
+        JOBS: str(tmp_path / "jobs"),
+        RESULTS: str(tmp_path / "results"),
+        "BPFSVC_LAB_COMPILED": str(tmp_path / "compiled"),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "bpfsvc.devtools.lab.pytest_plugin", "-p", "tests.mutants.plugin", _TEST]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (tmp_path / "results").exists(), run.stdout + run.stderr
+    answers = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert [answer["state"] for answer in answers] == [
+        "survived",
+        "killed",
+        "same code",
+        "does not compile",
+        "refused",
+        "survived",
+    ], answers
