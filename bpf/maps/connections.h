@@ -11,11 +11,12 @@
  *	egress   client -> backend             becomes  node -> backend
  *	ingress  backend -> node               becomes  backend -> client
  *
- * A flow is established when both sides have answered each other: TCP when the client acknowledges
- * the server's SYN, UDP with the first reply. Nothing is evicted from `connections`. While flows
- * that are not established are few, they are held there too, which costs them least. Those beyond
- * that live in `new_connections`, from which the kernel evicts, until they are established and
- * move. A flood of first packets, though every one be answered, can so push out other first
+ * A flow is established when both sides have answered each other: when the client has acknowledged
+ * the server's SYN, or sends another datagram after the first reply; also when a server's datagrams
+ * go on for STREAM_SECONDS to a client that is silent. Nothing is evicted from `connections`. While
+ * flows that are not established are few, they are held there too, which costs them least. Those
+ * beyond that live in `new_connections`, from which the kernel evicts, until they are established
+ * and move. A flood of first packets, though every one be answered, can so push out other first
  * packets, but never a connection that works.
  */
 #pragma once
@@ -92,6 +93,9 @@ enum reset {
 	RESET_DOUBTED = 2,   /* perhaps: it lives on if another packet comes */
 	RESET_BY_CLIENT = 4, /* with either of them; without it: by the backend */
 };
+
+/* netfilter, too, takes UDP for a stream when packets still come after this time. */
+#define STREAM_SECONDS 2
 
 MAP("hash", struct flow, struct connection, connections, MAX_CONNECTIONS, BPF_F_NO_PREALLOC);
 MAP("lru_hash", struct flow, struct connection, new_connections, MAX_NEW_CONNECTIONS, 0);

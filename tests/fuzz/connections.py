@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfsvc.base.address import endpoint_text
-from tests.fuzz.frames import ACK, FIN, PSH, RST, SCTP, SCTP_INIT, SYN, TCP, URG, End, Segment
+from tests.fuzz.frames import ACK, FIN, PSH, RST, SCTP, SCTP_INIT, SYN, TCP, UDP, URG, End, Segment
 
 SECOND = 1_000_000_000
 CLIENT, SERVER = 0, 1
@@ -19,6 +19,9 @@ ESTABLISHED, HALF_CLOSED, CLOSED, HALF_OPEN = 86400, 3600, 10, 60
 UDP_SECONDS = 120
 """Seconds that connections are kept, as ``tests/packets/node.py`` sets them; SCTP as UDP."""
 CROWDED_CLOSED, CROWDED_HALF_OPEN = 2, 5
+
+STREAM = 2 * SECOND
+"""A server that goes on for so long has a UDP connection established by itself."""
 
 INEXACT = 2 * SECOND
 """How much older than the last packet the noted time may be."""
@@ -127,8 +130,10 @@ class Connection:
         if not (self.peers[CLIENT].last_ns and self._begins_again(segment)):
             me.last_ns = now
         if self.protocol != TCP:
-            if sender == SERVER:
-                self.replied = self.established = True
+            goes_on = self.protocol == UDP and now - self.begun_ns >= STREAM
+            if self.replied and (sender == CLIENT or goes_on):
+                self.established = True
+            self.replied |= sender == SERVER
             return
         if not is_valid(segment.flags):
             # Netfilter takes no note of such a packet. Nobody sends one, and it is all the same.

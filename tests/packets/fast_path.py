@@ -28,7 +28,7 @@ from bpfsvc.devtools.lab.links import End
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.services.entries import Policies, Policy
 from tests.packets.node import REDIRECT, UNSPEC, Node
-from tests.packets.packet import same, tcp
+from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
 
 _INGRESS, _GSO_SIZE = 36, 176
@@ -243,10 +243,8 @@ def open_far(testbed: FastPathTestbed, peers: Peers) -> None:
     back = testbed.to_neighbour("eth0", peers.answer(backend, client))
     assert forwarded(back, peers.answer(backend, client))
     assert same(testbed.egress("pod0", back), hop(peers.answer(vip, client)))
-    if peers.protocol == "TCP":
-        assert forwarded(
-            testbed.to_neighbour("pod0", tcp(client, vip, "A")), tcp(client, backend, "A")
-        )
+    comes, goes = peers.proof(client, vip, backend, client)
+    assert forwarded(testbed.to_neighbour("pod0", comes), goes)
 
 
 def open_near(testbed: FastPathTestbed, peers: Peers) -> None:
@@ -257,8 +255,7 @@ def open_near(testbed: FastPathTestbed, peers: Peers) -> None:
     assert forwarded(sent, peers.opening(client, near))
     back = testbed.to_neighbour("pod1", peers.answer(near, client))
     assert same(testbed.egress("pod0", back), hop(peers.answer(vip, client)))
-    if peers.protocol == "TCP":
-        testbed.to_peer("pod0", tcp(client, vip, "A"), to="pod1")
+    testbed.to_peer("pod0", peers.proof(client, vip, near, client)[0], to="pod1")
 
 
 def open_masqueraded(testbed: FastPathTestbed, peers: Peers, backend: str, by: str) -> str:
@@ -278,7 +275,6 @@ def open_masqueraded(testbed: FastPathTestbed, peers: Peers, backend: str, by: s
     back = testbed.to_neighbour(by, peers.answer(backend, seen))
     assert forwarded(back, peers.answer(backend, client))
     assert same(testbed.egress("pod0", back), hop(peers.answer(entry, client)))
-    if peers.protocol == "TCP":
-        sent = testbed.to_neighbour("pod0", tcp(client, entry, "A"))
-        assert same(testbed.egress(by, sent), hop(tcp(seen, backend, "A")))
+    comes, goes = peers.proof(client, entry, backend, seen)
+    assert same(testbed.egress(by, testbed.to_neighbour("pod0", comes)), hop(goes))
     return seen

@@ -49,12 +49,12 @@ class Peers:
     def proof(self, client: str, frontend: str, backend: str, seen: str) -> tuple[Packet, Packet]:
         """Return the packet that establishes a connection, as it arrives and as it must leave.
 
-        For TCP that is the client's acknowledgement, for the others the first reply. ``seen`` is
-        the client as the backend sees it.
+        That is what the client sends after the first answer. ``seen`` is the client as the backend
+        sees it.
         """
         if self.protocol == "TCP":
             return tcp(client, frontend, "A"), tcp(seen, backend, "A")
-        return self.answer(backend, seen), self.answer(frontend, client)
+        return self.data(client, frontend), self.data(seen, backend)
 
     def _packet(self, source: str, destination: str, flags: str, payload: bytes = b"") -> Packet:
         if self.protocol == "TCP":
@@ -99,9 +99,8 @@ class Peers:
         """
         out = node.forward(self.opening(source, frontend))
         seen = self.with_port(out.src, out.payload.sport)
-        if self.protocol == "TCP":
-            back = node.forward(self.answer(backend, seen))
-            assert bytes(back) == bytes(self.answer(frontend, source))
+        back = node.forward(self.answer(backend, seen))
+        assert bytes(back) == bytes(self.answer(frontend, source))
         return seen
 
     def connect(self, node: Node, source: str, frontend: str, backend: str) -> str:

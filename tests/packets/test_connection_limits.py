@@ -92,9 +92,11 @@ class Limited(Loaded):
             return None
         assert verdict == UNSPEC, verdict
         number = int(after.payload.dport) - FIRST_PORT
-        if self.peers.protocol == "SCTP":  # it is active once it is answered
-            answer = self.peers.answer(self.backends[number], self.client(port))
-            assert self.node.run("egress", answer)[0] == UNSPEC
+        if self.peers.protocol == "SCTP":  # it is active once it is established
+            backend, client = self.backends[number], self.client(port)
+            assert self.node.run("egress", self.peers.answer(backend, client))[0] == UNSPEC
+            comes, _ = self.peers.proof(client, self.peers.vip, backend, client)
+            assert self.node.run("ingress", comes)[0] == UNSPEC
         return number
 
     def asked(self) -> Question:

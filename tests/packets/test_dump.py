@@ -119,6 +119,8 @@ def test_a_refused_connection_and_an_unanswered_datagram_have_their_states(node:
 
     assert states() == {"TCP": "RESET", "UDP": "UNREPLIED"}
     node.forward(udp("10.244.2.7:53", CLIENT))
+    assert states() == {"TCP": "RESET", "UDP": "REPLIED"}
+    node.forward(udp(CLIENT, "10.96.0.53:53"))
     assert states() == {"TCP": "RESET", "UDP": "ESTABLISHED"}
 
 

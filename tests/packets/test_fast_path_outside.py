@@ -18,7 +18,7 @@ from tests.packets.fast_path import WEB_PORT, FastPathTestbed, fast_packets, for
 from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT
-from tests.packets.packet import same, tcp
+from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
 
 
@@ -72,10 +72,11 @@ def open_by(testbed: FastPathTestbed, peers: Peers, where: str, **settings: int)
         assert same(out, hop(peers.opening(seen, backend)))
     back = testbed.to_neighbour(by, peers.answer(backend, seen))
     assert same(testbed.egress("eth0", back), hop(peers.answer(entry, client)))
-    if peers.protocol == "TCP":
-        verdict, frame = testbed.run("ingress", "eth0", tcp(client, entry, "A"))
-        assert verdict == REDIRECT
-        assert same(testbed.egress(by, frame.payload), hop(tcp(seen, backend, "A")))
+    comes, goes = peers.proof(client, entry, backend, seen)
+    verdict, frame = testbed.run("ingress", "eth0", comes)
+    assert verdict == REDIRECT
+    if policy.masquerade:
+        assert same(testbed.egress(by, frame.payload), hop(goes))
     return Opened(testbed, peers, backend, by, entry, seen)
 
 

@@ -14,7 +14,7 @@ from bpfsvc.services.entries import PortEntries
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.loads import WEIGHTS, Loaded, program
 from tests.packets.node import Node
-from tests.packets.packet import tcp
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 from tests.packets.test_connection_gc import KEEP
 
@@ -80,7 +80,8 @@ def test_udp_is_inactive_and_sctp_is_active_when_it_is_established(
     program(service, Schedule.LC, (1,))
     seen = peers.begin(node, peers.client, peers.vip, service.backends[0])
     assert service.numbers() == [(0, 1)]
-    node.forward(peers.answer(service.backends[0], seen))
+    comes, goes = peers.proof(peers.client, peers.vip, service.backends[0], seen)
+    assert same(node.forward(comes), goes)
     assert service.numbers() == [(1, 0) if peers.protocol == "SCTP" else (0, 1)]
     node.collect(node.flow("ingress", peers.opening(peers.client, peers.vip)), force=True)
     assert service.numbers() == [(0, 0)]

@@ -1,17 +1,19 @@
 """Connections before they are established, and when there are too many of them.
 
-A TCP connection is established by the client's acknowledgement of the server's answer, a UDP
-connection by the first reply.
+A connection is established by what the client sends after the server's answer: with TCP the
+acknowledgement. A UDP connection is also established by a server that goes on without it.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.devtools.lab import sandbox
 from tests.packets.node import SIZES, UNSPEC, Node
@@ -37,9 +39,10 @@ def test_a_connection_is_new_until_both_sides_have_sent_a_packet(
     node: Node, peers: Peers, masquerade: bool, entries: int
 ) -> None:
     client, vip, backend = peers.served(node, outside=True, masquerade=masquerade)
-    for _ in range(2):
-        seen = peers.begin(node, client, vip, backend)
-        assert node.states() == (entries, 0)
+    seen = peers.begin(node, client, vip, backend)
+    assert node.states() == (entries, 0)
+    assert same(node.forward(peers.answer(backend, seen)), peers.answer(vip, client))
+    assert node.states() == (entries, 0)
     comes, goes = peers.proof(client, vip, backend, seen)
     for _ in range(2):
         assert same(node.forward(comes), goes)
@@ -80,6 +83,21 @@ def test_packets_of_the_server_do_not_establish_a_connection(
     for flags in ("SA", "A", "PA", "FA"):
         assert same(node.forward(tcp(backend, seen, flags)), tcp(vip, client, flags))
         assert node.states() == (entries, 0)
+
+
+@ROWS
+def test_a_server_that_goes_on_without_its_client_establishes_a_udp_connection(
+    node: Node, udp_peers: Peers, masquerade: bool, entries: int
+) -> None:
+    """Not by the packets of one answer: who forges an address gets those sent, too."""
+    client, vip, backend = udp_peers.served(node, outside=True, masquerade=masquerade)
+    seen = udp_peers.begin(node, client, vip, backend)
+    now = time.monotonic_ns()
+    for seconds, states in ((1, (entries, 0)), (3, (0, entries))):
+        for table in ("connections", "new_connections"):
+            node.set_fields(table, created=now - seconds * NS_PER_SECOND)
+        assert same(node.forward(udp_peers.answer(backend, seen)), udp_peers.answer(vip, client))
+        assert node.states() == states
 
 
 def test_a_refused_connection_is_never_established(node: Node, tcp_peers: Peers) -> None:
@@ -151,25 +169,25 @@ def test_a_flood_of_first_packets_does_not_affect_established_connections(
 
 
 def test_an_answered_flood_without_acknowledgements_establishes_nothing(
-    small_node: Node, tcp_peers: Peers
+    small_node: Node, peers: Peers
 ) -> None:
-    tcp_peers.service(small_node, [tcp_peers.backend])
-    flood(small_node, tcp_peers, 3000, answered=True)
+    peers.service(small_node, [peers.backend])
+    flood(small_node, peers, 3000, answered=True)
     assert small_node.count("connections") == 0
     assert small_node.counter("dropped__connections_full") == 0
-    seen = tcp_peers.connect(small_node, tcp_peers.external, tcp_peers.vip, tcp_peers.backend)
-    assert works(small_node, tcp_peers, tcp_peers.external, seen)
+    seen = peers.connect(small_node, peers.external, peers.vip, peers.backend)
+    assert works(small_node, peers, peers.external, seen)
 
 
 def test_an_answered_flood_does_not_affect_established_connections(
-    small_node: Node, tcp_peers: Peers
+    small_node: Node, peers: Peers
 ) -> None:
-    tcp_peers.service(small_node, [tcp_peers.backend], masquerade=True)
-    seen = tcp_peers.connect(small_node, tcp_peers.external, tcp_peers.vip, tcp_peers.backend)
-    flood(small_node, tcp_peers, 3000, answered=True)
+    peers.service(small_node, [peers.backend], masquerade=True)
+    seen = peers.connect(small_node, peers.external, peers.vip, peers.backend)
+    flood(small_node, peers, 3000, answered=True)
     assert small_node.count("new_connections") <= 512
     assert small_node.count("connections") == 4
-    assert works(small_node, tcp_peers, tcp_peers.external, seen)
+    assert works(small_node, peers, peers.external, seen)
 
 
 def filled(node: Node, peers: Peers) -> tuple[str, str]:
@@ -185,7 +203,7 @@ def filled(node: Node, peers: Peers) -> tuple[str, str]:
 def refuses(node: Node, peers: Peers, client: str) -> bool:
     """True if the packet that would establish the connection is dropped at ingress."""
     comes, _ = peers.proof(client, peers.vip, peers.backend, client)
-    return node.drops("ingress" if peers.protocol == "TCP" else "egress", comes)
+    return node.drops("ingress", comes)
 
 
 def test_in_a_full_map_the_establishing_packet_is_dropped_and_counted_and_others_continue(

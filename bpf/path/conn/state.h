@@ -312,25 +312,37 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 }
 
 /*
- * Handle the state of a flow that is not established. With TCP, only the client's acknowledgement
- * proves that its source address is not forged; half-open connections must not take room from
+ * True for a datagram of a server that has answered before, for longer than a question and its
+ * answer take: a stream, to a client that says no more.
+ */
+static inline bool datagram_of_stream(const struct flow *flow, const struct connection *connection)
+{
+	return flow->protocol == PROTO_UDP && connection->replied &&
+	       bpf_ktime_get_coarse_ns() - connection->created >= STREAM_SECONDS * NS_PER_SECOND;
+}
+
+/*
+ * Handle the state of a flow that is not established. Only what the client sends after an answer
+ * shows that its source address is not forged; half-open connections must not take room from
  * others. False if the packet must be dropped.
  */
 static inline bool connection_progress(struct flow *flow, struct connection *connection,
 				       __u8 tcp_flags)
 {
-	if (flow->protocol != PROTO_TCP)
-		return !connection->reply || connection_establish(flow, connection);
 	if (tcp_flags & TCP_RST)
 		return true;
-	if (connection->reply) {
+	if (connection->reply && !datagram_of_stream(flow, connection)) {
+		struct connection *other;
 		struct flow partner;
 
-		if (!connection->held) {
-			if (!partner_find(&partner, flow, connection)) {
+		/* XDP reads `replied` of the client's entry, of UDP. */
+		if (!connection->held || flow->protocol == PROTO_UDP) {
+			other = partner_find(&partner, flow, connection);
+			if (!other) {
 				connection_forget_half(flow, connection);
 				return false;
 			}
+			other->replied = 1;
 		}
 		connection->replied = 1;
 		return true;

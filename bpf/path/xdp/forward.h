@@ -36,7 +36,8 @@ static inline __u8 turn_of(__u64 now)
 
 /*
  * True if an entry can translate, with nothing else to do. UDP without an answer so far qualifies
- * after its first packet has left: then its port is chosen, and netfilter has let it pass.
+ * after its first packet has left: then its port is chosen, and netfilter has let it pass. What the
+ * client sends after the answer establishes it, in the stack.
  */
 static inline bool xdp_may_use(const struct connection *connection, const struct xdp_packet *packet)
 {
@@ -44,8 +45,9 @@ static inline bool xdp_may_use(const struct connection *connection, const struct
 	    (packet->tcp.flags &&
 	     !progress_is_usual(connection, packet->tcp.flags, packet->tcp.acknowledged)))
 		return false;
-	return connection->established || (packet->flow.protocol == PROTO_UDP && connection->held &&
-					   !connection->reply && !connection->masquerade_pending);
+	return connection->established ||
+	       (packet->flow.protocol == PROTO_UDP && connection->held && !connection->reply &&
+		!connection->replied && !connection->masquerade_pending);
 }
 
 /*

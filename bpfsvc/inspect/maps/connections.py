@@ -74,7 +74,7 @@ class _Connection:
     service: int = 0
 
     def state(self, protocol: int) -> str:
-        """Return the state in TCP's words; UDP is established by its first reply."""
+        """Return the state in TCP's words, or in those of conntrack where TCP has none."""
         if self.reset:
             return "RESET"
         if self.fins:
@@ -84,7 +84,7 @@ class _Connection:
         if self.established:
             return "ESTABLISHED"
         if protocol != IPPROTO_TCP:
-            return "UNREPLIED"
+            return "REPLIED" if self.answered else "UNREPLIED"
         return "SYN_RECEIVED" if self.answered else "SYN_SENT"
 
 
