@@ -41,8 +41,8 @@ struct connection {
 	__u8 established;
 	__u8 fin_sent; /* by the sender of this direction */
 	__u8 fin_received;
-	__u8 reset;		 /* of enum reset */
-	__u8 masquerade;	 /* this forward flow is masqueraded when it leaves */
+	__u8 reset;	 /* of enum reset */
+	__u8 masquerade; /* of enum masquerade: this forward flow is masqueraded when it leaves */
 	__u8 masquerade_pending; /* `after` is chosen when the first packet leaves */
 	__u8 held;		 /* in `connections`, not established, and counted */
 	__u8 stack_turn; /* the turn, see path/xdp/forward.h, in which XDP passes it to the stack */
@@ -78,6 +78,16 @@ struct connection {
 enum counted {
 	COUNTED = 1,
 	COUNTED_INACTIVE = 2, /* as an inactive one */
+};
+
+/* Whether a flow is masqueraded when it leaves; 0: it is not. */
+enum masquerade {
+	MASQUERADE = 1,
+	/*
+	 * And the pair around the wire has been written again. It has not seen the whole
+	 * connection, so it may be closed, and go, before the connection is.
+	 */
+	MASQUERADE_AGAIN = 2,
 };
 
 /* Whether one end is no pod, and packets take the fast path; see path/fast/fast_path.h. */

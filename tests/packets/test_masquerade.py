@@ -153,3 +153,18 @@ def test_a_closed_connection_whose_masquerade_was_given_up_leaves_no_address_of_
     node.ingress(tcp(backend, seen, "S"))
     out = node.forward(tcp(client, vip, "A"))
     assert (out.src, out.dst) != (address_of(client), address_of(backend))
+
+
+def test_a_connection_whose_masquerade_is_given_up_twice_leaves_no_address_of_its_client(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """A reset that the connection survives ends the pair around the wire that was made again."""
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=True)
+    seen = tcp_peers.begin(node, client, vip, backend)
+    node.forward(tcp(client, vip, "R"))
+    node.ingress(tcp(backend, seen, "S"))
+    out = node.forward(tcp(client, vip, "RA"))
+    node.forward(tcp(client, vip, "A"))
+    node.ingress(tcp(backend, tcp_peers.with_port(out.src, out.payload.sport), "S"))
+    out = node.forward(tcp(client, vip, "A"))
+    assert (out.src, out.dst) != (address_of(client), address_of(backend))

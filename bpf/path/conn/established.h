@@ -45,9 +45,10 @@ static inline bool leaves_as_routed(const struct settings *settings, const struc
 
 /*
  * True if conn_established_rare() must handle the packet: a port has to be chosen, a pair of
- * entries moved, or options read; or the entry of the masquerade may have been collected, after a
- * pause or because the connection is closed; or attempt_step() must see the packet before, as it
- * may show a failure; or the connection is observed, and this may be its answer.
+ * entries moved, or options read; or the entry of the masquerade may be gone, after a pause, or
+ * because the connection is closed, or because it was gone before; or attempt_step() must see the
+ * packet before, as it may show a failure; or the connection is observed, and this may be its
+ * answer.
  */
 static inline bool conn_established_is_rare(const struct connection *connection, __u8 hook,
 					    __u8 tcp_flags)
@@ -57,7 +58,7 @@ static inline bool conn_established_is_rare(const struct connection *connection,
 	     connection->watched | connection->observed || tcp_flags & (TCP_SYN | TCP_RST)))
 		return true;
 	return hook == HOOK_INGRESS && connection->masquerade &&
-	       (connection_closed(connection) ||
+	       (connection->masquerade == MASQUERADE_AGAIN || connection_closed(connection) ||
 		(connection->tick != tick_now() &&
 		 connection_idle(connection, bpf_ktime_get_coarse_ns()) > NS_PER_SECOND));
 }

@@ -10,9 +10,10 @@
 
 /*
  * Write the entry that makes egress masquerade the packets of `entry`, a forward entry that becomes
- * `after`. Without `entry->masquerade` egress changes the port alone. False when there is no room.
+ * `after`. `again`: it was written before, and is lost. Without `entry->masquerade` egress changes the port alone. False when there is no room.
  */
-static inline bool masquerade_request(const struct flow *after, const struct connection *entry)
+static inline bool masquerade_request(const struct flow *after, struct connection *entry,
+				      bool again)
 {
 	struct connection pending = *entry;
 	struct flow routed = *after;
@@ -21,6 +22,8 @@ static inline bool masquerade_request(const struct flow *after, const struct con
 	routed.hook = HOOK_EGRESS;
 	if (connection_find(&routed))
 		return true;
+	if (again)
+		entry->masquerade = MASQUERADE_AGAIN;
 	pending.counters = 0;
 	pending.counted = 0;
 	pending.watched = 0;

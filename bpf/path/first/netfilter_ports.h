@@ -67,7 +67,7 @@ static inline int netfilter_port_change(struct __sk_buff *skb, struct packet *pa
 	struct connection entry = {};
 
 	entry.created = entry.seen = bpf_ktime_get_coarse_ns();
-	if (!masquerade_request(&packet->flow, &entry))
+	if (!masquerade_request(&packet->flow, &entry, false))
 		return TC_ACT_SHOT;
 	COUNT(source_ports_changed);
 	return tail_call(skb, STEP_MASQUERADE);

@@ -33,7 +33,7 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 	if (packet->tcp_flags & TCP_SYN && !connection->established)
 		connection->window_shift = tcp_window_shift(skb, packet->l4);
 	if (packet->flow.hook == HOOK_INGRESS && connection->masquerade &&
-	    !masquerade_request(&connection->after, connection))
+	    !masquerade_request(&connection->after, connection, true))
 		return TC_ACT_SHOT;
 	if (connection->observed && !connection->established)
 		observe_progress(packet, connection);

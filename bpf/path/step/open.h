@@ -123,7 +123,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	 */
 	masquerade_remove(after);
 	fast_flows_take_over(settings, packet);
-	if (entry.masquerade && !masquerade_request(after, &entry))
+	if (entry.masquerade && !masquerade_request(after, &entry, false))
 		return -ENOSPC;
 	load_enter(packet->flow.protocol, &entry);
 	error = connection_take(&packet->flow, &entry);
