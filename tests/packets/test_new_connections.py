@@ -49,6 +49,20 @@ def test_a_connection_is_new_until_both_sides_have_sent_a_packet(
         assert node.states() == (0, entries)
 
 
+def test_a_syn_that_finds_half_of_its_connection_has_the_next_one_open_it_anew(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The kernel evicts each entry by itself, or the GC removes both while the client sends."""
+    client, vip, backend = tcp_peers.served(node, outside=True)
+    opening = tcp(client, vip, "S")
+    node.forward(opening)
+    for name in ("connections", "new_connections"):
+        node.pinned.map(name).delete(node.flow("egress", tcp(backend, client)))
+    assert node.drops("ingress", opening)
+    node.forward(opening)
+    assert same(node.forward(tcp(backend, client, "SA")), tcp(vip, client, "SA"))
+
+
 @ROWS
 @pytest.mark.parametrize("flags", ["A", "PA", "FA"])
 def test_any_first_acknowledgement_establishes_a_connection(

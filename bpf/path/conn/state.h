@@ -280,10 +280,12 @@ static inline bool connection_move(struct flow *flow, struct connection *connect
 }
 
 /*
- * Establish a connection, after packets of both sides. False when an entry is missing or there is
- * no room; the packet must then be dropped, because the rest of its flow would not be translated.
+ * Establish a connection, after packets of both sides; a SYN establishes none. False when an entry
+ * is missing or there is no room; the packet must then be dropped, because the rest of its flow
+ * would not be translated. The client's next SYN opens a connection whose entries are both there.
  */
-static inline bool connection_establish(struct flow *flow, struct connection *connection)
+static inline bool connection_establish(struct flow *flow, struct connection *connection,
+					__u8 tcp_flags)
 {
 	struct connection *other;
 	struct flow partner;
@@ -293,8 +295,8 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 		connection_forget_half(flow, connection);
 		return false;
 	}
-	/* The client acknowledges, but no packet of the server has been seen. */
-	if (!connection->reply && !other->replied)
+	/* Or the client acknowledges, but no packet of the server has been seen. */
+	if (tcp_flags & TCP_SYN || (!connection->reply && !other->replied))
 		return true;
 	connection->replied = other->replied = 1;
 	connection->established = other->established = 1;
@@ -305,6 +307,9 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 		half_open_release();
 		return true;
 	}
+	/* Another CPU has moved the pair, or has just counted it; or its memory is another's now. */
+	if (!new_connections.lookup(flow))
+		return connections.lookup(flow);
 	if (connection_move(flow, connection, &partner, other))
 		return true;
 	connection->established = other->established = 0;
@@ -347,5 +352,5 @@ static inline bool connection_progress(struct flow *flow, struct connection *con
 		connection->replied = 1;
 		return true;
 	}
-	return tcp_flags & TCP_SYN || connection_establish(flow, connection);
+	return connection_establish(flow, connection, tcp_flags);
 }
