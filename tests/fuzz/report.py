@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.fuzz.events import Event, Packet
 from tests.fuzz.run import Failure, Result
 
-_BEGIN, _END = "<!-- make fuzz: begin -->", "<!-- make fuzz: end -->"
 _LEFT_OUT = """\
 Left out: sockets, XDP, the fast path, weights, clients on the node, fragments with other extension
 headers or of SCTP, full tables, several CPUs at the same moment. The middle of a connection to a
@@ -52,20 +51,27 @@ def figures(result: Result, seed: int, processes: int) -> str:
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     command = f"make fuzz MINUTES={result.seconds / 60:.1f} SEED={seed}"
-    return f"`{command}` at {_commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit that is checked out, for people."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
     answer = subprocess.run(asked, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "an unknown commit"
 
 
 def write_figures(path: Path, text: str) -> None:
-    """Put the figures between the marks of a document, in the place of earlier ones."""
+    """Put the figures of a run into a document, and what it leaves out."""
+    write_section(path, "make fuzz", f"{text}\n{_LEFT_OUT}")
+
+
+def write_section(path: Path, command: str, text: str) -> None:
+    """Put a text between the marks of a command in a document, in the place of an earlier one."""
+    first, last = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
     document = path.read_text()
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{path} has no lines {_BEGIN} and {_END}")
-    path.write_text(f"{before}{_BEGIN}\n{text}\n{_LEFT_OUT}\n{_END}{after}")
+        raise ValueError(f"{path} has no lines {first} and {last}")
+    path.write_text(f"{before}{first}\n{text}\n{last}{after}")

@@ -36,6 +36,9 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
         model.seen["packets of servers"] += 1
     elif connection.is_certain and not connection.port_lost:
         raise Different(f"server's packet of {connection}: {problem}")
+    elif opens:
+        # It is the backend's own, and has removed what was left of the closed one.
+        connection.unsure = True
 
 
 def _is_untranslated(connection: Connection, data: bytes, left: bytes) -> bool:
