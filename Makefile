@@ -78,7 +78,7 @@ WORDS := bpfsvc bpf
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo test slow fuzz coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: help demo test slow fuzz interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
@@ -88,6 +88,7 @@ help:
 	@echo 'make fuzz MINUTES=5 SEED=1  random histories of packets, held against a model'
 	@echo 'make coverage  which outcomes of conditions in C the tests see, and which lines of Python'
 	@echo 'make mutants MINUTES=60 SEED=1 COUNT=1000  small faults in the C, after make coverage: does a test fail?'
+	@echo 'make interleavings  all orders in which two CPUs handle packets of one connection'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
@@ -138,6 +139,10 @@ coverage: $(VENV)/installed-test | compared
 COUNT ?= 1000
 mutants: $(VENV)/installed-test
 	@$(PYTHON) -m tests.mutants --minutes $(MINUTES) --seed $(SEED) --count $(COUNT) --workers $(WORKERS) $(ARGS)
+
+# ARGS: words of the names of scenarios; --write docs/testing.md.
+interleavings: $(VENV)/installed-test
+	@$(PYTHON) -m tests.interleavings $(ARGS)
 
 page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page

@@ -1,0 +1,77 @@
+"""``make interleavings``: all scenarios, and their figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from bpfsvc.devtools.lab import sandbox
+from tests.fuzz.controlled_node import ControlledNode
+from tests.fuzz.report import commit, write_section
+from tests.interleavings.explorer import TooMany
+from tests.interleavings.node import machine_of
+from tests.interleavings.scenarios import World, scenarios
+
+_LEFT_OUT = """\
+A state is one order of what two CPUs can see of each other; each is visited once. Left out:
+scenarios that were not asked for, or were given up because they have more states than the command
+allows; UDP and SCTP, XDP and sockets; stores that another CPU sees in another order than they were
+made."""
+
+
+def main() -> int:
+    """Explore the scenarios whose names have all words that were given."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="of the scenarios' names")
+    parser.add_argument("--states", type=int, default=100_000, help="at most, of a scenario")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures there")
+    arguments = parser.parse_args()
+    sandbox.enter()
+    machine, names = machine_of()
+    world = World(ControlledNode(sandbox.BPF_ROOT / "interleavings"), machine, names)
+    counts: Counter[str] = Counter()
+    began = time.monotonic()
+    for scenario in scenarios():
+        if not all(word in str(scenario) for word in arguments.words):
+            continue
+        try:
+            result, judge = world.explored(scenario, arguments.states)
+        except TooMany:
+            counts["scenarios given up"] += 1
+            print(f"{scenario}: given up", flush=True)
+            continue
+        print(f"{scenario}: {result.states} states, {result.ends} ends", flush=True)
+        counts["scenarios"] += 1
+        counts["states"] += result.states
+        counts["steps"] += result.steps
+        counts["ends"] += result.ends
+        counts["ends with a count of half-open pairs that the agent has to mend"] += (
+            judge.miscounted
+        )
+        if result.problem:
+            counts["bad ends"] += 1
+            print(result.problem, *result.schedule, sep="\n  ", flush=True)
+    asked = " ".join([*arguments.words, f"--states {arguments.states}"])
+    return _report(asked, counts, time.monotonic() - began, arguments.write)
+
+
+def _report(asked: str, counts: Counter[str], seconds: float, write: Path | None) -> int:
+    rows = [(name, f"{count:,}") for name, count in counts.items() if name != "bad ends"]
+    rows += [("time", f"{seconds:,.0f} s"), ("bad ends", str(counts["bad ends"]))]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    command = f'make interleavings ARGS="{asked}"'
+    text = f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    print(text)
+    if not counts["scenarios"]:
+        print("nothing was explored: no scenario has these words", file=sys.stderr)
+        return 2
+    if write and not counts["bad ends"]:
+        write_section(write, "make interleavings", f"{text}\n{_LEFT_OUT}")
+    return bool(counts["bad ends"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Scenarios that take seconds; ``make interleavings`` has all. And faults that others had."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import pytest
+
+from bpfsvc.datapath.loader.source import CSource
+from tests.fuzz.controlled_node import MarkedSource, marked_source
+from tests.interleavings.node import machine_of
+from tests.interleavings.scenarios import Scenario, World
+
+SHORT = [
+    Scenario(False, False, "new", ("S", "S")),
+    Scenario(False, False, "opened", ("S", "<SA")),
+    Scenario(False, False, "opened", ("S", "<SA"), "backend"),
+    Scenario(False, False, "answered", ("A", "A")),
+    Scenario(False, False, "established", ("FA", "<FA")),
+    Scenario(False, False, "established", ("R", "<R")),
+    Scenario(False, True, "opened", ("S",), "eviction"),
+    Scenario(False, True, "answered", ("A",), "eviction"),
+    Scenario(True, False, "opened", ("S", "<SA")),
+    Scenario(True, False, "answered", ("A", "<SA")),
+]
+
+
+@pytest.mark.parametrize("scenario", SHORT, ids=str)
+def test_no_interleaving_of_a_scenario_ends_badly(world: World, scenario: Scenario) -> None:
+    result, _ = world.explored(scenario)
+    assert not result.problem, "\n  ".join([result.problem, *result.schedule])
+    assert result.states > 10
+    assert result.ends
+
+
+def source_with(text: str, other: str) -> CSource:
+    """Return the sources of this checkout with another text in the place of one."""
+
+    class Changed(MarkedSource):
+        @cached_property
+        def text(self) -> str:
+            assert super().text.count(text) == 1
+            return super().text.replace(text, other)
+
+    plain = marked_source()
+    return Changed(plain.sizes, plain.root, plain.main)
+
+
+FAULTS = {
+    "one half of a pair is evicted alone": (
+        "\t\tif (!other) {\n\t\t\tconnection_forget_half(flow, connection);",
+        "\t\tif (!other && tcp && tcp_flags & TCP_SYN)\n\t\t\treturn true;\n"
+        "\t\tif (!other) {\n\t\t\tconnection_forget_half(flow, connection);",
+        Scenario(False, True, "opened", ("S",), "eviction"),
+        "leaves as",
+    ),
+    "a row is reused between the look-up and the copy": (
+        "\tif (!new_connections.lookup(flow))\n\t\treturn connections.lookup(flow);\n",
+        "",
+        Scenario(False, False, "answered", ("A", "A"), "sweep"),
+        "leaves for",
+    ),
+}
+
+
+@pytest.mark.slow  # Each compiles the programs.
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_is_put_back_is_found(world: World, fault: str) -> None:
+    text, other, scenario, problem = FAULTS[fault]
+    machine, names = machine_of(source_with(text, other))
+    result, _ = World(world.node, machine, names).explored(scenario)
+    assert problem in result.problem
+    assert len(result.schedule) >= 2
+    sound, _ = world.explored(scenario)
+    assert not sound.problem, "\n  ".join([sound.problem, *sound.schedule])
