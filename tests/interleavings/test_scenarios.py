@@ -48,9 +48,9 @@ def source_with(text: str, other: str) -> CSource:
 
 FAULTS = {
     "one half of a pair is evicted alone": (
-        "\t\tif (!other) {\n\t\t\tconnection_forget_half(flow, connection);",
-        "\t\tif (!other && tcp && tcp_flags & TCP_SYN)\n\t\t\treturn true;\n"
-        "\t\tif (!other) {\n\t\t\tconnection_forget_half(flow, connection);",
+        "\treturn connection_establish(flow, connection, tcp_flags);\n",
+        "\treturn tcp_flags & TCP_SYN ||\n"
+        "\t       connection_establish(flow, connection, tcp_flags);\n",
         Scenario(False, True, "opened", ("S",), "eviction"),
         "leaves as",
     ),
