@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 from bpfsvc.agent import local_answers, memory
@@ -123,7 +124,7 @@ class Assembly:
         actions = self._actions(node, syncer, netfilter_flows, history, failed, failures)
         return Phases(
             Startup(config, feed, node, settings, syncer, attach),
-            Loop(feed.events, handler.handle, actions),
+            Loop(feed.events, handler.handle, actions, partial(self._reports.note, "shortage")),
             node,
         )
 
