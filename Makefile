@@ -78,7 +78,7 @@ WORDS := bpfsvc bpf
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo test slow fuzz interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
@@ -89,6 +89,7 @@ help:
 	@echo 'make coverage  which outcomes of conditions in C the tests see, and which lines of Python'
 	@echo 'make mutants MINUTES=60 SEED=1 COUNT=1000  small faults in the C, after make coverage: does a test fail?'
 	@echo 'make interleavings  all orders in which two CPUs handle packets of one connection'
+	@echo 'make floods  what clients get while a node is flooded with packets'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
@@ -143,6 +144,10 @@ mutants: $(VENV)/installed-test
 # ARGS: words of the names of scenarios; --write docs/testing.md.
 interleavings: $(VENV)/installed-test
 	@$(PYTHON) -m tests.interleavings $(ARGS)
+
+# ARGS="--write docs/testing.md" writes the table there.
+floods: $(VENV)/installed-test | compared
+	@$(PATIENCE) $(PYTHON) -m tests.floods $(ARGS)
 
 page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page

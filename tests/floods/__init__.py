@@ -1,0 +1,1 @@
+"""Floods of packets at real agents: what clients that answer still get."""

@@ -1,0 +1,54 @@
+"""``make floods``: all floods, over both families, and a table of what clients got."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bpfsvc.devtools.lab import sandbox
+from tests.floods.measure import RATE, ROWS, SECONDS, Outcome, running_scene
+from tests.mutants.report import write_figures
+
+_NAME = "make floods"
+
+
+def main() -> int:
+    """Measure; the status is 1 if a connection that was open before a flood has lost anything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each flood")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there")
+    arguments = parser.parse_args()
+    sandbox.enter()
+    outcomes = []
+    with running_scene() as scene:
+        for row in ROWS:
+            for family in (4, 6):
+                outcome = scene.measure(row, family, seconds=arguments.seconds)
+                print(_line(outcome), flush=True)
+                outcomes.append(outcome)
+    if arguments.write:
+        write_figures(arguments.write, _table(outcomes), _NAME)
+    return any(outcome.lost for outcome in outcomes)
+
+
+def _table(outcomes: list[Outcome]) -> str:
+    head = (
+        f"{RATE:,} packets a second were offered for some seconds each.\n\n"
+        "| flood, Service | family | sent a second | open connections: exchanges, lost "
+        "| new ones a second: before, during | failed |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(f"{_line(outcome)}\n" for outcome in outcomes)
+
+
+def _line(outcome: Outcome) -> str:
+    return (
+        f"| {outcome.name} | IPv{outcome.family} | {outcome.sent / outcome.seconds:,.0f} "
+        f"| {outcome.exchanges:,}, {sum(outcome.lost.values())} "
+        f"| {outcome.before:,.0f}, {outcome.during:,.0f} ({outcome.kept:.2f}) "
+        f"| {sum(outcome.refused.values())} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Flood a node while clients use it, and tell what the clients got."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from scapy.layers.l2 import Ether
+
+from bpfsvc.devtools.lab.dial import OpenConnection, connect
+from bpfsvc.devtools.lab.load import Load
+from bpfsvc.devtools.lab.patience import stretched, wait
+from tests.floods.floods import KINDS, Flood, Target
+from tests.floods.sender import Sending
+from tests.incidents.operator import Operator
+from tests.lab.testbed import WEB, Named, Testbed, at, built_testbed, objects
+
+RATE = 20_000
+"""Packets a second that a flood offers."""
+
+SECONDS = 6.0
+OPTIONS = ("--max-connections", "262144", "--max-affinities", "16384")
+AFFINE = Named("affine", 40)
+SINGLE = Named("single", 41)
+EMPTY = Named("empty", 42)
+HELD = 20
+_BEFORE, _MORE = 2.0, 0.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened. ``lost``: what went wrong with connections that were open before."""
+
+    name: str
+    family: int
+    sent: int
+    seconds: float
+    before: float
+    during: float
+    exchanges: int
+    lost: dict[str, int]
+    refused: dict[str, int]
+    status: str
+    agent: str
+
+    @property
+    def kept(self) -> float:
+        """The part of the rate of new connections that was left."""
+        return self.during / self.before if self.before else 0.0
+
+
+class Row(NamedTuple):
+    """A flood and the Service that it is for."""
+
+    kind: str
+    service: Named
+
+
+ROWS = (
+    *(Row(kind, WEB) for kind in KINDS),
+    Row("SYN", AFFINE),
+    Row("SYN", SINGLE),
+    Row("UDP", SINGLE),
+    Row("SYN", EMPTY),
+    Row("UDP", EMPTY),
+)
+
+
+class Scene(NamedTuple):
+    """A lab whose first node is flooded."""
+
+    operator: Operator
+
+    @property
+    def testbed(self) -> Testbed:
+        """The lab and its agents."""
+        return self.operator.testbed
+
+    def measure(self, row: Row, family: int, *, seconds: float = SECONDS) -> Outcome:
+        """Flood a NodePort; return when the flood is over and the agent is well again."""
+        testbed, of = self.testbed, WEB if row.service is EMPTY else row.service
+        address, port = testbed.node.address(family), of.node_port
+        with ExitStack() as ending:
+            held = [
+                ending.enter_context(connect(testbed.client, address, port)) for _ in range(HELD)
+            ]
+            for connection in held:
+                connection.who()
+            clients = [at(*connection.socket.getsockname()[:2]) for connection in held]
+            whole = seconds + _BEFORE + 10
+            streams = [
+                testbed.client.load("stream", address, port, seconds=whole, interval=0.05),
+                testbed.pod.load("stream", of.vip(family), 80, seconds=whole, interval=0.05),
+            ]
+            for stream in streams:
+                stream.more(20)
+            fresh = testbed.client.load("connect", address, port, seconds=_BEFORE).result()
+            target = Target(family, address, row.service.node_port, clients)
+            flood = KINDS[row.kind](target)
+            sending = self.send(flood, seconds)
+            during = testbed.client.load("connect", address, port, seconds=seconds - 1).result()
+            agent, carries = self.operator.status()
+            sent = int(sending.communicate(timeout=stretched(seconds + 20))[0])
+            for stream in streams:
+                stream.more(20)
+            lost = _failures(streams, held)
+            ok = sum(stream.ok for stream in streams)
+        wait(self.is_well, "the agent is healthy, and there is room", 90)
+        return Outcome(
+            f"{row.kind}, {row.service.name}",
+            family,
+            sent,
+            seconds,
+            fresh.rate,
+            during.rate,
+            ok + len(held),
+            lost,
+            during.failures,
+            carries,
+            agent,
+        )
+
+    def is_well(self) -> bool:
+        """True if the agent is healthy and names no full map."""
+        agent, carries = self.operator.status()
+        return agent == "healthy" and "full" not in carries
+
+    def send(self, flood: Flood, seconds: float) -> subprocess.Popen[bytes]:
+        """Start to flood from the client's machine."""
+        client, node = self.testbed.lab.client, self.testbed.node
+        link = Ether(src=client.uplink.mac, dst=node.uplink.mac)
+        wanted = Sending(
+            client.uplink.name,
+            [bytes(link / packet).hex() for packet in flood.packets],
+            flood.varied,
+            RATE,
+            seconds,
+        )
+        command = [sys.executable, "-m", "tests.floods.sender", json.dumps(wanted._asdict())]
+        return client.popen(command, stdout=subprocess.PIPE)
+
+
+def _failures(streams: list[Load], held: list[OpenConnection]) -> dict[str, int]:
+    """Return what failed, by name."""
+    failures: dict[str, int] = {}
+    for stream in streams:
+        for what, count in stream.stop().failures.items():
+            failures[what] = failures.get(what, 0) + count
+    for connection in held:
+        connection.socket.settimeout(stretched(2))
+        try:
+            what = "" if connection.echo(b"still there?") else "wrong"
+        except OSError as error:
+            what = type(error).__name__
+        if what:
+            failures[what] = failures.get(what, 0) + 1
+    return failures
+
+
+@contextmanager
+def running_scene() -> Iterator[Scene]:
+    """Build a lab of two nodes with agents whose tables are small."""
+    with built_testbed(layout="routed") as testbed:
+        lab, cluster = testbed
+        cluster.options = OPTIONS
+        backends = lab.pods[1:]
+        cluster.put(
+            "flooded",
+            *objects(WEB, backends),
+            *objects(AFFINE, backends, sessionAffinity="ClientIP"),
+            *objects(SINGLE, lab.pods[-1:]),
+            *objects(EMPTY, []),
+        )
+        cluster.start()
+        yield Scene(Operator(testbed))

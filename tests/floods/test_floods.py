@@ -1,0 +1,38 @@
+"""Clients that are connected lose nothing in a flood, and clients that answer get connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.devtools.lab import sandbox
+from tests.floods.measure import RATE, ROWS, Row, Scene, running_scene
+
+pytestmark = pytest.mark.slow
+
+FAMILIES = [4, 6]
+"""In turn: ``make floods`` measures both with each flood."""
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    sandbox.require()
+    with running_scene() as scene:
+        yield scene
+
+
+@pytest.mark.parametrize(
+    ("row", "family"),
+    [
+        pytest.param(row, FAMILIES[at % 2], id=f"{row.kind}-{row.service.name}")
+        for at, row in enumerate(ROWS)
+    ],
+)
+def test_open_connections_lose_nothing(scene: Scene, row: Row, family: int) -> None:
+    """New ones are made during the flood, too, and afterwards the agent is well."""
+    outcome = scene.measure(row, family, seconds=3)
+    assert outcome.sent > RATE * outcome.seconds / 10, "it is no flood"
+    assert not outcome.lost
+    assert outcome.during > 0
+    assert not outcome.refused
