@@ -16,6 +16,7 @@ from bpfsvc.datapath.loader.source import load
 from tests.branches import report
 from tests.branches.outcomes import Sources, coverage, numbered_outcomes, read_run
 from tests.branches.recorder import DIRECTORY, MAP, PLACES, REFUSALS
+from tests.docs.figures import write_section
 
 _CHILD = Path(__file__).with_name("child").resolve()
 _SETTINGS = """\
@@ -60,7 +61,7 @@ def main() -> int:
     for function, line, side in stale:
         print(f"{report.REASONS}: {function}: {line}: {side}: was seen, or is not there any more")
     if arguments.write:
-        report.write_figures(arguments.write, text)
+        write_section(arguments.write, "make coverage", text)
     return status or int(bool(stale))
 
 

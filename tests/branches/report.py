@@ -15,7 +15,6 @@ from tests.branches.outcomes import Coverage, Outcome, Sources
 REASONS = Path(__file__).with_name("reasons.tsv")
 """Outcomes that no test can see: function, text of the line, side, reason; by tabs."""
 
-_BEGIN, _END = "<!-- make coverage: begin -->", "<!-- make coverage: end -->"
 
 Key = tuple[str, str, str]
 
@@ -157,13 +156,3 @@ def wrapped(text: str) -> str:
         )
         for line in text.split("\n")
     )
-
-
-def write_figures(path: Path, text: str) -> None:
-    """Put the figures between the marks of a document, in the place of earlier ones."""
-    document = path.read_text()
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines {_BEGIN} and {_END}")
-    path.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from bpfsvc.devtools.lab import sandbox
+from tests.docs.figures import write_section
 from tests.floods.measure import RATE, ROWS, SECONDS, Outcome, running_scene
-from tests.mutants.report import write_figures
 
 _NAME = "make floods"
 
@@ -28,7 +28,7 @@ def main() -> int:
                 print(_line(outcome), flush=True)
                 outcomes.append(outcome)
     if arguments.write:
-        write_figures(arguments.write, _table(outcomes), _NAME)
+        write_section(arguments.write, _NAME, _table(outcomes))
     return any(outcome.lost for outcome in outcomes)
 
 

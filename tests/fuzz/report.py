@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from tests.docs.figures import commit, write_section
 from tests.fuzz.events import Event, Packet
 from tests.fuzz.run import Failure, Result
 
@@ -54,24 +54,6 @@ def figures(result: Result, seed: int, processes: int) -> str:
     return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
 
 
-def commit() -> str:
-    """Return the commit that is checked out, for people."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "an unknown commit"
-
-
 def write_figures(path: Path, text: str) -> None:
     """Put the figures of a run into a document, and what it leaves out."""
     write_section(path, "make fuzz", f"{text}\n{_LEFT_OUT}")
-
-
-def write_section(path: Path, command: str, text: str) -> None:
-    """Put a text between the marks of a command in a document, in the place of an earlier one."""
-    first, last = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
-    document = path.read_text()
-    before, begin, rest = document.partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines {first} and {last}")
-    path.write_text(f"{before}{first}\n{text}\n{last}{after}")

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from bpfsvc.devtools.lab import sandbox
+from tests.docs.figures import commit, write_section
 from tests.fuzz.controlled_node import ControlledNode
-from tests.fuzz.report import commit, write_section
 from tests.interleavings.explorer import TooMany
 from tests.interleavings.node import machine_of
 from tests.interleavings.scenarios import World, scenarios

@@ -17,6 +17,7 @@ from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.datapath.loader import shipped
 from bpfsvc.datapath.loader.source import CSource, load
 from tests.branches.outcomes import Sources
+from tests.docs.figures import write_section
 from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
@@ -68,7 +69,7 @@ def of_python(arguments: argparse.Namespace) -> int:
     print(text)
     print(report.python_survivors(tried))
     if arguments.write:
-        report.write_figures(arguments.write, text, "make mutants of Python")
+        write_section(arguments.write, "make mutants of Python", text)
     return 0
 
 
@@ -94,7 +95,7 @@ def of_c(arguments: argparse.Namespace) -> int:
     print(text)
     print(report.survivors(tried))
     if arguments.write:
-        report.write_figures(arguments.write, text, "make mutants")
+        write_section(arguments.write, "make mutants", text)
     return 0
 
 

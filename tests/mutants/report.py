@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from tests.branches.report import commit, share
@@ -72,14 +71,3 @@ def python_survivors(tried: TriedPython) -> str:
         for change, answer in sorted(tried, key=lambda pair: pair[0])
         if answer["state"] == "survived"
     )
-
-
-def write_figures(path: Path, text: str, name: str) -> None:
-    """Put the figures between the marks of this name, in the place of earlier ones."""
-    first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    document = path.read_text()
-    before, begin, rest = document.partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines {first} and {last}")
-    path.write_text(f"{before}{first}\n{text}{last}{after}")

@@ -10,7 +10,8 @@
 
 /*
  * Write the entry that makes egress masquerade the packets of `entry`, a forward entry that becomes
- * `after`. `again`: it was written before, and is lost. Without `entry->masquerade` egress changes the port alone. False when there is no room.
+ * `after`. `again`: it was written before, and is lost. Without `entry->masquerade` egress changes
+ * the port alone. False when there is no room.
  */
 static inline bool masquerade_request(const struct flow *after, struct connection *entry,
 				      bool again)

@@ -1,0 +1,24 @@
+"""Figures that a command writes into a document, between marks of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def commit() -> str:
+    """Return the commit that is checked out, for people."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "an unknown commit"
+
+
+def write_section(path: Path, command: str, text: str) -> None:
+    """Put a text between the marks of a command in a document, in the place of an earlier one."""
+    first, last = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
+    document = path.read_text()
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {first} and {last}")
+    path.write_text(f"{before}{first}\n{text}\n{last}{after}")
