@@ -68,6 +68,8 @@ class Entry(NamedTuple):
                 seconds = max(seconds, TIME_WAIT)
         elif not self.established:
             seconds = UNANSWERED if crowded else keep.half_open
+            if self.protocol == IPPROTO_UDP:
+                seconds = min(seconds, keep.udp)
         elif self.protocol == IPPROTO_UDP:
             seconds = keep.udp
         elif self.protocol != IPPROTO_TCP:
@@ -114,7 +116,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("crowded", "early_ports"), [(False, False), (False, True), (True, True)])
 @pytest.mark.parametrize(
-    "keep", [KEEP, Lifetimes(tcp_established=5 * 86400, tcp_closed=90)], ids=["usual", "long"]
+    "keep",
+    [KEEP, Lifetimes(tcp_established=5 * 86400, tcp_closed=90), Lifetimes(udp=1)],
+    ids=["usual", "long", "short UDP"],
 )
 def test_an_entry_of_any_state_is_over_after_its_time(
     keep: Lifetimes, crowded: bool, early_ports: bool

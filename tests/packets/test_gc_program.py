@@ -61,6 +61,20 @@ def test_lifetimes_come_from_the_settings(node: Node, peers: Peers) -> None:
     assert node.collect(flow) == 1
 
 
+def test_a_question_and_its_answer_are_not_kept_for_longer_than_a_udp_connection(
+    node: Node, udp_peers: Peers
+) -> None:
+    """An operator who shortens --conntrack-udp-timeout means these, too."""
+    udp_peers.service(node, [udp_peers.backend])
+    udp_peers.begin(node, udp_peers.client, udp_peers.vip, udp_peers.backend)
+    flow = node.flow("ingress", udp_peers.opening(udp_peers.client, udp_peers.vip))
+    node.settings(half_open_seconds=7, udp_seconds=4)
+    node.age(3)
+    assert node.collect(flow) == 0
+    node.age(5)
+    assert node.collect(flow) == 1
+
+
 def test_a_connection_that_only_one_side_uses_is_alive(node: Node, peers: Peers) -> None:
     flow = established(node, peers)
     node.age(7)

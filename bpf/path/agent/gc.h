@@ -69,6 +69,7 @@ static inline __s64 connection_lifetime(const struct settings *settings, const s
 					const struct connection *connection,
 					const struct gc_request *request)
 {
+	__u32 unanswered = request->crowded ? UNANSWERED_SECONDS : settings->half_open_seconds;
 	bool tcp = flow->protocol == PROTO_TCP;
 	__u32 seconds = flow->protocol == PROTO_SCTP ? settings->sctp_seconds :
 						       settings->udp_seconds;
@@ -78,7 +79,7 @@ static inline __s64 connection_lifetime(const struct settings *settings, const s
 	if (tcp && connection->reset)
 		seconds = settings->tcp_closed_seconds;
 	else if (!connection->established)
-		seconds = request->crowded ? UNANSWERED_SECONDS : settings->half_open_seconds;
+		seconds = tcp || seconds > unanswered ? unanswered : seconds;
 	else if (tcp && (connection->fin_sent || connection->fin_received))
 		seconds = settings->tcp_half_closed_seconds;
 	else if (tcp)

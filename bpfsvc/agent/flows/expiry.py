@@ -117,7 +117,10 @@ class ExpirySweep:
         yield waiting, max(self._closed_seconds, self._expiry.time_wait)
         yield closed ^ waiting, self._closed_seconds
         established = lanes.field("established")
-        yield lanes.all & ~(closed | established), self._opening_seconds
+        opening = lanes.all & ~(closed | established)
+        opening_udp = opening & lanes.protocol(IPPROTO_UDP)
+        yield opening_udp, min(self._opening_seconds, keep.udp)
+        yield opening ^ opening_udp, self._opening_seconds
         lasting = established & ~closed
         tcp, udp = (lanes.protocol(number) & lasting for number in (IPPROTO_TCP, IPPROTO_UDP))
         yield tcp ^ lanes.open_tcp, keep.tcp_half_closed
