@@ -134,7 +134,9 @@ def test_a_full_disk_costs_the_history_and_is_said_in_a_line(
         wait(lambda: "No space left on device" in agent.log[said:], "the agent says so", 60)
         filler.unlink()
         serves_a_change(testbed, 0)
-    lines = agent.log[said:].splitlines()
-    assert sum("No space left" in line for line in lines) == 1
+    lines = [line for line in agent.log[said:].splitlines() if "No space left" in line]
+    assert all(" WARNING " in line for line in lines)
+    # Of two files, each perhaps once more: a small write may still have found room.
+    assert 0 < len(lines) <= 4
     assert "Traceback" not in agent.log[said:]
     assert agent.health().status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,26 +22,31 @@ class MakePlayer(Protocol):
     def __call__(self, change: Change = ..., source: CSource | None = None) -> Player: ...
 
 
-@pytest.fixture(scope="session")
-def make_player() -> Iterator[MakePlayer]:
-    """Make players of nodes whose programs are changed."""
+_serial = itertools.count(1)
+
+
+def _made(ending: ExitStack, change: Change, source: CSource | None) -> Player:
     sandbox.require()
-    with ExitStack() as cleanup:
-        made = 0
+    node = ControlledNode(sandbox.BPF_ROOT / f"fuzz-test-{next(_serial)}", change, source)
+    ending.callback(node.pinned.close)
+    return Player(node)
+
+
+@pytest.fixture
+def make_player() -> Iterator[MakePlayer]:
+    """Make players of nodes whose programs are changed, for one test: each has a hundred files."""
+    with ExitStack() as ending:
 
         def make(change: Change = lambda build: build, source: CSource | None = None) -> Player:
-            nonlocal made
-            made += 1
-            node = ControlledNode(sandbox.BPF_ROOT / f"fuzz-test-{made}", change, source)
-            cleanup.callback(node.pinned.close)
-            return Player(node)
+            return _made(ending, change, source)
 
         yield make
 
 
 @pytest.fixture(scope="session")
-def loaded(make_player: MakePlayer) -> Player:
-    return make_player()
+def loaded() -> Iterator[Player]:
+    with ExitStack() as ending:
+        yield _made(ending, lambda build: build, None)
 
 
 @pytest.fixture

@@ -50,6 +50,8 @@ class Browser:
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading, self._writing = reading, writing
+        self._poll = select.poll()  # select() takes no descriptor above 1023
+        self._poll.register(reading, select.POLLIN)
         self._received = b""
         self._number = 0
         self._session = ""
@@ -85,7 +87,7 @@ class Browser:
     def _next(self, deadline: float) -> Answer:
         while b"\0" not in self._received:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+            if left <= 0 or not self._poll.poll(1000 * left):
                 raise TimeoutError("the browser does not answer")
             part = os.read(self._reading, 1 << 20)
             if not part:
