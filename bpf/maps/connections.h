@@ -264,7 +264,9 @@ static inline struct connection *connection_find(struct flow *flow)
 	connection = connections.lookup(flow);
 	if (connection || !filter->overflowed)
 		return connection;
-	return new_connections.lookup(flow);
+	connection = new_connections.lookup(flow);
+	/* Another CPU may have moved it between the two look-ups. */
+	return connection ? connection : connections.lookup(flow);
 }
 
 /*
