@@ -122,16 +122,16 @@ def observe(
             _show(_last(_between(_of_file(from_file), begin, end), shows, last), write)
             return
         _check_names(pin_root, filters)
-        query = _query(last, begin, end) | ({"drops": "1"} if drops_elsewhere else {})
+        # The agent knows no filters: of what it remembers, the last that are shown are chosen here.
+        asked = last if follows else None
+        query = _query(asked, begin, end, remembered=bool(last))
+        if drops_elsewhere:
+            query["drops"] = "1"
         with suppress(KeyboardInterrupt):
             interrupt_after(seconds)
-            came = False
-            for event in _of_agent(pin_root, query, follows):
-                came = True
-                if event.lost or shows(event):
-                    write(event)
-            if not came:
-                click.echo(_NOTHING, err=True)
+            events = _or_say_nothing(_of_agent(pin_root, query, follows))
+            for event in _last(events, shows, None if follows else last):
+                write(event)
 
 
 def _check_names(pin_root: Path, filters: Mapping[str, tuple[str, ...]]) -> None:
@@ -144,10 +144,12 @@ def _chosen(filters: Mapping[str, tuple[str, ...]], start: str) -> dict[str, tup
     return {name: filters[start + name] for name in FILTERS}
 
 
-def _query(last: int | None, begin: float | None, end: float | None) -> dict[str, str]:
+def _query(
+    last: int | None, begin: float | None, end: float | None, *, remembered: bool
+) -> dict[str, str]:
     """Return what the agent is asked for of the events that it remembers."""
     times = {name: repr(at) for name, at in (("since", begin), ("until", end)) if at is not None}
-    return {**({"last": str(last or "all")} if last or times else {}), **times}
+    return {**({"last": str(last or "all")} if remembered or times else {}), **times}
 
 
 def _of_agent(pin_root: Path, query: dict[str, str], follow: bool) -> Iterator[Event]:
@@ -155,6 +157,16 @@ def _of_agent(pin_root: Path, query: dict[str, str], follow: bool) -> Iterator[E
     with open_stream(pin_root, {"follow": str(int(follow)), **query}, follow=follow) as lines:
         for line in lines:
             yield decode_event(line)
+
+
+def _or_say_nothing(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield all events; say what the agent remembers if there are none."""
+    came = False
+    for event in events:
+        came = True
+        yield event
+    if not came:
+        click.echo(_NOTHING, err=True)
 
 
 def _of_file(path: Path) -> Iterator[Event]:

@@ -262,13 +262,16 @@ def test_text_says_why_in_words_and_who_did_not_ask_sees_nothing(testbed: Testbe
             received += other.recv(1 << 16)
         other.close()
     assert ELSEWHERE.encode() not in received
-    done = testbed.cluster.command(
-        testbed.node, "observe", "--last", "1", "--reason", "skb-drop-reason-netfilter-drop"
-    )
-    text = " ".join(done.stdout.split())
+
+    def said() -> str:
+        words = ("observe", "--last", "1", "--reason", "skb-drop-reason-netfilter-drop")
+        return testbed.cluster.command(testbed.node, *words).stdout
+
+    wait(lambda: said() != "", "the agent remembers the event, which the reader had before")
+    text = " ".join(said().split())
     assert "dropped_elsewhere TCP 192.168.50.100:" in text
     assert "; a rule of netfilter drops it (SKB_DROP_REASON_NETFILTER_DROP)" in text
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert max(map(len, said().splitlines())) <= 100
 
 
 def test_it_is_not_asked_of_the_past(testbed: Testbed) -> None:

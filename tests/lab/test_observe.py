@@ -234,6 +234,21 @@ def test_failures_are_remembered_when_nobody_has_observed(testbed: Testbed) -> N
     assert remembered("--since", "5m")[-1] == last
 
 
+def test_the_last_events_are_the_last_of_those_that_filters_show(testbed: Testbed) -> None:
+    """And not those that are left of the last ones."""
+    for family in (6, 4):
+        with pytest.raises(ConnectionRefusedError):
+            ask(testbed.client, testbed.node.address(family), EMPTY.node_port)
+    words = ("observe", "-o", "json", "--last", "1", "--ip", testbed.node.address(6))
+
+    def shown() -> list[Line]:
+        done = testbed.cluster.command(testbed.node, *words)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    wait(lambda: len(shown()) == 1, "the event before the last one is shown")
+    assert shown()[0]["frontend"]["address"] == testbed.node.address(6)
+
+
 def test_text_names_both_ends_and_stays_within_100_columns(testbed: Testbed) -> None:
     with observing(testbed) as observer:
         ask(testbed.client, testbed.node.address(4), ONE[2].node_port)
