@@ -35,7 +35,9 @@ def in_child(work: Callable[[], dict[str, Any]], longest: float = _LONGEST) -> d
         os.write(writer, json.dumps(answer).encode())
         os._exit(0)
     os.close(writer)
-    ready, _, _ = select.select([reader], [], [], longest)
+    waiting = select.poll()  # select() takes no descriptor above 1023
+    waiting.register(reader, select.POLLIN)
+    ready = waiting.poll(1000 * longest)
     text = os.read(reader, 65536) if ready else b""
     if not ready:
         os.kill(child, signal.SIGKILL)
