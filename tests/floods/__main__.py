@@ -35,8 +35,8 @@ def main() -> int:
 def _table(outcomes: list[Outcome]) -> str:
     head = (
         f"{RATE:,} packets a second were offered for some seconds each.\n\n"
-        "| flood, Service | family | sent a second | open connections: exchanges, lost "
-        "| new ones a second: before, during | failed |\n|---|---|---|---|---|---|\n"
+        "| flood, Service | family | sent/s | exchanges of open connections, lost "
+        "| new ones/s: before, during | failed |\n|---|---|---|---|---|---|\n"
     )
     return head + "".join(f"{_line(outcome)}\n" for outcome in outcomes)
 
