@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bpfsvc.agent.flows.byte_tables import equal, other_than
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
-from bpfsvc.datapath.maps.layout import Layout, Record
+from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.syscall import Block
 
 _ALONE_SECONDS = 15
@@ -61,8 +61,8 @@ class Expiry:
 
     def __init__(self, layout: Layout, lifetimes: Lifetimes) -> None:
         connections, constant = layout.maps["connections"], layout.constant
-        self.at_key = _offsets(connections.key, "protocol", "hook")
-        self.at = _offsets(connections.value, *_STATE)
+        self.at_key = connections.key.offsets("protocol", "hook")
+        self.at = connections.value.offsets(*_STATE)
         self.untranslated = equal(constant("OUTSIDE_UNTRANSLATED"))
         self.egress = equal(constant("HOOK_EGRESS"))
         self.time_wait = constant("TIME_WAIT_SECONDS")
@@ -241,9 +241,3 @@ class _Limit:
         return lanes.seen_byte(upper, self._before) | (
             lanes.seen_byte(upper, self._same) & lanes.seen_byte(lower, self._not_after)
         )
-
-
-def _offsets(record: Record, *names: str) -> dict[str, int]:
-    """Return where some fields begin; raise :class:`KernelError` if there is none of a name."""
-    record.pick(*names)
-    return {name: at for name, _, at in record.places() if name in names}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from itertools import compress
 
-from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.syscall import Block
 
@@ -22,8 +21,9 @@ class OpenConnections:
         layout = pinned.layout
         connections, names = layout.maps["connections"].value, layout.maps["peer_names"].value
         self._sockets = pinned.map("peer_names")
-        self._counters = _word_of(connections, "counters")
-        self._name_counters = _word_of(names, "counters")
+        # In words of 32 bits, as the fields are.
+        self._counters = connections.offsets("counters")["counters"] // 4
+        self._name_counters = names.offsets("counters")["counters"] // 4
         self._index = layout.constant("PEER_COUNTERS")
         self._counts: Counter[int] = Counter()
 
@@ -48,9 +48,3 @@ class OpenConnections:
                 counts[index & self._index] += 1
         del counts[0]  # of no backend
         return dict(counts)
-
-
-def _word_of(record: Record, field: str) -> int:
-    """Return where a field of 32 bits is, in words of 32 bits."""
-    record.pick(field)
-    return next(at for name, _, at in record.places() if name == field) // 4

@@ -25,10 +25,8 @@ class PortUse:
     def __init__(self, layout: Layout) -> None:
         """Raises :class:`KernelError` for a layout without these fields."""
         connections, constant = layout.maps["connections"], layout.constant
-        connections.key.pick("destination_port", "hook")
-        connections.value.pick("reply", "outside")
-        in_key = {name: at for name, _, at in connections.key.places()}
-        in_value = {name: at for name, _, at in connections.value.places()}
+        in_key = connections.key.offsets("destination_port", "hook")
+        in_value = connections.value.offsets("reply", "outside")
         self._port, self._hook = in_key["destination_port"], in_key["hook"]
         self._reply, self._outside = in_value["reply"], in_value["outside"]
         self._ingress = equal(constant("HOOK_INGRESS"))

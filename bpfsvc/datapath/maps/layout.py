@@ -58,6 +58,11 @@ class Record:
             yield name, kind, at
             at += struct.calcsize("=" + kind)
 
+    def offsets(self, *names: str) -> dict[str, int]:
+        """Return where some fields begin; raise :class:`KernelError` if there is none of a name."""
+        self.pick(*names)
+        return {name: at for name, _, at in self.places() if name in names}
+
     def unpack(self, data: bytes) -> dict[str, Value]:
         """Return the bytes of a key or value as a dict, ports in host order."""
         values = dict(zip(self.names, self.codec.unpack_from(data), strict=True))
