@@ -16,7 +16,7 @@ from bpfsvc.datapath.loader.source import load
 from tests.branches import report
 from tests.branches.outcomes import Sources, coverage, numbered_outcomes, read_run
 from tests.branches.recorder import DIRECTORY, MAP, PLACES, REFUSALS
-from tests.docs.figures import write_section
+from tests.docs.figures import commit, write_section
 
 _CHILD = Path(__file__).with_name("child").resolve()
 _SETTINGS = """\
@@ -75,7 +75,7 @@ def _prepare(directory: Path, more: bool) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     shipped.ship(directory / "compiled")
     file.write_text(places)
-    (directory / "commit").write_text(report.commit())
+    (directory / "commit").write_text(commit())
     (directory / "coveragerc").write_text(_SETTINGS.format(directory=directory))
 
 

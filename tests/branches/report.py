@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -133,13 +132,6 @@ def rooms(report: Path) -> str:
             f" {share(branches_seen[room], branches[room])} |"
         )
     return "\n".join(lines)
-
-
-def commit() -> str:
-    """Return which sources these are."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "an unknown commit"
 
 
 def wrapped(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -11,6 +12,12 @@ def commit() -> str:
     asked = ["git", "rev-parse", "--short", "HEAD"]
     answer = subprocess.run(asked, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "an unknown commit"
+
+
+def measured(command: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return the figures of a command at this commit, as lines of Markdown."""
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
 
 
 def write_section(path: Path, command: str, text: str) -> None:

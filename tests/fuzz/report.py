@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs.figures import commit, write_section
+from tests.docs.figures import measured, write_section
 from tests.fuzz.events import Event, Packet
 from tests.fuzz.run import Failure, Result
 
@@ -49,9 +49,7 @@ def figures(result: Result, seed: int, processes: int) -> str:
         *((name, f"{count:,}") for name, count in sorted(result.seen.items())),
         ("differences from the model", f"{len(result.failures)}"),
     ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    command = f"make fuzz MINUTES={result.seconds / 60:.1f} SEED={seed}"
-    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    return measured(f"make fuzz MINUTES={result.seconds / 60:.1f} SEED={seed}", rows)
 
 
 def write_figures(path: Path, text: str) -> None:

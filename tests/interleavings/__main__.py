@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from bpfsvc.devtools.lab import sandbox
-from tests.docs.figures import commit, write_section
+from tests.docs.figures import measured, write_section
 from tests.fuzz.controlled_node import ControlledNode
 from tests.interleavings.explorer import TooMany
 from tests.interleavings.node import machine_of
@@ -61,9 +61,7 @@ def main() -> int:
 def _report(asked: str, counts: Counter[str], seconds: float, write: Path | None) -> int:
     rows = [(name, f"{count:,}") for name, count in counts.items() if name != "bad ends"]
     rows += [("time", f"{seconds:,.0f} s"), ("bad ends", str(counts["bad ends"]))]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    command = f'make interleavings ARGS="{asked}"'
-    text = f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    text = measured(f'make interleavings ARGS="{asked}"', rows)
     print(text)
     if not counts["scenarios"]:
         print("nothing was explored: no scenario has these words", file=sys.stderr)

@@ -6,7 +6,8 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from tests.branches.report import commit, share
+from tests.branches.report import share
+from tests.docs.figures import measured
 from tests.mutants import python_changes
 from tests.mutants.c_changes import Change
 
@@ -19,21 +20,25 @@ def figures(
 ) -> str:
     """Return the figures of a run, as lines of Markdown."""
     states = Counter(answer["state"] for _, answer in tried)
-    judged = states["killed"] + states["survived"]
     rows = [
         ("changes that there are", f"{every:,}"),
-        ("tried", f"{len(tried):,} in {minutes:.0f} minutes"),
-        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
-        ("found by no test", f"{states['survived']:,}"),
-        ("not ended in time: neither", f"{states['no end']:,}"),
+        *_common_rows(states, minutes),
         ("refused by the verifier", f"{states['refused']:,}"),
         ("not compiled", f"{states['does not compile']:,}"),
         ("the same code", f"{states['same code']:,}"),
         ("of lines that no packet test reaches", f"{len(unreached):,}, not tried"),
     ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    command = f"make mutants COUNT={arguments.count} SEED={arguments.seed}"
-    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    return measured(f"make mutants COUNT={arguments.count} SEED={arguments.seed}", rows)
+
+
+def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
+    judged = states["killed"] + states["survived"]
+    return [
+        ("tried", f"{states.total():,} in {minutes:.0f} minutes"),
+        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
+        ("found by no test", f"{states['survived']:,}"),
+        ("not ended in time: neither", f"{states['no end']:,}"),
+    ]
 
 
 def survivors(tried: Tried) -> str:
@@ -50,18 +55,14 @@ def python_figures(
 ) -> str:
     """Return the figures of a run over Python, as lines of Markdown."""
     states = Counter(answer["state"] for _, answer in tried)
-    judged = states["killed"] + states["survived"]
     rows = [
         ("changes that there are in `bpfsvc/services`", f"{every:,}"),
-        ("tried", f"{len(tried):,} in {minutes:.0f} minutes"),
-        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
-        ("found by no test", f"{states['survived']:,}"),
-        ("not ended in time: neither", f"{states['no end']:,}"),
+        *_common_rows(states, minutes),
         ("in functions that have no code of their own", f"{states['no function']:,}, not tried"),
     ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    command = f"make mutants ARGS=--python COUNT={arguments.count} SEED={arguments.seed}"
-    return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
+    return measured(
+        f"make mutants ARGS=--python COUNT={arguments.count} SEED={arguments.seed}", rows
+    )
 
 
 def python_survivors(tried: TriedPython) -> str:
