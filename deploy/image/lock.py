@@ -49,12 +49,12 @@ def resolved(architecture: str) -> dict[str, set[str]]:
         wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
         pip = [sys.executable, "-m", "pip", "install", *options, *wheels, *platforms]
         subprocess.run([*pip, f"--report={report}", *required(), *BUILD], check=True)
-        found = json.loads(report.read_text())["install"]
+        installed = json.loads(report.read_text())["install"]
     return {
         f"{_normal(item['metadata']['name'])}=={item['metadata']['version']}": {
             item["download_info"]["archive_info"]["hash"].replace("=", ":", 1)
         }
-        for item in found
+        for item in installed
     }
 
 

@@ -10,6 +10,7 @@ from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6ExtHdrFragment
 from scapy.packet import Packet
 
 from tests.floods.sender import Varied
+from tests.lab.testbed import at, host
 from tests.packets.icmp_errors import error
 from tests.packets.packet import ip, tcp, udp
 
@@ -31,9 +32,7 @@ class Target(NamedTuple):
     @property
     def text(self) -> str:
         """Its ``address:port``."""
-        return (
-            f"[{self.address}]:{self.port}" if self.family == 6 else f"{self.address}:{self.port}"
-        )
+        return at(self.address, self.port)
 
 
 class Flood(NamedTuple):
@@ -47,10 +46,6 @@ def _clients(family: int, port: int = 4000) -> list[str]:
     if family == 4:
         return [f"10.7.{network}.1:{port}" for network in range(_NETWORKS)]
     return [f"[fd77::{network:x}:0:1]:{port}" for network in range(_NETWORKS)]
-
-
-def _hosts(clients: Sequence[str]) -> list[str]:
-    return [client.rpartition(":")[0].strip("[]") for client in clients]
 
 
 def _source(family: int, *covering: int) -> Varied:
@@ -77,21 +72,19 @@ def datagrams(target: Target) -> Flood:
 def echo(target: Target) -> Flood:
     """Echo requests to the address of the frontend."""
     header = ICMP(id=1) if target.family == 4 else ICMPv6EchoRequest(id=1)
-    hosts = _hosts(_clients(target.family))
     # The checksum of ICMP does not cover the addresses, that of ICMPv6 does.
     covering = () if target.family == 4 else (4,)
     return Flood(
-        [ip(host, target.address) / header.copy() for host in hosts],
+        [ip(host(client), target.address) / header.copy() for client in _clients(target.family)],
         [_source(target.family, *covering)],
     )
 
 
 def icmp_errors(target: Target) -> Flood:
     """Errors about connections that do not exist."""
-    about = [udp(target.text, client) for client in _clients(target.family)]
     packets = [
-        error(host, target.address, packet, "port unreachable")
-        for host, packet in zip(_hosts(_clients(target.family)), about, strict=True)
+        error(host(client), target.address, udp(target.text, client), "port unreachable")
+        for client in _clients(target.family)
     ]
     quoted = _LINK + 2 * _HEADER[target.family] + 8
     return Flood(packets, [Varied(quoted + 2, [quoted + 4])])

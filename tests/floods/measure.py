@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -29,7 +30,7 @@ AFFINE = Named("affine", 40)
 SINGLE = Named("single", 41)
 EMPTY = Named("empty", 42)
 HELD = 20
-_BEFORE, _MORE = 2.0, 0.2
+_BEFORE = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,8 +46,6 @@ class Outcome:
     exchanges: int
     lost: dict[str, int]
     refused: dict[str, int]
-    status: str
-    agent: str
 
     @property
     def kept(self) -> float:
@@ -104,7 +103,6 @@ class Scene(NamedTuple):
             flood = KINDS[row.kind](target)
             sending = self.send(flood, seconds)
             during = testbed.client.load("connect", address, port, seconds=seconds - 1).result()
-            agent, carries = self.operator.status()
             sent = int(sending.communicate(timeout=stretched(seconds + 20))[0])
             for stream in streams:
                 stream.more(20)
@@ -121,8 +119,6 @@ class Scene(NamedTuple):
             ok + len(held),
             lost,
             during.failures,
-            carries,
-            agent,
         )
 
     def is_well(self) -> bool:
@@ -147,10 +143,9 @@ class Scene(NamedTuple):
 
 def _failures(streams: list[Load], held: list[OpenConnection]) -> dict[str, int]:
     """Return what failed, by name."""
-    failures: dict[str, int] = {}
+    failures = Counter[str]()
     for stream in streams:
-        for what, count in stream.stop().failures.items():
-            failures[what] = failures.get(what, 0) + count
+        failures.update(stream.stop().failures)
     for connection in held:
         connection.socket.settimeout(stretched(2))
         try:
@@ -158,7 +153,7 @@ def _failures(streams: list[Load], held: list[OpenConnection]) -> dict[str, int]
         except OSError as error:
             what = type(error).__name__
         if what:
-            failures[what] = failures.get(what, 0) + 1
+            failures[what] += 1
     return failures
 
 

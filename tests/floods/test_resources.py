@@ -24,8 +24,8 @@ KINDS: Sequence[Kind] = ("connect", "stream", "datagram")
 
 
 @pytest.fixture(scope="module")
-def full_disk() -> Iterator[Path]:
-    """A file system of 64 kB, full but for the first page that the agent writes."""
+def small_disk() -> Iterator[Path]:
+    """A file system of 64 kB, for the agent's history."""
     sandbox.require()
     place = sandbox.ROOT / "full-disk"
     place.mkdir()
@@ -36,10 +36,10 @@ def full_disk() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def testbed(full_disk: Path) -> Iterator[Testbed]:
+def testbed(small_disk: Path) -> Iterator[Testbed]:
     with built_testbed(served=True, layout="routed") as made:
         made.cluster.put("web", *objects(WEB, made.lab.pods))
-        made.cluster.start(options=("--history", str(full_disk / "history")))
+        made.cluster.start(options=("--history", str(small_disk / "history")))
         yield made
 
 
@@ -63,11 +63,6 @@ def traffic(testbed: Testbed) -> Iterator[None]:
     assert [load.stop().failures for load in loads] == [{}] * len(loads)
 
 
-def agent_of(testbed: Testbed) -> LabAgent:
-    """Return the agent of the first node."""
-    return testbed.cluster.agents[testbed.node.name]
-
-
 def serves_a_change(testbed: Testbed, number: int) -> None:
     """Assert that a new Service works."""
     testbed.cluster.put("one", *objects(ONE[number], testbed.lab.pods[:1]))
@@ -81,7 +76,7 @@ def serves_a_change(testbed: Testbed, number: int) -> None:
 
 def test_traffic_goes_on_while_the_agent_gets_no_processor(testbed: Testbed) -> None:
     """/healthz says no longer that it is well. Afterwards the agent writes what has changed."""
-    agent = agent_of(testbed)
+    agent = testbed.agent
     with traffic(testbed):
         agent.process.send_signal(signal.SIGSTOP)
         try:
@@ -103,7 +98,7 @@ def is_well(agent: LabAgent) -> bool:
 
 def test_traffic_goes_on_when_no_file_can_be_opened(testbed: Testbed) -> None:
     """The agent cannot connect to the API server again, says why, and can as soon as it may."""
-    agent = agent_of(testbed)
+    agent = testbed.agent
     pid = agent.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     said = len(agent.log)
@@ -121,12 +116,12 @@ def test_traffic_goes_on_when_no_file_can_be_opened(testbed: Testbed) -> None:
 
 
 def test_a_full_disk_costs_the_history_and_is_said_in_a_line(
-    testbed: Testbed, full_disk: Path
+    testbed: Testbed, small_disk: Path
 ) -> None:
-    agent = agent_of(testbed)
+    agent = testbed.agent
     said = len(agent.log)
     with traffic(testbed):
-        filler = full_disk / "filler"
+        filler = small_disk / "filler"
         with pytest.raises(OSError, match="No space"):
             filler.write_bytes(bytes(1 << 20))
         for number in (2, 3, 2, 3):

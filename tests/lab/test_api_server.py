@@ -49,7 +49,7 @@ def _served_by(testbed: Testbed, pod: LabPod) -> None:
 
 
 def _health(testbed: Testbed) -> str:
-    return str(testbed.cluster.agents[testbed.node.name].health().body)
+    return str(testbed.agent.health().body)
 
 
 def test_a_change_at_the_server_reaches_packets(running: Testbed) -> None:

@@ -87,7 +87,7 @@ def test_names_of_services_and_pods_are_known(testbed: Testbed) -> None:
 def test_without_an_answer_of_the_agent_the_entries_are_all_that_is_known(
     testbed: Testbed,
 ) -> None:
-    agent = testbed.cluster.agents[testbed.node.name]
+    agent = testbed.agent
     agent.process.send_signal(signal.SIGSTOP)
     try:
         question = ("--from", "pod", testbed.pod.address(4), "TCP", f"{EMPTY.vip(4)}:80")

@@ -169,7 +169,7 @@ def test_if_nothing_comes_one_line_says_so(testbed: Testbed) -> None:
 
 def test_without_an_agent_the_answer_and_one_line_of_error_are_left(testbed: Testbed) -> None:
     """The last test of this module, as it ends the agent."""
-    testbed.cluster.agents[testbed.node.name].end()
+    testbed.agent.end()
     status, output, errors = live(testbed)
     assert (status, output.partition("\n")[0].split()[0]) == (1, "dnat")
     assert errors.splitlines() == [

@@ -84,7 +84,7 @@ def agent_without(testbed: Testbed, *names: str) -> Iterator[LabAgent]:
     """Run the agent of the first node without some of its capabilities."""
     testbed.cluster.stop(testbed.node)
     testbed.cluster.start(testbed.node, before=limited(names))
-    yield testbed.cluster.agents[testbed.node.name]
+    yield testbed.agent
     testbed.cluster.stop(testbed.node)
     testbed.cluster.start(testbed.node)
 
@@ -98,7 +98,7 @@ def status_of(agent: LabAgent) -> dict[str, str]:
 def test_the_agents_of_the_lab_have_the_capabilities_of_the_table_and_no_others(
     testbed: Testbed,
 ) -> None:
-    told = status_of(testbed.cluster.agents[testbed.node.name])
+    told = status_of(testbed.agent)
     wanted = f"{sum(1 << capability.number for capability in granted()):016x}"
     assert (told["CapEff"], told["CapPrm"], told["CapBnd"]) == (wanted, wanted, wanted)
     assert told["NoNewPrivs"] == "1"

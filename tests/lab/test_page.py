@@ -152,7 +152,7 @@ def test_no_pod_and_no_other_machine_reaches_the_page(testbed: Testbed) -> None:
 
 def test_the_agent_works_while_the_page_is_killed(testbed: Testbed) -> None:
     get(testbed, "status")
-    agent = testbed.cluster.agents[testbed.node.name]
+    agent = testbed.agent
     testbed.node.run(["pkill", "-9", "-P", str(agent.process.pid), "-f", "bpfsvc page"])
     agent.expect("the page of this node has failed: its process ended with status -9")
     assert agent.health().status == 200

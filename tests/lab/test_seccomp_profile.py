@@ -61,7 +61,7 @@ def test_an_agent_starts_follows_and_ends_under_it(api: bool) -> None:
         testbed.cluster.start(
             before=STRICTLY, options=("--cache", "none", "--programs", "/", "--max-services", "99")
         )
-        log = testbed.cluster.agents[testbed.node.name].log
+        log = testbed.agent.log
         assert "replacing an older build" in log
         testbed.cluster.stop(testbed.node)
 

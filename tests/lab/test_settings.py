@@ -55,7 +55,7 @@ def test_one_run_with_a_configuration_file(testbed: Testbed, path: Path) -> None
     assert not (testbed.node.pin_root / "current").exists()
 
     testbed.cluster.start(testbed.node, options=with_file)
-    agent = testbed.cluster.agents[testbed.node.name]
+    agent = testbed.agent
     assert agent.log.count(f"{path}:6: frob: unknown field, ignored") == 1
     assert agent.log.count("without effect here: ipvs.scheduler") == 1
     assert agent.log.count("ignored beside --config: --cluster-cidr") == 1

@@ -64,7 +64,7 @@ def is_at(testbed: Testbed, level: str) -> bool:
 
 def told(testbed: Testbed) -> list[str]:
     """Return the levels that the node's agent has logged."""
-    log = testbed.cluster.agents[testbed.node.name].log.splitlines()
+    log = testbed.agent.log.splitlines()
     return [level for line in log for text, level in LINES.items() if text in line]
 
 

@@ -67,11 +67,6 @@ def small(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield Testbed(lab, cluster)
 
 
-def agent_of(testbed: Testbed) -> LabAgent:
-    """Return the agent of the first node."""
-    return testbed.cluster.agents[testbed.node.name]
-
-
 def serves(testbed: Testbed, address: str, number: int = 80) -> bool:
     """True if pods and processes of the node get an answer."""
     name = testbed.lab.pods[1].name
@@ -109,7 +104,7 @@ def test_a_full_map_is_named_and_does_not_stop_others(small: Testbed, flag: str)
     """The log names map and flag, /healthz returns 503 with the reason; other Services work, change
     and can be added. All recovers once there is room again.
     """
-    agent, cluster, pods = agent_of(small), small.cluster, small.lab.pods
+    agent, cluster, pods = small.agent, small.cluster, small.lab.pods
     assert agent.health().status == 200
     said = len(agent.log)
     cluster.put("crowd", *_crowd(flag, pods[1:]))
@@ -134,7 +129,7 @@ def test_a_full_map_is_named_and_does_not_stop_others(small: Testbed, flag: str)
 @pytest.mark.parametrize("small", [SLOTS], indirect=True, ids=["--max-backend-slots"])
 def test_a_service_is_written_when_another_makes_room(small: Testbed) -> None:
     """A Service that did not fit is tried again as soon as another is removed."""
-    cluster, agent, pods = small.cluster, agent_of(small), small.lab.pods
+    cluster, agent, pods = small.cluster, small.agent, small.lab.pods
     cluster.put("big", *simple("big", "10.96.7.20", absent_endpoints(7)))
     cluster.await_entry(small.node, "10.96.7.20", 80)
     cluster.put("late", *simple("late", OTHER, [*pods[1:], *absent_endpoints(7, first=20)]))
@@ -193,7 +188,7 @@ spec:
 
 def unhealthy(testbed: Testbed) -> dict[str, str]:
     """Return the problems that /healthz names."""
-    found: dict[str, str] = agent_of(testbed).health().body.get("problems", {})
+    found: dict[str, str] = testbed.agent.health().body.get("problems", {})
     return found
 
 
@@ -238,8 +233,8 @@ def test_a_broken_file_changes_nothing_also_across_a_restart(small: Testbed) -> 
     """File and line are said; the last good state stays in force until it is fixed."""
     cluster, node, pods = small.cluster, small.node, small.lab.pods
     cluster.put_text("works.yaml", BROKEN)
-    agent_of(small).expect("works.yaml:7: ")
-    line = next(line for line in agent_of(small).log.splitlines() if "works.yaml:7: " in line)
+    small.agent.expect("works.yaml:7: ")
+    line = next(line for line in small.agent.log.splitlines() if "works.yaml:7: " in line)
     assert "the last good state stays in force" in line
     assert serves(small, VIP)
     wait(lambda: "works.yaml:7: " in unhealthy(small).get("unreadable", ""), "the problem")
@@ -249,7 +244,7 @@ def test_a_broken_file_changes_nothing_also_across_a_restart(small: Testbed) -> 
         end(node)
         cluster.put("good", *simple("good", GOOD, pods[1:]))
         cluster.launch(node)
-        agent_of(small).expect("works.yaml:7: ")
+        small.agent.expect("works.yaml:7: ")
         wait(lambda: [*unhealthy(small)] == ["unreadable"], "the end of the start")
         assert serves(small, VIP)
         # Changes of a correct file are applied: those made before the start, and later ones.
@@ -260,7 +255,7 @@ def test_a_broken_file_changes_nothing_also_across_a_restart(small: Testbed) -> 
         cluster.drop("whole")
         cluster.await_removal(node, OTHER, 80)
     cluster.put("works", *simple("works", VIP, pods[1:]))
-    agent_of(small).expect("fixed: works.yaml")
+    small.agent.expect("fixed: works.yaml")
     wait(lambda: not unhealthy(small), "the end of the problem")
     assert serves(small, VIP)
     assert ask(small.pod, VIP, 80).pod == pods[1].name

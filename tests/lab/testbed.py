@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from bpfsvc.devtools.lab.cluster import LabCluster
+from bpfsvc.devtools.lab.cluster import LabAgent, LabCluster
 from bpfsvc.devtools.lab.dial import Protocol, Reply, ask
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.node import LabNode
@@ -123,6 +123,11 @@ class Testbed(NamedTuple):
     def node(self) -> LabNode:
         """The node of the client pod."""
         return self.lab.nodes[0]
+
+    @property
+    def agent(self) -> LabAgent:
+        """The agent of that node."""
+        return self.cluster.agents[self.node.name]
 
     @property
     def pod(self) -> LabPod:
