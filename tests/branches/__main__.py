@@ -113,8 +113,8 @@ def _report(directory: Path) -> tuple[str, str, list[report.Key]]:
     outcomes = numbered_outcomes(directory / PLACES, sources)
     of_run = coverage(outcomes, *read_run(directory))
     judged = report.judge(of_run, sources, report.read_reasons())
-    commit = (directory / "commit").read_text()
-    lines = [f"`make coverage` at {commit}, {_tests(directory)}:", ""]
+    measured_at = (directory / "commit").read_text()
+    lines = [f"`make coverage` at {measured_at}, {_tests(directory)}:", ""]
     lines += [report.figures(of_run, judged), ""]
     if judged.missed:
         lines += ["`make coverage` lists what was not seen.", ""]
