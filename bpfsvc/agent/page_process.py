@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from bpfsvc.base.address import with_port
 from bpfsvc.http.ports import BoundPort
@@ -25,6 +26,8 @@ _PAUSE_SECONDS = 10.0
 """Before another process is started after one that failed."""
 
 _END_SECONDS = 2.0
+
+_LAST_BYTES = 4096
 
 _FAILED = Response(503, b"the page of this node has failed; the agent's log says why\n")
 
@@ -72,13 +75,15 @@ class PageProcess:
     def _run(self) -> None:
         listener = self._listen()
         while listener and not self._stopped_within(None, listener.fileno()):
-            status = self._serve(listener)
+            with os.fdopen(os.memfd_create("page"), "w+b") as said:
+                status = self._serve(listener, said)
+                reason = _last_lines(said)
             if status is None:
                 return
             if status:
                 self._log(
-                    f"the page of this node has failed: its process ended with status {status};"
-                    f" it may be started again in {_PAUSE_SECONDS:g} s"
+                    f"the page of this node has failed: its process ended with status {status}"
+                    f"{reason}; it may be started again in {_PAUSE_SECONDS:g} s"
                 )
                 _refuse_waiting(listener)
                 if self._stopped_within(_PAUSE_SECONDS):
@@ -107,8 +112,12 @@ class PageProcess:
         ready = waits.poll(None if seconds is None else seconds * 1000)
         return self._wake in dict(ready)
 
-    def _serve(self, listener: socket.socket) -> int | None:
-        """Run the process until its end; return its status, None if the agent ends."""
+    def _serve(self, listener: socket.socket, said: BinaryIO) -> int | None:
+        """Run the process until its end; return its status, None if the agent ends.
+
+        ``said`` gets what the process writes to stderr, which is the log of this process, and may
+        have to be JSON.
+        """
         number = listener.fileno()
         command = [sys.executable, "-m", "bpfsvc", "page", f"--listener={number}"]
         try:
@@ -116,6 +125,7 @@ class PageProcess:
                 [*command, *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=said,
                 pass_fds=(number,),
                 cwd=Path(__file__).parents[2],
             )
@@ -142,6 +152,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
+
+
+def _last_lines(said: BinaryIO) -> str:
+    """Return what the process wrote last, an error and a hint, as a part of a sentence."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
+    lines = said.read().decode(errors="replace").strip().splitlines()[-2:]
+    return f" ({'; '.join(lines)})" if lines else ""
 
 
 def _refuse_waiting(listener: socket.socket) -> None:

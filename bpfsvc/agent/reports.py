@@ -64,7 +64,7 @@ class Reports:
     def faults(self, new: Sequence[Fault], notes: Mapping[str, str]) -> None:
         """Report new faults of Services; ``notes`` are all that remain, by subject ("" if none)."""
         for fault in new:
-            _log.warning("Service %s/%s: %s", *fault.service, fault.text)
+            _log_service(logging.WARNING, fault.service, f": {fault.text}")
         for fault in new[:_AT_ONCE]:
             self._recorder.object_failed("Service", *fault.service, fault.reason, fault.text)
         for subject, text in notes.items():
@@ -77,7 +77,7 @@ class Reports:
         """
         for change in changes:
             level = logging.INFO if change.step in (Step.TRIAL, Step.BACK) else logging.WARNING
-            _log.log(level, "Service %s/%s: %s", *change.service, _quarantine_text(change))
+            _log_service(level, change.service, f": {_quarantine_text(change)}")
         with_events = [change for change in changes if change.step in _QUARANTINE_EVENTS]
         for change in with_events[:_AT_ONCE]:
             reason, kind = _QUARANTINE_EVENTS[change.step]
@@ -85,7 +85,7 @@ class Reports:
 
     def failed_check(self, service: ServiceKey, text: str) -> None:
         """Report that the health check of a Service cannot be served."""
-        _log.error("Service %s/%s: %s", *service, text)
+        _log_service(logging.ERROR, service, f": {text}")
         self._recorder.check_failed(*service, text)
 
     def without_room(self, services: Mapping[ServiceKey, MapFull]) -> None:
@@ -94,7 +94,7 @@ class Reports:
         new = [key for key, reason in refused.items() if self._refused.get(key) != reason]
         self._refused = refused
         for key in new:
-            _log.error("Service %s/%s is not up to date in the kernel: %s", *key, refused[key])
+            _log_service(logging.ERROR, key, f" is not up to date in the kernel: {refused[key]}")
         for key in new[:_AT_ONCE]:
             text = f"not up to date in the kernel of a node: {refused[key]}"
             self._recorder.object_failed("Service", *key, FULL, text)
@@ -129,6 +129,12 @@ class Reports:
             names = list_text([error.file for error in objects], _SHOWN)
             text = f"{count_text(len(objects), 'object')} cannot be used: {names}"
             self._recorder.node_failed(UNUSABLE, text, one_series=True)
+
+
+def _log_service(level: int, service: ServiceKey, text: str) -> None:
+    """Log a line about a Service; ``text`` follows its name."""
+    name = "/".join(service)
+    _log.log(level, "Service %s%s", name, text, extra={"service": name})
 
 
 def _quarantine_text(change: Change) -> str:

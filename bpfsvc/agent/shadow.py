@@ -257,7 +257,11 @@ class ShadowAgent:
             compared = self._comparer.compare(flow, seen)
             if compared and self._tally.add(compared):
                 name = "/".join(compared.service) if compared.service[1] else "an unknown Service"
-                _log.warning("%s differs (%s): %s", name, compared.kind, compared.text)
+                _log.warning(
+                    "%s differs (%s): %s",
+                    *(name, compared.kind, compared.text),
+                    extra={"service": name},
+                )
 
     def _due(self, now: float) -> Iterator[tuple[float, Flow]]:
         while self._pending and self._pending[0][0] <= now - _LATER:

@@ -241,7 +241,8 @@ _LOGGING = (
         "--v",
         "logging.verbosity",
         INT,
-        "Verbosity of the log: 2 adds a line per changed Service, 4 what helps to find faults.",
+        "Verbosity of the log: 2 adds a line per changed Service, 4 what helps to find faults, 6"
+        " requests to the API server.",
     ),
     _option(
         "--logging-format",

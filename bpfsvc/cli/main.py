@@ -18,6 +18,7 @@ import click
 
 from bpfsvc import __version__
 from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.cli.logs import complain, set_up_for_errors
 
 
 class LazyGroup(click.Group):
@@ -77,17 +78,18 @@ class ErrorPrinter(LazyGroup):
 
     def main(self, *args: Any, **more: Any) -> NoReturn:
         """Run and exit: 0, 1 for a failure, 2 for wrong usage."""
+        set_up_for_errors(args[0] if args and args[0] else sys.argv[1:])
         try:
             status = super().main(*args, **{**more, "standalone_mode": False})
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else self.name
-            _complain(error.format_message(), f"see {path} --help")
+            complain(error.format_message(), f"see {path} --help")
             status = error.exit_code
         except click.ClickException as error:
-            _complain(error.format_message())
+            complain(error.format_message())
             status = error.exit_code
         except click.Abort:
-            _complain("interrupted")
+            complain("interrupted")
             status = 130
         sys.exit(status if isinstance(status, int) else 0)
 
@@ -100,7 +102,7 @@ class ErrorPrinter(LazyGroup):
         except BpfsvcError as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
-            _complain(error.message, error.hint)
+            complain(error.message, error.hint)
             ctx.exit(error.exit_code)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
@@ -111,17 +113,11 @@ class ErrorPrinter(LazyGroup):
         except Exception as error:
             if ctx.params["debug"]:
                 raise
-            _complain(
+            complain(
                 f"a bug in bpfsvc: {type(error).__name__}: {error}",
                 "run it again with --debug before the command, and report the output",
             )
             ctx.exit(70)
-
-
-def _complain(message: str, hint: str = "") -> None:
-    click.echo(f"Error: {' '.join(message.split())}", err=True)
-    if hint:
-        click.echo(f"Hint: {hint}", err=True)
 
 
 COMMANDS = {

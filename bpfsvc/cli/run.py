@@ -104,6 +104,7 @@ def run(
     if cleanup:
         _clean_up(documents)
         return
+    logs.log_exceptions()
     name = options.node_name(documents.kubeproxy.hostname_override or None)
     config = make_config(documents, name, None)
     if shadow_settings:

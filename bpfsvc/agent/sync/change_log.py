@@ -26,4 +26,5 @@ def log_changes(changes: Iterable[ServiceChange]) -> None:
     """Log a line for each change."""
     for change in changes:
         text = change_text(change.what, change.endpoints, change.frontends, _SHOWN)
-        _log.info("Service %s: %s", "/".join(change.service), text)
+        service = "/".join(change.service)
+        _log.info("Service %s: %s", service, text, extra={"service": service})
