@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.devtools.demo import stay
 from bpfsvc.devtools.demo.disruptions import DISRUPTIONS
 from bpfsvc.devtools.demo.dumps import dumps
 from bpfsvc.devtools.demo.screen import Screen
@@ -17,6 +19,7 @@ from bpfsvc.devtools.demo.traffic import KINDS, DemoCheck
 from bpfsvc.devtools.lab import sandbox
 
 _OTHER_STEPS = 3  # lab, agents, maps
+_SCRIPTS = Path("build/demo")
 _READY = "ready: "  # how the agent's line about the first synchronisation begins
 
 
@@ -38,8 +41,11 @@ def show(screen: Screen, testbed: DemoTestbed) -> list[tuple[str, list[DemoCheck
     return rows
 
 
-def run(layout: Layout, overlay: Overlay | None) -> bool:
-    """Run the demonstration; return True if all checks passed."""
+def run(layout: Layout, overlay: Overlay | None, scripts: Path | None) -> bool:
+    """Run the demonstration; return True if all checks passed.
+
+    ``scripts``: the lab stays until Ctrl-C, and this directory gets the scripts that lead into it.
+    """
     began = time.monotonic()
     with Screen(len(KINDS) + len(DISRUPTIONS) + _OTHER_STEPS) as screen, ExitStack() as stack:
         with screen.step("building two nodes, four pods and a client"):
@@ -53,6 +59,13 @@ def run(layout: Layout, overlay: Overlay | None) -> bool:
             screen.note(f"{name}: {line[line.index(_READY) :]}")
         rows = show(screen, testbed)
         screen.summary(rows, time.monotonic() - began)
+        if scripts:
+            stay.write_scripts(testbed, scripts)
+            screen.go_on("From another terminal, as root:", stay.commands(testbed, scripts))
+            screen.headline("the lab stays until Ctrl-C")
+            stay.wait_for_interrupt()
+        else:
+            screen.note("make demo ARGS=--stay keeps the lab, to look around")
     return all(check.passed for _, checks in rows for check in checks)
 
 
@@ -61,10 +74,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bpfsvc.devtools.demo", description=__doc__)
     parser.add_argument("--layout", choices=("routed", "bridge"), default="routed")
     parser.add_argument("--vxlan", action="store_true", help="pod traffic between nodes by VXLAN")
+    parser.add_argument(
+        "--stay", action="store_true", help="keep the lab until Ctrl-C, to look around"
+    )
     words = parser.parse_args()
     try:
         sandbox.enter()
-        return 0 if run(words.layout, "vxlan" if words.vxlan else None) else 1
+        overlay: Overlay | None = "vxlan" if words.vxlan else None
+        return 0 if run(words.layout, overlay, _SCRIPTS if words.stay else None) else 1
     except (BpfsvcError, TimeoutError, subprocess.TimeoutExpired) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -99,6 +99,13 @@ class Screen:
         self.console.print(Text(text), soft_wrap=not self.console.is_terminal, no_wrap=True)
         self.console.print()
 
+    def go_on(self, title: str, commands: list[tuple[str, str]]) -> None:
+        """Print commands to go on with, each with what it shows."""
+        self.console.print(Text(title, "bold"))
+        for what, command in commands:
+            self.console.print(Text(f"  # {what}", "dim"))
+            self.console.print(Text(f"  {command}"), soft_wrap=True)
+
     def summary(self, rows: list[tuple[str, list[DemoCheck]]], seconds: float) -> None:
         """Print the closing table."""
         table = Table(title_justify="left")
