@@ -93,7 +93,7 @@ def test_a_message_is_one_line_with_its_logger(form: str, name: str) -> None:
     (line,) = run(program(form, 0, code))
     if form == "json":
         fields: dict[str, Any] = json.loads(line)
-        assert (fields.keys(), fields["logger"]) == (KEYS, logger)
+        assert ({*fields}, fields["logger"]) == (KEYS, logger)
         assert "\n" in fields["msg"]
     else:
         assert (f" WARNING {logger}: " in line) is (logger != "bpfsvc")
