@@ -158,16 +158,18 @@ class Assembly:
         ending: ExitStack,
     ) -> tuple[EventStream, RecentFailures]:
         """Answer this node's commands; return the events, which are not read yet, and failures."""
-        node, pinned = self._config.node_name, installation.pinned
+        config, pinned = self._config, installation.pinned
         cache = self._feed.cache
         counter = self._make_drop_counter()
-        stream = EventStream(lambda: pinned.directory, cache, node, failed, counter, _log.warning)
+        stream = EventStream(
+            lambda: pinned.directory, cache, config.node_name, failed, counter, _log.warning
+        )
         ending.callback(stream.stop)
         failures = RecentFailures(pinned, FailedBackends(planner, failed))
         answers = local_answers.answers(
-            planner, self._feed.source, history, failed, lambda: failures.answer
+            config, planner, self._feed.source, history, failed, lambda: failures.answer
         )
-        server = LocalServer(self._config.pin_root, answers, _log.warning, stream.routes())
+        server = LocalServer(config.pin_root, answers, _log.warning, stream.routes())
         server.start()
         ending.callback(server.stop)
         return stream, failures

@@ -6,14 +6,18 @@ replaced as a whole and never changed in place, so an answer is at most a moment
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 
+from bpfsvc import __version__
 from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.history.failures import FailureHistory
 from bpfsvc.base.address import unpack
+from bpfsvc.config.config import Config
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
-from bpfsvc.model.answers import FailureAnswer, ServiceAnswer, encode
+from bpfsvc.model.answers import AgentConfiguration, FailureAnswer, ServiceAnswer, encode
 from bpfsvc.model.archive import pack_objects
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import frontend_text
@@ -22,6 +26,7 @@ from bpfsvc.services.planner import Planner
 
 
 def answers(
+    config: Config,
     planner: Planner,
     source: Source,
     history: History,
@@ -39,6 +44,7 @@ def answers(
         "/pod": pod,
         "/history": lambda namespace, name: history.json((namespace, name) if name else None),
         "/failed": lambda namespace, name: failed.json((namespace, name) if name else None),
+        "/configuration": lambda _namespace, _name: _configuration(config),
         "/failures": lambda _namespace, _name: encode(failures()),
     }
 
@@ -59,5 +65,18 @@ def _service(planner: Planner, key: ServiceKey) -> bytes:
             refused=str(planner.refused.get(key) or ""),
             drain_seconds=scheduling.removal.drain_seconds,
             shares={unpack(address): share for address, share in scheduling.shares.items()},
+        )
+    )
+
+
+def _configuration(config: Config) -> bytes:
+    return encode(
+        AgentConfiguration(
+            version=__version__,
+            process=os.getpid(),
+            arguments=sys.argv[1:],
+            node_name=config.node_name,
+            documents={name: dict(fields) for name, fields in config.document.items()},
+            master=config.master,
         )
     )

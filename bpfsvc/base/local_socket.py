@@ -13,13 +13,22 @@ import struct
 from pathlib import Path
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_PREFIX = "bpfsvc:"
 _LONGEST = 107
 """Bytes of a name, beside the zero before it."""
 
 
 def address_of(pin_root: Path) -> bytes:
     """Return the address of the agent that has its pins at ``pin_root``."""
-    return b"\0" + f"bpfsvc:{pin_root.resolve()}".encode()[-_LONGEST:]
+    return b"\0" + f"{_PREFIX}{pin_root.resolve()}".encode()[-_LONGEST:]
+
+
+def pin_roots() -> list[Path]:
+    """Return the pin roots of the agents that answer in this network namespace."""
+    listed = (line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines())
+    prefix = f"@{_PREFIX}/"
+    ours = {name for name in listed if name.startswith(prefix) and len(name) <= _LONGEST}
+    return sorted(Path(name.removeprefix(f"@{_PREFIX}")) for name in ours)
 
 
 def is_trusted(connected: socket.socket) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,13 @@ from bpfsvc.cli.bpfsvc_flags import BPFSVC
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
 from bpfsvc.cli.maps import WRITERS
 from bpfsvc.cli.server_release import ask_release
+from bpfsvc.config.documents import NOTHING, of_agent
 from bpfsvc.config.loading import Documents, load, make_config
 from bpfsvc.doctor.examination import DoctorPlan, check, collect
 from bpfsvc.doctor.finding import Finding, Level, note, ok, warning
+from bpfsvc.inspect.agent_configuration import ask_configuration, usual_pin_root
 from bpfsvc.inspect.records import Records
+from bpfsvc.model.answers import AgentConfiguration
 
 _FLAGS = flags.pick(
     (*KUBE_PROXY, *BPFSVC),
@@ -56,7 +60,11 @@ def doctor(
     The exit status is 0 without a refusal, else 1.
     """
     given = flags.command_line(_FLAGS, values, file=file, master=master)
-    documents = load(given, ask_release=ask_release)
+    agent = None if file else _agent(values["pin_root"])
+    if agent:
+        given = dataclasses.replace(given, master=given.master or agent.master)
+    beneath = of_agent(agent.documents) if agent else NOTHING
+    documents = load(given, ask_release=ask_release, beneath=beneath)
     config = make_config(documents, "", None)
     plan = DoctorPlan(
         pin_root=config.pin_root,
@@ -69,7 +77,7 @@ def doctor(
         kubeconfig=config.kubeconfig,
         master=config.master,
     )
-    findings = (*_about_file(documents), *check(collect(plan)))
+    findings = (*_about_settings(documents, agent), *check(collect(plan)))
     if output == "table":
         click.echo("\n".join(_lines(findings)))
     else:
@@ -82,8 +90,15 @@ def doctor(
     ctx.exit(1 if any(finding.level is Level.REFUSE for finding in findings) else 0)
 
 
-def _about_file(documents: Documents) -> Iterator[Finding]:
-    """Yield findings about a configuration file; none without a file."""
+def _agent(pin_root: str | None) -> AgentConfiguration | None:
+    """Return the configuration of the agent that runs here; the checks are about that one."""
+    return ask_configuration(Path(pin_root) if pin_root else usual_pin_root())
+
+
+def _about_settings(documents: Documents, agent: AgentConfiguration | None) -> Iterator[Finding]:
+    """Yield findings about a configuration file, or whose settings are examined without one."""
+    if agent:
+        yield ok("config", f"as of the agent that runs here (process {agent.process})")
     if documents.file is None:
         return
     yield ok("config", f"{documents.file} can be used, in mode {documents.kubeproxy.mode}")

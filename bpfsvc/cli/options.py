@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from bpfsvc.base.address import address_and_port
 from bpfsvc.base.errors import UsageError
@@ -34,16 +35,43 @@ class AddressAndPort(click.ParamType[Any]):
         return endpoint
 
 
+HEALTHZ_FIELD = "healthzBindAddress"
+"""Of kube-proxy's document."""
+
 DEFAULT_HEALTHZ = f"0.0.0.0:{HEALTHZ_PORT}"
+
+
+def _usual_pin_root() -> Path:
+    from bpfsvc.inspect.agent_configuration import usual_pin_root
+
+    return usual_pin_root()
+
 
 pin_root = click.option(
     "--pin-root",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    default=DEFAULT_PIN_ROOT,
-    show_default=True,
+    default=_usual_pin_root,
+    show_default=f"that of the agent here, else {DEFAULT_PIN_ROOT}",
+    is_eager=True,  # other defaults are those of the agent there
     help="The agent's directory in a bpf file system.",
 )
+
+
+def _agents_healthz(
+    ctx: click.Context, option: click.Parameter, value: tuple[str, int] | str | None
+) -> tuple[str, int] | None:
+    """Return the given address; without one, the agent's own, or kube-proxy's."""
+    source = ctx.get_parameter_source(option.name or "")
+    if source is not ParameterSource.DEFAULT:
+        return value  # type: ignore[return-value]
+    from bpfsvc.inspect.agent_configuration import ask_configuration
+
+    if agent := ask_configuration(ctx.params["pin_root"]):
+        proxy = next((doc for doc in agent.documents.values() if HEALTHZ_FIELD in doc), {})
+        return address_and_port(proxy.get(HEALTHZ_FIELD) or "")
+    return address_and_port(DEFAULT_HEALTHZ)
+
 
 namespace = click.option(
     "-n",
@@ -57,9 +85,9 @@ healthz = click.option(
     "--healthz-bind-address",
     "healthz",
     type=AddressAndPort(),
-    default=DEFAULT_HEALTHZ,
-    show_default=True,
-    help="Where the agent serves /healthz; '' for nowhere.",
+    callback=_agents_healthz,
+    help="Where the agent serves /healthz; '' for nowhere."
+    f"  [default: as the agent says, else {DEFAULT_HEALTHZ}]",
 )
 
 shadow_address = click.option(

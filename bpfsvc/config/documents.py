@@ -53,6 +53,21 @@ NOTHING = File(FileDocument({}), FileDocument({}), "", ())
 """Used when no file was given."""
 
 
+def of_agent(plain: Mapping[str, Mapping[str, Any]]) -> File:
+    """Return the documents that an agent says it has, by the group of their API."""
+    kubeproxy, bpfsvc = (
+        FileDocument(
+            {
+                name: value
+                for name, value in plain.get(version.partition("/")[0], {}).items()
+                if name not in _IDENTITY
+            }
+        )
+        for version in (kubeproxy_v1alpha1.API_VERSION, bpfsvc_v1alpha1.API_VERSION)
+    )
+    return File(kubeproxy, bpfsvc, "", ())
+
+
 def read(path: Path) -> File:
     """Read a file. Raises ``UsageError`` that names the file, and the line where there is one."""
     try:

@@ -98,9 +98,13 @@ def load(
     given: CommandLine,
     read: Callable[[Path], documents.File] = documents.read,
     ask_release: AskRelease = lambda *_: None,
+    beneath: documents.File = documents.NOTHING,
 ) -> Documents:
-    """Return both documents, complete. Raises ``UsageError`` that names every wrong field."""
-    file = read(given.file) if given.file else documents.NOTHING
+    """Return both documents, complete. Raises ``UsageError`` that names every wrong field.
+
+    ``beneath``: what counts without a file, beneath the flags.
+    """
+    file = read(given.file) if given.file else beneath
     flags, void = _counting(given)
     kubeproxy, unknown, errors = _kubeproxy(file.kubeproxy, flags, given.names)
     bpfsvc, more_errors = _bpfsvc(file.bpfsvc, given.bpfsvc)

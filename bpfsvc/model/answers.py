@@ -6,7 +6,7 @@ mean, and other fields than known ones are ignored.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -119,6 +119,22 @@ class FailureAnswer(msgspec.Struct, kw_only=True):
     seconds: int = 0
     backends: list[BackendFailures] = []
     refusals: list[ServiceRefusals] = []
+
+
+class AgentConfiguration(msgspec.Struct, kw_only=True):
+    """How a running agent is configured.
+
+    * ``process``: its id, as the agent sees it. ``arguments``: its command line.
+    * ``documents``: both documents with every default, by the group of their API.
+    * ``master``: the URL of the API server on its command line.
+    """
+
+    version: str
+    process: int
+    arguments: list[str]
+    node_name: str
+    documents: dict[str, dict[str, Any]]
+    master: str = ""
 
 
 encode = msgspec.json.encode

@@ -20,6 +20,8 @@ HEALTHZ_PORT = 10256
 _MODES = frozenset({"iptables", "ipvs", "nftables", "userspace"})
 _SECONDS = 1.0
 _PROC = Path("/proc")
+_KUBELETS = frozenset({"kubelet", "k3s-server", "k3s-agent", "k0s", "kubelite"})
+"""Programs that are or contain the kubelet."""
 
 
 class KubeProxyProcess(NamedTuple):
@@ -73,11 +75,20 @@ def _processes() -> Iterator[int]:
 
 
 def _sees_node() -> bool:
-    """True in the machine's own process namespace: only there kthreadd is number 2."""
+    """True if the node's processes can be seen: the machine's kthreadd, or the node's kubelet.
+
+    A node that is a container, as of kind, has a process namespace of its own.
+    """
+    return _name_of(_PROC / "2") == "kthreadd" or any(
+        _name_of(directory) in _KUBELETS for directory in _PROC.glob("[0-9]*")
+    )
+
+
+def _name_of(directory: Path) -> str:
     try:
-        return (_PROC / "2/comm").read_text().strip() == "kthreadd"
+        return (directory / "comm").read_text().strip()
     except OSError:
-        return False
+        return ""
 
 
 def _ask_mode(*, unnamed_is_ours: bool) -> str:

@@ -1,0 +1,34 @@
+"""How the running agent of this node is configured, as it says itself.
+
+A command that is run beside an agent, in its pod for example, does not know the agent's flags.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bpfsvc.base import http_client
+from bpfsvc.base.local_socket import connect, pin_roots
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PIN_ROOT
+from bpfsvc.model.answers import AgentConfiguration, OtherVersion, decode
+
+_SECONDS = 2.0
+
+
+def usual_pin_root() -> Path:
+    """Return the pin root of the agent that runs here: the default one, unless another runs."""
+    try:
+        roots = pin_roots()
+    except OSError:
+        return DEFAULT_PIN_ROOT
+    return roots[0] if len(roots) == 1 else DEFAULT_PIN_ROOT
+
+
+def ask_configuration(pin_root: Path) -> AgentConfiguration | None:
+    """Return the configuration of an agent; None if none answers, or an agent of before."""
+    try:
+        with connect(pin_root, _SECONDS) as client:
+            answer = http_client.get(client, "/configuration")
+        return decode(answer.body, AgentConfiguration) if answer.status == 200 else None
+    except (OSError, OtherVersion):
+        return None
