@@ -33,9 +33,18 @@ def pin_roots() -> list[Path]:
 
 def is_trusted(connected: socket.socket) -> bool:
     """True if the other end belongs to root, or to the user of this process."""
-    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(raw)
+    _, user, _ = _credentials(connected)
     return user in (0, os.geteuid())
+
+
+def process_of(connected: socket.socket) -> int:
+    """Return the id of the process at the other end; 0 if it cannot be seen from here."""
+    return int(_credentials(connected)[0])
+
+
+def _credentials(connected: socket.socket) -> tuple[int, ...]:
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(raw)
 
 
 def connect(pin_root: Path, seconds: float) -> socket.socket:

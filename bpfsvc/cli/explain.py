@@ -28,7 +28,7 @@ from bpfsvc.explain.agent_answers import AgentAnswers
 from bpfsvc.explain.answer import Answer
 from bpfsvc.explain.cases import answer_cases, read_cases
 from bpfsvc.explain.context import ManifestObjects, context_of, read_manifests
-from bpfsvc.explain.live_kernel import LiveKernel
+from bpfsvc.explain.live_kernel import live_kernel
 from bpfsvc.explain.live_traffic import LiveTraffic
 from bpfsvc.explain.names import question_with_names
 from bpfsvc.explain.private_kernel import private_kernel
@@ -59,15 +59,34 @@ _NODE_FLAGS = flags.pick(
 """The flags of ``bpfsvc run`` that describe a node, for ``--manifests``."""
 
 
+class Source(click.ParamType[Any]):
+    """An origin of packets, or a file."""
+
+    name = "origin|file"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | Path:
+        """Return an origin as text, a file as a path; a word that is neither is no origin."""
+        if value in ORIGINS or isinstance(value, Path):
+            return value  # type: ignore[no-any-return]
+        if not ("/" in value or "." in value or Path(value).exists()):
+            self.fail(f"{value!r} is no origin ({', '.join(ORIGINS)}), and no file", param, ctx)
+        return Path(value)
+
+
 @click.command()
 @click.argument("source", metavar="[CLIENT]", required=False)
 @click.argument("protocol", metavar="[PROTO]", required=False)
 @click.argument("destination", metavar="[DESTINATION:PORT]", required=False)
 @click.option(
     "--from",
-    "origin",
-    type=click.Choice(ORIGINS),
-    help="Where the packet comes from; not needed if CLIENT is the name of a Pod.",
+    "sources",
+    type=Source(),
+    multiple=True,
+    help=f"Where the packet comes from ({', '.join(ORIGINS)}); not needed if CLIENT is the name of"
+    " a Pod. With a file of bpfsvc sysdump, the answer is that of its node, and needs no rights;"
+    " both may be given.",
 )
 @click.option(
     "--in-iface", default="", metavar="IF", help="The interface at which the packet arrives."
@@ -110,7 +129,7 @@ def explain(
     source: str | None,
     protocol: str | None,
     destination: str | None,
-    origin: str | None,
+    sources: tuple[str | Path, ...],
     in_iface: str,
     cases: Path | None,
     manifests: Path | None,
@@ -129,12 +148,12 @@ def explain(
     PROTO is TCP, UDP or SCTP. The options from --hostname-override to --localhost-nodeports need
     --manifests, and are the same as for bpfsvc run.
     """
-    if seconds and not live:
-        raise UsageError("--for is the time of --live", "add --live")
-    if live and (cases or manifests):
-        raise UsageError(
-            "--live watches the packets of this node's agent", "leave out --cases and --manifests"
-        )
+    origin, sysdump = _origin_and_file(sources)
+    _check_options(sysdump, cases or manifests, seconds, live=live)
+    if sysdump:
+        texts = _texts(source, protocol, destination)
+        _print(_recorded_answer(sysdump, origin, texts, in_iface), output)
+        return
     require_privileges()
     if cases:
         _answer_cases(cases, cache)
@@ -153,6 +172,44 @@ def explain(
     objects = read_manifests(manifests, config.node_name)
     asked = question_with_names(origin, *texts, in_iface, ManifestObjects(manifests, objects))
     _print(_answer_from_manifests(asked, objects, config, cache), output)
+
+
+def _check_options(
+    sysdump: Path | None, other: Path | None, seconds: float | None, *, live: bool
+) -> None:
+    """Raise :class:`UsageError` for options that exclude each other; ``other``: other objects."""
+    if seconds and not live:
+        raise UsageError("--for is the time of --live", "add --live")
+    if live and other:
+        raise UsageError(
+            "--live watches the packets of this node's agent", "leave out --cases and --manifests"
+        )
+    if sysdump and (live or other):
+        raise UsageError(
+            "--from FILE is about the node of that file",
+            "leave out --live, --cases and --manifests",
+        )
+
+
+def _origin_and_file(sources: tuple[str | Path, ...]) -> tuple[str | None, Path | None]:
+    origins = [given for given in sources if isinstance(given, str)]
+    files = [given for given in sources if isinstance(given, Path)]
+    if len(origins) > 1 or len(files) > 1:
+        raise UsageError("--from is given twice", "give an origin, a file, or one of both")
+    return origins[0] if origins else None, files[0] if files else None
+
+
+def _recorded_answer(
+    sysdump: Path, origin: str | None, texts: tuple[str, str, str], interface: str
+) -> Answer:
+    from bpfsvc.sysdump.archive import read_archive
+    from bpfsvc.sysdump.reading import recorded_node
+
+    archive = read_archive(sysdump)
+    node = recorded_node(archive)
+    for line in archive.cut():
+        click.echo(f"the sysdump is not whole: {line}", err=True)
+    return node.kernel.answer(question_with_names(origin, *texts, interface, node.agent))
 
 
 def _config(manifests: Path, node_flags: Mapping[str, Any]) -> Config:
@@ -178,7 +235,7 @@ def _live_answer(
 ) -> tuple[Answer, LiveTraffic]:
     """Return the answer of a node, and what counts the connections that it is about."""
     with open_pinned(PinRoot(pin_root)) as pinned:
-        kernel = LiveKernel(pinned, agent)
+        kernel = live_kernel(pinned, agent)
         answer = kernel.answer(asked)
         return answer, LiveTraffic(asked, answer, kernel.own)
 

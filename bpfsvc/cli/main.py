@@ -146,6 +146,10 @@ COMMANDS = {
         "bpfsvc.cli.doctor",
         "Check whether bpfsvc can run on this node.",
     ),
+    "sysdump": (
+        "bpfsvc.cli.sysdump",
+        "Write what this node knows into one file, for others to look at.",
+    ),
     "verify": (
         "bpfsvc.cli.verify",
         "Compare kube-proxy's rules on this node with bpfsvc's maps.",

@@ -13,6 +13,7 @@ from bpfsvc.config.bpfsvc_v1alpha1 import (
     DEFAULT_PIN_ROOT,
     DEFAULT_PROGRAMS,
 )
+from bpfsvc.config.loading import Documents, make_config
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.datapath.netlink.network import read_network
 from bpfsvc.doctor.check import fast_path as check_fast_path
@@ -27,9 +28,10 @@ from bpfsvc.doctor.collect.others import collect_others
 from bpfsvc.doctor.collect.ports import collect_ports
 from bpfsvc.doctor.collect.traffic import collect_traffic
 from bpfsvc.doctor.facts import Facts
-from bpfsvc.doctor.finding import Finding
+from bpfsvc.doctor.finding import Finding, note, ok, warning
 from bpfsvc.inspect.reader import reading
 from bpfsvc.migration.kube_proxy import leftovers
+from bpfsvc.model.answers import AgentConfiguration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,35 @@ class DoctorPlan:
     kubeconfig: Path | None = None
     master: str = ""
     programs: Path | None = DEFAULT_PROGRAMS
+
+
+def plan_of(documents: Documents) -> DoctorPlan:
+    """Return the plan to run the agent with these documents."""
+    config = make_config(documents, "", None)
+    return DoctorPlan(
+        pin_root=config.pin_root,
+        cgroup_root=documents.bpfsvc.cgroup_root or None,
+        devices=config.devices,
+        attach=config.attach,
+        tc_priority=config.tc_priority,
+        masquerade_ports=config.masquerade_ports,
+        node_ports=config.node_ports,
+        kubeconfig=config.kubeconfig,
+        master=config.master,
+    )
+
+
+def about_settings(documents: Documents, agent: AgentConfiguration | None) -> Iterator[Finding]:
+    """Yield findings about a configuration file, or whose settings are examined without one."""
+    if agent:
+        yield ok("config", f"as of the agent that runs here (process {agent.process})")
+    if documents.file is None:
+        return
+    yield ok("config", f"{documents.file} can be used, in mode {documents.kubeproxy.mode}")
+    for text in documents.warnings:
+        yield warning("config", text)
+    for text in documents.notes:
+        yield note("config", text)
 
 
 def collect(plan: DoctorPlan) -> Facts:

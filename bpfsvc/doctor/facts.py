@@ -6,7 +6,6 @@ to make.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
 from bpfsvc.base.address import family
@@ -232,7 +231,7 @@ class FastPathFacts(NamedTuple):
     chains: tuple[Chain, ...] = ()
     ipsec: int = 0
     unseen: tuple[str, ...] = ()
-    pods: tuple[IPv4Network | IPv6Network, ...] = ()
+    pods: tuple[str, ...] = ()
     each_packet: tuple[str, ...] = ()
     tracks: bool = True
     route_rules: tuple[str, ...] = ()

@@ -84,6 +84,11 @@ class Outcome(NamedTuple):
     spilled: bool = False
 
     @property
+    def is_chosen(self) -> bool:
+        """True if a backend was chosen; recorded entries may leave that open."""
+        return bool(self.backend[0])
+
+    @property
     def policies(self) -> Policies:
         """The policies of this frontend."""
         return self.owner.frontends()[self.frontend]
@@ -171,6 +176,8 @@ def answer_without_frontend(
 
 def _check(outcome: Outcome) -> None:
     chosen = outcome.backend
+    if not outcome.is_chosen:
+        return
     if chosen not in {backend.place for backend in outcome.backends}:
         raise KernelError(f"{endpoint_text(*chosen)} was chosen although it is not eligible")
     if not outcome.source:

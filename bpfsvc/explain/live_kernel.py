@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from bpfsvc.base.address import unpack
 from bpfsvc.base.errors import UsageError
@@ -20,7 +21,7 @@ from bpfsvc.datapath.maps.backend_outcomes import read_states
 from bpfsvc.datapath.maps.localities import kept_of
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
-from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
+from bpfsvc.explain.agent_answers import NoAnswer, ServiceFacts
 from bpfsvc.explain.answer import Answer, Outcome, answer_for, answer_without_frontend
 from bpfsvc.explain.context import node_context
 from bpfsvc.explain.lately import failures_lately
@@ -30,12 +31,34 @@ from bpfsvc.explain.reasons import CLIENTS, clients_seen, echo_reasons, reasons
 from bpfsvc.explain.removal import removal_reasons
 from bpfsvc.explain.schedule import load_reasons, locality_reasons, schedule_reasons, share_reasons
 from bpfsvc.explain.spill import spill_reasons
+from bpfsvc.inspect.reader import PinnedReader, Reader
+from bpfsvc.model.answers import FailureAnswer
 from bpfsvc.services.entries import Frontend, Place, frontend_text
 from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.restore import restore
+from bpfsvc.services.scheduling.maps import LocalityEntry
+from bpfsvc.services.service_map import Read
 
 _LOOPBACK_INDEX = 1
+
+
+class Agent(Protocol):
+    """What an agent knows, or knew."""
+
+    def known(self, namespace: str, name: str) -> ServiceFacts:
+        """Return what it knows of a Service; raise :class:`NoAnswer`."""
+
+    def failures(self) -> FailureAnswer | None:
+        """Return what failed lately on the node; None if that is not known."""
+
+
+Decide = Callable[[Question, int], Decision]
+"""Returns the decision on a packet that arrives at the interface of an index."""
+
+
+Decider = Callable[[Mapping[Frontend, Applied]], Decide]
+"""Returns what decides, by the service port of each frontend."""
 
 
 class LiveKernel:
@@ -44,21 +67,30 @@ class LiveKernel:
     ``own``: the node's addresses, packed.
     """
 
-    def __init__(self, pinned: Pinned, agent: AgentAnswers) -> None:
-        self._pinned = pinned
+    def __init__(
+        self,
+        reader: Reader,
+        read: Read,
+        agent: Agent,
+        decider: Decider,
+        index: Callable[[str], int],
+    ) -> None:
+        """``index`` returns the index of an interface."""
+        self._reader = reader
         self._agent = agent
-        tables = ServiceMaps(pinned)
-        counters = pinned.map("backend_counters").max_entries
-        restored = restore(tables.read, Ids(counters - 1))
+        self._index = index
+        counters = reader.layout.maps["backend_counters"].max_entries
+        restored = restore(read, Ids(counters - 1))
         self._owners = {
             frontend: port for port in restored.applied for frontend in port.frontends()
         }
-        self.own = {key for key, _ in pinned.map("node_addresses").items()}
+        self._decide = decider(self._owners)
+        self.own = {key for key, _ in reader.entries("node_addresses")}
 
     def answer(self, question: Question) -> Answer:
         """Return the decision of the program, and the entries that it used."""
-        interface = _index(question.interface) if question.interface else _LOOPBACK_INDEX
-        decision = decide(self._pinned, question, interface)
+        interface = self._index(question.interface) if question.interface else _LOOPBACK_INDEX
+        decision = self._decide(question, interface)
         owner = self._owners.get(decision.frontend)
         if owner is None:
             rest = self._owners.get(Frontend.rest(question.destination))
@@ -75,7 +107,7 @@ class LiveKernel:
             spilled=decision.spilled,
         )
         loads = load_reasons(outcome, self._load)
-        kept = locality_reasons(outcome, partial(kept_of, self._pinned))
+        kept = locality_reasons(outcome, self._kept)
         spill = spill_reasons(outcome, self._load)
         texts = (*self._reasons(outcome, decision), *spill, *kept, *loads)
         return replace(answer_for(outcome, texts), lately=self._lately(owner))
@@ -85,8 +117,12 @@ class LiveKernel:
         return tuple(failures_lately(owner, failures)) if owner and failures else ()
 
     def _load(self, counters: int) -> Load:
-        raw = self._pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
-        return read_load(raw, self._pinned.layout.maps["backend_loads"].value).total
+        record = self._reader.layout.maps["backend_loads"].value
+        raw = self._reader.value("backend_loads", struct.pack("=I", counters))
+        return read_load(raw or bytes(record.size), record).total
+
+    def _kept(self, entry: LocalityEntry) -> tuple[int, ...]:
+        return kept_of(self._reader.layout, self._reader.value, entry)
 
     def _reasons(self, outcome: Outcome, decision: Decision) -> Iterator[str]:
         port = outcome.owner.port
@@ -106,9 +142,16 @@ class LiveKernel:
         yield from removal_reasons(outcome, facts.drain_seconds)
 
     def _in_quarantine(self, outcome: Outcome) -> dict[Place, bool]:
-        ejected = read_states(self._pinned.map("quarantined").items(), self._pinned.layout)
+        ejected = read_states(self._reader.entries("quarantined"), self._reader.layout)
         counters = outcome.owner.counters()
         return {backend: ejected[id_] for backend, id_ in counters.items() if id_ in ejected}
+
+
+def live_kernel(pinned: Pinned, agent: Agent) -> LiveKernel:
+    """Return what answers by pinned maps: the programs there decide."""
+    decision = partial(decide, pinned)
+    read = ServiceMaps(pinned).read
+    return LiveKernel(PinnedReader(pinned), read, agent, lambda _: decision, _index)
 
 
 def _reasons_of_entries(outcome: Outcome, decision: Decision) -> Iterator[str]:

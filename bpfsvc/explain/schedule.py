@@ -61,7 +61,7 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
     elif policy.size > 1:
         how = _HOW[schedule].format(policy.size)
         yield f"{name}: {how}{', by weight' if policy.table and schedule in _BY_WEIGHT else ''}"
-        if schedule in _ALWAYS and not outcome.policies.affinity_seconds:
+        if schedule in _ALWAYS and not outcome.policies.affinity_seconds and outcome.is_chosen:
             yield f"that is {endpoint_text(*outcome.backend)} for this client"
 
 
@@ -119,6 +119,8 @@ def locality_reasons(outcome: Outcome, kept: Kept) -> Iterator[str]:
         yield f"what {address} had is gone or of weight 0: it gets the least loaded of all"
     elif outcome.policies.affinity_seconds:
         yield f"{address} has {texts}, for clients who come the first time"
+    elif not outcome.is_chosen:
+        yield f"{address} has {texts}"
     elif outcome.backend in usable:
         yield f"{address} has {texts}, and no other one is needed now"
     else:

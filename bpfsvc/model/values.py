@@ -173,6 +173,10 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
         common, *rests = self.pods.split("\n")
         return [common + rest if common or rest else "" for rest in rests]
 
+    def without_pods(self) -> EndpointSlice:
+        """Return the slice without the names of its pods."""
+        return msgspec.structs.replace(self, pods="")
+
     def identities(self) -> Iterator[tuple[bytes, Traits, bytes]]:
         """Return the endpoints: address, traits, and the UID of the pod, else the address again."""
         for index, (address, traits) in enumerate(self.endpoints()):

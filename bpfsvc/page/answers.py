@@ -12,7 +12,7 @@ from bpfsvc.base.texts import change_text, count_text
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
 from bpfsvc.explain.answer import Answer
-from bpfsvc.explain.live_kernel import LiveKernel
+from bpfsvc.explain.live_kernel import live_kernel
 from bpfsvc.explain.live_traffic import LiveTraffic
 from bpfsvc.explain.names import question_with_names
 from bpfsvc.explain.question import ORIGINS, Question
@@ -164,7 +164,7 @@ class NodeAnswers:
         asked = question_with_names(origin, *texts, query.get("interface", ""), self._agent)
         # Each reads all entries of Services.
         with self._explaining, open_pinned(PinRoot(self._pin_root)) as pinned:
-            kernel = LiveKernel(pinned, self._agent)
+            kernel = live_kernel(pinned, self._agent)
             answer = kernel.answer(asked)
             return asked, answer, LiveTraffic(asked, answer, kernel.own)
 

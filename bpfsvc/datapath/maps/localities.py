@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from bpfsvc.datapath.maps.codec import EntryCodec
-from bpfsvc.datapath.maps.layout import Record
-from bpfsvc.datapath.maps.pins import Pinned
+from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.services.scheduling.maps import LOCALITIES, LocalityEntry
 
 KEPT = ("last", "members")
@@ -24,9 +24,14 @@ def kept_backends(raw: bytes, record: Record) -> tuple[int, ...]:
     return tuple(counters for _, counters in reversed(joined))
 
 
-def kept_of(pinned: Pinned, entry: LocalityEntry) -> tuple[int, ...]:
-    """Return the ids of the counters of the backends that an address keeps."""
-    layout = pinned.layout.maps[LOCALITIES.name]
-    key, _ = EntryCodec(LOCALITIES, layout).encode(entry)
-    raw = pinned.map(LOCALITIES.name).lookup(key)
-    return kept_backends(raw, layout.value) if raw else ()
+def kept_of(
+    layout: Layout, value: Callable[[str, bytes], bytes | None], entry: LocalityEntry
+) -> tuple[int, ...]:
+    """Return the ids of the counters of the backends that an address keeps.
+
+    ``value`` returns the value of a key in a map.
+    """
+    of_map = layout.maps[LOCALITIES.name]
+    key, _ = EntryCodec(LOCALITIES, of_map).encode(entry)
+    raw = value(LOCALITIES.name, key)
+    return kept_backends(raw, of_map.value) if raw else ()

@@ -119,10 +119,11 @@ def fast_path_obstacles(facts: FastPathFacts) -> Iterator[str]:
     yield from _policy_programs(facts)
     if _kube_proxy_translates(facts):
         yield "kube-proxy's rules translate packets here, too (bpfsvc cleanup --kube-proxy)"
+    pods = tuple(map(ip_network, facts.pods))
     for flavour, table in facts.tables:
         obstacles = [*_obstacles_in(flavour, table)]
         yield from obstacles or each_packet_obstacles(flavour, table)
-        yield from _masquerades_between(facts.pods, flavour, table)
+        yield from _masquerades_between(pods, flavour, table)
     yield from _obstacles_in_nftables(facts)
     yield from rule_obstacles(facts)
     yield from _drops_of_answers(facts)

@@ -9,7 +9,6 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import ip_network
 from itertools import chain as chained
 from typing import NamedTuple
 
@@ -70,7 +69,7 @@ def fast_path_facts(
         unseen=(*chained.from_iterable(read.unseen for read in rules), *unseen),
         each_packet=tuple(chained.from_iterable(read.each_packet for read in rules)),
         tracks=tracks(),
-        pods=tuple(map(ip_network, pods)),
+        pods=tuple(pods),
         route_rules=rules_of_routes,
         uplinks=tuple(device.name for device in uplinks(network)),
     )

@@ -119,7 +119,7 @@ _VIEWS = {
     "sizes": _View(node.sizes),
 }
 
-_READABLE = {
+READABLE = {
     *("hash", "lru_hash", "lpm_trie", "array"),
     *("percpu_array", "percpu_hash", "lru_percpu_hash"),
 }
@@ -132,7 +132,7 @@ def available(layout: Layout) -> tuple[str, ...]:
     others = [
         name
         for name, map_layout in sorted(layout.maps.items())
-        if map_layout.type in _READABLE
+        if map_layout.type in READABLE
         and name not in _VIEWS
         and map_info(name).role is Role.STATE
         and not map_info(name).shown_in

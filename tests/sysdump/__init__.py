@@ -1,0 +1,1 @@
+"""Tests of ``bpfsvc.cli``: no kernel, no root."""
