@@ -6,15 +6,15 @@
 # bcc and LLVM, too: for C sources or machines that the programs do not fit.
 
 FROM debian:bookworm-slim AS no_kernel
-RUN apt-get -qq update \
- && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends gcc libc6-dev
+# Debian packages in the versions, and with the hashes, that deploy/image/lock.py has written down.
+COPY deploy/image/install.sh deploy/image/packages.lock /
+RUN /install.sh gcc libc6-dev
 COPY deploy/image/no_kernel.c /
 RUN gcc -O2 -shared -fPIC -o /no_kernel.so /no_kernel.c
 
 FROM debian:bookworm-slim AS installed
-RUN apt-get -qq update \
- && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-      ipset iptables ipvsadm mount nftables python3-bpfcc python3-venv
+COPY deploy/image/install.sh deploy/image/packages.lock /
+RUN /install.sh ipset iptables ipvsadm nftables python3-bpfcc python3-venv
 RUN /usr/bin/python3 -m venv --system-site-packages /opt/bpfsvc
 # Nothing is taken from a registry that deploy/image/lock.py has not written down, with its hash.
 COPY deploy/image/requirements.txt /src/
@@ -27,13 +27,13 @@ RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile --no-index -
  && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip
 COPY --from=no_kernel /no_kernel.so /
 COPY deploy/image/closure.py /
+# Byte code depends on the order of sets, which this seed fixes.
 RUN LD_PRELOAD=/no_kernel.so \
       /opt/bpfsvc/bin/python -m bpfsvc.datapath.loader.shipped /usr/share/bpfsvc/programs \
- && /opt/bpfsvc/bin/python /closure.py /image
+ && PYTHONHASHSEED=0 /opt/bpfsvc/bin/python /closure.py /image
 
 FROM no_kernel AS llvm
-RUN DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
-      g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
+RUN /install.sh g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
 COPY deploy/image/compiler.sh /
 RUN /compiler.sh /compiler
 
@@ -42,7 +42,7 @@ COPY --from=llvm /compiler /compiler
 # /usr/lib/llvm-14 and /usr/lib/ARCHITECTURE: Debian's paths, so that its package records stay true.
 RUN cp -P /compiler/libLLVM-14.so.1 "$(dirname "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')")/" \
  && ln -sf "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')" /usr/lib/llvm-14/lib/libclang-cpp.so.14 \
- && /opt/bpfsvc/bin/python /closure.py /image-again /image-compiler
+ && PYTHONHASHSEED=0 /opt/bpfsvc/bin/python /closure.py /image-again /image-compiler
 
 FROM scratch AS main
 ARG VERSION=0.1.0

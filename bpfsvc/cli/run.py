@@ -32,6 +32,7 @@ from bpfsvc.config.release import read_release
 from bpfsvc.config.watch import ConfigWatch, Reload
 from bpfsvc.datapath import conntrack
 from bpfsvc.datapath.attach import cgroup
+from bpfsvc.datapath.maps.pins import BPF_MOUNT, PinRoot
 from bpfsvc.datapath.sysctl import check_ports, reserve_ports
 from bpfsvc.kube.event_recorder import ApiEventRecorder, NullEventRecorder
 
@@ -73,7 +74,9 @@ def _action(name: str, text: str) -> Callable[[F], F]:
     type=click.Path(path_type=Path),
     help="Write the effective configuration, defaults included, as a file for --config, and exit.",
 )
-@_action("--init-only", "Set sysctls, which needs more privileges than bpfsvc run, and exit.")
+@_action(
+    "--init-only", "Mount the bpf file system and set sysctls, which needs more rights, and exit."
+)
 @_action("--cleanup", "Do the same as bpfsvc cleanup, and exit.")
 @click.option(
     "--allow-beside",
@@ -120,6 +123,8 @@ def run(
         start_log.log_start(config)
     _log_remarks(documents)
     if init_only:
+        if PinRoot(config.pin_root).mount():
+            _log.info("mounted a bpf file system at %s", BPF_MOUNT)
         _set_conntrack(config)
         # The agent recognizes them as its own later: they are the range that it wants.
         reserve_ports(config.masquerade_ports)

@@ -30,9 +30,6 @@ from typing import Any, ClassVar
 
 PROGRAMS = (
     "python3",
-    "sh",
-    "env",
-    "mount",
     "ipset",
     "ipvsadm",
     "nft",
@@ -43,7 +40,7 @@ PROGRAMS = (
         for verb in ("", "-save", "-restore")
     ),
 )
-"""A shell and ``mount`` for the init container; the others for ``bpfsvc cleanup --kube-proxy``."""
+"""All but Python are for ``bpfsvc cleanup --kube-proxy``. There is no shell."""
 
 ETC = ("passwd", "group", "nsswitch.conf", "debian_version", "os-release", "protocols")
 
@@ -52,6 +49,9 @@ LATE = ("encodings.idna",)
 
 COMPILER = "bcc"
 """The module that loads LLVM. Programs that are compiled when the image is built need none."""
+
+LOCK = Path("/packages.lock")
+"""What ``deploy/image/lock.py`` has written: Debian packages in their versions."""
 
 PROGRAMS_COMPILED = Path("/usr/share/bpfsvc/programs")
 """What ``python -m bpfsvc.datapath.loader.shipped`` has written."""
@@ -253,11 +253,15 @@ def records(tree: Tree) -> None:
     )
     # "name[:architecture]: /path", and lines about diversions.
     names = {line.split(":")[0] for line in listed.stdout.splitlines()}
+    locked = {tuple(line.split()[1:3]) for line in LOCK.read_text().splitlines()}
     directory = tree.target / "var/lib/dpkg/status.d"
     directory.mkdir(parents=True)
     for stanza in Path("/var/lib/dpkg/status").read_text().split("\n\n"):
         name = stanza.partition("\n")[0].removeprefix("Package: ")
         if name in names:
+            version = stanza.partition("\nVersion: ")[2].partition("\n")[0]
+            if (name, version) not in locked:
+                raise SystemExit(f"{name} {version} is not in {LOCK}: run deploy/image/lock.py")
             (directory / name).write_text(stanza.strip() + "\n")
             tree.add(Path("/usr/share/doc", name, "copyright"))
 
@@ -274,7 +278,7 @@ def image(target: Path) -> Tree:
     libraries(tree)
     for compiled in PROGRAMS_COMPILED.iterdir():
         tree.add(compiled)
-    for source in imported:
+    for source in sorted(imported):
         tree.compile(source)
     records(tree)
     subprocess.run(["ldconfig", "-r", str(target)], check=True)
@@ -293,7 +297,7 @@ def compiler(target: Path, beside: Tree) -> None:
     (library,) = Path("/usr/lib").glob("*/libbcc.so.0")
     tree.add(library)
     libraries(tree)
-    for source in imported:
+    for source in sorted(imported):
         tree.compile(source)
     records(tree)
 

@@ -1,8 +1,9 @@
-"""``python deploy/image/lock.py`` writes ``requirements.txt``: what pip installs into the image.
+"""``python deploy/image/lock.py`` writes down what the image installs, for both architectures.
 
-It asks pip for the newest versions that ``setup.cfg`` allows, and for setuptools, which builds the
-package, and notes the hash of each wheel; for each architecture of the image, because wheels
-differ. It installs nothing.
+``requirements.txt``: the newest versions that ``setup.cfg`` allows, and setuptools, which builds
+the package, with the hash of each wheel. ``packages.lock``: the Debian packages of the Dockerfile's
+stages and all that these need, with version and hash. It installs nothing; only apt's lists are
+read, into a directory of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 LOCK = HERE / "requirements.txt"
+PACKAGES = HERE / "packages.lock"
+DEBIAN_ARCHITECTURES = ("amd64", "arm64")
 ARCHITECTURES = ("x86_64", "aarch64")
 PYTHON = "3.11"  # Debian 12's
 LIBC = (*(f"manylinux_2_{minor}" for minor in range(36, 16, -1)), "manylinux2014")
@@ -30,6 +33,22 @@ _HEAD = f"""\
 # allows. Written by: python deploy/image/lock.py
 # Wheels for Python {PYTHON} on {" and ".join(ARCHITECTURES)}.
 """
+
+_PACKAGES_HEAD = """\
+# What apt installs while the image is built: architecture, name, version, SHA256 of the file.
+# Written by: python deploy/image/lock.py
+"""
+
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_SOURCES = "".join(
+    f"Types: deb\nURIs: http://deb.debian.org/{archive}\nSuites: {suites}\nComponents: main\n"
+    f"Signed-By: {_KEYS}\n\n"
+    for archive, suites in (
+        ("debian", "bookworm bookworm-updates"),
+        ("debian-security", "bookworm-security"),
+    )
+)
+"""Those of Debian's own base image."""
 
 
 def required(setup: Path = HERE.parents[1] / "setup.cfg") -> list[str]:
@@ -62,8 +81,78 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def installed_by_stages(dockerfile: Path = HERE.parents[1] / "Dockerfile") -> list[str]:
+    """Return the names of Debian packages that stages of the Dockerfile ask for."""
+    text = dockerfile.read_text().replace("\\\n", " ")
+    return sorted({name for words in _INSTALL.findall(text) for name in words.split()})
+
+
+_INSTALL = re.compile(r"^RUN /install\.sh ([a-z0-9 .+-]+)$", re.MULTILINE)
+
+
+class Apt:
+    """apt for an architecture, with lists in a directory of its own and nothing installed."""
+
+    def __init__(self, directory: Path, architecture: str) -> None:
+        for name in ("state/lists/partial", "cache/archives/partial", "etc"):
+            (directory / name).mkdir(parents=True)
+        (directory / "status").touch()
+        (directory / "debian.sources").write_text(_SOURCES)
+        settings = {
+            "Dir::State": directory / "state",
+            "Dir::State::status": directory / "status",
+            "Dir::Cache": directory / "cache",
+            "Dir::Etc::sourcelist": directory / "debian.sources",
+            "Dir::Etc::sourceparts": directory / "etc",
+            "Dir::Etc::preferencesparts": directory / "etc",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Sandbox::User": "root",
+        }
+        self._options = [f"-o{name}={value}" for name, value in settings.items()]
+
+    def ask(self, command: str, *words: str) -> str:
+        """Return what a command of apt prints."""
+        asked = [command, *self._options, *words]
+        return subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def stanzas(self, *words: str) -> list[dict[str, str]]:
+        """Return descriptions of packages, each by the names of its one-line fields."""
+        texts = self.ask("apt-cache", *words).split("\n\n")
+        return [dict(_FIELD.findall(text)) for text in texts if text.strip()]
+
+
+_FIELD = re.compile(r"^([A-Za-z0-9-]+): (.+)$", re.MULTILINE)
+
+
+def packages(architecture: str) -> list[str]:
+    """Return the lines of ``packages.lock`` for an architecture."""
+    with TemporaryDirectory() as directory:
+        apt = Apt(Path(directory), architecture)
+        apt.ask("apt-get", "-qq", "update")
+        base = {
+            stanza["Package"]
+            for stanza in apt.stanzas("dumpavail")
+            if stanza.get("Essential") == "yes" or stanza.get("Priority") == "required"
+        }
+        wanted = sorted({*base, "apt", *installed_by_stages()})
+        simulated = apt.ask("apt-get", "-s", "--no-install-recommends", "install", *wanted)
+        chosen = [
+            "=".join(words) for words in re.findall(r"^Inst (\S+) \((\S+)", simulated, re.MULTILINE)
+        ]
+        stanzas = apt.stanzas("show", "--no-all-versions", *chosen)
+    return sorted(
+        {
+            f"{architecture} {stanza['Package']} {stanza['Version']} {stanza['SHA256']}\n"
+            for stanza in stanzas
+        }
+    )
+
+
 def main() -> None:
-    """Write the file."""
+    """Write the files."""
+    lines = [line for each in DEBIAN_ARCHITECTURES for line in packages(each)]
+    PACKAGES.write_text(_PACKAGES_HEAD + "".join(lines))
     hashes: dict[str, set[str]] = {}
     for architecture in ARCHITECTURES:
         for name, of_wheels in resolved(architecture).items():

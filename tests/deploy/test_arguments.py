@@ -27,9 +27,6 @@ TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
 def arguments(container: Object) -> list[str]:
     """Return the words after ``bpfsvc run``, as the agent sees them."""
     words = [word.replace("$(NODE_NAME)", "node-1") for word in container["args"]]
-    if "command" in container:
-        assert 'exec bpfsvc run --init-only "$@"' in container["command"][-2]
-        return ["--init-only", *words]
     assert words[0] == "run"
     return words[1:]
 

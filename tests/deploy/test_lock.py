@@ -45,3 +45,25 @@ def test_the_image_installs_nothing_else_from_a_registry() -> None:
         by_hash = {"--require-hashes", "--only-binary=:all:"} <= set(options.split())
         of_sources = {"--no-index", "--no-deps", "--no-build-isolation"} <= set(options.split())
         assert by_hash or of_sources, options
+
+
+PACKAGES = [
+    line.split()
+    for line in (DEPLOY / "image/packages.lock").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+def test_every_debian_package_has_a_version_and_a_hash_for_both_architectures() -> None:
+    assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for _, _, _, sha256 in PACKAGES)
+    names = [(architecture, name) for architecture, name, _, _ in PACKAGES]
+    assert len(set(names)) == len(names)
+    wanted = {"apt", "libc6", *SCRIPT["installed_by_stages"]()}
+    for architecture in ("amd64", "arm64"):
+        assert wanted - {name for of, name in names if of == architecture} == set()
+
+
+def test_the_image_installs_debian_packages_by_the_lock_alone() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert "apt-get" not in text
+    assert text.count("RUN /install.sh ") == 3

@@ -117,6 +117,19 @@ def test_the_component_of_monitoring_scrapes_and_has_the_alerts() -> None:
 # -- requested rights --
 
 
+@pytest.mark.parametrize("directory", ["removal", "kube-proxy-cleanup"])
+def test_what_only_waits_is_nobody_and_has_no_rights(directory: str) -> None:
+    """The container that stays after the privileged command of the pod."""
+    (waiting,) = pod(build(DEPLOY / directory))["containers"]
+    assert waiting["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
 def followed(
     *which: resources.Resource, kinds: set[str] | None = None
 ) -> set[tuple[str, str, str]]:

@@ -3,6 +3,8 @@
 # The build uses this machine's settings of apt and pip, so that it reaches the packages; none of them stays
 # in the image.
 #
+# With SOURCE_DATE_EPOCH the image and its files are dated so, and the same sources make the same image.
+#
 # Usage: build.sh DIRECTORY [TARGET [ARCHITECTURE]] (DIRECTORY gets the storage of buildah and podman, and the base;
 # TARGET: bpfsvc-compiler in place of bpfsvc; ARCHITECTURE: by Debian's name, for which programs run by qemu)
 set -euo pipefail
@@ -70,8 +72,9 @@ trap 'rm -rf "$lent"' EXIT
 lend_pip "$lent"
 build() {
 	buildah bud --quiet --pull-never --format docker --arch "$arch" --build-arg VERSION="$version" \
+		${SOURCE_DATE_EPOCH:+--timestamp "$SOURCE_DATE_EPOCH"} \
 		--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
-		--target "$target" --tag "localhost/$target:$version" .
+		--target "$target" --tag "localhost/$target:${version/+/-}" .
 }
 # buildah runs a sealed copy of itself for each step. The kernel refuses to seal it ("Device or resource busy")
 # while it happens to look at the memory of the copy.

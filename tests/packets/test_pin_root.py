@@ -10,7 +10,7 @@ import pytest
 
 from bpfsvc.base.errors import SystemUnfit
 from bpfsvc.base.syscalls import mount, unmount
-from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.datapath.maps.pins import PinRoot, is_bpffs
 from bpfsvc.devtools.lab import sandbox
 from tests.packets.node import Node
 
@@ -71,3 +71,28 @@ def test_a_directory_that_another_user_has_made_is_refused(mounted: Path, way: s
         PinRoot(path).create()
     assert "mode=700" in refused.value.hint
     assert list(path.iterdir()) == []
+
+
+@pytest.fixture
+def unmounted() -> Iterator[Path]:
+    """A directory without a bpf file system, as /sys/fs/bpf of a node that has not mounted it."""
+    path = sandbox.ROOT / "no-bpf"
+    path.mkdir()
+    yield path
+    while is_bpffs(path):
+        unmount(str(path))
+    path.rmdir()
+
+
+def test_a_bpf_file_system_is_mounted_once_and_for_its_owner_alone(unmounted: Path) -> None:
+    root = PinRoot(unmounted / "bpfsvc")
+    assert root.mount(at=unmounted)
+    assert is_bpffs(unmounted)
+    assert unmounted.stat().st_mode & 0o777 == 0o700
+    root.create()
+    assert not root.mount(at=unmounted)
+
+
+def test_nothing_is_mounted_for_pins_at_a_chosen_directory(unmounted: Path) -> None:
+    assert not PinRoot(unmounted / "bpfsvc").mount(at=unmounted / "other")
+    assert not is_bpffs(unmounted)

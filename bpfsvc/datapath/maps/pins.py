@@ -23,12 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError, SystemUnfit
+from bpfsvc.base.syscalls import mount
 from bpfsvc.base.trusted_files import distrust
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.layout import Layout, read_layout
 from bpfsvc.datapath.maps.registry import option_for
 
 _BPF_FS_MAGIC = 0xCAFE4A11
+
+BPF_MOUNT = Path("/sys/fs/bpf")
+"""Where the kernel has a directory for a bpf file system."""
 
 _LOCK_TRIES = 5
 _LOCK_PAUSE = 0.05  # seconds
@@ -116,10 +120,7 @@ class PinRoot:
         remove the pins and put others in their place: everybody may make a directory in a bpf file
         system that was mounted without a mode.
         """
-        directory = self.path
-        while not directory.exists():
-            directory = directory.parent
-        if not is_bpffs(directory):
+        if not self._is_in_bpffs():
             raise SystemUnfit(
                 f"{self.path} is not in a bpf file system",
                 "mount -t bpf bpf /sys/fs/bpf, or name another place with --pin-root",
@@ -131,6 +132,22 @@ class PinRoot:
                 f"remove {self.path}, and mount the bpf file system with -o mode=700,"
                 " or name another place with --pin-root",
             )
+
+    def mount(self, at: Path = BPF_MOUNT) -> bool:
+        """Mount a bpf file system at its usual place, for this user alone, if the pins need it.
+
+        Return whether one was mounted. Nothing is mounted at a directory that was named instead.
+        """
+        if self._is_in_bpffs() or not self.path.is_relative_to(at):
+            return False
+        mount("bpf", str(at), "bpf", options="mode=700")
+        return True
+
+    def _is_in_bpffs(self) -> bool:
+        directory = self.path
+        while not directory.exists():
+            directory = directory.parent
+        return is_bpffs(directory)
 
     def _distrust(self) -> str:
         """Return why another user could change the pins; empty if nobody can."""
