@@ -37,7 +37,7 @@ CHROMIUM := chromium fonts-dejavu-core
 # Packages for tests on another kernel.
 EMULATOR := $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) kmod cpio xz-utils mmdebstrap
 # Packages that build and run the image, without any registry.
-CONTAINERS := buildah podman runc mmdebstrap openssl
+CONTAINERS := buildah podman runc mmdebstrap openssl openssh-client
 # Packages for the nodes and the images of the cluster of tests/cluster, beside those of the image.
 NODES := containerd containernetworking-plugins curl util-linux
 missing = $(strip $(shell for package in $(1); do \
@@ -78,7 +78,7 @@ WORDS := bpfsvc bpf
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
@@ -97,6 +97,8 @@ help:
 	@echo 'make image   the container image, in storage of its own (ARCH=arm64)'
 	@echo 'make image-compiler  the image that has a compiler, too'
 	@echo 'make image-test  the images, run in a lab as the DaemonSet of deploy/ says'
+	@echo 'make release KEY=FILE  wheel, images, chart, plugin, bill of materials, sums, signature (RELEASING.md)'
+	@echo 'make release-test  the release twice: the same bytes?'
 	@echo 'make cluster a real Kubernetes of three nodes, with bpfsvc, to look around (KUBERNETES=DIR)'
 	@echo 'make cluster-test  tests on it, Kubernetes'"'"' own among them (ARGS=--all: hours)'
 	@echo 'make cluster-down  end it'
@@ -168,6 +170,15 @@ image-compiler: $(VENV)/installed-test | containers
 
 image-test: image image-compiler
 	@$(PYTEST) -s tests/image $(ARGS)
+
+# KEY=FILE signs; KEY=none does not. ARCHITECTURES="amd64 arm64" takes an hour more; ADDRESS: where the files will be.
+ARCHITECTURES ?= $(THIS_ARCH)
+RELEASE = --architectures '$(ARCHITECTURES)' --address '$(ADDRESS)' $(ARGS)
+release: $(VENV)/installed-test | containers
+	@$(PYTHON) -m tests.release --key '$(KEY)' $(RELEASE)
+
+release-test: $(VENV)/installed-test | containers
+	@$(PYTHON) -m tests.release.twice $(RELEASE)
 
 cluster: $(VENV)/installed-cluster | nodes
 	@$(PYTHON) -m tests.cluster up $(KUBERNETES) $(ARGS)

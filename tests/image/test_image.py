@@ -25,14 +25,15 @@ from bpfsvc.devtools.lab.apiserver import ApiServer
 from bpfsvc.devtools.lab.cluster import LabAgent
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.load import Kind, Load
-from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.namespace import LabError, Namespace
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.topology import Lab
 from tests.apiserver.fixtures import Certificates, certificates
 from tests.deploy.kustomize import build
 from tests.deploy.rendered import DEPLOY, only, overlay
-from tests.image.pod import LIMITS, Pod, become_machine, podman
+from tests.image.parts import LIMIT, measure
+from tests.image.pod import LIMITS, STORAGE, Pod, become_machine, podman
 from tests.lab.testbed import WEB, objects
 
 __all__ = ["certificates"]
@@ -227,6 +228,20 @@ def test_the_image_has_the_tools_for_inspection_and_cleanup(
     assert done.stdout == "nothing of kube-proxy is left here\n"
     assert "not installed" not in done.stderr
     assert agent.health().status == 200
+
+
+def test_the_image_has_no_shell(machine: Machine, agent: LabAgent) -> None:
+    (container,) = machine.pod.spec["containers"]
+    for program in ("sh", "bash", "dash", "busybox"):
+        asked = podman("exec", machine.pod.label(container), program, "-c", "true")
+        with pytest.raises(LabError, match="executable file"):
+            machine.node.run(asked)
+    assert agent.health().status == 200
+
+
+def test_the_image_without_a_compiler_has_less_than_60_mb() -> None:
+    image = measure(STORAGE)
+    assert image.total < LIMIT, image.parts.most_common()
 
 
 def test_endpoints_follow_the_api_server(machine: Machine, agent: LabAgent) -> None:
