@@ -12,7 +12,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WIDTH = 120
 
 GENERATED = [
-    ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "kernels", "netfilter-cases", "testing")
+    ROOT / "SUPPORT.md",
+    *(ROOT / f"docs/{name}.md" for name in ("benchmarks", "kernels", "netfilter-cases", "testing")),
 ]
 """Written by programs, as a whole or in part; their tables are as wide as their figures."""
 
