@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,9 +26,12 @@ def write_tar(target: Path, files: Iterable[tuple[str, Path]], seconds: int) -> 
 
 
 def below(directory: Path, prefix: str = "") -> list[tuple[str, Path]]:
-    """Return the files below a directory, by their names behind a prefix."""
-    paths = (path for path in directory.rglob("*") if path.is_file())
-    return [(f"{prefix}{path.relative_to(directory)}", path) for path in paths]
+    """Return the files below a directory and the links in it, by their names behind a prefix."""
+    return [
+        (f"{prefix}{Path(at, name).relative_to(directory)}", Path(at, name))
+        for at, _, names in os.walk(directory, followlinks=True)
+        for name in names
+    ]
 
 
 def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]], seconds: int) -> None:

@@ -36,11 +36,13 @@ def pack_chart(sources: Path, release: Release, target: Path) -> None:
         re.sub(r"^appVersion: .*$", f"appVersion: {release.image_tag}", text, flags=re.M)
     )
     name = chart["name"]
-    ignored = {".helmignore"}
+    rules = sources / CHART / ".helmignore"
+    lines = rules.read_text().splitlines() if rules.exists() else []
+    ignored = [line for line in lines if line and not line.startswith("#")]
     files = [
         (packed, path)
         for packed, path in below(sources / CHART, f"{name}/")
-        if path.name not in ignored and path.suffix != ".py"
+        if not any(path.match(pattern) for pattern in ignored)
     ]
     write_tar(target / f"{name}-{release.version}.tgz", files, release.seconds)
 

@@ -17,7 +17,7 @@ from bpfsvc import __version__
 from bpfsvc.base.errors import BpfsvcError
 from tests.release.__main__ import CHECKOUT, NOTES, main
 from tests.release.archives import below, write_tar
-from tests.release.attachments import KREW, PROGRAM, krew_manifest
+from tests.release.attachments import KREW, PROGRAM, krew_manifest, pack_chart
 from tests.release.changelog import notes, read_sections
 from tests.release.checkout import Release, read_release
 from tests.release.signature import SIGNATURE, SUMS, Key, write_sums
@@ -253,6 +253,34 @@ def test_the_bytes_of_an_archive_depend_on_the_files_alone(tmp_path: Path) -> No
     (tmp_path / "second/b").write_text("c")
     write_tar(tmp_path / "second.tar.gz", below(tmp_path / "second", "x/"), seconds=len("date"))
     assert (tmp_path / "second.tar.gz").read_bytes() != first
+
+
+def test_the_chart_is_packed_with_the_files_that_it_links_to(tmp_path: Path) -> None:
+    """Under the version of the build, and without what .helmignore leaves out."""
+    chart = tmp_path / "deploy/chart"
+    chart.mkdir(parents=True)
+    (tmp_path / "deploy/base").mkdir()
+    (tmp_path / "deploy/base/a.yaml").write_text("a: 1\n")
+    (chart / "manifests").symlink_to("../base")
+    (chart / ".helmignore").write_text("# words\nschema.py\n")
+    (chart / "schema.py").touch()
+    (chart / "Chart.yaml").write_text(f"name: bpfsvc\nversion: {NEXT}\nappVersion: {NEXT}\n")
+    pack_chart(tmp_path, Release(f"{NEXT}+gabc", "0" * 40, 0), tmp_path)
+    shutil.unpack_archive(tmp_path / f"bpfsvc-{NEXT}+gabc.tgz", tmp_path / "unpacked", "gztar")
+    unpacked = tmp_path / "unpacked/bpfsvc"
+    assert (unpacked / "manifests/a.yaml").read_text() == "a: 1\n"
+    assert not (unpacked / "manifests").is_symlink()
+    assert not (unpacked / "schema.py").exists()
+    told = yaml.safe_load((unpacked / "Chart.yaml").read_text())
+    assert (told["version"], told["appVersion"]) == (f"{NEXT}+gabc", f"{NEXT}-gabc")
+
+
+def test_a_chart_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deploy/chart").mkdir(parents=True)
+    text = "name: bpfsvc\nversion: 0.0.1\nappVersion: 0.0.1\n"
+    (tmp_path / "deploy/chart/Chart.yaml").write_text(text)
+    with pytest.raises(BpfsvcError, match=rf"another appVersion and version than {NEXT}"):
+        pack_chart(tmp_path, Release(NEXT, "0" * 40, 0), tmp_path)
 
 
 def test_the_manifest_for_krew_names_the_archive_and_its_hash() -> None:
