@@ -44,13 +44,12 @@ def commands(testbed: DemoTestbed, directory: Path) -> list[tuple[str, str]]:
     """Return three commands to go on with: what each shows, and the command."""
     node = testbed.nodes[0]
     at_node = f"{directory}/{node.name} bpfsvc"
-    root = f"--pin-root {node.pin_root}"
     ask = f"exec 3<>/dev/tcp/{node.address()}/{NGINX_NODEPORT}; echo hello >&3; head -1 <&3"
     return [
-        ("Services, their backends and connections", f"{at_node} services {root}"),
+        ("Services, their backends and connections", f"{at_node} services"),
         (
             "the way of a packet, and why",
-            f"{at_node} explain --from pod {NGINX_PODS['nginx-1']} TCP {NGINX.endpoint} {root}",
+            f"{at_node} explain --from pod {NGINX_PODS['nginx-1']} TCP {NGINX.endpoint}",
         ),
         (
             "a connection from outside: which pod answers",
