@@ -167,7 +167,9 @@ class Assembly:
         ending.callback(stream.stop)
         failures = RecentFailures(pinned, FailedBackends(planner, failed))
         answers = local_answers.answers(
-            config, planner, self._feed.source, history, failed, lambda: failures.answer
+            *(config, planner, self._feed.source, history, failed),
+            lambda: failures.answer,
+            self._reports.state,
         )
         server = LocalServer(config.pin_root, answers, _log.warning, stream.routes())
         server.start()

@@ -17,7 +17,13 @@ from bpfsvc.base.address import unpack
 from bpfsvc.config.config import Config
 from bpfsvc.http.local_server import Answer
 from bpfsvc.kube.source import Source
-from bpfsvc.model.answers import AgentConfiguration, FailureAnswer, ServiceAnswer, encode
+from bpfsvc.model.answers import (
+    AgentConfiguration,
+    AgentState,
+    FailureAnswer,
+    ServiceAnswer,
+    encode,
+)
 from bpfsvc.model.archive import pack_objects
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.entries import frontend_text
@@ -32,8 +38,12 @@ def answers(
     history: History,
     failed: FailureHistory,
     failures: Callable[[], FailureAnswer],
+    state: Callable[[], AgentState],
 ) -> dict[str, Answer]:
-    """Return the answers by path. ``failures()`` returns what failed in the last minutes."""
+    """Return the answers by path.
+
+    ``failures()`` returns what failed in the last minutes, ``state()`` how far the agent is.
+    """
 
     def pod(namespace: str, name: str) -> bytes | None:
         found_pod = source.find_pod(namespace, name)
@@ -46,6 +56,7 @@ def answers(
         "/failed": lambda namespace, name: failed.json((namespace, name) if name else None),
         "/configuration": lambda _namespace, _name: _configuration(config),
         "/failures": lambda _namespace, _name: encode(failures()),
+        "/state": lambda _namespace, _name: encode(state()),
     }
 
 

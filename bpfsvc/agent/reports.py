@@ -16,6 +16,7 @@ from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.http.healthz import Health
 from bpfsvc.kube.event_recorder import EventRecorder, Type
 from bpfsvc.kube.source import ParseError
+from bpfsvc.model.answers import AgentState
 from bpfsvc.services.cache import ServiceKey
 from bpfsvc.services.faults import Fault
 from bpfsvc.services.scheduling.quarantine import Change, Step
@@ -45,6 +46,17 @@ class Reports:
         self._recorder = recorder
         self._health = health
         self._refused: dict[ServiceKey, str] = {}
+        self._repaired = 0
+
+    def state(self) -> AgentState:
+        """Return how far the agent is."""
+        return AgentState(lag_seconds=self._health.oldest_change(), repaired=self._repaired)
+
+    def repaired(self, entries: int) -> None:
+        """Report entries that another program had changed."""
+        self._repaired += entries
+        number = count_text(entries, "entry", "entries")
+        _log.warning("repaired %s that another program changed in the kernel", number)
 
     def set_problem(self, subject: str, reason: str) -> None:
         """Show a problem of a subject on the health page, which then fails; "" for none."""

@@ -138,6 +138,12 @@ class Health:
                 body["problems"] = dict(self._problems)
             return healthy and eligible, body
 
+    def oldest_change(self) -> float:
+        """Return for how many seconds the oldest change has waited; 0 if none waits."""
+        with self._lock:
+            oldest = [waiting[0] for waiting in self._waiting.values() if waiting]
+            return self._monotonic() - min(oldest) if oldest else 0.0
+
     def report(self) -> tuple[bool, Body]:
         """Return True if Services work, whether or not the node is eligible, and the body."""
         with self._lock:

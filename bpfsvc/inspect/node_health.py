@@ -5,9 +5,10 @@ Pure. The facts come from :mod:`~bpfsvc.inspect.status`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 
+from bpfsvc import __version__
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.inspect.recent_failures import Carried, carried_text
 
@@ -48,6 +49,14 @@ class InterfaceFacts:
     xdp: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MapUse:
+    """The entries of a map, and how many it can have."""
+
+    entries: int
+    capacity: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """What ``bpfsvc status`` collects. Its JSON has these names.
@@ -60,6 +69,12 @@ class NodeFacts:
     * ``kernel_without``: features of newer kernels that this kernel lacks, by name.
     * ``fast_path``: its level (``fast`` or ``established``), "" if it is not used.
     * ``carries``: what failed lately of the traffic; None if no agent says it.
+    * ``lag_seconds``: for how long the oldest change that is not in the kernel has waited;
+      ``repaired``: entries that another program had changed, since the agent began; None if no
+      agent says it.
+    * ``maps``: those that can become full, by name.
+    * ``copied_maps``: whose entries this version copies when it replaces the loaded build; None if
+      that is not known.
     """
 
     build: str
@@ -85,6 +100,10 @@ class NodeFacts:
     fast_path: str = ""
     kernel_without: tuple[str, ...] = ()
     carries: Carried | None = None
+    lag_seconds: float | None = None
+    repaired: int | None = None
+    maps: Mapping[str, MapUse] = field(default_factory=dict)
+    copied_maps: tuple[str, ...] | None = ()
 
 
 def problems(facts: NodeFacts) -> tuple[str, ...]:
@@ -177,9 +196,10 @@ def lines(facts: NodeFacts) -> tuple[str, ...]:
 
 
 def as_object(facts: NodeFacts) -> dict[str, object]:
-    """Return the JSON object: ``well``, ``reasons`` (the problems), and the facts."""
+    """Return the JSON object: ``well``, ``reasons`` (the problems), ``version``, the facts."""
     problem_texts = problems(facts)
-    return {"well": not problem_texts, "reasons": problem_texts, **asdict(facts)}
+    head = {"well": not problem_texts, "reasons": problem_texts, "version": __version__}
+    return {**head, **asdict(facts)}
 
 
 def _use(facts: NodeFacts) -> float:

@@ -10,22 +10,29 @@ from bpfsvc.base import http_client
 from bpfsvc.base.fast_path import ESTABLISHED, FAST
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.base.texts import SERVER_NAME
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
 from bpfsvc.datapath import syscall, sysctl
 from bpfsvc.datapath.attach import cgroup, tcx, xdp
 from bpfsvc.datapath.loader import features
+from bpfsvc.datapath.loader.bytecode_cache import Unusable
 from bpfsvc.datapath.loader.compiler import SOCKET_PROGRAMS
-from bpfsvc.datapath.loader.source import load
+from bpfsvc.datapath.loader.shipped import ShippedPrograms
+from bpfsvc.datapath.loader.source import CSource, load
+from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.datapath.maps.registry import MAPS
+from bpfsvc.datapath.maps.registry import MAPS, Role, map_info
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
 from bpfsvc.inspect.fields import chooser, interface_text, lacks
 from bpfsvc.inspect.maps import node
-from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, NodeFacts
+from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, MapUse, NodeFacts
 from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
-from bpfsvc.inspect.recent_failures import Carried, ask_failures, carried
+from bpfsvc.inspect.recent_failures import Carried, ask_failures, ask_state, carried
 
 _HEALTH_SECONDS = 2
+
+_FILL_UP = ("hash", "percpu_hash", "lpm_trie")
+"""Types of maps that refuse a new entry when they are full."""
 
 
 def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
@@ -40,9 +47,11 @@ def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
         ports = node.masquerade_ports(reader)
         attached, stale = _sockets(root, pinned)
         services, families = _services(reader)
+        source = load(_sizes(reader))
+        state = ask_state(root.path) if running else None
         return NodeFacts(
             build=layout.digest,
-            expected_build=load(_sizes(reader)).digest,
+            expected_build=source.digest,
             running=running,
             health=ask_health(healthz) if running and healthz else None,
             same_namespace=node.is_node_namespace(reader),
@@ -64,7 +73,41 @@ def collect_status(root: PinRoot, healthz: tuple[str, int] | None) -> NodeFacts:
             fast_path=_fast_path(reader),
             carries=_carries(root, reader) if running else None,
             kernel_without=tuple(feature.name for feature in features.of_this_kernel().missing()),
+            lag_seconds=state.lag_seconds if state else None,
+            repaired=state.repaired if state else None,
+            maps=_map_uses(reader),
+            copied_maps=_copied_maps(layout, source),
         )
+
+
+def _map_uses(reader: Reader) -> dict[str, MapUse]:
+    """Return how full the maps are that people enlarge, and that refuse entries when full."""
+    return {
+        name: MapUse(reader.count(name), layout.max_entries)
+        for name, layout in sorted(reader.layout.maps.items())
+        if layout.type in _FILL_UP and map_info(name).option and map_info(name).role is Role.STATE
+    }
+
+
+def _copied_maps(loaded: Layout, source: CSource) -> tuple[str, ...] | None:
+    """Return the maps of state of which ``source`` has another layout; None if that is not known.
+
+    What was compiled comes with an image; without it, the layout is known after compiling only.
+    """
+    if loaded.digest == source.digest:
+        return ()
+    try:
+        compiled = ShippedPrograms(DEFAULT_PROGRAMS, source.code_digest).read()
+    except Unusable:
+        compiled = None
+    if compiled is None:
+        return None
+    maps = compiled.sized(source, features.of_this_kernel().numbers()).layout.maps
+    return tuple(
+        name
+        for name, before in sorted(loaded.maps.items())
+        if map_info(name).role is not Role.PER_BUILD and name in maps and maps[name] != before
+    )
 
 
 def _carries(root: PinRoot, reader: Reader) -> Carried | None:

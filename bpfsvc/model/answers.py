@@ -137,6 +137,17 @@ class AgentConfiguration(msgspec.Struct, kw_only=True):
     master: str = ""
 
 
+class AgentState(msgspec.Struct, kw_only=True):
+    """How far the agent is.
+
+    * ``lag_seconds``: for how long the oldest change that is not in the kernel has waited.
+    * ``repaired``: entries that another program had changed since the agent began.
+    """
+
+    lag_seconds: float = 0.0
+    repaired: int = 0
+
+
 encode = msgspec.json.encode
 
 

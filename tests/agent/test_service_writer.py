@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync import service_writer
 from bpfsvc.agent.sync.service_writer import ServiceWriter
 from bpfsvc.base.errors import MapFull
+from bpfsvc.http.healthz import Health
 from bpfsvc.services.plans.plan import Plan
 
 FULL = MapFull("map frontends is full", "")
@@ -17,8 +20,11 @@ FULL = MapFull("map frontends is full", "")
 class Written:
     """A writer whose maps have differed in ``drift`` entries."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, drift: int = 0) -> None:
-        self.maps, self.follower, self.reports, self.metrics = Mock(), Mock(), Mock(), Mock()
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, drift: int = 0, reports: Reports | None = None
+    ) -> None:
+        self.maps, self.follower, self.metrics = Mock(), Mock(), Mock()
+        self.reports: Any = reports or Mock()
         self.maps.recount.return_value = 0
         self.follower.repair.return_value = 0
         monkeypatch.setattr(service_writer, "find_drift", lambda *_: (Plan(), drift))
@@ -38,8 +44,10 @@ class Written:
 def test_drift_is_one_line(
     drift: int, lines: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Written(monkeypatch, drift).writer.reconcile()
+    reports = Reports(Mock(), Health())
+    Written(monkeypatch, drift, reports).writer.reconcile()
     assert caplog.messages == lines
+    assert reports.state().repaired == drift
 
 
 def test_drift_of_followers_and_of_recounted_maps_is_counted(

@@ -45,6 +45,21 @@ def answers(health: Health) -> tuple[bool, bool]:
     return health.livez()[0], health.healthz()[0]
 
 
+def test_the_oldest_change_that_waits_says_how_far_the_agent_lags(
+    health: Health, clock: Clock
+) -> None:
+    assert health.oldest_change() == 0
+    health.queued([4])
+    clock.seconds = 2
+    health.queued()
+    clock.seconds = 5
+    assert health.oldest_change() == 5
+    health.updated([4])
+    assert health.oldest_change() == 3
+    health.updated()
+    assert health.oldest_change() == 0
+
+
 def test_before_anything_was_queued_it_is_healthy(health: Health, clock: Clock) -> None:
     """The startup is healthy: families never seen are ignored, however long that takes."""
     clock.seconds = 10 * LIMIT

@@ -53,6 +53,12 @@ def test_a_services_endpoints_came_and_went_in_this_order(testbed: Testbed) -> N
     assert sorted(record["at"] for record in records) == [record["at"] for record in records]
 
 
+def test_status_says_how_far_the_agent_is(testbed: Testbed) -> None:
+    state = json.loads(testbed.cluster.command(testbed.node, "status", "-o", "json").stdout)
+    assert state["lag_seconds"] == state["repaired"] == 0
+    assert state["maps"]["services"]["entries"] >= state["services"] > 1
+
+
 def test_the_text_says_it_in_lines_of_a_hundred_columns(testbed: Testbed) -> None:
     shown = testbed.cluster.command(testbed.node, "history").stdout
     assert max(map(len, shown.splitlines())) <= 100

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bpfsvc import __version__
 from bpfsvc.datapath.maps.registry import MAPS
 from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.inspect.maps.dump import choose
@@ -272,3 +273,15 @@ def test_status_finds_a_running_agent_by_its_lock(node: Node) -> None:
     health = {"status": 0, "problems": [], "notes": [], "foreign": False, "silent": False}
     assert facts["health"] == health
     assert "the agent is not running" not in facts["reasons"]
+
+
+def test_status_as_json_says_how_full_each_map_is_and_what_an_upgrade_copies(node: Node) -> None:
+    web(node)
+    facts = json.loads(bpfsvc(node, "status", "-o", "json").stdout)
+    capacity = node.pinned.map("frontends").max_entries
+    assert facts["maps"]["frontends"] == {"entries": 2, "capacity": capacity}
+    assert {"services", "connections"} <= facts["maps"].keys()
+    assert facts["version"] == __version__
+    assert facts["copied_maps"] == []
+    # No agent says it.
+    assert facts["lag_seconds"] is facts["repaired"] is None

@@ -11,7 +11,6 @@ from bpfsvc.agent.history.changes import History
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.sync.change_log import is_logged, log_changes
 from bpfsvc.base.errors import MapFull
-from bpfsvc.base.texts import count_text
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.services.planner import Planner
@@ -68,10 +67,9 @@ class ServiceWriter:
             log_changes(service_changes(plan.applied, before))
 
     def reconcile(self) -> None:
-        """Repair what another program changed, and log how much it was."""
+        """Repair what another program changed, and report how much it was."""
         if drift := self.repair_drift():
-            entries = count_text(drift, "entry", "entries")
-            _log.warning("repaired %s that another program changed in the kernel", entries)
+            self._reports.repaired(drift)
 
     def repair_drift(self) -> int:
         """Repair what another program changed; return how many entries differed."""
