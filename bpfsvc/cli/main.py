@@ -141,6 +141,10 @@ COMMANDS = {
         "bpfsvc.cli.explain",
         "Show what happens to the first packet of a connection, and why.",
     ),
+    "validate": (
+        "bpfsvc.cli.validate",
+        "Check manifests before they are applied.",
+    ),
     "page": ("bpfsvc.cli.page", "Serve the page of this node, for a browser."),
     "doctor": (
         "bpfsvc.cli.doctor",
@@ -172,9 +176,21 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Print tracebacks of errors too.")
+@click.option(
+    "--end-with-stdin",
+    is_flag=True,
+    hidden=True,
+    help="End as by Ctrl-C when standard input ends.",
+)
 @click.version_option(__version__, message="%(prog)s %(version)s", prog_name="bpfsvc")
 @click.pass_context
-def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001  ErrorPrinter reads it
+def main(
+    ctx: click.Context,
+    debug: bool,  # noqa: ARG001  ErrorPrinter reads it
+    end_with_stdin: bool,
+) -> None:
     """Kubernetes Services by eBPF, in place of kube-proxy, beside any CNI."""
+    if end_with_stdin:
+        import_module("bpfsvc.cli.interrupt").interrupt_with_stdin()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -108,7 +108,13 @@ def _service(raw: wire.Service) -> Objects:
     )
 
 
-_PREFIX = "bpfsvc.io/"
+PREFIX = "bpfsvc.io/"
+"""Of the names of all annotations of bpfsvc."""
+
+OF_SLICES, OF_PODS = "weight", "socket-lb"
+"""The annotation of slices, and that of Pods. The annotations of Services are in a table:
+:mod:`bpfsvc.services.scheduling.annotations`."""
+
 _NO_ANNOTATIONS: tuple[tuple[str, str], ...] = ()
 
 
@@ -117,9 +123,9 @@ def _annotations(metadata: wire.Metadata) -> tuple[tuple[str, str], ...]:
     if not metadata.annotations:
         return _NO_ANNOTATIONS
     return tuple(
-        (intern(name.removeprefix(_PREFIX)), wire.annotation_text(name, text))
+        (intern(name.removeprefix(PREFIX)), wire.annotation_text(name, text))
         for name, text in sorted(metadata.annotations.items())
-        if text is not None and name.startswith(_PREFIX)
+        if text is not None and name.startswith(PREFIX)
     )
 
 
@@ -244,7 +250,7 @@ def _traits_of(point: wire.Endpoint) -> values.Traits:
 
 
 def _weight(metadata: wire.Metadata) -> str | None:
-    return dict(_annotations(metadata)).get("weight") if metadata.annotations else None
+    return dict(_annotations(metadata)).get(OF_SLICES) if metadata.annotations else None
 
 
 _NO_CONDITIONS = wire.Conditions()
@@ -343,7 +349,7 @@ def _pod(raw: wire.Pod) -> Objects:
             name=raw.metadata.name,
             node=intern(spec.node_name or ""),
             addresses=_usable(pack_lenient, [entry.ip for entry in listed if entry.ip]),
-            opted_out=dict(_annotations(raw.metadata)).get("socket-lb") == "off",
+            opted_out=dict(_annotations(raw.metadata)).get(OF_PODS) == "off",
         ),
     )
 

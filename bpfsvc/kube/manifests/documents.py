@@ -122,6 +122,30 @@ def object_text(key: ObjectKey) -> str:
     return f"{key.kind} {key.namespace}/{key.name}".replace(" /", " ")
 
 
+class RawObject(NamedTuple):
+    """An object as it is written; ``line(path)``: where a field is."""
+
+    value: object
+    line: Callable[[FieldPath], int]
+
+
+def read_raw(name: str, data: bytes) -> Iterator[RawObject]:
+    """Yield the objects in the text of a file as they are written, whatever their kind.
+
+    Raises :class:`Unusable` for an error of syntax.
+    """
+    try:
+        for value, path, find_line in _values(name, data):
+            plain = msgspec.json.decode(value) if isinstance(value, bytes) else value
+            yield RawObject(plain, partial(_line_below, find_line, path))
+    except (YamlError, _Malformed) as error:
+        raise Unusable(ParseError(name, error.line, error.reason)) from error
+
+
+def _line_below(find_line: Callable[[FieldPath], int], path: FieldPath, field: FieldPath) -> int:
+    return find_line((*path, *field))
+
+
 def find_lines(name: str, data: bytes, numbers: Collection[int]) -> dict[int, int]:
     """Return the lines of some objects of a file, by their positions among the good ones."""
     lines: dict[int, int] = {}
