@@ -80,6 +80,8 @@ SEED ?= 1
 
 .PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
+.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
+.PHONY: docs reference lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
@@ -103,6 +105,8 @@ help:
 	@echo 'make cluster-test  tests on it, Kubernetes'"'"' own among them (ARGS=--all: hours)'
 	@echo 'make cluster-down  end it'
 	@echo 'make bench   bpfsvc against kube-proxy and against nothing, measured (ARGS=--quick: 3 min)'
+	@echo 'make docs    the documents as a site, in build/site'
+	@echo 'make reference  what is made of the commands: docs/commands.md, man pages, shell completion'
 	@echo 'make page-pictures  screenshots of the page of a node, in build/page'
 	@echo 'make lint    ruff, mypy, import-linter, clang-format; what C headers include, each compiled by itself'
 	@echo 'make format  let ruff and clang-format rewrite the sources'
@@ -155,6 +159,13 @@ page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page
 	@BPFSVC_PAGE_PICTURES=build/page $(PYTEST) $(PAGE_TEST) -m slow -k every_view $(ARGS)
 	@ls build/page
+
+docs: reference
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs --quiet build --strict
+	@echo build/site/index.html
+
+reference: $(VENV)/installed-docs
+	@$(PYTHON) -m tests.docs.site
 
 api-test: $(VENV)/installed-test $(VENV)/installed-cluster | nodes
 	@KUBERNETES='$(KUBERNETES)' $(PYTEST) -m kubernetes tests/apiserver $(SHADOW_TEST) $(ARGS)

@@ -94,3 +94,16 @@ def _run(*command: str | Path, at: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_installs_man_pages_and_shell_completion(wheel: Path) -> None:
+    names = {name.partition("/share/")[2] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert {
+        "man/man1/bpfsvc.1",
+        "man/man1/bpfsvc-services.1",
+        "bash-completion/completions/bpfsvc",
+        "zsh/site-functions/_bpfsvc",
+        "fish/vendor_completions.d/bpfsvc.fish",
+    } <= names

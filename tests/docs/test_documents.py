@@ -53,6 +53,19 @@ def test_links_point_to_files_and_headings(document: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs/pictures").glob("*.svg")), ids=lambda path: path.name
+)
+def test_pictures_are_shown_and_ask_no_other_host_for_anything(picture: Path) -> None:
+    text = picture.read_text()
+    shown = [page for page in DOCUMENTS if f"(pictures/{picture.name})" in page.read_text()]
+
+    assert shown
+    assert re.findall(r"<title>.+</title>", text)
+    assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert "<script" not in text
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
 def test_source_files_that_are_named_exist(name: str) -> None:
     """A file may be named below the package, below ``bpf``, or from the root."""
