@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ class Chapter(NamedTuple):
     path: str
 
 
+@cache
 def chapters() -> list[Chapter]:
     """Return the pages of ``mkdocs.yml``, but for the table of contents."""
     nav = load_config(str(ROOT / "mkdocs.yml")).nav

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,12 +18,12 @@ ROOT = Path(__file__).parents[3]
 SHIM = Path(__file__).with_name("iframe-worker.js")
 
 FROM_CODE: dict[str, Callable[[], str]] = {
-    "reference/fields.md": settings.fields_page,
-    "reference/annotations.md": settings.annotations_page,
-    "reference/families.md": families.page,
-    "reference/events.md": messages.events_page,
-    "reference/messages.md": messages.messages_page,
-    "reference/errors.md": messages.errors_page,
+    "reference/fields.md": cache(settings.fields_page),
+    "reference/annotations.md": cache(settings.annotations_page),
+    "reference/families.md": cache(families.page),
+    "reference/events.md": cache(messages.events_page),
+    "reference/messages.md": cache(messages.messages_page),
+    "reference/errors.md": cache(messages.errors_page),
 }
 """Pages of the site that are in no file, by their paths."""
 
