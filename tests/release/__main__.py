@@ -67,10 +67,8 @@ def _make(given: argparse.Namespace) -> None:
         export(given.checkout, release, sources)
         (unfinished / NOTES).write_text(notes)
         build_packages(sources, release, unfinished)
-        if (sources / attachments.CHART).is_dir():
-            attachments.pack_chart(sources, release, unfinished)
-        if (sources / attachments.PLUGIN).is_dir():
-            attachments.pack_plugin(sources, release, given.address.rstrip("/"), unfinished)
+        attachments.pack_chart(sources, release, unfinished)
+        attachments.pack_plugin(sources, release, given.address.rstrip("/"), unfinished)
         for architecture in architectures if images else ():
             for name in images:
                 _image(sources, release, name, architecture, unfinished)

@@ -52,7 +52,8 @@ def pack_plugin(sources: Path, release: Release, address: str, target: Path) -> 
     archive = target / f"{PROGRAM}-{release.version}.tar.gz"
     files = [(PROGRAM, sources / PLUGIN / PROGRAM), ("LICENSE", sources / "LICENSE")]
     write_tar(archive, files, release.seconds)
-    manifest = krew_manifest(release, f"{address}/{archive.name}", sha256(archive))
+    where = f"{address}/{archive.name}" if address else archive.name
+    manifest = krew_manifest(release, where, sha256(archive))
     (target / KREW).write_text(yaml.safe_dump(manifest, sort_keys=False))
 
 

@@ -11,6 +11,7 @@ from bpfsvc.base.errors import BpfsvcError
 
 _VERSION = re.compile(r'^__version__ = "(.*)"$', re.MULTILINE)
 _MODULE = Path("bpfsvc/__init__.py")
+_PLUGIN = Path("deploy/plugin/kubectl-bpfsvc")
 _DIGITS = 9  # of a commit
 
 
@@ -66,7 +67,7 @@ def version_written(checkout: Path) -> str:
 
 
 def export(checkout: Path, release: Release, target: Path) -> None:
-    """Write the files of the commit into a directory; those of the product know their version."""
+    """Write the files of the commit into a directory; agent and plugin know the version."""
     packed = subprocess.run(
         ["git", "-c", "tar.umask=0022", "archive", release.commit],
         cwd=checkout,
@@ -74,8 +75,8 @@ def export(checkout: Path, release: Release, target: Path) -> None:
         capture_output=True,
     ).stdout
     subprocess.run(["tar", "-x", "-C", target], input=packed, check=True)
-    module = target / _MODULE
-    module.write_text(_VERSION.sub(f'__version__ = "{release.version}"', module.read_text()))
+    for path in (target / _MODULE, target / _PLUGIN):
+        path.write_text(_VERSION.sub(f'__version__ = "{release.version}"', path.read_text()))
 
 
 def _is_version(tag: str) -> bool:

@@ -15,9 +15,11 @@ import yaml
 
 from bpfsvc import __version__
 from bpfsvc.base.errors import BpfsvcError
+from tests.deploy.programs import run
+from tests.deploy.rendered import only
 from tests.release.__main__ import CHECKOUT, NOTES, main
 from tests.release.archives import below, write_tar
-from tests.release.attachments import KREW, PROGRAM, krew_manifest, pack_chart
+from tests.release.attachments import CHART, KREW, PROGRAM, krew_manifest, pack_chart
 from tests.release.changelog import notes, read_sections
 from tests.release.checkout import Release, read_release
 from tests.release.signature import SIGNATURE, SUMS, Key, write_sums
@@ -362,22 +364,26 @@ def test_two_runs_make_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
     made = {path.name for path in (tmp_path / "first").iterdir()}
     assert {f"bpfsvc-{NEXT}-py3-none-any.whl", f"bpfsvc-{NEXT}.tar.gz", NOTES, SUMS} <= made
     assert SIGNATURE not in made
-    if (checkout / "deploy/plugin").is_dir():
-        manifest = yaml.safe_load((tmp_path / "first" / KREW).read_text())
-        (platform,) = manifest["spec"]["platforms"]
-        assert (
-            f"{platform['sha256']}  {PROGRAM}-{NEXT}.tar.gz\n"
-            in (tmp_path / "first" / SUMS).read_text()
-        )
+    manifest = yaml.safe_load((tmp_path / "first" / KREW).read_text())
+    (platform,) = manifest["spec"]["platforms"]
+    line = f"{platform['sha256']}  {platform['uri']}\n"
+    assert line in (tmp_path / "first" / SUMS).read_text()
+    helm = ["helm", "template", "bpfsvc", str(tmp_path / f"first/bpfsvc-{NEXT}.tgz")]
+    done = run(*helm, f"--values={checkout / CHART / 'values/kubeadm.yaml'}")
+    assert done.returncode == 0, done.stderr
+    objects = [document for document in yaml.safe_load_all(done.stdout) if document]
+    spec = only(objects, "DaemonSet")["spec"]["template"]["spec"]
+    assert {container["image"] for container in spec["containers"]} == {f"bpfsvc:{NEXT}"}
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_reports_the_version_of_the_build(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_wheel_and_plugin_report_the_version_of_the_build(checkout: Path, tmp_path: Path) -> None:
     options = ["--key", "none", "--images", "none", "--checkout", str(checkout)]
     assert main([*options, "--target", str(tmp_path / "made")]) == 0
     (wheel,) = (tmp_path / "made").glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "installed", "zip")
-    text = (tmp_path / "installed/bpfsvc/__init__.py").read_text()
-    assert f'__version__ = "{read_release(checkout).version}"' in text
+    version = f'__version__ = "{read_release(checkout).version}"'
+    assert version in (tmp_path / "installed/bpfsvc/__init__.py").read_text()
+    (plugin,) = (tmp_path / "made").glob(f"{PROGRAM}-*.tar.gz")
+    shutil.unpack_archive(plugin, tmp_path / "plugin", "gztar")
+    assert version in (tmp_path / "plugin" / PROGRAM).read_text()
