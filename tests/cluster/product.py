@@ -26,7 +26,7 @@ ARCHIVE = "bpfsvc.oci.tar"
 NAME = f"bpfsvc:{bpfsvc.__version__}"
 
 _BUILD = CHECKOUT / "build" / "image"
-_UNIFIED = "/sys/fs/cgroup/unified"
+UNIFIED = "/sys/fs/cgroup/unified"
 _EXAMPLE_CIDRS = {"plain": "10.244.0.0/16", "k3s": "10.42.0.0/16"}
 _EXAMPLE_SERVER = "https://control-plane.example:6443"
 
@@ -96,7 +96,7 @@ def _change_config(file: Path, overlay: Overlay) -> None:
 
 def _cgroup_patch() -> dict[str, Any]:
     """Return the change that docs/operations.md asks for on hybrid hierarchies."""
-    host_path = {"path": _UNIFIED, "type": "Directory"}
+    host_path = {"path": UNIFIED, "type": "Directory"}
     change = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from tests.cluster import isolation
+from tests.cluster import helm, isolation
 from tests.cluster.cgroups import Cgroups
 from tests.cluster.cluster import Cluster
 from tests.cluster.e2e import suite as e2e
@@ -106,6 +106,7 @@ SUITES: Final = {
     DEFAULT: Suite(partial(_e2e, DEFAULT), fast=True),
     load.NAME: Suite(load.run, fast=True),
     migration.NAME: Suite(migration.run),
+    helm.NAME: Suite(helm.run),
     "socket-lb-off": _variant("socket-lb-off", "--socket-lb=off"),
     "stack": _variant("stack", "--fast-path=off"),
     "iptables": _variant("iptables", "--proxy-mode=iptables"),

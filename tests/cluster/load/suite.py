@@ -89,15 +89,21 @@ def _drain(cluster: Cluster, figures: dict[str, object]) -> None:
         scenarios.uncordon(cluster)
 
 
-def _change_layout(cluster: Cluster, figures: dict[str, object]) -> None:
+def add_changed_image(cluster: Cluster) -> str:
+    """Put an image of bpfsvc with other map layouts on all nodes, and return its name."""
     changed = clients.folder(cluster) / "changed-layout.oci.tar"
     compiled = compile_changed(clients.folder(cluster) / "changed-layout")
     make_changed_image(cluster.settings.folder / ARCHIVE, _CHANGED_IMAGE, changed, compiled)
     cluster.add_image(changed)
+    return _CHANGED_IMAGE
+
+
+def _change_layout(cluster: Cluster, figures: dict[str, object]) -> None:
+    changed = add_changed_image(cluster)
     before = scenarios.image(cluster)
     try:
         with _load(cluster, figures):
-            scenarios.replace_image(cluster, _CHANGED_IMAGE)
+            scenarios.replace_image(cluster, changed)
             scenarios.replace_image(cluster, before)
     finally:
         scenarios.replace_image(cluster, before)
