@@ -11,7 +11,7 @@ validate*) exec "$PYTHON" -m bpfsvc "$@" ;;
 		interrupt_with_stdin()
 		open(sys.argv[1], "w").write(str(os.getpid()))
 		print("started", flush=True)
-		time.sleep(1000)' "$folder/endless.pid" 2>/dev/null ;;
+		time.sleep(1000)' "$folder/$POD.pid" 2>/dev/null ;;
 esac
 echo "$POD: $*" >>"$folder/commands"
 file="$folder/$POD.$1"

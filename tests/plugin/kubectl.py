@@ -29,9 +29,10 @@ def main(words: list[str]) -> int:
             return 1
     if words[0] == "exec":
         return execute(words)
-    if words[0] == "get":
+    name = " ".join(words[:2]) if words[1] == "--raw" else words[0]
+    if name == "get":
         return get(state, words[1:])
-    answer = state["answers"][words[0]]
+    answer = state["answers"][name]
     print(answer["out"], end="")
     print(answer.get("err", ""), file=sys.stderr, end="")
     return int(answer.get("status", 0))

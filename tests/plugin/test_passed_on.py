@@ -100,20 +100,48 @@ def test_a_target_that_is_not_there_is_one_line(
     assert len(done.err.splitlines()) <= 2
 
 
-def test_a_command_ends_in_its_pod_when_the_plugin_is_interrupted(shop: Cluster) -> None:
-    """Kubectl exec alone leaves it running."""
+@pytest.mark.parametrize(
+    ("target", "lines"),
+    [
+        ("--node=n1", ["started\n"]),
+        ("--all", ["n1  started\n", "n2  started\n", "n3  started\n"]),
+    ],
+)
+def test_commands_end_in_their_pods_when_the_plugin_is_interrupted(
+    shop: Cluster, target: str, lines: list[str]
+) -> None:
+    """Kubectl exec alone leaves them running."""
     shop.save()
-    words = shop.words("observe", "--node", "n1", "--endless")
+    words = shop.words("observe", target, "--endless")
     running = subprocess.Popen(
         words, env=shop.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     with running:
         assert running.stdout
-        assert running.stdout.readline() == "started\n"
-        number = int((shop.folder / "endless.pid").read_text())
+        assert sorted(running.stdout.readline() for _ in lines) == lines
+        files = [*shop.folder.glob("*.pid")]
+        numbers = [int(file.read_text()) for file in files]
+        assert len(numbers) == len(lines)
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(60) == 130
-    wait(lambda: not Path(f"/proc/{number}").exists(), "the command ends in the pod")
+    wait(
+        lambda: not any(Path(f"/proc/{number}").exists() for number in numbers),
+        "the commands end in the pods",
+    )
+
+
+def test_all_ends_when_its_reader_has_seen_enough(shop: Cluster) -> None:
+    shop.save()
+    words = shop.words("history", "--all")
+    running = subprocess.Popen(
+        words, env=shop.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with running:
+        assert running.stdout
+        assert running.stderr
+        running.stdout.close()
+        assert running.wait(60) == 141
+        assert running.stderr.read() == ""
 
 
 def test_the_right_to_run_commands_that_lacks_is_one_line(shop: Cluster) -> None:

@@ -26,10 +26,10 @@ def ready(three: Cluster) -> Cluster:
     )
     daemon_set["metadata"]["generation"] = 2
     three.state["daemonsets"] = [daemon_set]
-    version = json.dumps({"serverVersion": {"gitVersion": "v1.36.0"}})
+    version = json.dumps({"gitVersion": "v1.36.0"})
     three.state["answers"] = {
         **{"create": {"out": ""}, "delete": {"out": ""}},
-        "version": {"out": version},
+        "get --raw": {"out": version},
     }
     return three
 
