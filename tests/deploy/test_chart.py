@@ -95,7 +95,12 @@ def by_name(objects: list[Object]) -> dict[tuple[str, str], Any]:
         ),
         (["overlays/kubeadm", "kube-proxy-cleanup"], [], ["kubeadm"], ("kubeProxyCleanup=true",)),
         (["removal"], [], [], ("mode=removal",)),
-        (["canary/removal"], [], ["canary"], ("mode=removal",)),
+        (
+            ["overlays/kubeadm-canary", "canary/removal"],
+            [],
+            ["kubeadm", "canary"],
+            ("mode=removal",),
+        ),
         (
             ["overlays/kubeadm-canary", "canary/kube-proxy-cleanup"],
             [],
@@ -170,6 +175,7 @@ def test_the_page_names_files_and_values_that_are_there() -> None:
         (["kubeadm", "canary"], ()),
         (["shadow"], ()),
         ([], ("mode=removal",)),
+        (["kubeadm", "canary"], ("mode=removal",)),
     ],
     ids=str,
 )

@@ -47,3 +47,8 @@ kubeconfig.conf: |
   {{- fail "monitoring: shadow mode has no port for metrics (docs/shadow.md); set it with mode=agent" }}
 {{- end }}
 {{- end }}
+
+{{/* Return "yes" if there are agents: in mode removal only on the nodes that the label leaves to them. */}}
+{{- define "bpfsvc.hasAgents" -}}
+{{- if or (ne .Values.mode "removal") .Values.components.canary }}yes{{ end }}
+{{- end }}
