@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ _FLAGS = flags.pick(
 )
 """The flags of ``bpfsvc run`` on which the checks depend."""
 
+_WIDTH = 100
 _COLUMNS = ("level", "subject", "finding", "hint")
 
 
@@ -70,19 +72,20 @@ def doctor(
     """Check this node: can bpfsvc run here, and which other programs could interfere?
 
     The settings are those of the agent that runs here, unless --config or other flags are given.
-    Nothing is changed. A finding is ok, a note, a warning (some traffic may fail), or a refusal.
-    The exit status is 0 without a refusal, else 1.
+    Nothing is changed. A finding is a refusal, a warning (some traffic may fail), a note, or ok.
+    The most serious come first, each with what to do. The exit status is 0 without a refusal,
+    else 1.
     """
     if sysdump:
         if file or master or any(values.values()):
             raise UsageError(
                 "--from FILE has the settings of its node", "leave out all flags but --output"
             )
-        findings = _recorded(sysdump)
+        findings = by_severity(_recorded(sysdump))
     else:
-        findings = _of_this_node(file, master, values)
+        findings = by_severity(_of_this_node(file, master, values))
     if output == "table":
-        click.echo("\n".join(_lines(findings)))
+        click.echo("\n".join(lines(findings)))
     else:
         rows = [
             (str(finding.level), finding.subject, finding.text, finding.hint)
@@ -112,10 +115,29 @@ def _of_this_node(file: Path | None, master: str, values: Mapping[str, Any]) -> 
     return [*about_settings(documents, agent), *check(collect(plan_of(documents)))]
 
 
-def _lines(findings: Iterable[Finding]) -> list[str]:
-    """Return a line per finding: in a table, long sentences would push the hints out of view."""
-    return [
-        f"{finding.level!s:<8}{finding.subject + ':':<13}{finding.text}"
-        + (f" -> {finding.hint}" if finding.hint else "")
-        for finding in findings
-    ]
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the most serious findings first; those of a level stay in their order."""
+    levels = [*Level]
+    return sorted(findings, key=lambda finding: -levels.index(finding.level))
+
+
+def lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield findings, folded, each with its hint on lines of its own.
+
+    In a table, long sentences would push the hints out of view.
+    """
+    for finding in findings:
+        head = f"{finding.level!s:<8}{finding.subject + ':':<13}"
+        yield from _folded(head, finding.text)
+        if finding.hint:
+            yield from _folded(f"{'->':>{len(head) - 1}} ", finding.hint)
+
+
+def _folded(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        head + text,
+        _WIDTH,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

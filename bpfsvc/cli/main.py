@@ -18,6 +18,7 @@ import click
 
 from bpfsvc import __version__
 from bpfsvc.base.errors import BpfsvcError
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.cli.logs import complain, set_up_for_errors
 
 
@@ -69,7 +70,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a command. An unknown command is an error that lists the known commands."""
         if args and not args[0].startswith("-") and args[0] not in self._lazy:
-            ctx.fail(f"No such command {args[0]!r}; the commands are: {', '.join(self._lazy)}.")
+            listed = f"; the commands are: {', '.join(self._lazy)}."
+            ctx.fail(f"No such command {args[0]!r}{meant_text(args[0], self._lazy) or listed}")
         return super().resolve_command(ctx, args)
 
 
@@ -193,4 +195,6 @@ def main(
     if end_with_stdin:
         import_module("bpfsvc.cli.interrupt").interrupt_with_stdin()
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        from bpfsvc.cli.first_look import first_look
+
+        click.echo("\n".join(first_look()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
 
 from bpfsvc.cli import options
+from bpfsvc.cli.terminal import print_pieces
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.documents import write_json, write_yaml
@@ -69,5 +69,4 @@ def dump(
         reader = PinnedReader(pinned)
         if wanted:
             wanted.require(reader)
-        sys.stdout.writelines(WRITERS[output](read(reader, names)))
-        sys.stdout.flush()
+        print_pieces(WRITERS[output](read(reader, names)), output)

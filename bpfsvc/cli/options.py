@@ -35,9 +35,6 @@ class AddressAndPort(click.ParamType[Any]):
         return endpoint
 
 
-HEALTHZ_FIELD = "healthzBindAddress"
-"""Of kube-proxy's document."""
-
 DEFAULT_HEALTHZ = f"0.0.0.0:{HEALTHZ_PORT}"
 
 
@@ -65,11 +62,10 @@ def _agents_healthz(
     source = ctx.get_parameter_source(option.name or "")
     if source is not ParameterSource.DEFAULT:
         return value  # type: ignore[return-value]
-    from bpfsvc.inspect.agent_configuration import ask_configuration
+    from bpfsvc.inspect.agent_configuration import ask_configuration, healthz_of
 
     if agent := ask_configuration(ctx.params["pin_root"]):
-        proxy = next((doc for doc in agent.documents.values() if HEALTHZ_FIELD in doc), {})
-        return address_and_port(proxy.get(HEALTHZ_FIELD) or "")
+        return healthz_of(agent)
     return address_and_port(DEFAULT_HEALTHZ)
 
 

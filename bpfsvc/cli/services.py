@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import options
+from bpfsvc.cli.terminal import print_pieces
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
@@ -94,8 +94,7 @@ def services(
     if not view.ports and output in _FOR_PEOPLE:
         click.echo(f"no Services{f' in namespace {namespace}' if namespace else ''}")
         return
-    sys.stdout.writelines(WRITERS[output](view))
-    sys.stdout.flush()
+    print_pieces(WRITERS[output](view), output)
 
 
 def _read_view(

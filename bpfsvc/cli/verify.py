@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from bpfsvc.base.privileges import require_privileges
 from bpfsvc.base.texts import count_text, list_text
 from bpfsvc.cli import options
 from bpfsvc.cli.maps import WRITERS
+from bpfsvc.cli.terminal import print_pieces
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.records import Records, Row
@@ -78,11 +78,10 @@ def verify(
     for text in result.rules.unseen:
         click.echo(f"note: not compared: {text}", err=True)
     if output == "table":
-        sys.stdout.writelines(_text(result))
+        print_pieces(_text(result))
     else:
         rows: list[Row] = [tuple(row) for row in result.differences]
-        sys.stdout.writelines(WRITERS[output]([_compared(result), _records(rows)]))
-    sys.stdout.flush()
+        print_pieces(WRITERS[output]([_compared(result), _records(rows)]), output)
     ctx.exit(1 if result.differences else 0)
 
 

@@ -12,7 +12,10 @@ from bpfsvc.base import http_client
 from bpfsvc.base.address import pack
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.base.local_socket import connect
+from bpfsvc.datapath.maps.pins import PinRoot
+from bpfsvc.inspect.reader import PinnedReader, open_pinned
 from bpfsvc.inspect.recent_failures import ask_failures
+from bpfsvc.inspect.service_names import service_keys
 from bpfsvc.model import EndpointSlice, Node, PodPlace, Service
 from bpfsvc.model.answers import ChangeRecord, FailureAnswer, OtherVersion, ServiceAnswer, decode
 from bpfsvc.model.failures import Failure
@@ -88,6 +91,14 @@ class AgentAnswers:
     def pod(self, namespace: str, name: str) -> PodPlace | None:
         """Return where a Pod is, None if there is none; raise NoAnswer."""
         return self._ask("pod", namespace, name, PodPlace)
+
+    def services(self) -> list[str]:
+        """Return the names of all Services in the kernel, none if they cannot be read."""
+        try:
+            with open_pinned(PinRoot(self._pin_root)) as pinned:
+                return ["/".join(key) for key in service_keys(PinnedReader(pinned))]
+        except BpfsvcError:
+            return []
 
     def history(self, namespace: str, name: str) -> list[ChangeRecord]:
         """Return the changes of a Service, of all if the name is empty, the oldest first.

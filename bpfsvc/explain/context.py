@@ -75,6 +75,11 @@ class ManifestObjects:
         """Return where a Pod is, None if there is none."""
         return ManifestSource(self._directory).find_pod(namespace, name)
 
+    def services(self) -> list[str]:
+        """Return the names of all Services."""
+        services = (known.service for known in self._cache.all_known())
+        return [f"{service.namespace}/{service.name}" for service in services if service]
+
 
 def context_of(node: Node, config: Config, *, is_this_machine: bool) -> QuestionContext:
     """Return the context of a Node object; on this machine its interfaces' addresses count too."""

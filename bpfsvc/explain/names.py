@@ -6,11 +6,12 @@ The running agent, or a directory of manifests, knows the names.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from bpfsvc.base.address import address_and_port, family, pack, unpack
 from bpfsvc.base.errors import UsageError
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.base.protocols import PROTOCOL_NAMES, PROTOCOLS
 from bpfsvc.explain.question import Question, parse_address, question
 from bpfsvc.model import PodPlace, Service
@@ -30,6 +31,9 @@ class Directory(Protocol):
 
     def pod(self, namespace: str, name: str) -> PodPlace | None:
         """Return where a Pod is."""
+
+    def services(self) -> Collection[str]:
+        """Return the names of all Services, ``namespace/name``."""
 
 
 class _Client(NamedTuple):
@@ -104,7 +108,8 @@ def _destination(text: str, protocol: str, directory: Directory) -> tuple[Sequen
         return service.cluster_ips, _service_port(service, whole, protocol, port_text)
     pod = directory.pod(namespace, name)
     if pod is None:
-        raise _missing(whole, f"there is no Pod {whole}, and no Service with a cluster IP")
+        meant = meant_text(whole, directory.services())
+        raise _missing(whole, f"there is no Service {whole} with a cluster IP, and no Pod{meant}")
     if not pod.addresses:
         raise _without_address(whole, pod)
     if not port_text.isdigit():

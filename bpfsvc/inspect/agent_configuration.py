@@ -8,11 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from bpfsvc.base import http_client
+from bpfsvc.base.address import address_and_port
 from bpfsvc.base.local_socket import connect, pin_roots
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PIN_ROOT
 from bpfsvc.model.answers import AgentConfiguration, OtherVersion, decode
 
 _SECONDS = 2.0
+_HEALTHZ = "healthzBindAddress"
 
 
 def usual_pin_root() -> Path:
@@ -32,3 +34,9 @@ def ask_configuration(pin_root: Path) -> AgentConfiguration | None:
         return decode(answer.body, AgentConfiguration) if answer.status == 200 else None
     except (OSError, OtherVersion):
         return None
+
+
+def healthz_of(agent: AgentConfiguration) -> tuple[str, int] | None:
+    """Return where an agent serves ``/healthz``; None for nowhere."""
+    fields = next((fields for fields in agent.documents.values() if _HEALTHZ in fields), {})
+    return address_and_port(fields.get(_HEALTHZ) or "")

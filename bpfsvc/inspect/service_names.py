@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bpfsvc.base.errors import KernelError
 from bpfsvc.inspect.entries import EntryReader
-from bpfsvc.inspect.fields import protocol_text
+from bpfsvc.inspect.fields import chooser, protocol_text, text
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.services.plans.registry import SERVICES
 
@@ -40,6 +40,13 @@ def port_names(entries: EntryReader) -> Iterator[PortName]:
         )
         for service, port, number in entries.read(SERVICES)
     )
+
+
+def service_keys(reader: Reader) -> list[tuple[str, str]]:
+    """Return namespace and name of each Service in the kernel, sorted."""
+    choose = chooser(reader.layout.maps["services"].value, ("namespace", "name"))
+    fields = (choose(value) for _, value in reader.entries("services"))
+    return sorted({(text(namespace), text(name)) for namespace, name in fields})
 
 
 class ServiceNames:

@@ -1,17 +1,21 @@
-"""Records as text for people: aligned, complete, and the same on a terminal and in a pipe.
+"""Records as text for people: aligned, complete, and a line for each row.
 
-Own code, because rich takes 40 seconds for the connections of a busy node, and cuts addresses to
-the width of the terminal.
+A terminal that is too narrow gets the same lines folded (:func:`folded`). Own code, because rich
+takes 40 seconds for the connections of a busy node, and cuts addresses to the width of the
+terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from bpfsvc.inspect.records import Records, Value
 
 GAP = "  "
 _EMPTY = "-"
+_FOLD = "        "
+"""Before the rest of a folded line."""
 
 
 def write_tables(dumped: Iterable[Records]) -> Iterator[str]:
@@ -71,3 +75,47 @@ def duration_text(value: Value) -> str:
     if days:
         return f"{days}d{hours:02}h"
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
+
+
+def folded(pieces: Iterable[str], width: int) -> Iterator[str]:
+    """Yield lines of at most ``width``; the rest of a longer line follows, indented.
+
+    All rows of a table are folded before one column, or, where columns are not aligned, each line
+    by itself: between columns, or else behind a comma or a space.
+    """
+    for is_blank, group in groupby("".join(pieces).splitlines(), lambda line: not line):
+        lines = [*group]
+        at = 0 if is_blank or max(map(len, lines)) <= width else _common_fold(lines, width)
+        for line in lines:
+            yield from _folded_line(line, width, at if len(line) > at else 0)
+
+
+def _folded_line(line: str, width: int, at: int) -> Iterator[str]:
+    """Yield a line; ``at``: where to fold it first, 0 for the best position."""
+    indent, rest = "", line
+    while at or len(indent) + len(rest) > width:
+        at = at or _fold_at(rest, width - len(indent))
+        yield f"{indent}{rest[:at].rstrip()}\n"
+        indent, rest, at = _FOLD, rest[at:].lstrip(), 0
+    yield f"{indent}{rest}".rstrip() + "\n"
+
+
+def _common_fold(lines: Sequence[str], width: int) -> int:
+    """Return the last position up to ``width`` where a column of all lines begins; 0 for none."""
+    for at in range(width, 2 * len(_FOLD), -1):
+        long_lines = [line for line in lines if len(line) > at]
+        if all(not line[at - len(GAP) : at].strip() for line in long_lines) and any(
+            line[at] != " " for line in long_lines
+        ):
+            return at
+    return 0
+
+
+def _fold_at(text: str, room: int) -> int:
+    """Return where to fold a text that has no room; not inside of its indentation."""
+    indentation = len(text) - len(text.lstrip())
+    for separator, behind in ((GAP, 0), (",", 1), (" ", 0)):
+        at = text.rfind(separator, indentation, room)
+        if at > indentation:
+            return at + behind
+    return room

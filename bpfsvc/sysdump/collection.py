@@ -23,6 +23,7 @@ from bpfsvc.explain.agent_answers import AgentAnswers
 from bpfsvc.inspect.maps.dump import READABLE, dump
 from bpfsvc.inspect.node_health import as_object, lines
 from bpfsvc.inspect.reader import PinnedReader, Reader, open_pinned
+from bpfsvc.inspect.service_names import service_keys
 from bpfsvc.inspect.status import collect_status
 from bpfsvc.inspect.tables import write_tables
 from bpfsvc.model.answers import AgentConfiguration, encode
@@ -159,7 +160,7 @@ class _Collection:
     def _objects(self, reader: Reader) -> list[str]:
         """Return what the agent knows of the Services in the kernel, a line each."""
         try:
-            return [*service_lines(self._agent, names.services(reader))]
+            return [*service_lines(self._agent, service_keys(reader))]
         except Exception as error:
             self.writer.failed("objects.jsonl", _line(error))
             return []
@@ -180,7 +181,7 @@ class _Collection:
         assert self._anonymizer
         self._anonymizer.add_names(names_in(objects))
         if reader:
-            self._anonymizer.add_names(name for pair in names.services(reader) for name in pair)
+            self._anonymizer.add_names(name for pair in service_keys(reader) for name in pair)
         self._anonymizer.add_names(names.in_history(self._agent))
 
     # -- forms ---------------------------------------------------------------------------------

@@ -7,15 +7,6 @@ from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.explain.agent_answers import AgentAnswers
-from bpfsvc.inspect.fields import chooser, text
-from bpfsvc.inspect.reader import Reader
-
-
-def services(reader: Reader) -> list[tuple[str, str]]:
-    """Return namespace and name of each Service in the kernel, sorted."""
-    choose = chooser(reader.layout.maps["services"].value, ("namespace", "name"))
-    fields = (choose(value) for _, value in reader.entries("services"))
-    return sorted({(text(namespace), text(name)) for namespace, name in fields})
 
 
 def in_history(agent: AgentAnswers) -> Iterator[str]:

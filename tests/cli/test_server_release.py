@@ -53,9 +53,10 @@ def test_the_doctor_says_what_an_empty_mode_means(
     api.faults.minor = minor
     path = tmp_path / "config.conf"
     path.write_text(KUBEADM.replace("/var/lib/kube-proxy/kubeconfig.conf", str(login)))
-    found = CliRunner().invoke(main, ["doctor", "--config", str(path)]).output.splitlines()
-    assert f"ok      config:      {path} can be used, in mode {mode}" in found
+    done = CliRunner().invoke(main, ["doctor", "--config", str(path)])
+    shown = " ".join(done.output.split())
+    assert f"ok config: {path} can be used, in mode {mode}" in shown
     assert (
-        f'note    config:      mode is "", which is {mode} to kube-proxy 1.{minor},'
+        f'note config: mode is "", which is {mode} to kube-proxy 1.{minor},'
         " the release of the API server"
-    ) in found
+    ) in shown

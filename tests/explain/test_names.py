@@ -44,6 +44,10 @@ class Objects:
         """Return where a Pod is."""
         return PODS.get(name) if namespace == "prod" else None
 
+    def services(self) -> list[str]:
+        """Return the names of all Services."""
+        return [f"prod/{name}" for name in SERVICES]
+
 
 def asked(client: str, protocol: str, destination: str, origin: str | None = None) -> Question:
     return question_with_names(origin, client, protocol, destination, "", Objects())
@@ -107,7 +111,8 @@ def test_both_ends_are_of_one_family(
     [
         ("10.244.1.5", "prod/shop:80", "it needs --from"),
         ("prod/none", "prod/shop:80", "there is no Pod prod/none"),
-        ("prod/here", "prod/none:80", "no Pod prod/none, and no Service with a cluster IP"),
+        ("prod/here", "prod/none:80", "no Service prod/none with a cluster IP, and no Pod"),
+        ("prod/here", "prod/shpo:80", "did you mean prod/shop?"),
         ("prod/here", "prod/shop:81", "Service prod/shop has no port 81/TCP"),
         ("prod/here", "prod/shop:dns", "Service prod/shop has no port dns/TCP"),
         ("prod/here", "prod/shop", "has no port"),

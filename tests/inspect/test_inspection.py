@@ -172,7 +172,7 @@ def test_a_service_id_in_a_map_without_a_view_is_shown_by_its_name() -> None:
 def test_an_unknown_map_is_an_error_that_lists_the_maps() -> None:
     with pytest.raises(UsageError) as caught:
         list(dump(Maps(), ["frontends", "fronted"]))
-    assert caught.value.message == "there is no map 'fronted'"
+    assert caught.value.message == "there is no map 'fronted'; did you mean frontends?"
     assert "frontends, services, backends" in caught.value.hint
     for machinery in ("layout", "packets", "port_filters", "direct_flows"):
         assert machinery not in caught.value.hint

@@ -75,7 +75,7 @@ def test_a_service_may_be_called_by_digits(maps: Maps) -> None:
 
 
 def test_a_service_that_the_kernel_does_not_hold_is_named(maps: Maps) -> None:
-    with pytest.raises(UnknownService, match="the kernel holds no Service default/we"):
+    with pytest.raises(UnknownService, match="no Service default/we; did you mean default/web"):
         OneService("default/we").require(maps)
     OneService("default/web").require(maps)
 

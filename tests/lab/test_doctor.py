@@ -68,12 +68,14 @@ def test_a_fit_node_is_reported_fit_and_nothing_is_changed(testbed: Testbed) -> 
     assert traces(testbed.node) == before
 
 
-def test_the_table_has_a_line_for_each_finding(testbed: Testbed) -> None:
+def test_the_table_has_the_findings_and_what_to_do(testbed: Testbed) -> None:
     """The table for users contains the hints."""
     done = testbed.cluster.command(testbed.node, "doctor", "--cgroup-root", "none")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert {line.split()[0] for line in lines} <= {"ok", "note", "warning"}
+    levels = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert levels == sorted(levels, key=("warning", "note", "ok").index)
+    assert max(map(len, lines)) <= 100
     assert any(line.startswith("note    cgroup:") for line in lines)
     assert any(" -> " in line for line in lines)
 

@@ -244,7 +244,7 @@ def test_an_unknown_map_is_an_error_that_names_all_maps(node: Node) -> None:
     done = bpfsvc(node, "maps", "dump", "fronted")
     assert (done.returncode, done.stdout) == (2, "")
     error, hint = done.stderr.splitlines()
-    assert error == "Error: there is no map 'fronted'"
+    assert error == "Error: there is no map 'fronted'; did you mean frontends?"
     assert hint.startswith("Hint: the maps are: frontends, services, backends, endpoints")
 
 

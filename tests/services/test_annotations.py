@@ -41,6 +41,23 @@ def read(thing: Service) -> Scheduling:
     return Schedulings().read(KEY, thing, [endpoint_slice("10.0.0.1 here")], 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("schedular", ["annotation bpfsvc.io/schedular is unknown; did you mean scheduler?"]),
+        ("on_removal", ["annotation bpfsvc.io/on_removal is unknown; did you mean on-removal?"]),
+        ("socket-lb", []),
+        ("of-a-later-version", []),
+    ],
+)
+def test_a_mistyped_annotation_is_a_fault(name: str, faults: list[str]) -> None:
+    thing = service(annotations={f"bpfsvc.io/{name}": "off"})
+    schedulings = Schedulings()
+    scheduling = schedulings.read(KEY, thing, [endpoint_slice("10.0.0.1 here")], 0)
+    assert scheduling == USUAL_SCHEDULING
+    assert schedulings.fault(KEY) == "; ".join(faults)
+
+
 def test_a_service_without_annotations_shares_one_scheduling() -> None:
     """Ten thousand have none: none of them is remembered, or placed by weights."""
     assert read(service()) is USUAL_SCHEDULING

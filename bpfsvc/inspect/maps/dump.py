@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bpfsvc.base.errors import UsageError
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.datapath.maps.backend_loads import BackendLoad
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.localities import KEPT
@@ -156,7 +157,10 @@ def choose(layout: Layout, wanted: Iterable[str]) -> tuple[str, ...]:
     for name in wanted:
         view = name if name in shown else map_info(name).shown_in or name
         if view not in shown:
-            raise UsageError(f"there is no map {name!r}", f"the maps are: {', '.join(shown)}")
+            meant = meant_text(name, shown)
+            raise UsageError(
+                f"there is no map {name!r}{meant}", f"the maps are: {', '.join(shown)}"
+            )
         chosen[view] = None
     return tuple(chosen) or shown
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from bpfsvc.base.errors import BpfsvcError, UsageError
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.inspect.maps.dump import dump
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.records import Records, Row
@@ -36,8 +37,9 @@ class OneService:
         """Raise :class:`UnknownService` if the kernel has no entries of the Service."""
         (services,) = dump(reader, ["services"])
         if not self._rows_of_names(services):
+            names = {f"{row[0]}/{row[1]}" for row in services.rows}
             raise UnknownService(
-                f"the kernel holds no Service {self._text}",
+                f"the kernel holds no Service {self._text}{meant_text(self._name, names)}",
                 "list them with: bpfsvc maps dump services",
             )
 

@@ -16,6 +16,7 @@ from bpfsvc.base.address import (
     pack,
 )
 from bpfsvc.base.errors import UsageError
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.base.protocols import PROTOCOLS
 from bpfsvc.inspect.fields import chooser, lacks
 from bpfsvc.inspect.maps.of_service import UnknownService
@@ -118,12 +119,16 @@ class Wanted:
             own in node.addresses and family(own) == family(address) for own in self._addresses
         )
 
-    def missing(self, namespace: str) -> UnknownService:
-        """Return the error that the argument means no service port."""
+    def missing(self, namespace: str, ports: Iterable[ServicePortFacts]) -> UnknownService:
+        """Return the error that the argument means no service port of ``ports``."""
         where = f" in namespace {namespace}" if namespace else ""
         what = "frontend" if self._addresses else "Service"
+        name = self.text.partition(":")[0]
+        known = {f"{port.namespace}/{port.name}" if "/" in name else port.name for port in ports}
+        meant = "" if self._addresses else meant_text(name, known)
         return UnknownService(
-            f"the kernel holds no {what} {self.text}{where}", "list them with: bpfsvc services"
+            f"the kernel holds no {what} {self.text}{where}{meant}",
+            "list them with: bpfsvc services",
         )
 
 
@@ -147,6 +152,6 @@ def choose(
     for argument in wanted:
         meant = {at for at, port in enumerate(within) if argument.means(port, node)}
         if required and not meant:
-            raise argument.missing(namespace)
+            raise argument.missing(namespace, within)
         chosen |= meant
     return [within[at] for at in sorted(chosen)]

@@ -10,10 +10,11 @@ move the clients of a Service that works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Flag, auto
 from typing import Any, NamedTuple
 
+from bpfsvc.base.near_misses import meant_text
 from bpfsvc.model import EndpointSlice, Service
 from bpfsvc.services.entries import Place
 from bpfsvc.services.scheduling.numbers import parse_number
@@ -155,9 +156,13 @@ USUAL_SCHEDULING = Scheduling(
 """The scheduling of a Service without annotations; one object for all of them."""
 
 
+_ELSEWHERE = frozenset({"weight", "socket-lb"})
+"""Annotations of slices and Pods."""
+
+
 def has_annotations(service: Service, slices: Iterable[EndpointSlice]) -> bool:
-    """True if a Service, or one of its slices, has an annotation of the table."""
-    if service.annotations and any(name in _NAMES for name, _ in service.annotations):
+    """True if a Service has an annotation of bpfsvc's, or one of its slices has a weight."""
+    if any(name not in _ELSEWHERE for name, _ in service.annotations):
         return True
     return any(endpoint_slice.weight is not None for endpoint_slice in slices)
 
@@ -170,7 +175,7 @@ def read_scheduling(
     ``before`` has the values that are used in place of bad ones.
     """
     texts = dict(service.annotations)
-    faults: list[str] = []
+    faults = [*_unknown(texts)]
     fields = {}
     for annotation in ANNOTATIONS:
         last = getattr(before, annotation.field)
@@ -183,6 +188,16 @@ def read_scheduling(
             last = before.of_slices.get(name, USUAL)
             of_slices[name] = _value(annotation, endpoint_slice.weight, last, faults)
     return Scheduling(**fields, of_slices=of_slices or NO_SLICES), faults
+
+
+def _unknown(names: Iterable[str]) -> Iterator[str]:
+    """Yield a text for each name that is nearly one of the table: others may be of a later version.
+
+    A mistyped name would be ignored otherwise.
+    """
+    for name in names:
+        if name not in _NAMES | _ELSEWHERE and (meant := meant_text(name, _NAMES)):
+            yield f"annotation bpfsvc.io/{name} is unknown{meant}"
 
 
 def _value(annotation: Annotation, text: str | None, last: Any, faults: list[str]) -> Any:
