@@ -95,7 +95,7 @@ def test_pages_from_the_code_have_what_the_code_says() -> None:
         FROM_CODE["reference/annotations.md"](),
     )
 
-    assert "| `there is no map …` | `the maps are: …` |" in errors
+    assert "| `there is no map ……` | `the maps are: …` |" in errors
     assert "`reading the maps failed" not in log
     assert "endpoints of this node" not in log
     assert "| `lastGoodAfter` | `10s` | `--last-good-after` |" in fields
