@@ -27,7 +27,8 @@ a file they stand for.
 
 def commands(context: click.Context | None = None) -> Iterator[click.Context]:
     """Yield the context of every command that is not hidden, parents first."""
-    context = context or click.Context(main, info_name="bpfsvc", max_content_width=100)
+    # The settings of the command line: click keeps the names of the help option for good.
+    context = context or click.Context(main, info_name="bpfsvc", **main.context_settings)
     yield context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
