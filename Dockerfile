@@ -6,13 +6,16 @@
 # bcc and LLVM, too: for C sources or machines that the programs do not fit.
 
 FROM debian:bookworm-slim AS no_kernel
-# Debian packages in the versions, and with the hashes, that deploy/image/lock.py has written down.
+ARG PACKAGES=locked
+# Debian packages in the versions, and with the hashes, that deploy/image/lock.py has written down; with
+# --build-arg PACKAGES=newest in Debian's versions of today.
 COPY deploy/image/install.sh deploy/image/packages.lock /
 RUN /install.sh gcc libc6-dev
 COPY deploy/image/no_kernel.c /
 RUN gcc -O2 -shared -fPIC -o /no_kernel.so /no_kernel.c
 
 FROM debian:bookworm-slim AS installed
+ARG PACKAGES=locked
 COPY deploy/image/install.sh deploy/image/packages.lock /
 RUN /install.sh ipset iptables ipvsadm nftables python3-bpfcc python3-venv
 RUN /usr/bin/python3 -m venv --system-site-packages /opt/bpfsvc
@@ -33,11 +36,13 @@ RUN LD_PRELOAD=/no_kernel.so \
  && PYTHONHASHSEED=0 /opt/bpfsvc/bin/python /closure.py /image
 
 FROM no_kernel AS llvm
+ARG PACKAGES=locked
 RUN /install.sh g++ libbpfcc libclang-14-dev libpolly-14-dev llvm-14-dev zlib1g-dev
 COPY deploy/image/compiler.sh /
 RUN /compiler.sh /compiler
 
 FROM installed AS with_compiler
+ARG PACKAGES=locked
 COPY --from=llvm /compiler /compiler
 # /usr/lib/llvm-14 and /usr/lib/ARCHITECTURE: Debian's paths, so that its package records stay true.
 RUN cp -P /compiler/libLLVM-14.so.1 "$(dirname "$(ldconfig -p | awk '$1 == "libLLVM-14.so.1" {print $NF}')")/" \

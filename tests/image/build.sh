@@ -5,6 +5,9 @@
 #
 # With SOURCE_DATE_EPOCH the image and its files are dated so, and the same sources make the same image.
 #
+# Debian drops a version when a newer version comes. Then the image is built of the newer packages, with a warning,
+# unless PACKAGES=locked, as for a release.
+#
 # Usage: build.sh DIRECTORY [TARGET [ARCHITECTURE]] (DIRECTORY gets the storage of buildah and podman, and the base;
 # TARGET: bpfsvc-compiler in place of bpfsvc; ARCHITECTURE: by Debian's name, for which programs run by qemu)
 set -euo pipefail
@@ -70,17 +73,24 @@ buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
 lent=$(mktemp -d)
 trap 'rm -rf "$lent"' EXIT
 lend_pip "$lent"
+packages=locked
 build() {
 	buildah bud --quiet --pull-never --format docker --arch "$arch" --build-arg VERSION="$version" \
+		--build-arg PACKAGES="$packages" \
 		${SOURCE_DATE_EPOCH:+--timestamp "$SOURCE_DATE_EPOCH"} \
 		--volume "$lent/pip.conf:/etc/pip.conf:ro" --volume "$lent/certificates:/run/certificates:ro" \
-		--target "$target" --tag "localhost/$target:${version/+/-}" .
+		--target "$target" --tag "localhost/$target:${version/+/-}" . 2>"$lent/errors" || { cat "$lent/errors" >&2; return 1; }
+	cat "$lent/errors" >&2
 }
 # buildah runs a sealed copy of itself for each step. The kernel refuses to seal it ("Device or resource busy")
 # while it happens to look at the memory of the copy.
 for try in 1 2 3; do
 	build && break
 	[ "$try" -lt 3 ] || exit 1
+	if [ "${PACKAGES:-}" != locked ] && grep -q 'packages.lock' "$lent/errors"; then
+		echo 'warning: the image gets the newest packages of Debian, see above' >&2
+		packages=newest
+	fi
 	echo "the image was not built, see above; once more" >&2
 	buildah rm --all >/dev/null
 done

@@ -75,7 +75,12 @@ def _run(command: Sequence[str | Path], seconds: int, fault: str, at: Path) -> N
     done = subprocess.run(
         command,
         cwd=at,
-        env={**os.environ, "PYTHON": sys.executable, "SOURCE_DATE_EPOCH": str(seconds)},
+        env={
+            **os.environ,
+            "PYTHON": sys.executable,
+            "SOURCE_DATE_EPOCH": str(seconds),
+            "PACKAGES": "locked",
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
