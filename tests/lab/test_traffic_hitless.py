@@ -6,7 +6,6 @@ and from outside, and datagrams. Not one of them may fail.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import bpfsvc
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.syscall import program_id
 from bpfsvc.devtools.lab.dial import ask, connect, tally
@@ -23,6 +21,7 @@ from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.objects import service_cidr
 from bpfsvc.devtools.lab.patience import wait
+from tests.lab.other_build import FIELD, copy_with_another_layout
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
 OPTIONS = ("--max-node-addresses", "1000")
@@ -136,19 +135,10 @@ def test_another_build_takes_over_under_load(running: Testbed) -> None:
 @pytest.mark.slow
 def test_a_changed_layout_takes_over_under_load(running: Testbed, tmp_path: Path) -> None:
     """A newer version whose connections have one field more carries all of them over."""
-    shutil.copytree(
-        Path(bpfsvc.__file__).parent,
-        tmp_path / "bpfsvc",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    header = tmp_path / "bpfsvc" / "bpf" / "maps" / "connections.h"
-    before = header.read_text()
-    after = before.replace("struct connection {\n", "struct connection {\n\t__u64 mark;\n", 1)
-    assert after != before
-    header.write_text(after)
+    copy_with_another_layout(tmp_path)
     _take_over(running, checkout=tmp_path)
     pinned = Pinned(PinRoot(running.node.pin_root).current)
-    assert "mark" in pinned.layout.maps["connections"].value.names
+    assert FIELD in pinned.layout.maps["connections"].value.names
     pinned.close()
 
 

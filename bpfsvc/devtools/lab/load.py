@@ -19,7 +19,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -94,8 +94,12 @@ class Load:
 
     def more(self, requests: int, timeout: float = 10.0) -> None:
         """Wait for so many more successes, counted from now."""
-        goal = self.ok + requests
-        self.wait(lambda load: load.ok >= goal, timeout)
+        more([self], requests, timeout)
+
+    def catch_up(self) -> None:
+        """Read all that was reported until now."""
+        while self._read(0):
+            pass
 
     def stop(self) -> Result:
         """End the load early; return its result."""
@@ -130,3 +134,13 @@ class Load:
                 self._result = Result(**said)
                 self.ok, self.failed = self._result.ok, self._result.failed
         return bool(data)
+
+
+def more(loads: Iterable[Load], requests: int, timeout: float = 10.0) -> None:
+    """Wait for so many more successes of each load, counted from now."""
+    goals = []
+    for load in loads:
+        load.catch_up()
+        goals.append((load, load.ok + requests))
+    for load, goal in goals:
+        load.wait(lambda load, goal=goal: load.ok >= goal, timeout)  # type: ignore[misc]
