@@ -44,4 +44,4 @@ class KernelError(BpfsvcError):
 
 
 class MapFull(KernelError):
-    """A map is full. The message names the map and the flag that enlarges it."""
+    """A map has no room. The message names the map and what gives it room."""

@@ -463,7 +463,12 @@ class Map:
         return packed
 
     def _write_error(self, error: OSError) -> KernelError:
-        if error.errno in (errno.E2BIG, errno.ENOMEM, errno.ENOSPC):
+        if error.errno == errno.ENOMEM:
+            return MapFull(
+                f"no memory for an entry of map {self.name}",
+                "give the agent's pod more memory: the kernel charges the maps to it",
+            )
+        if error.errno in (errno.E2BIG, errno.ENOSPC):
             return MapFull(
                 f"map {self.name} is full ({self.max_entries} entries)",
                 f"enlarge it with {self.flag}" if self.flag else "",
