@@ -78,20 +78,21 @@ WORDS := bpfsvc bpf
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
+.PHONY: help demo test slow repeat fuzz floods soak interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
 .PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
-.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test cluster cluster-test cluster-down bench
 .PHONY: docs reference lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
 	@echo 'make test    lint, then all tests but the slow ones'
 	@echo 'make slow    the slow tests, those of "make kernels" among them'
+	@echo 'make repeat TIMES=10 TESTS=tests/lab ARGS="-k hairpin"  tests that fail now and then, with how often'
 	@echo 'make fuzz MINUTES=5 SEED=1  random histories of packets, held against a model'
 	@echo 'make coverage  which outcomes of conditions in C the tests see, and which lines of Python'
 	@echo 'make mutants MINUTES=60 SEED=1 COUNT=1000  small faults in the C, after make coverage: does a test fail?'
 	@echo 'make interleavings  all orders in which two CPUs handle packets of one connection'
 	@echo 'make floods  what clients get while a node is flooded with packets'
+	@echo 'make soak HOURS=1 SEED=1  a long life: changes, restarts and traffic at random; what grows, and what is lost?'
 	@echo 'make api-test KUBERNETES=DIR  the API server of the tests, held against a real one;'
 	@echo '             shadow mode beside the real kube-proxy'
 	@echo 'make kernels other kernels in an emulated machine: the demo, and tests of packets and of the'
@@ -138,6 +139,10 @@ slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNE
 fuzz: $(VENV)/installed-test
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+TIMES ?= 10
+repeat: $(VENV)/installed-test | compared
+	@$(PATIENCE) $(PYTHON) -m tests.repeat --times $(TIMES) -- $(TESTS) $(ARGS)
+
 # ARGS="--write docs/testing.md" writes the figures there; ARGS="--more --slow" TESTS=tests/lab adds tests.
 coverage: $(VENV)/installed-test | compared
 	@$(PYTHON) -m tests.branches --workers $(WORKERS) $(ARGS) $(TESTS)
@@ -154,6 +159,11 @@ interleavings: $(VENV)/installed-test
 # ARGS="--write docs/testing.md" writes the table there.
 floods: $(VENV)/installed-test | compared
 	@$(PATIENCE) $(PYTHON) -m tests.floods $(ARGS)
+
+# ARGS="--write docs/testing.md" writes the figures there.
+HOURS ?= 1
+soak: $(VENV)/installed-test | compared
+	@$(PATIENCE) $(PYTHON) -m tests.soak --hours $(HOURS) --seed $(SEED) $(ARGS)
 
 page-pictures: $(VENV)/installed-test | compared browser
 	@mkdir -p build/page

@@ -179,7 +179,7 @@ class TrafficTestbed(Environment):
             return {}
         return {
             "agent, RSS": [agent.memory().rss for agent in self._agents],
-            "maps": [_map_memory(node.pin_root) for node in self._lab.nodes],
+            "maps": [map_memory(node.pin_root) for node in self._lab.nodes],
         }
 
     def _pass_xdp(self) -> None:
@@ -302,7 +302,7 @@ def _united(clocks: Iterable[Mapping[int, float]]) -> dict[int, float]:
     return {name: used for clock in clocks for name, used in clock.items()}
 
 
-def _map_memory(pin_root: Path) -> float:
+def map_memory(pin_root: Path) -> float:
     """Return the MB that the maps in force take, as the kernel counts them."""
     total = 0
     for pin in (pin_root / "current" / "maps").iterdir():

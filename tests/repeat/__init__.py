@@ -1,0 +1,1 @@
+"""Tests run many times: which of them fail now and then."""

@@ -1,0 +1,1 @@
+"""A long life of a node: changes, restarts and traffic at random, and what grows meanwhile."""
