@@ -15,7 +15,8 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.privileges import require_privileges
-from bpfsvc.cli import flags, options
+from bpfsvc.base.protocols import PROTOCOLS
+from bpfsvc.cli import completion, flags, options
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
 from bpfsvc.cli.interrupt import interrupt_after
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
@@ -77,8 +78,18 @@ class Source(click.ParamType[Any]):
 
 @click.command()
 @click.argument("source", metavar="[CLIENT]", required=False)
-@click.argument("protocol", metavar="[PROTO]", required=False)
-@click.argument("destination", metavar="[DESTINATION:PORT]", required=False)
+@click.argument(
+    "protocol",
+    metavar="[PROTO]",
+    required=False,
+    shell_complete=completion.words(*PROTOCOLS),
+)
+@click.argument(
+    "destination",
+    metavar="[DESTINATION:PORT]",
+    required=False,
+    shell_complete=completion.services,
+)
 @click.option(
     "--from",
     "sources",

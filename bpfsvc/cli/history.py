@@ -14,7 +14,7 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.texts import change_text, count_text, list_text
-from bpfsvc.cli import options
+from bpfsvc.cli import completion, options
 from bpfsvc.explain.agent_answers import AgentAnswers, NoAnswer
 from bpfsvc.inspect.events.times import point_in_time
 from bpfsvc.inspect.flapping import Flapping, flapping
@@ -27,7 +27,12 @@ _WIDTH = 100
 
 
 @click.command()
-@click.argument("service", metavar="[NAMESPACE/SERVICE]", required=False)
+@click.argument(
+    "service",
+    metavar="[NAMESPACE/SERVICE]",
+    required=False,
+    shell_complete=completion.services,
+)
 @options.namespace
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="Show the last N changes.")
 @click.option(

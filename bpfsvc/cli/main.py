@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from bpfsvc import __version__
 from bpfsvc.base.errors import BpfsvcError
@@ -38,7 +39,7 @@ class LazyGroup(click.Group):
 
     def get_command(
         self,
-        ctx: click.Context,  # noqa: ARG002
+        ctx: click.Context,
         cmd_name: str,
     ) -> click.Command | None:
         """Import a command; return None if there is none of that name."""
@@ -50,6 +51,8 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as missing:
             if missing.name != module:
                 raise
+            if ctx.resilient_parsing:
+                return None  # a shell asks what may come next
             raise BpfsvcError(
                 f"the command {cmd_name} is not part of this image",
                 "install the package: pip install 'bpfsvc[bench]'",
@@ -65,11 +68,22 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the commands with their descriptions, without importing them; and flags."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in self._lazy.items()
+            if name.startswith(incomplete)
+        ]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a command. An unknown command is an error that lists the known commands."""
-        if args and not args[0].startswith("-") and args[0] not in self._lazy:
+        asked = args and not args[0].startswith("-") and not ctx.resilient_parsing
+        if asked and args[0] not in self._lazy:
             listed = f"; the commands are: {', '.join(self._lazy)}."
             ctx.fail(f"No such command {args[0]!r}{meant_text(args[0], self._lazy) or listed}")
         return super().resolve_command(ctx, args)

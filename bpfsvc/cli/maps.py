@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bpfsvc.cli import options
+from bpfsvc.cli import completion, options
 from bpfsvc.cli.terminal import print_pieces
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
@@ -32,10 +32,11 @@ def maps() -> None:
 
 
 @maps.command()
-@click.argument("names", nargs=-1, metavar="[MAP]...")
+@click.argument("names", nargs=-1, metavar="[MAP]...", shell_complete=completion.maps)
 @click.option(
     "--service",
     metavar="NAMESPACE/NAME[:PORT]",
+    shell_complete=completion.services,
     help="Only the rows of this Service, or of one of its ports, in all maps that have such rows.",
 )
 @click.option("--watch", is_flag=True, help="Print changes from now on, until Ctrl-C.")

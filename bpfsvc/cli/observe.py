@@ -13,10 +13,10 @@ from typing import IO, Any, TypeVar
 import click
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.cli import options
+from bpfsvc.cli import completion, options
 from bpfsvc.cli.interrupt import interrupt_after
 from bpfsvc.inspect.events.agent_stream import check_name, open_stream
-from bpfsvc.inspect.events.filters import FILTERS, NAMES, Test, event_filter, help_of
+from bpfsvc.inspect.events.filters import FILTERS, NAMES, WORDS, Test, event_filter, help_of
 from bpfsvc.inspect.events.summary import Summary
 from bpfsvc.inspect.events.texts import event_lines, loss_text, wide_line
 from bpfsvc.inspect.events.times import point_in_time
@@ -32,17 +32,28 @@ _NOTHING = (
 )
 
 
+def _offers(name: str) -> completion.Complete | None:
+    """Return what a shell offers for a filter."""
+    live = {"namespace": completion.namespaces, "service": completion.services_or_names}
+    return completion.words(*WORDS[name]) if name in WORDS else live.get(name)
+
+
 def _filters(command: F) -> F:
     """Add the option of each filter, and its opposite."""
     for name in reversed(FILTERS):
         command = click.option(
-            f"--not-{name}", multiple=True, metavar="X", help=f"Hide what --{name} X shows."
+            f"--not-{name}",
+            multiple=True,
+            metavar="X",
+            shell_complete=_offers(name),
+            help=f"Hide what --{name} X shows.",
         )(command)
         command = click.option(
             f"--{name}",
             *_SHORT.get(name, ()),
             multiple=True,
             metavar="X",
+            shell_complete=_offers(name),
             help=f"Show events with one of these: {help_of(name)}.",
         )(command)
     return command

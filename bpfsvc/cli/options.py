@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from bpfsvc.base.address import address_and_port
 from bpfsvc.base.errors import UsageError
+from bpfsvc.cli import completion
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PIN_ROOT
 from bpfsvc.config.kubeproxy_v1alpha1 import HEALTHZ_PORT
 
@@ -74,6 +75,7 @@ namespace = click.option(
     "--namespace",
     metavar="NAMESPACE",
     default="",
+    shell_complete=completion.namespaces,
     help="Only Services of this namespace.",
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from bpfsvc.base.errors import UsageError
-from bpfsvc.cli import options
+from bpfsvc.cli import completion, options
 from bpfsvc.cli.terminal import print_pieces
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
@@ -33,7 +33,12 @@ _FOR_PEOPLE = ("table", "wide")
 
 
 @click.command()
-@click.argument("wanted", nargs=-1, metavar="[NAME|NAMESPACE/NAME[:PORT]|ADDRESS[:PORT]]...")
+@click.argument(
+    "wanted",
+    nargs=-1,
+    metavar="[NAME|NAMESPACE/NAME[:PORT]|ADDRESS[:PORT]]...",
+    shell_complete=completion.services_or_names,
+)
 @options.namespace
 @click.option("--stats", is_flag=True, help="Show connections, packets and bytes counted so far.")
 @click.option("--rate", is_flag=True, help="Show connections, packets and bytes per second.")
