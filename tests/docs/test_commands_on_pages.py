@@ -53,7 +53,8 @@ def words(line: str) -> list[str]:
 
 def check(command: click.Command, arguments: list[str], above: click.Context | None = None) -> None:
     """Raise click's ``UsageError`` for what the command does not know."""
-    context = click.Context(command, above, info_name=command.name)
+    settings = {} if above else main.context_settings
+    context = click.Context(command, above, info_name=command.name, **settings)
     values, rest, _ = command.make_parser(context).parse_args(arguments)
     for parameter in command.params:
         value = values.get(parameter.name or "")

@@ -8,17 +8,20 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bpfsvc.cli.main import COMMANDS
+from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.services.scheduling.annotations import ANNOTATIONS
 from tests.docs.site import families, messages
 from tests.docs.site.chapters import CONTENTS, chapters, listed
 from tests.docs.site.hooks import FROM_CODE
 from tests.docs.site.kept import SHARE, files
 from tests.docs.test_documents import ROOT
+from tests.page.browser import running_browser
 
 DOCS = ROOT / "docs"
 _ASSET = re.compile(
@@ -88,21 +91,19 @@ def test_the_page_of_metrics_has_every_family_that_is_recorded() -> None:
     assert [name for name in ours if name not in page] == []
 
 
+@pytest.mark.slow
 def test_pages_from_the_code_have_what_the_code_says() -> None:
-    errors, log = FROM_CODE["reference/errors.md"](), FROM_CODE["reference/messages.md"]()
-    fields, annotations = (
-        FROM_CODE["reference/fields.md"](),
-        FROM_CODE["reference/annotations.md"](),
-    )
+    pages = {path.removeprefix("reference/"): page.text() for path, page in FROM_CODE.items()}
 
-    assert "| `there is no map ……` | `the maps are: …` |" in errors
-    assert "`reading the maps failed" not in log
-    assert "endpoints of this node" not in log
-    assert "| `lastGoodAfter` | `10s` | `--last-good-after` |" in fields
-    assert "`--ipvs-strict-arp` | No effect: bpfsvc does not use ipvs. |" in fields
+    assert "| `there is no map …` | `the maps are: …` |" in pages["errors.md"]
+    assert "| `… has no effect without …`" not in pages["errors.md"]
+    assert "`; the last good state stays in force`" not in pages["messages.md"]
+    assert "| `…; the last good state stays in force` |" in pages["messages.md"]
+    assert "| `lastGoodAfter` | `10s` | `--last-good-after` |" in pages["fields.md"]
+    assert "`--ipvs-strict-arp` | No effect: bpfsvc does not use ipvs. |" in pages["fields.md"]
     for annotation in ANNOTATIONS:
-        assert f"## bpfsvc.io/{annotation.name}\n" in annotations
-    assert "must be keep, drain or reset" in annotations
+        assert f"## bpfsvc.io/{annotation.name}\n" in pages["annotations.md"]
+    assert "must be keep, drain or reset" in pages["annotations.md"]
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,26 @@ def test_search_knows_every_page_by_its_words(site: Path) -> None:
     assert "max-connections-per-backend" in texts["reference/annotations.html"]
     assert "--last-good" in texts["commands.html"]
     assert "bpfsvc_drift_rows_total" in texts["metrics.html"]
+
+
+@pytest.mark.slow
+def test_a_browser_shows_and_searches_the_site_as_files(site: Path) -> None:
+    """Without a server; the namespace of the browser has no way out."""
+    with closing(Namespace("reader")) as reader, running_browser(reader) as browser:
+        browser.look(1200, 900)
+        browser.go(f"file://{site}/index.html", "The book of bpfsvc")
+        browser.value("document.querySelector('.md-search__input').focus()")
+        browser.write("outlier ejection")
+        browser.expect("matching documents")
+        browser.expect("Endpoints that do not answer")
+        browser.go(f"file://{site}/concepts.html", "Rules against maps")
+        widths = "[...document.querySelectorAll('article img')].map((image) => image.naturalWidth)"
+        pictures = browser.value(widths)
+        asked = [event for event in browser.complaints() if "a request to file://" not in event]
+
+    assert len(pictures) == 4
+    assert min(pictures) > 0
+    assert asked == []
 
 
 @pytest.mark.slow

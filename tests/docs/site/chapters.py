@@ -35,18 +35,18 @@ def chapters() -> list[Chapter]:
 def _pages(nav: Any, headings: tuple[str, ...]) -> Iterator[Chapter]:
     for item in nav:
         if isinstance(item, str):
-            yield Chapter(headings, title(text_of(item)), item)
+            yield Chapter(headings, title_of(item), item)
         else:
             for heading, below in item.items():
                 yield from _pages(below, (*headings, heading))
 
 
-def text_of(path: str) -> str:
-    """Return the text of a page of the site, before its links are those of the site."""
+def title_of(path: str) -> str:
+    """Return the title of a page of the site."""
     if path in FROM_CODE:
-        return FROM_CODE[path]()
+        return FROM_CODE[path].title
     of_root = {moved: name for name, moved in FROM_ROOT.items()}
-    return (ROOT / of_root[path] if path in of_root else ROOT / "docs" / path).read_text()
+    return title((ROOT / of_root.get(path, f"docs/{path}")).read_text())
 
 
 def title(text: str) -> str:
@@ -56,7 +56,7 @@ def title(text: str) -> str:
 
 def listed(contents: Path = ROOT / "docs" / CONTENTS) -> list[Chapter]:
     """Return what the table of contents lists."""
-    titles = {title(page()): path for path, page in FROM_CODE.items()}
+    titles = {page.title: path for path, page in FROM_CODE.items()}
     headings: tuple[str, ...] = ()
     entries = []
     for match in _ENTRY.finditer(contents.read_text()):

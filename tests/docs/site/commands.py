@@ -22,6 +22,11 @@ error is one line that says what is wrong and what to do; the exit status is the
 command line or the configuration is wrong. `bpfsvc --debug COMMAND` prints a traceback, too.
 [Configuration](configuration.md) explains what the flags of `bpfsvc run` mean, and which fields of
 a file they stand for.
+
+The package has these man pages, and files for bash, zsh and fish below `share/` of its environment.
+After TAB they offer commands, flags and their words, and the Services, namespaces and maps that the
+node has at that moment (as root; others are offered the rest). Where a shell does not find its file
+by itself: `source /opt/bpfsvc/share/bash-completion/completions/bpfsvc`.
 """
 
 

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from bpfsvc.metrics import families
 from tests.docs.site.markdown import code, table
 
-_PAGE = """# Families of metrics
-
+_PAGE = """\
 From the code: every metric that the agent records, with its labels. [Metrics](../metrics.md) has
 those that are read from the kernel at each scrape, too, and says what they tell.
 

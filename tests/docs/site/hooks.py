@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -14,16 +14,28 @@ from mkdocs.structure.pages import Page
 
 from tests.docs.site import families, messages, settings
 
+
+class Made(NamedTuple):
+    """A page that is made of the code."""
+
+    title: str
+    body: Callable[[], str]
+
+    def text(self) -> str:
+        """Return the whole page."""
+        return f"# {self.title}\n\n{self.body()}"
+
+
 ROOT = Path(__file__).parents[3]
 SHIM = Path(__file__).with_name("iframe-worker.js")
 
-FROM_CODE: dict[str, Callable[[], str]] = {
-    "reference/fields.md": cache(settings.fields_page),
-    "reference/annotations.md": cache(settings.annotations_page),
-    "reference/families.md": cache(families.page),
-    "reference/events.md": cache(messages.events_page),
-    "reference/messages.md": cache(messages.messages_page),
-    "reference/errors.md": cache(messages.errors_page),
+FROM_CODE = {
+    "reference/fields.md": Made("Fields of the configuration", settings.fields_page),
+    "reference/annotations.md": Made("Annotations of Services", settings.annotations_page),
+    "reference/families.md": Made("Families of metrics", families.page),
+    "reference/events.md": Made("Reasons of Events", messages.events_page),
+    "reference/messages.md": Made("Lines of the log", messages.messages_page),
+    "reference/errors.md": Made("Errors", messages.errors_page),
 }
 """Pages of the site that are in no file, by their paths."""
 
@@ -42,7 +54,7 @@ _ELSEWHERE = re.compile(r"https://unpkg\.com/")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made of the code, those of the root, and the script of search."""
     for path, page in FROM_CODE.items():
-        files.append(File.generated(config, path, content=page()))
+        files.append(File.generated(config, path, content=page.text()))
     for name, path in FROM_ROOT.items():
         files.append(File.generated(config, path, content=(ROOT / name).read_text()))
     files.append(File.generated(config, f"assets/{SHIM.name}", abs_src_path=str(SHIM)))

@@ -21,20 +21,17 @@ _LEVELS = ("error", "exception", "warning", "info", "debug")
 _GAP = "…"
 _REASON = re.compile(r"[A-Z][A-Za-z]+")
 
-_EVENTS = """# Reasons of Events
-
+_EVENTS = """\
 From the code: every reason with which the agent reports an Event.
 [The handbook](../operations.md#events) says what to do about each.
 
 """
-_MESSAGES = f"""# Lines of the log
-
+_MESSAGES = f"""\
 From the code: every line that the agent writes, by level; `{_GAP}` stands for a name or a number.
 [The handbook](../operations.md#messages) says what to do about those that need you.
 
 """
-_ERRORS = f"""# Errors
-
+_ERRORS = f"""\
 From the code: every error of a command or of the agent, with the hint that follows it; `{_GAP}`
 stands for a name or a number. The exit status is 2 for wrong usage and 1 for all others.
 
@@ -42,12 +39,13 @@ stands for a name or a number. The exit status is 2 for wrong usage and 1 for al
 
 
 @cache
+def _module(name: str) -> ast.Module:
+    return ast.parse((PACKAGE / name).read_text())
+
+
 def _modules() -> dict[str, ast.Module]:
-    return {
-        str(file.relative_to(PACKAGE)): ast.parse(file.read_text())
-        for file in sorted(PACKAGE.rglob("*.py"))
-        if "devtools" not in file.parts
-    }
+    files = (file.relative_to(PACKAGE) for file in sorted(PACKAGE.rglob("*.py")))
+    return {str(file): _module(str(file)) for file in files if file.parts[0] != "devtools"}
 
 
 def event_reasons() -> dict[str, str]:
@@ -55,7 +53,7 @@ def event_reasons() -> dict[str, str]:
     reasons: dict[str, str] = {}
     for name in EVENT_REASONS:
         row: list[str] = []
-        for statement in _modules()[name].body:
+        for statement in _module(name).body:
             if isinstance(statement, ast.Assign):
                 values = (getattr(node, "value", "") for node in ast.walk(statement.value))
                 row += [text for text in map(str, values) if _REASON.fullmatch(text)]
@@ -148,7 +146,7 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part) for part in node.values)
+        return re.sub(f"{_GAP}+", _GAP, "".join(_text(part) for part in node.values))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left) + _text(node.right)
     return _GAP

@@ -21,15 +21,13 @@ from tests.docs.site.markdown import code, prose, table
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-_FIELDS = """# Fields of the configuration
-
+_FIELDS = """\
 From the code: every field of the two documents that `bpfsvc run --config` reads, with its default
 and the flag that sets it. [Configuration](../configuration.md) explains them by subject.
 
 """
 
-_ANNOTATIONS = """# Annotations of Services
-
+_ANNOTATIONS = """\
 From the code: every annotation of a Service that bpfsvc reads. A value that cannot be used is
 reported by an Event (`BadScheduler`), and the last good value stays in force. An EndpointSlice may
 have `bpfsvc.io/weight`, and a Pod `bpfsvc.io/socket-lb: "off"`.
