@@ -99,9 +99,10 @@ class Scheduling(NamedTuple):
 
     Values of annotations:
 
-    * ``scheduler``: None: the scheduler of the node.
-    * ``weights``: what the Service says about its endpoints.
-    * ``on_removal``, ``drain_seconds``: what becomes of connections to an endpoint that leaves.
+    * ``scheduler``: how a new connection gets its endpoint; None: by the scheduler of the node.
+    * ``weights``: the weights of endpoints, by address, node or zone.
+    * ``on_removal``: what becomes of connections to an endpoint that leaves.
+    * ``drain_seconds``: for how long connections stay that drain.
     * ``slow_start_seconds``: until a new endpoint has its whole share; 0: at once.
     * ``quarantine``: when endpoints that connections fail to are ejected; None: never.
     * ``zone_overload``: in thousandths, how much near endpoints carry before connections overflow

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mkdocs.config import load_config
 
 from tests.docs.site.hooks import FROM_CODE, FROM_ROOT, ROOT
+from tests.docs.site.markdown import title
 
 CONTENTS = "README.md"
 
@@ -47,11 +48,6 @@ def title_of(path: str) -> str:
         return FROM_CODE[path].title
     of_root = {moved: name for name, moved in FROM_ROOT.items()}
     return title((ROOT / of_root.get(path, f"docs/{path}")).read_text())
-
-
-def title(text: str) -> str:
-    """Return the title of a page: its first line."""
-    return text.partition("\n")[0].removeprefix("# ")
 
 
 def listed(contents: Path = ROOT / "docs" / CONTENTS) -> list[Chapter]:

@@ -11,6 +11,11 @@ WIDTH = 120
 _FLAG = re.compile(r"(?<![\w`-])(--?[a-zA-Z][\w-]*(?:=[A-Za-z0-9]+)?)")
 
 
+def title(text: str) -> str:
+    """Return the title of a page: its first line."""
+    return text.partition("\n")[0].removeprefix("# ")
+
+
 def prose(text: str) -> str:
     """Return one paragraph of help as Markdown: flags are code, and nothing else means markup."""
     escaped = re.sub(r"([<*\[\]|])", r"\\\1", " ".join(text.split()))

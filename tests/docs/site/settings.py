@@ -17,7 +17,7 @@ from bpfsvc.config.fields import plain_values
 from bpfsvc.config.kubeproxy_v1alpha1 import KubeProxyConfiguration
 from bpfsvc.config.notes import NO_EFFECT
 from bpfsvc.services.scheduling.annotations import ANNOTATIONS, Annotation, Scheduling
-from tests.docs.site.markdown import code, prose, table
+from tests.docs.site.markdown import code, prose, table, title
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -85,8 +85,10 @@ def annotations_page() -> str:
     parts = []
     for annotation in ANNOTATIONS:
         name = f"bpfsvc.io/{annotation.name}"
-        meaning = prose(meanings[annotation.field])
-        pages = ", ".join(f"[{page.name}](../{page.name})" for page in _pages_about(name))
+        meaning = prose(meanings[annotation.field]).replace("None:", "without it:")
+        pages = ", ".join(
+            f"[{title(page.read_text())}](../{page.name})" for page in _pages_about(name)
+        )
         parts.append(
             f"## {name}\n\n{meaning[0].upper()}{meaning[1:]}\n\n"
             f'* about `{name}: "?"` the Event says: {prose(_refusal(annotation))}\n'
