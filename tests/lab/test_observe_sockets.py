@@ -118,7 +118,9 @@ def test_a_reset_by_the_backend_is_told_while_the_client_has_its_socket(
     one, other = backends(running)
     with call(running, where, family, patient=True) as connection:
         with broken(one, RESET_LATER), broken(other, RESET_LATER):
-            connection.socket.sendall(b"anybody?\n")
+            # On a busy machine the last segment of the handshake is already answered by the reset.
+            with suppress(ConnectionError):
+                connection.socket.sendall(b"anybody?\n")
             ended = told(observer, "ended")
         assert ended["reason"] == "backend_reset"
         assert client_end(ended)[1]
