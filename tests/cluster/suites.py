@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from tests.cluster import helm, isolation
+from tests.cluster import helm, isolation, plugin
 from tests.cluster.cgroups import Cgroups
 from tests.cluster.cluster import Cluster
 from tests.cluster.e2e import suite as e2e
@@ -104,6 +104,7 @@ def _services(name: str, overlay: Overlay = "plain", kind: Kind | None = None) -
 SUITES: Final = {
     "isolation": Suite(isolation.run, fast=True),
     DEFAULT: Suite(partial(_e2e, DEFAULT), fast=True),
+    plugin.NAME: Suite(plugin.run, fast=True),
     load.NAME: Suite(load.run, fast=True),
     migration.NAME: Suite(migration.run),
     helm.NAME: Suite(helm.run),
