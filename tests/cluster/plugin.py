@@ -283,10 +283,10 @@ def _upgrade(operator: Operator) -> None:
 
 
 def _lack_rights(operator: Operator) -> None:
-    """A user who may list Nodes and Pods, but run nothing in them."""
+    """A user who may read Nodes and Pods, but run nothing in them."""
     cluster = operator.cluster
     cluster.kubectl("-n", NAMESPACE, "create", "serviceaccount", "jane")
-    cluster.kubectl("create", "clusterrole", "jane", "--verb=list", "--resource=nodes,pods")
+    cluster.kubectl("create", "clusterrole", "jane", "--verb=get,list", "--resource=nodes,pods")
     account = f"--serviceaccount={NAMESPACE}:jane"
     cluster.kubectl("create", "clusterrolebinding", "jane", "--clusterrole=jane", account)
     config = operator.folder / "jane.conf"

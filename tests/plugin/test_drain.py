@@ -65,6 +65,14 @@ def test_a_service_that_runs_on_the_node_alone_loses_its_last_endpoint(shop: Sho
     assert shop.losses() == (1, [("endpoint", "shop/web", 2)])
 
 
+def test_a_port_without_a_name_is_shown_by_the_number_that_clients_use(shop: Shop) -> None:
+    shop.pod("web-1")
+    shop.add("web", point("n1", "web-1"), ports=[{"port": 8000, "targetPort": 80}])
+    shop.cluster.state["endpointslices"][0]["ports"][0]["name"] = ""
+    done = shop.cluster.run("simulate-drain", "n1", "-o", "json")
+    assert [row["port"] for row in done.json["losses"]] == ["8000/TCP"]
+
+
 def test_endpoints_elsewhere_count_only_if_they_serve(shop: Shop) -> None:
     shop.pod("web-1")
     shop.add("web", point("n1", "web-1"), point("n2", "web-2", ready=False))
