@@ -79,8 +79,6 @@ MINUTES ?= 5
 SEED ?= 1
 
 .PHONY: help demo test slow repeat fuzz floods soak interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
-.PHONY: lint format clean packages compared browser emulator containers nodes page-pictures
-.PHONY: help demo test slow fuzz floods interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
 .PHONY: docs reference lint format clean packages compared browser emulator containers nodes page-pictures
 
 help:
