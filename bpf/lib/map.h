@@ -31,6 +31,8 @@ enum loaded_kind {
 
 #define LOADED_NUMBER(name) bpf_pseudo_fd(LOADED_KIND, LOADED_##name)
 
+#define EEXIST 17 /* negative, what an insertion returns if there is an entry */
+
 /*
  * Have the layout describe a struct that is the value of no map, for the agent to read or write it.
  * No map is made of it.

@@ -294,13 +294,17 @@ static inline struct connection *partner_find(struct flow *partner, const struct
 	return other && flow_is_reverse(flow, &other->after) ? other : NULL;
 }
 
+/*
+ * Delete an entry, wherever it is. Another CPU may move it (connection_move): either the entry is
+ * missing there in the end, or the copy is in `connections` already.
+ */
 static inline void entry_delete(struct flow *flow)
 {
 	struct port_filter *filter = port_filter_get(flow->hook, flow->protocol);
 
-	connections.delete(flow);
 	if (!filter || filter->overflowed)
 		new_connections.delete(flow);
+	connections.delete(flow);
 }
 
 /*

@@ -18,7 +18,7 @@ from tests.interleavings.scenarios import World, scenarios
 _LEFT_OUT = """\
 A state is one order of what two CPUs can see of each other; each is visited once. Left out:
 scenarios that were not asked for, or were given up because they have more states than the command
-allows; UDP and SCTP, XDP and sockets; stores that another CPU sees in another order than they were
+allows; IPv6, XDP and sockets; stores that another CPU sees in another order than they were
 made."""
 
 

@@ -80,14 +80,19 @@ class PacketActor(Actor):
 
 
 _REQUEST = struct.Struct("=14xBBBBBBBBH")
+_CLOSED = 1
 
 
 @dataclass(slots=True)
 class Sweep(Actor):
-    """The connection GC: it is asked to remove flows if they are over, or ``force``."""
+    """The connection GC: it is asked to remove flows if they are over, or ``force``.
+
+    ``is_of_queue``: those that the programs have put into the queue of closed connections.
+    """
 
     flows: tuple[bytes, ...] = ()
     force: bool = False
+    is_of_queue: bool = False
     now: int = 0
     is_begun: bool = False
     run: Run = field(default_factory=Run)
@@ -96,7 +101,8 @@ class Sweep(Actor):
         return Sweep(
             self.name,
             self.outcome,
-            *(self.flows, self.force, self.now, self.is_begun, self.run.copy()),
+            *(self.flows, self.force, self.is_of_queue, self.now, self.is_begun),
+            self.run.copy(),
         )
 
     def key(self) -> tuple[object, ...]:
@@ -106,7 +112,8 @@ class Sweep(Actor):
         machine.visible_left = 1
         if not self.is_begun:
             self.is_begun = True
-            header = _REQUEST.pack(len(self.flows), self.force, 0, 0, 0, 0, 0, 0, 0)
+            source = _CLOSED if self.is_of_queue else 0
+            header = _REQUEST.pack(len(self.flows), self.force, 0, 0, 0, source, 0, 0, 0)
             self.run.now = self.now
             self.run.begin("gc", header + b"".join(self.flows), INTERFACE, 0, 0)
         machine.go_on(shared, self.run)

@@ -23,13 +23,17 @@ _RETRIES = 4
 class Judge:
     """Judges the ends of one scenario. ``miscounted``: ends with a wrong count of half-open pairs.
 
-    ``may_end``: the connection may be gone while packets are on their way.
+    * ``may_end``: the connection may be gone while packets are on their way.
+    * ``may_drop``: packets may be dropped.
     """
 
-    def __init__(self, world: World, masquerade: bool, may_end: bool, now: int) -> None:
+    def __init__(
+        self, world: World, masquerade: bool, may_end: bool, may_drop: bool, now: int
+    ) -> None:
         self._world = world
         self._masquerade = masquerade
         self._may_end = may_end
+        self._may_drop = may_drop
         self._now = now
         peers = world.peers
         self._client = address_port(peers.external)
@@ -53,7 +57,7 @@ class Judge:
     def _of_packet(self, actor: PacketActor) -> str:
         what, frame = actor.outcome
         if what != "leaves":
-            return ""
+            return "" if self._may_drop else f"{actor.name} {what}"
         assert isinstance(frame, bytes)
         known, own = ends(frame), ends(actor.frame)
         assert known
@@ -114,7 +118,7 @@ class Judge:
                 answer = world.answer_of_other(seen, now)
             _, back = world.send(shared, answer)
             assert isinstance(back, bytes)
-            if back and ends(back) == (6, self._vip, self._client):
+            if back and ends(back) == (known[0], self._vip, self._client):
                 return ""
             problem = f"the answer to a SYN afterwards leaves as {ends(back) if back else back}"
         return problem

@@ -20,6 +20,8 @@ SHORT = [
     Scenario(False, False, "established", ("R", "<R")),
     Scenario(False, True, "opened", ("S",), "eviction"),
     Scenario(False, True, "answered", ("A",), "eviction"),
+    Scenario(False, True, "answered", ("R",), "removal"),
+    Scenario(False, False, "established", ("A", "<A"), protocol="UDP"),
     Scenario(True, False, "opened", ("S", "<SA")),
     Scenario(True, False, "answered", ("A", "<SA")),
 ]
@@ -46,7 +48,25 @@ def source_with(text: str, other: str) -> CSource:
     return Changed(plain.sizes, plain.root, plain.main)
 
 
+_END_OF_MOVE = (
+    "\t\tif (!(new_connections.delete(partner) | new_connections.delete(flow)))\n"
+    "\t\t\treturn true;\n"
+)
 FAULTS = {
+    "a pair is removed while it moves": (
+        _END_OF_MOVE,
+        "\t\tnew_connections.delete(partner);\n"
+        "\t\tnew_connections.delete(flow);\n"
+        "\t\treturn true;\n",
+        Scenario(False, True, "answered", ("A",), "removal"),
+        "the answer to a SYN afterwards leaves as",
+    ),
+    "two CPUs move a pair": (
+        "\tif (error == -EEXIST)\n\t\treturn true;\n",
+        "\tif (error == -EEXIST)\n\t\terror = 0;\n",
+        Scenario(False, True, "answered", ("A", "A")),
+        "is dropped",
+    ),
     "one half of a pair is evicted alone": (
         "\treturn connection_establish(flow, connection, tcp_flags);\n",
         "\treturn tcp_flags & TCP_SYN ||\n"

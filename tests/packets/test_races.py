@@ -16,6 +16,9 @@ from tests.packets.peers import Peers
 pytestmark = pytest.mark.usefixtures("one_cpu")
 """Each CPU has a scratch entry of its own."""
 
+MANY = 1 << 20
+"""So many pairs are half open that new ones are held where the kernel evicts."""
+
 
 def test_of_two_first_packets_the_second_uses_the_connection_of_the_first(
     node: Node, peers: Peers
@@ -55,6 +58,21 @@ def test_two_searches_for_a_port_at_once_find_the_same(node: Node, peers: Peers)
     connections.update(key, pending)
     assert same(node.egress(routed), first)
     assert node.count("connections") == entries
+
+
+def test_a_pair_that_another_cpu_moves_is_left_to_it(node: Node, peers: Peers) -> None:
+    """It has copied the client's entry, and would take the copies back if the others were gone."""
+    client, vip, backend = peers.served(node)
+    node.half_open(MANY)
+    seen = peers.begin(node, client, vip, backend)
+    new = node.pinned.map("new_connections")
+    key = node.flow("ingress", peers.opening(client, vip))
+    entry = new.lookup(key)
+    assert entry is not None
+    node.pinned.map("connections").update(key, entry)
+    comes, goes = peers.proof(client, vip, backend, seen)
+    assert same(node.forward(comes), goes)
+    assert (node.count("connections"), node.count("new_connections")) == (1, 2)
 
 
 def test_who_finds_the_entry_of_the_client_finds_its_masquerade(node: Node, peers: Peers) -> None:

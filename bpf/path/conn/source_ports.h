@@ -17,7 +17,6 @@
 #include "path/packet.h"
 
 #define EAGAIN 11
-#define EEXIST 17
 #define ENOSPC 28
 
 /*

@@ -264,19 +264,34 @@ static inline void connection_forget_half(struct flow *flow, struct connection *
 	entry_delete(flow);
 }
 
-/* Move a pair to `connections`, where nothing is evicted. False when there is no room. */
+/*
+ * Move a pair to `connections`, where nothing is evicted. `flow` is the key of the client's packets:
+ * of two CPUs that move a pair, the one that inserts this key goes on, and the other leaves it the
+ * pair. Meanwhile the pair may be removed, or an entry evicted: that shows in what there is to be
+ * deleted at the end, because entry_delete() deletes in the same order. Then the copies go, too.
+ * False then, or when there is no room: the packet is dropped.
+ */
 static inline bool connection_move(struct flow *flow, struct connection *connection,
 				   struct flow *partner, struct connection *other)
 {
-	if (connections.update(partner, other) || connections.update(flow, connection)) {
-		/* Undo it and drop the packet: it may be sent again, and find room. */
+	int error = connections.insert(flow, connection);
+
+	if (error == -EEXIST)
+		return true;
+	if (!error && !connections.insert(partner, other)) {
+		if (!(new_connections.delete(partner) | new_connections.delete(flow)))
+			return true;
 		connections.delete(partner);
-		COUNT(dropped__connections_full);
+		connections.delete(flow);
+		COUNT(dropped__evicted);
 		return false;
 	}
-	new_connections.delete(partner);
-	new_connections.delete(flow);
-	return true;
+	/* The packet may be sent again, and find room. */
+	connection->established = other->established = 0;
+	if (!error)
+		connections.delete(flow);
+	COUNT(dropped__connections_full);
+	return false;
 }
 
 /*
@@ -310,10 +325,8 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 	/* Another CPU has moved the pair, or has just counted it; or its memory is another's now. */
 	if (!new_connections.lookup(flow))
 		return connections.lookup(flow);
-	if (connection_move(flow, connection, &partner, other))
-		return true;
-	connection->established = other->established = 0;
-	return false;
+	return connection->reply ? connection_move(&partner, other, flow, connection) :
+				   connection_move(flow, connection, &partner, other);
 }
 
 /*
