@@ -21,7 +21,7 @@ SHORT = [
     Scenario(False, True, "opened", ("S",), "eviction"),
     Scenario(False, True, "answered", ("A",), "eviction"),
     Scenario(False, True, "answered", ("R",), "removal"),
-    Scenario(False, False, "established", ("A", "<A"), protocol="UDP"),
+    Scenario(False, True, "opened", ("S", "<SA"), protocol="UDP"),
     Scenario(True, False, "opened", ("S", "<SA")),
     Scenario(True, False, "answered", ("A", "<SA")),
 ]
@@ -48,16 +48,23 @@ def source_with(text: str, other: str) -> CSource:
     return Changed(plain.sizes, plain.root, plain.main)
 
 
-_END_OF_MOVE = (
+_MOVE = (
+    "\tint error = connections.insert(flow, connection);\n\n"
+    "\tif (error == -EEXIST)\n\t\treturn true;\n"
+    "\tif (!error && !connections.insert(partner, other)) {\n"
     "\t\tif (!(new_connections.delete(partner) | new_connections.delete(flow)))\n"
     "\t\t\treturn true;\n"
 )
+_MOVE_UNSEEN = (
+    "\tint error = connections.update(partner, other);\n\n"
+    "\tif (!error && !connections.update(flow, connection)) {\n"
+    "\t\tnew_connections.delete(partner);\n"
+    "\t\tnew_connections.delete(flow);\n"
+    "\t\treturn true;\n"
+)
 FAULTS = {
     "a pair is removed while it moves": (
-        _END_OF_MOVE,
-        "\t\tnew_connections.delete(partner);\n"
-        "\t\tnew_connections.delete(flow);\n"
-        "\t\treturn true;\n",
+        *(_MOVE, _MOVE_UNSEEN),
         Scenario(False, True, "answered", ("A",), "removal"),
         "the answer to a SYN afterwards leaves as",
     ),
@@ -73,12 +80,6 @@ FAULTS = {
         "\t       connection_establish(flow, connection, tcp_flags);\n",
         Scenario(False, True, "opened", ("S",), "eviction"),
         "leaves as",
-    ),
-    "a row is reused between the look-up and the copy": (
-        "\tif (!new_connections.lookup(flow))\n\t\treturn connections.lookup(flow);\n",
-        "",
-        Scenario(False, False, "answered", ("A", "A"), "sweep"),
-        "leaves for",
     ),
 }
 
