@@ -91,7 +91,23 @@ struct ports {
 #define UDP_HEADER_LENGTH 8
 #define SCTP_CHECKSUM_OFFSET 8
 #define SCTP_CHUNK_OFFSET 12
+/* Types of chunks, and the flag of those that end an association. */
 #define SCTP_INIT 1
+#define SCTP_ABORT 6
+#define SCTP_COOKIE_ECHO 10
+#define SCTP_COOKIE_ACK 11
+#define SCTP_SHUTDOWN_COMPLETE 14
+#define SCTP_REFLECTED_TAG 1
+
+/* The header, and the start of the first chunk. */
+struct sctp_start {
+	__be16 source;
+	__be16 destination;
+	__be32 tag;
+	__be32 checksum;
+	__u8 chunk;
+	__u8 flags;
+};
 
 /* What each segment says of the other direction, from the middle of the TCP header. */
 struct tcp_progress {

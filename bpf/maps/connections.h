@@ -57,7 +57,10 @@ struct connection {
 	 * have to be copied, and would lose the value.)
 	 */
 	__u32 shortcut;
-	/* Of TCP: what the sender of this direction said last about the other one. */
+	/*
+	 * Of TCP: what the sender of this direction said last about the other one. Of SCTP: see
+	 * path/conn/association.h.
+	 */
 	__be32 acknowledged;
 	__be16 window;
 	__u8 window_shift; /* of its window, plus one; 0: not known */

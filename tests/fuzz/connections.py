@@ -9,7 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfsvc.base.address import endpoint_text
-from tests.fuzz.frames import ACK, FIN, PSH, RST, SCTP, SCTP_INIT, SYN, TCP, UDP, URG, End, Segment
+from tests.fuzz.frames import (
+    ACK,
+    FIN,
+    PSH,
+    RST,
+    SCTP,
+    SCTP_ABORT,
+    SCTP_INIT,
+    SYN,
+    TCP,
+    UDP,
+    URG,
+    End,
+    Segment,
+)
 
 SECOND = 1_000_000_000
 CLIENT, SERVER = 0, 1
@@ -111,7 +125,7 @@ class Connection:
 
     def lifetime(self, crowded: bool = False) -> int:
         """Return after how many ns of silence it is over; ``crowded``: in a table nearly full."""
-        if self.protocol == TCP and self.closed:
+        if self.closed:
             return (CROWDED_CLOSED if crowded else CLOSED) * SECOND
         if self.protocol == TCP and self.doubted:
             return CLOSED * SECOND
@@ -131,9 +145,12 @@ class Connection:
             me.last_ns = now
         if self.protocol != TCP:
             goes_on = self.protocol == UDP and now - self.begun_ns >= STREAM
-            if self.replied and (sender == CLIENT or goes_on):
-                self.established = True
+            if self.replied and not self.established and (sender == CLIENT or goes_on):
+                self.established, self.reset = True, False
             self.replied |= sender == SERVER
+            # Nobody agrees on tags by cookies here, so later such a chunk ends nothing.
+            if self.protocol == SCTP and segment.chunk == SCTP_ABORT and not self.established:
+                self.reset = True
             return
         if not is_valid(segment.flags):
             # Netfilter takes no note of such a packet. Nobody sends one, and it is all the same.

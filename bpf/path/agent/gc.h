@@ -50,7 +50,7 @@ struct gc_request {
 
 DESCRIBE(gc_request);
 
-/* How long a closed TCP connection is kept after its last packet, in ns. */
+/* How long a closed connection is kept after its last packet, in ns. */
 static inline __s64 closed_lifetime(const struct settings *settings, const struct flow *flow,
 				    const struct connection *connection,
 				    const struct gc_request *request)
@@ -74,7 +74,7 @@ static inline __s64 connection_lifetime(const struct settings *settings, const s
 	__u32 seconds = flow->protocol == PROTO_SCTP ? settings->sctp_seconds :
 						       settings->udp_seconds;
 
-	if (tcp && connection_closed(connection))
+	if (connection_closed(connection))
 		return closed_lifetime(settings, flow, connection, request);
 	if (tcp && connection->reset)
 		seconds = settings->tcp_closed_seconds;

@@ -212,9 +212,13 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	bool usual;
 
 	time_note(skb, packet, connection);
-	/* Most packets end here, before another entry is looked up. */
+	/*
+	 * Most packets end here, before another entry is looked up. (An entry of SCTP has a tag
+	 * where others have a number.)
+	 */
 	usual = !tcp_ends(tcp_flags) &&
-		progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged);
+		(progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged) ||
+		 packet->flow.protocol != PROTO_TCP);
 	if (usual)
 		progress_note(connection, packet);
 	if (usual && !(connection->reset & RESET_DOUBTED) && !connection->client_first)

@@ -1,8 +1,12 @@
-/* STEP_REWRITE: how fragments and SCTP are rewritten, and packets with options of the fast path. */
+/*
+ * STEP_REWRITE: how fragments and SCTP are rewritten, and packets with options of the fast path.
+ * And what the chunks of SCTP say of their association.
+ */
 #pragma once
 
 #include "lib/wire.h"
 #include "maps/fragments.h"
+#include "path/conn/association.h"
 #include "path/fast/fast_path.h"
 #include "path/fragments.h"
 #include "path/packet.h"
@@ -16,6 +20,8 @@ static inline int rewrite_rare(struct __sk_buff *skb, struct packet *packet)
 {
 	int verdict;
 
+	if (packet->flow.protocol == PROTO_SCTP && packet->fragment != FRAGMENT_LATER)
+		association_track(skb, packet);
 	packet->forward.redirected = packet->forward.via & BY_FAST_PATH_ALL &&
 				     fast_path_find(skb, packet, packet->forward.via);
 	packet->forward.hop = packet->forward.to_peer = 0;
