@@ -200,6 +200,17 @@ static inline void connection_closed_note(struct flow *flow, const struct connec
 }
 
 /*
+ * True if a packet changes nothing but what its sender acknowledges. (An entry of SCTP has a tag in
+ * place of a number.)
+ */
+static inline bool packet_is_usual(const struct packet *packet, const struct connection *connection)
+{
+	return !tcp_ends(packet->tcp_flags) &&
+	       (progress_is_usual(connection, packet->tcp_flags, packet->tcp_acknowledged) ||
+		packet->flow.protocol != PROTO_TCP);
+}
+
+/*
  * Note the time, what the packet acknowledges, and FIN and RST in both entries of the pair, so that
  * each has the whole state.
  */
@@ -212,13 +223,8 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 	bool usual;
 
 	time_note(skb, packet, connection);
-	/*
-	 * Most packets end here, before another entry is looked up. (An entry of SCTP has a tag
-	 * where others have a number.)
-	 */
-	usual = !tcp_ends(tcp_flags) &&
-		(progress_is_usual(connection, tcp_flags, packet->tcp_acknowledged) ||
-		 packet->flow.protocol != PROTO_TCP);
+	/* Most packets end here, before another entry is looked up. */
+	usual = packet_is_usual(packet, connection);
 	if (usual)
 		progress_note(connection, packet);
 	if (usual && !(connection->reset & RESET_DOUBTED) && !connection->client_first)
