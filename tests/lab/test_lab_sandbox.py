@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.errors import SystemUnfit
+from bpfsvc.datapath.attach.cgroup import find_cgroup_root
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.traces import descriptors, traces
@@ -57,6 +58,11 @@ def test_lab_is_refused_outside_the_sandbox(routed: Lab) -> None:
     advice = r"bpfsvc\.devtools\.lab\.sandbox --"
     with routed.pods[0].entered(), pytest.raises(SystemUnfit, match=advice):
         Lab()
+
+
+def test_an_agent_without_a_cgroup_root_takes_the_sandboxs() -> None:
+    """In place of the machine's, which is mounted where an agent looks first."""
+    assert find_cgroup_root().samefile(sandbox.CGROUP_ROOT)
 
 
 def test_sandbox_ends_what_its_command_left_running() -> None:

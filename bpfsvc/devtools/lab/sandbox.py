@@ -139,8 +139,17 @@ def _move_in(cgroup: Path) -> None:
     # machine's root cgroup cannot even be named from here.
     syscalls.unmount(str(CGROUP_ROOT))
     syscalls.mount("cgroup2", str(CGROUP_ROOT), "cgroup2")
+    # An agent that is started without --cgroup-root takes the first cgroup2 that it sees.
+    for mount_point in _machine_cgroups():
+        syscalls.mount(str(CGROUP_ROOT), mount_point, None, syscalls.MS_BIND)
     loopback_up()
     _MARKER.write_text(str(_OWN_NETNS.stat().st_ino))
+
+
+def _machine_cgroups() -> list[str]:
+    """Return where cgroup2 is mounted, but for the sandbox's own."""
+    mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [path for _, path, kind, *_ in mounts if kind == "cgroup2" and path != str(CGROUP_ROOT)]
 
 
 def loopback_up() -> None:
