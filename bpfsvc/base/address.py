@@ -19,7 +19,7 @@ def pack(text: str) -> bytes:
         return of_v4
     try:
         return socket.inet_pton(socket.AF_INET6, text)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL, or what UTF-8 cannot encode
         raise ValueError(f"{text!r} is not an IP address") from None
 
 
@@ -27,7 +27,7 @@ def pack_v4(text: str) -> bytes | None:
     """Return ``"10.0.0.1"`` as 16 bytes, None for anything else."""
     try:
         return V4_PREFIX + socket.inet_pton(socket.AF_INET, text)
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfsvc.base.address import address_and_port, cidr_family, is_address, with_port
+from bpfsvc.base.address import address_and_port, cidr_family, is_address, pack, with_port
 
 PLACES = {
     "10.0.0.1:80": ("10.0.0.1", 80),
@@ -62,3 +62,9 @@ def test_the_family_of_a_cidr(text: str, family: int) -> None:
 def test_which_texts_are_addresses() -> None:
     texts = ("10.0.0.1", "::", "10.0.0.1/8", "host", "")
     assert [text for text in texts if is_address(text)] == ["10.0.0.1", "::"]
+
+
+@pytest.mark.parametrize("text", ["", "host", "10.0.0.1\0", "\0", "\ud800", "10.0.0.1/8"])
+def test_what_is_no_address_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an IP address"):
+        pack(text)

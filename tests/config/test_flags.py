@@ -346,6 +346,7 @@ def test_messages_can_be_json() -> None:
         "ts": 1500.0,
         "level": "warning",
         "logger": "bpfsvc",
+        "caller": ":1",
         "msg": "7 rows",
     }
 

@@ -259,8 +259,8 @@ def test_sockets_belong_to_the_cgroup_of_their_node(holds_pods: bool) -> None:
                 listener.bind(("0.0.0.0", 7777))
                 listener.listen()
                 shown = namespace.run(["ss", "-tlnH", "--cgroup"]).stdout
-            # ss shows the path from the machine's root; the sandbox's part has no slash within.
-            assert re.search(rf":7777 .* cgroup:/bpfsvc-lab-\d+{cgroup}\s*$", shown, re.MULTILINE)
+            # ss shows the path from the root that it sees, the sandbox's.
+            assert re.search(rf":7777 .* cgroup:{cgroup or '/'}\s*$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", ["connect", "stream", "datagram"])
