@@ -22,6 +22,7 @@ SHORT = [
     Scenario(False, True, "answered", ("A",), "eviction"),
     Scenario(False, True, "answered", ("R",), "removal"),
     Scenario(False, True, "opened", ("S", "<SA"), protocol="UDP"),
+    Scenario(False, True, "answered", ("<A",), "eviction", "UDP"),
     Scenario(True, False, "opened", ("S", "<SA")),
     Scenario(True, False, "answered", ("A", "<SA")),
 ]

@@ -332,9 +332,7 @@ static inline bool connection_establish(struct flow *flow, struct connection *co
 		half_open_release();
 		return true;
 	}
-	/* Another CPU has moved the pair, or has just counted it; or its memory is another's now. */
-	if (!new_connections.lookup(flow))
-		return connections.lookup(flow);
+	/* Another CPU may have moved the pair, or just counted it: then the copy is there already. */
 	return connection->reply ? connection_move(&partner, other, flow, connection) :
 				   connection_move(flow, connection, &partner, other);
 }
