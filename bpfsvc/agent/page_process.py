@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from bpfsvc.base.address import with_port
 from bpfsvc.http.ports import BoundPort
@@ -27,7 +26,8 @@ _PAUSE_SECONDS = 10.0
 
 _END_SECONDS = 2.0
 
-_LAST_BYTES = 4096
+_PIPE_BYTES = 1 << 16
+"""What a pipe holds. The process is not held up by it: it does not block."""
 
 _FAILED = Response(503, b"the page of this node has failed; the agent's log says why\n")
 
@@ -75,9 +75,13 @@ class PageProcess:
     def _run(self) -> None:
         listener = self._listen()
         while listener and not self._stopped_within(None, listener.fileno()):
-            with os.fdopen(os.memfd_create("page"), "w+b") as said:
-                status = self._serve(listener, said)
-                reason = _last_lines(said)
+            reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                status = self._serve(listener, writer)
+                reason = _last_lines(reader)
+            finally:
+                os.close(reader)
+                os.close(writer)
             if status is None:
                 return
             if status:
@@ -112,11 +116,11 @@ class PageProcess:
         ready = waits.poll(None if seconds is None else seconds * 1000)
         return self._wake in dict(ready)
 
-    def _serve(self, listener: socket.socket, said: BinaryIO) -> int | None:
+    def _serve(self, listener: socket.socket, errors: int) -> int | None:
         """Run the process until its end; return its status, None if the agent ends.
 
-        ``said`` gets what the process writes to stderr, which is the log of this process, and may
-        have to be JSON.
+        ``errors`` gets what the process writes to stderr, which is the log of this process, and
+        may have to be JSON.
         """
         number = listener.fileno()
         command = [sys.executable, "-m", "bpfsvc", "page", f"--listener={number}"]
@@ -125,7 +129,7 @@ class PageProcess:
                 [*command, *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=errors,
                 pass_fds=(number,),
                 cwd=Path(__file__).parents[2],
             )
@@ -154,10 +158,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _last_lines(said: BinaryIO) -> str:
+def _last_lines(errors: int) -> str:
     """Return what the process wrote last, an error and a hint, as a part of a sentence."""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
-    lines = said.read().decode(errors="replace").strip().splitlines()[-2:]
+    try:
+        text = os.read(errors, _PIPE_BYTES)
+    except BlockingIOError:
+        return ""
+    lines = text.decode(errors="replace").strip().splitlines()[-2:]
     return f" ({'; '.join(lines)})" if lines else ""
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from bpfsvc.agent.page_process import PageProcess
 from bpfsvc.devtools.lab.patience import wait
@@ -74,6 +77,22 @@ def test_a_process_that_is_killed_is_told_and_waiting_clients_are_answered(tmp_p
             " it may be started again in 10 s"
         ]
         assert children() == []
+
+
+def test_why_the_process_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes to stderr is a part of the agent's line, not a line of its own."""
+    log: list[str] = []
+    (tmp_path / "python").write_text("#!/bin/sh\necho 'Error: no pins' >&2; exit 3\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with served(tmp_path, log) as page:
+        with suppress(ConnectionResetError):
+            get(page.port, "/")
+        wait(lambda: bool(log), "a line in the log", 10)
+    assert log == [
+        "the page of this node has failed: its process ended with status 3 (Error: no pins);"
+        " it may be started again in 10 s"
+    ]
 
 
 def test_a_taken_port_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
