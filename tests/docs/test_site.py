@@ -15,6 +15,7 @@ import pytest
 
 from bpfsvc.cli.main import COMMANDS
 from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.services.scheduling.annotations import ANNOTATIONS
 from tests.docs.site import families, messages
 from tests.docs.site.chapters import CONTENTS, chapters, listed
@@ -166,7 +167,10 @@ def test_a_browser_shows_and_searches_the_site_as_files(site: Path) -> None:
         browser.go(f"file://{site}/index.html", "The book of bpfsvc")
         browser.value("document.querySelector('.md-search__input').focus()")
         browser.write("outlier ejection")
-        browser.expect("matching documents")
+        # Search hears no key that comes before it has begun; a reader presses another.
+        key = "document.querySelector('.md-search__input').dispatchEvent(new Event('keyup'))"
+        searched = "matching documents"
+        wait(lambda: browser.value(key) and searched in browser.text(), "what search finds", 20)
         browser.expect("Endpoints that do not answer")
         browser.go(f"file://{site}/concepts.html", "Rules against maps")
         widths = "[...document.querySelectorAll('article img')].map((image) => image.naturalWidth)"
