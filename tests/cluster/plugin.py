@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -61,7 +62,8 @@ class Operator:
     def start(self, *words: str, kubeconfig: Path | None = None) -> subprocess.Popen[str]:
         """Start it."""
         return self.cluster.popen(
-            ["kubectl", "bpfsvc", *words],
+            # Whatever is started in the background of a script ignores an interrupt.
+            ["env", "--default-signal=INT", "kubectl", "bpfsvc", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -193,14 +195,21 @@ def _observe(operator: Operator) -> None:
     service = f"{NAMESPACE}/web"
     running = operator.start("observe", "--all", "--follow", "--", "--service", service)
     with running:
-        assert running.stdout
+        lines = running.stdout
+        assert lines
         wait(lambda: _observers(cluster) == len(cluster.nodes), "all nodes observe", _SECONDS)
         address = cluster.kubectl(
             "-n", NAMESPACE, "get", "svc/web", "-o=jsonpath={.spec.clusterIP}"
         )
         ask = ("curl", "-s", "-o", "/dev/null", f"http://{address}/")
-        cluster.enter(_CLIENT, ask)
-        line = running.stdout.readline()
+
+        def shown() -> bool:
+            # A command that has started may not observe yet.
+            cluster.enter(_CLIENT, ask)
+            return bool(select.select([lines], [], [], 1)[0])
+
+        wait(shown, "a line about a connection", _SECONDS)
+        line = lines.readline()
         assert line.startswith(f"{_CLIENT}  "), line
         assert service in line
         os.killpg(running.pid, signal.SIGINT)
