@@ -30,8 +30,9 @@ OR_ONCE_MORE = || { [ $$? -eq 1 ] && echo 'make: tests failed; once more, by the
 # Packages for the node, for the lab's nodes (tc, ss and ip; a CNI's masquerade), and for lint.
 PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl clang-format
 # Packages for the benchmark and the tests: a C compiler for the load tool, the tools of the other
-# modes, and an independent view: bpftool of programs, conntrack of what netfilter follows.
-COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack
+# modes, and an independent view: bpftool of programs, conntrack of what netfilter follows; the signer
+# of releases.
+COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack openssh-client
 # Packages for the tests of the page in a real browser.
 CHROMIUM := chromium fonts-dejavu-core
 # Packages for tests on another kernel.
