@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bpfsvc.base import http_client
 from bpfsvc.base.address import address_and_port
-from bpfsvc.base.local_socket import connect, pin_roots
+from bpfsvc.base.local_socket import pin_roots
 from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PIN_ROOT
-from bpfsvc.model.answers import AgentConfiguration, OtherVersion, decode
+from bpfsvc.inspect.agent_questions import ask_agent
+from bpfsvc.model.answers import AgentConfiguration
 
-_SECONDS = 2.0
 _HEALTHZ = "healthzBindAddress"
 
 
@@ -28,12 +27,7 @@ def usual_pin_root() -> Path:
 
 def ask_configuration(pin_root: Path) -> AgentConfiguration | None:
     """Return the configuration of an agent; None if none answers, or an agent of before."""
-    try:
-        with connect(pin_root, _SECONDS) as client:
-            answer = http_client.get(client, "/configuration")
-        return decode(answer.body, AgentConfiguration) if answer.status == 200 else None
-    except (OSError, OtherVersion):
-        return None
+    return ask_agent(pin_root, "/configuration", AgentConfiguration)
 
 
 def healthz_of(agent: AgentConfiguration) -> tuple[str, int] | None:

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from bpfsvc.base import http_client
 from bpfsvc.base.address import endpoint_text
-from bpfsvc.base.local_socket import connect
 from bpfsvc.base.texts import count_text, list_text
+from bpfsvc.inspect.agent_questions import ask_agent
 from bpfsvc.inspect.entries import EntryReader
 from bpfsvc.inspect.reader import Reader
 from bpfsvc.inspect.service_names import ServiceNames
-from bpfsvc.model.answers import AgentState, BackendFailures, FailureAnswer, OtherVersion, decode
+from bpfsvc.model.answers import BackendFailures, FailureAnswer
 from bpfsvc.services.plans.registry import BACKENDS
-
-_T = TypeVar("_T")
-
-_SECONDS = 2.0
 
 _SHOWN = 3
 """How many Services a line names."""
@@ -127,21 +121,7 @@ def refusal_text(name: str, count: int) -> str:
 
 def ask_failures(pin_root: Path) -> FailureAnswer | None:
     """Return what the agent of ``pin_root`` says; None without one that can tell."""
-    return _ask(pin_root, "/failures", FailureAnswer)
-
-
-def ask_state(pin_root: Path) -> AgentState | None:
-    """Return how far the agent of ``pin_root`` is; None without one that can tell."""
-    return _ask(pin_root, "/state", AgentState)
-
-
-def _ask(pin_root: Path, path: str, kind: type[_T]) -> _T | None:
-    try:
-        with connect(pin_root, _SECONDS) as client:
-            answer = http_client.get(client, f"{path}?namespace=&name=")
-        return decode(answer.body, kind) if answer.status == 200 else None
-    except (OSError, OtherVersion):
-        return None
+    return ask_agent(pin_root, "/failures?namespace=&name=", FailureAnswer)
 
 
 def carried(reader: Reader, answer: FailureAnswer) -> Carried:

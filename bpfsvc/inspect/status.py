@@ -23,11 +23,12 @@ from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.registry import MAPS, Role, map_info
 from bpfsvc.datapath.netlink import tc
 from bpfsvc.datapath.netlink.hooks import DeviceGone, Filter, Hook
+from bpfsvc.inspect.agent_questions import ask_state
 from bpfsvc.inspect.fields import chooser, interface_text, lacks
 from bpfsvc.inspect.maps import node
 from bpfsvc.inspect.node_health import AgentHealth, InterfaceFacts, MapUse, NodeFacts
 from bpfsvc.inspect.reader import PinnedReader, Reader, is_running, open_pinned
-from bpfsvc.inspect.recent_failures import Carried, ask_failures, ask_state, carried
+from bpfsvc.inspect.recent_failures import Carried, ask_failures, carried
 
 _HEALTH_SECONDS = 2
 
