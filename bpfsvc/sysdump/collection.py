@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import IO, Any, NamedTuple
 
 from bpfsvc.base import http_client
@@ -21,7 +21,7 @@ from bpfsvc.doctor.examination import about_settings, check, collect, plan_of
 from bpfsvc.doctor.facts import Facts
 from bpfsvc.explain.agent_answers import AgentAnswers
 from bpfsvc.inspect.maps.dump import READABLE, dump
-from bpfsvc.inspect.node_health import as_object, lines
+from bpfsvc.inspect.node_health import NodeFacts, as_object, lines
 from bpfsvc.inspect.reader import PinnedReader, Reader, open_pinned
 from bpfsvc.inspect.service_names import service_keys
 from bpfsvc.inspect.status import collect_status
@@ -92,8 +92,8 @@ class _Collection:
         self._json("configuration.json", self._configuration)
         self._text("configuration.yaml", self._file)
         self._doctor()
-        self._json("status.json", lambda: as_object(self._status()))
-        self._text("status.txt", lambda: "\n".join(lines(self._status())) + "\n")
+        self._json("status.json", lambda: as_object(self._status))
+        self._text("status.txt", lambda: "\n".join(lines(self._status)) + "\n")
         if reader:
             self._maps(reader, objects)
         self._answers()
@@ -121,9 +121,9 @@ class _Collection:
         arguments = self._subject.agent.arguments if self._subject.agent else []
         for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
             if word.startswith("--config="):
-                return names.file_text(word.partition("=")[2])
+                return host.file_text(word.partition("=")[2])
             if word == "--config":
-                return names.file_text(following)
+                return host.file_text(following)
         raise BpfsvcError("no agent with --config runs here")
 
     def _doctor(self) -> None:
@@ -137,7 +137,8 @@ class _Collection:
         self._json("doctor/settings.json", lambda: to_plain(settings))
         self._json("doctor/findings.json", lambda: to_plain([*settings, *check(facts)]))
 
-    def _status(self) -> Any:
+    @cached_property
+    def _status(self) -> NodeFacts:
         return collect_status(self._subject.root, self._subject.config.healthz)
 
     def _maps(self, reader: Reader, objects: list[str]) -> None:
@@ -199,11 +200,10 @@ class _Collection:
 
         def replaced() -> Iterator[str]:
             for line in records:
-                yield (
-                    json.dumps(self._anonymizer.value(json.loads(line))) + "\n"
-                    if (self._anonymizer)
-                    else line
-                )
+                if self._anonymizer:
+                    yield json.dumps(self._anonymizer.value(json.loads(line))) + "\n"
+                else:
+                    yield line
 
         self._add(name, replaced)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from bpfsvc import __version__
@@ -72,9 +73,10 @@ def _versions() -> Iterator[str]:
     yield f"python {platform.python_version()}"
     yield f"uname {' '.join(platform.uname())}"
     yield f"btf {'yes' if Path('/sys/kernel/btf/vmlinux').exists() else 'no'}"
-    for line in _file("/etc/os-release").splitlines():
-        if line.startswith("PRETTY_NAME="):
-            yield f"system {line.partition('=')[2]}"
+    with suppress(OSError):
+        for line in file_text("/etc/os-release").splitlines():
+            if line.startswith("PRETTY_NAME="):
+                yield f"system {line.partition('=')[2]}"
 
 
 def _sysctls() -> Iterator[str]:
@@ -103,11 +105,9 @@ def _loaded() -> Iterator[str]:
         yield from sorted(f"{kind} {name}" for name in listed or () if name.startswith("bpfsvc"))
 
 
-def _file(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
+def file_text(path: str) -> str:
+    """Return the content of a file; raise ``OSError`` if it cannot be read."""
+    return Path(path).read_text(errors="replace")
 
 
 def agents_log(root: PinRoot) -> str:

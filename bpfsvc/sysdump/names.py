@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.explain.agent_answers import AgentAnswers
@@ -23,8 +22,3 @@ def in_history(agent: AgentAnswers) -> Iterator[str]:
                     yield from word.strip("(),").split("/")
     except BpfsvcError:
         return
-
-
-def file_text(path: str) -> str:
-    """Return the content of a file."""
-    return Path(path).read_text(errors="replace")
