@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +12,10 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import flags, options
+from bpfsvc.cli.agent_settings import load_as_agent
 from bpfsvc.cli.bpfsvc_flags import BPFSVC
 from bpfsvc.cli.kubeproxy_flags import KUBE_PROXY
 from bpfsvc.cli.maps import WRITERS
-from bpfsvc.cli.server_release import ask_release
-from bpfsvc.config.documents import NOTHING, of_agent
-from bpfsvc.config.loading import load
 from bpfsvc.doctor.examination import about_settings, check, collect, plan_of
 from bpfsvc.doctor.finding import Finding, Level
 from bpfsvc.inspect.agent_configuration import ask_configuration, usual_pin_root
@@ -108,10 +105,7 @@ def _of_this_node(file: Path | None, master: str, values: Mapping[str, Any]) -> 
     pin_root = values["pin_root"]
     root = Path(pin_root) if pin_root else usual_pin_root()
     agent = None if file else ask_configuration(root)
-    if agent:
-        given = dataclasses.replace(given, master=given.master or agent.master)
-    beneath = of_agent(agent.documents) if agent else NOTHING
-    documents = load(given, ask_release=ask_release, beneath=beneath)
+    documents = load_as_agent(given, agent)
     return [*about_settings(documents, agent), *check(collect(plan_of(documents)))]
 
 

@@ -15,10 +15,9 @@ from bpfsvc.base.private_file import open_private
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.base.texts import count_text
 from bpfsvc.cli import options
-from bpfsvc.cli.server_release import ask_release
-from bpfsvc.config.documents import NOTHING, of_agent
+from bpfsvc.cli.agent_settings import load_as_agent
 from bpfsvc.config.fields import Flag
-from bpfsvc.config.loading import CommandLine, load, make_config
+from bpfsvc.config.loading import CommandLine, make_config
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.agent_configuration import ask_configuration
 from bpfsvc.sysdump.archive import PartResult
@@ -92,13 +91,8 @@ def sysdump(output: str, anonymize: bool, max_size: float, pin_root: Path) -> No
 def _subject(pin_root: Path) -> Subject:
     """Return this node, with the settings of the agent that runs here."""
     agent = ask_configuration(pin_root)
-    given = CommandLine(
-        master=agent.master if agent else "",
-        bpfsvc=(Flag("--pin-root", ("pinRoot",), str(pin_root)),),
-        names={},
-    )
-    beneath = of_agent(agent.documents) if agent else NOTHING
-    documents = load(given, ask_release=ask_release, beneath=beneath)
+    flag = Flag("--pin-root", ("pinRoot",), str(pin_root))
+    documents = load_as_agent(CommandLine(bpfsvc=(flag,), names={}), agent)
     name = agent.node_name if agent else options.node_name(None)
     config = make_config(documents, name, None)
     return Subject(PinRoot(pin_root), name, documents, config, agent)
