@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from bpfsvc.base.errors import BpfsvcError
 
+_T = TypeVar("_T")
+
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
-def _read(context: click.Context, read: Callable[[Any], Iterable[str]]) -> list[str]:
+def _read(context: click.Context, read: Callable[[Any], Iterable[_T]]) -> list[_T]:
     """Return what ``read`` makes of the maps that the command would read; nothing without them."""
     from bpfsvc.datapath.maps.pins import PinRoot
     from bpfsvc.inspect.agent_configuration import usual_pin_root
@@ -28,26 +30,17 @@ def _read(context: click.Context, read: Callable[[Any], Iterable[str]]) -> list[
     with suppress(BpfsvcError, OSError, ValueError):
         root = Path(context.params.get("pin_root") or usual_pin_root())
         with open_pinned(PinRoot(root)) as pinned:
-            return sorted(set(read(PinnedReader(pinned))))
+            return [*read(PinnedReader(pinned))]
     return []
 
 
 def _service_names(context: click.Context) -> list[tuple[str, str]]:
-    from bpfsvc.inspect.entries import EntryReader
-    from bpfsvc.inspect.service_names import port_names
+    from bpfsvc.inspect.service_names import service_keys
 
-    names = _read(
-        context,
-        lambda reader: (
-            f"{port.namespace}/{port.name}"
-            for port in port_names(EntryReader(reader))
-            if port.namespace
-        ),
-    )
-    pairs = [name.partition("/") for name in names]
     wanted = context.params.get("namespace")
-    only = {wanted} if isinstance(wanted, str) else {*(wanted or ())}
-    return [(space, name) for space, _, name in pairs if not only - {""} or space in only]
+    only = ({wanted} if isinstance(wanted, str) else {*(wanted or ())}) - {""}
+    keys = [key for key in _read(context, service_keys) if key[0]]
+    return [key for key in keys if not only or key[0] in only]
 
 
 def services(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
@@ -73,7 +66,7 @@ def maps(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
     """Offer the maps of the build that is loaded."""
     from bpfsvc.inspect.maps.dump import available
 
-    names = _read(context, lambda reader: available(reader.layout))
+    names = sorted(_read(context, lambda reader: available(reader.layout)))
     return [name for name in names if name.startswith(begun)]
 
 

@@ -11,7 +11,7 @@ import click
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.cli import completion, options
-from bpfsvc.cli.terminal import print_pieces
+from bpfsvc.cli.terminal import FOR_PEOPLE, print_pieces
 from bpfsvc.cli.watch import print_changes
 from bpfsvc.datapath.maps.pins import PinRoot
 from bpfsvc.inspect.reader import PinnedReader, open_pinned
@@ -28,8 +28,6 @@ WRITERS: dict[str, Callable[[View], Iterator[str]]] = {
     "json": write_view_json,
     "yaml": write_view_yaml,
 }
-
-_FOR_PEOPLE = ("table", "wide")
 
 
 @click.command()
@@ -96,7 +94,7 @@ def services(
     if rate:
         time.sleep(interval)
         view = with_rates(view, read_view())
-    if not view.ports and output in _FOR_PEOPLE:
+    if not view.ports and output in FOR_PEOPLE:
         click.echo(f"no Services{f' in namespace {namespace}' if namespace else ''}")
         return
     print_pieces(WRITERS[output](view), output)
