@@ -1,4 +1,4 @@
-"""The known name that somebody may have meant."""
+"""The known name that is nearest to a mistyped name."""
 
 from __future__ import annotations
 

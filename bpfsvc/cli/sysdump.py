@@ -52,7 +52,7 @@ _MEGABYTE = 1 << 20
 )
 @options.pin_root
 def sysdump(output: str, anonymize: bool, max_size: float, pin_root: Path) -> None:
-    """Write what this node knows into one archive (tar.gz), for somebody else to look at.
+    """Write what this node knows into one archive (tar.gz), for others to look at.
 
     It has the configuration, status, findings and facts of doctor, the maps, what the agent knows
     of Services, history, metrics, the agent's log, interfaces, routes, rules, and versions. Tokens,

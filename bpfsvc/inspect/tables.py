@@ -85,29 +85,29 @@ def folded(pieces: Iterable[str], width: int) -> Iterator[str]:
     """
     for is_blank, group in groupby("".join(pieces).splitlines(), lambda line: not line):
         lines = [*group]
-        at = 0 if is_blank or max(map(len, lines)) <= width else _common_fold(lines, width)
+        column = 0 if is_blank or max(map(len, lines)) <= width else _common_fold(lines, width)
         for line in lines:
-            yield from _folded_line(line, width, at if len(line) > at else 0)
+            yield from _folded_line(line, width, column if len(line) > column else 0)
 
 
-def _folded_line(line: str, width: int, at: int) -> Iterator[str]:
-    """Yield a line; ``at``: where to fold it first, 0 for the best position."""
+def _folded_line(line: str, width: int, column: int) -> Iterator[str]:
+    """Yield a line; ``column``: where to fold it first, 0 for the best position."""
     indent, rest = "", line
-    while at or len(indent) + len(rest) > width:
-        at = at or _fold_at(rest, width - len(indent))
-        yield f"{indent}{rest[:at].rstrip()}\n"
-        indent, rest, at = _FOLD, rest[at:].lstrip(), 0
+    while column or len(indent) + len(rest) > width:
+        column = column or _fold_at(rest, width - len(indent))
+        yield f"{indent}{rest[:column].rstrip()}\n"
+        indent, rest, column = _FOLD, rest[column:].lstrip(), 0
     yield f"{indent}{rest}".rstrip() + "\n"
 
 
 def _common_fold(lines: Sequence[str], width: int) -> int:
     """Return the last position up to ``width`` where a column of all lines begins; 0 for none."""
-    for at in range(width, 2 * len(_FOLD), -1):
-        long_lines = [line for line in lines if len(line) > at]
-        if all(not line[at - len(GAP) : at].strip() for line in long_lines) and any(
-            line[at] != " " for line in long_lines
+    for column in range(width, 2 * len(_FOLD), -1):
+        long_lines = [line for line in lines if len(line) > column]
+        if all(not line[column - len(GAP) : column].strip() for line in long_lines) and any(
+            line[column] != " " for line in long_lines
         ):
-            return at
+            return column
     return 0
 
 

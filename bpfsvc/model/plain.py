@@ -35,7 +35,9 @@ def plain_bytes(value: bytes) -> dict[str, Any]:
     """Return bytes: packed addresses one behind the other, or anything else."""
     if len(value) % _SIZE:
         return {_BYTES: value.hex()}
-    return {_ADDRESSES: [unpack(value[at : at + _SIZE]) for at in range(0, len(value), _SIZE)]}
+    return {
+        _ADDRESSES: [unpack(value[begin : begin + _SIZE]) for begin in range(0, len(value), _SIZE)]
+    }
 
 
 def shape_of(kind: type) -> str:

@@ -3,7 +3,7 @@
 The replacement of an address keeps what is shared: two addresses with the same first bits have
 replacements with the same first bits, so an address is still in the networks that it was in
 (prefix-preserving, as Crypto-PAn does it). Private and special ranges stay the ranges that they
-are. The key is random and is not kept, so nobody can compute a replacement again.
+are. The key is random and is not kept, so a replacement cannot be computed again.
 """
 
 from __future__ import annotations
@@ -102,10 +102,11 @@ class Anonymizer:
     def _changed(self, raw: bytes, kept: _Kept) -> bytes:
         """Flip each bit or not, as the bits before it say."""
         bits, number, result = 8 * len(raw), int.from_bytes(raw, "big"), 0
-        for at in range(bits):
-            before = number >> (bits - at)
-            bit = number >> (bits - at - 1) & 1
-            result = result << 1 | (bit ^ (not kept(before, at) and self._flip(bits, before, at)))
+        for length in range(bits):
+            before = number >> (bits - length)
+            bit = number >> (bits - length - 1) & 1
+            is_flipped = not kept(before, length) and self._flip(bits, before, length)
+            result = result << 1 | (bit ^ is_flipped)
         return result.to_bytes(len(raw), "big")
 
     def _flip(self, bits: int, before: int, at: int) -> bool:
@@ -133,7 +134,7 @@ class Anonymizer:
         if text.lower() in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"):
             return text
         digits = "02" + self._digest("mac", text.lower())
-        return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
+        return ":".join(digits[digit : digit + 2] for digit in range(0, 12, 2))
 
     def _word(self, word: str) -> str:
         """Return a word with the names in it replaced, also where dashes or dots surround them."""
@@ -165,7 +166,7 @@ def _kept_nodes(ranges: dict[str, bool]) -> _Kept:
     whole_ranges: list[tuple[int, int]] = []
     for network, whole in networks:
         bits, number = network.max_prefixlen, int(network.network_address)
-        inner |= {(number >> (bits - at), at) for at in range(network.prefixlen)}
+        inner |= {(number >> (bits - length), length) for length in range(network.prefixlen)}
         if whole:
             whole_ranges.append((number >> (bits - network.prefixlen), network.prefixlen))
 

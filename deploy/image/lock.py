@@ -151,7 +151,7 @@ def packages(architecture: str) -> list[str]:
 
 def main() -> None:
     """Write the files."""
-    lines = [line for each in DEBIAN_ARCHITECTURES for line in packages(each)]
+    lines = [line for name in DEBIAN_ARCHITECTURES for line in packages(name)]
     PACKAGES.write_text(_PACKAGES_HEAD + "".join(lines))
     hashes: dict[str, set[str]] = {}
     for architecture in ARCHITECTURES:

@@ -5,9 +5,8 @@
  * What ends an association has the verification tag of its direction, or with the T bit that of the
  * other one (RFC 9260, 8.5.1). Forged packets must not spoil what is known of the tags, so only a
  * backend and a client that have agreed count: a COOKIE ECHO proposes a tag, and a COOKIE ACK, which
- * nobody sends for a forged cookie, says that the tags of both directions are those of the
- * association. Its fields are those of TCP: `acknowledged` is the tag, and `window` is 1 if the tag
- * is certain.
+ * answers no forged cookie, says that the tags of both directions are those of the association. The
+ * fields are those of TCP: `acknowledged` is the tag, and `window` is 1 if the tag is certain.
  */
 #pragma once
 
