@@ -11,20 +11,15 @@ import pytest
 
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
-from bpfsvc.devtools.lab.objects import pod
 from bpfsvc.devtools.lab.patience import wait
-from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, host, running_testbed
+from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, host, put_pods, running_testbed
 
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
     """Two nodes with agents, and the Services of the testbed."""
     with running_testbed(layout="routed") as made:
-        pods = (
-            pod(lab_pod.name, [lab_pod.address(family) for family in (4, 6)], lab_pod.node.name)
-            for lab_pod in made.lab.pods
-        )
-        made.cluster.apply("pods", *pods)
+        put_pods(made)
         yield made
 
 

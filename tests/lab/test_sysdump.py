@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from bpfsvc.devtools.lab.dial import ask
-from bpfsvc.devtools.lab.objects import pod
-from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, running_testbed
+from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, put_pods, running_testbed
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]
@@ -26,11 +25,7 @@ ROOT = Path(__file__).parents[2]
 def testbed() -> Iterator[Testbed]:
     """Two nodes with agents, and the Services of the testbed."""
     with running_testbed(layout="routed") as made:
-        pods = (
-            pod(lab_pod.name, [lab_pod.address(family) for family in (4, 6)], lab_pod.node.name)
-            for lab_pod in made.lab.pods
-        )
-        made.cluster.apply("pods", *pods)
+        put_pods(made)
         ask(made.pod, WEB.vip(4), 80)
         yield made
 

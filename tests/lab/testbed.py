@@ -16,7 +16,7 @@ from bpfsvc.devtools.lab.cluster import LabAgent, LabCluster
 from bpfsvc.devtools.lab.dial import Protocol, Reply, ask
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.node import LabNode
-from bpfsvc.devtools.lab.objects import Host, Object, port, service, slices
+from bpfsvc.devtools.lab.objects import Host, Object, pod, port, service, slices
 from bpfsvc.devtools.lab.pod import LabPod
 from bpfsvc.devtools.lab.topology import Lab
 
@@ -171,10 +171,19 @@ def built_testbed(*, served: bool = False, **network: Any) -> Iterator[Testbed]:
             yield Testbed(lab, cluster)
 
 
+def put_pods(testbed: Testbed) -> None:
+    """Have the Pod objects of all pods, and wait until the agents know them."""
+    pods = (
+        pod(lab_pod.name, [lab_pod.address(family) for family in FAMILIES], lab_pod.node.name)
+        for lab_pod in testbed.lab.pods
+    )
+    testbed.cluster.apply("pods", *pods)
+
+
 def put_one_each(testbed: Testbed) -> None:
     """Have a Service for each pod: those of ``ONE``."""
-    for named, pod in zip(ONE, testbed.lab.pods, strict=True):
-        testbed.cluster.put(named.name, *objects(named, [pod]))
+    for named, lab_pod in zip(ONE, testbed.lab.pods, strict=True):
+        testbed.cluster.put(named.name, *objects(named, [lab_pod]))
 
 
 @contextmanager
