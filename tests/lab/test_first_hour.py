@@ -68,7 +68,7 @@ def test_the_page_says_every_step(output: str) -> None:
 def test_after_the_endpoint_has_left_and_after_the_agent_has_died_the_other_one_answers(
     output: str,
 ) -> None:
-    later = output[output.rindex("10.244.0.12") :]
+    later = output[output.index("-1 endpoint [-10.244.0.12:8080]") :]
 
     assert later.count("this is pod-1\n") == 7
     assert "this is pod-2" not in later

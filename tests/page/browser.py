@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import select
+import shutil
 import tempfile
 import time
 from collections import deque
@@ -16,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from bpfsvc.devtools.lab.namespace import LabError, Namespace
@@ -176,14 +176,29 @@ class Browser:
 
 
 @contextmanager
+def _directory() -> Iterator[str]:
+    """A directory for one browser; its processes may write there for a while after its end."""
+    directory = tempfile.mkdtemp(prefix="bpfsvc-page-")
+
+    def removed() -> bool:
+        shutil.rmtree(directory, ignore_errors=True)
+        return not Path(directory).exists()
+
+    try:
+        yield directory
+    finally:
+        wait(removed, f"no process of the browser writes into {directory}")
+
+
+@contextmanager
 def running_browser(namespace: Namespace) -> Iterator[Browser]:
     """Run a browser until the end of the block."""
-    program = which(CHROMIUM)
+    program = shutil.which(CHROMIUM)
     if program is None:
         raise LabError(f"there is no {CHROMIUM} here", "install it with: make browser")
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="bpfsvc-page-") as directory:
+    with _directory() as directory:
         with Path(directory, "log").open("wb") as log:
             process = namespace.popen(
                 _command(program, directory, theirs_in, theirs_out),
