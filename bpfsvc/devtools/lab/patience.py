@@ -17,7 +17,10 @@ from bpfsvc.base.errors import UsageError
 
 VARIABLE = "BPFSVC_LAB_PATIENCE"
 
-_PAUSE = 0.002  # seconds between two checks
+# Seconds between two checks: a part of the time since the first. A check takes processor time from
+# what is waited for, and hundreds of checks made the start of an agent a third longer.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+_PART = 1 / 20
 
 
 def stretched(seconds: float) -> float:
@@ -32,14 +35,24 @@ def stretched(seconds: float) -> float:
     return seconds * factor
 
 
-def wait(condition: Callable[[], bool], about: str, timeout: float = 10.0) -> None:
-    """Wait until ``condition`` holds; ``TimeoutError`` naming ``about`` if it does not in time."""
+def wait(
+    condition: Callable[[], bool],
+    about: str,
+    timeout: float = 10.0,
+    *,
+    longest_pause: float = _LONGEST_PAUSE,
+) -> None:
+    """Wait until ``condition`` holds; ``TimeoutError`` naming ``about`` if it does not in time.
+
+    ``longest_pause``: seconds between two checks, for a caller that measures the time.
+    """
     seconds = stretched(timeout)
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise TimeoutError(f"{about}: not within {seconds:g} s")
-        time.sleep(_PAUSE)
+        time.sleep(min(max(_SHORTEST_PAUSE, waited * _PART), longest_pause))
 
 
 class _File(Protocol):

@@ -31,6 +31,7 @@ CACHE = sandbox.COMPILED
 """Compiled programs, for all suites but the suite of starts."""
 
 _PATIENCE = 120.0
+_PAUSE = 0.002  # seconds between two looks at the log of an agent whose start is measured
 _READY = "ready: "  # how the agent's line about the end of its start begins
 _LEVEL = " the fast path is "  # in each line about it
 _REFUSAL = re.compile(r"(?:not used|used in the middle of connections only): (.*)")
@@ -96,7 +97,8 @@ class BenchAgent(LabAgent):
         agent would be busy with answers while it starts.
         """
         try:
-            wait(self._is_ready_or_over, f"the agent of {self.node.name} is ready", _PATIENCE)
+            about = f"the agent of {self.node.name} is ready"
+            wait(self._is_ready_or_over, about, _PATIENCE, longest_pause=_PAUSE)
             self.ready(_PATIENCE)
         except (LabError, TimeoutError) as error:
             lines = self.log.strip().splitlines()
