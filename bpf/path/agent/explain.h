@@ -12,6 +12,7 @@
 #include "maps/settings.h"
 #include "path/client.h"
 #include "path/schedule/backend_select.h"
+#include "path/schedule/choose.h"
 #include "path/schedule/locality.h"
 #include "path/schedule/work.h"
 

@@ -3,6 +3,7 @@
 
 #include "lib/address.h"
 #include "path/schedule/backend_select.h"
+#include "path/schedule/choose.h"
 
 /* sockaddr_in6 of the unspecified address and no port; its beginning is a sockaddr_in. */
 struct any_address {

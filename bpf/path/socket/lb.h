@@ -22,6 +22,7 @@
 #include "maps/udp_sockets.h"
 #include "path/first/local_listener.h"
 #include "path/schedule/backend_select.h"
+#include "path/schedule/choose.h"
 #include "path/socket/attempts.h"
 #include "path/socket/call.h"
 #include "path/socket/counts.h"

@@ -8,6 +8,7 @@
 #include "maps/events.h"
 #include "path/conn/observe.h"
 #include "path/schedule/backend_select.h"
+#include "path/schedule/choose.h"
 #include "path/socket/call.h"
 
 enum observe_argument_size {

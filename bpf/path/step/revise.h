@@ -8,6 +8,7 @@
 #include "path/fragments.h"
 #include "path/packet.h"
 #include "path/schedule/backend_select.h"
+#include "path/schedule/choose.h"
 #include "path/tail_calls.h"
 
 /*
