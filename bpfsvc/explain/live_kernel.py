@@ -74,9 +74,11 @@ class LiveKernel:
         agent: Agent,
         decider: Decider,
         index: Callable[[str], int],
+        moment: str = "now",
     ) -> None:
-        """``index`` returns the index of an interface."""
+        """``index`` returns the index of an interface; ``moment``: of the entries, for people."""
         self._reader = reader
+        self._moment = moment
         self._agent = agent
         self._index = index
         counters = reader.layout.maps["backend_counters"].max_entries
@@ -106,7 +108,7 @@ class LiveKernel:
             decision.backend,
             spilled=decision.spilled,
         )
-        loads = load_reasons(outcome, self._load)
+        loads = load_reasons(outcome, self._load, self._moment)
         kept = locality_reasons(outcome, self._kept)
         spill = spill_reasons(outcome, self._load)
         texts = (*self._reasons(outcome, decision), *spill, *kept, *loads)

@@ -1,7 +1,7 @@
 """The decision of the programs, worked out from recorded entries: no kernel, no rights.
 
 It follows ``explain_question()`` (bpf/path/agent/explain.h), which decides on a live node. Which
-backend a connection gets is left open where chance, a hash or the next connection decides.
+backend a connection gets is left open where the entries do not decide that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Mapping
-from socket import IPPROTO_UDP
 from typing import Any
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family, pack, unpack
@@ -17,10 +16,13 @@ from bpfsvc.base.networks import Network, contains
 from bpfsvc.datapath.maps.backend_loads import Load, read_load
 from bpfsvc.explain.programs import Decision
 from bpfsvc.explain.question import Question
+from bpfsvc.explain.recorded_choice import Choosing, hashed
 from bpfsvc.inspect.reader import Reader
-from bpfsvc.services.entries import Frontend, Place, Policies, Policy
+from bpfsvc.services.entries import Frontend, Place, Policy
 from bpfsvc.services.plans.applied import Applied
+from bpfsvc.services.scheduling.extra import overflow_policy
 from bpfsvc.services.scheduling.maps import spills
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
 
 NOT_CHOSEN: Place = (b"", 0)
 """The backend of a decision that leaves it open."""
@@ -30,15 +32,24 @@ _ONLY_KEY = bytes(4)
 
 
 class RecordedDecision:
-    """Decides by the entries of a reader. ``owners``: the service port of each frontend."""
+    """Decides by the entries of a reader. ``owners``: the service port of each frontend.
 
-    def __init__(self, reader: Reader, owners: Mapping[Frontend, Applied]) -> None:
+    ``replaced``: True if other addresses stand for those of the node: their hashes mean nothing.
+    """
+
+    def __init__(
+        self, reader: Reader, owners: Mapping[Frontend, Applied], *, replaced: bool = False
+    ) -> None:
         self._reader = reader
         self._owners = owners
+        self._replaced = replaced
         self._settings = self._values("settings", _ONLY_KEY)
 
-    def __call__(self, question: Question, interface: int) -> Decision:
-        """Return the decision; ``interface``: the index of the one that the packet arrives at."""
+    def __call__(self, question: Question, interface: int, port: int | None = None) -> Decision:
+        """Return the decision; ``interface``: the index of the one that the packet arrives at.
+
+        ``port``: the client's, if it is known.
+        """
         asked = Frontend(self._normalized(question.destination), question.port, question.protocol)
         asked = self._key_of(asked)
         client = "node" if question.is_of_node else self._client(question.source, interface)
@@ -53,11 +64,14 @@ class RecordedDecision:
         if not policy.size:
             return Decision("reject" if policy.reject else "drop", False, asked, client, NOT_CHOSEN)
         spilled = policy.spills and self._spills(owner)
-        endpoints = {slot.place for slot in owner.backends()[policy.first :][: policy.size]}
-        if self._is_full(owner, policies, endpoints, asked.protocol):
-            return Decision("reject", False, asked, client, min(endpoints))
-        only = min(endpoints) if len(endpoints) == 1 and not spilled else NOT_CHOSEN
-        return Decision("dnat", False, asked, client, only, spilled)
+        of_choice = (spilled and overflow_policy(owner.extra)) or policy
+        number = hashed(Schedule(policies.schedule), question.source, asked.address, port)
+        if self._replaced:
+            number = None
+        keeps = client != "node"
+        choosing = Choosing(owner, policies, of_choice, number, keeps, self._load)
+        verdict, backend = _chosen(choosing, asked.protocol, reject=policy.reject)
+        return Decision(verdict, False, asked, client, backend, spilled)
 
     def _values(self, name: str, key: bytes) -> dict[str, Any]:
         """Return the fields of an entry, none without it."""
@@ -123,13 +137,21 @@ class RecordedDecision:
             return far * entry.far_factor < near * entry.near_factor
         return False
 
-    def _is_full(
-        self, owner: Applied, policies: Policies, endpoints: set[Place], protocol: int
-    ) -> bool:
-        """True if all backends of a policy have as many connections as they may have."""
-        if not policies.limit:
-            return False
-        counters = owner.counters()
-        of_udp = protocol == IPPROTO_UDP  # which has no active connections
-        loads = (self._load(counters[endpoint]) for endpoint in endpoints)
-        return all((load.inactive if of_udp else load.active) >= policies.limit for load in loads)
+
+def _chosen(choosing: Choosing, protocol: int, *, reject: bool) -> tuple[str, Place]:
+    """Return verdict and backend; ``reject``: clients without a backend are told so."""
+    slot = choosing.slot()
+    if slot == NO_SLOT:
+        return "reject" if reject else "drop", NOT_CHOSEN
+    first, size = choosing.policy[:2]
+    places = [backend.place for backend in choosing.owner.backends()[first : first + size]]
+    full = choosing.is_full(protocol)
+    if all(full):
+        return "reject", min(places)
+    if slot is not None and full[slot]:
+        slot = choosing.roomiest(protocol)
+    if len(set(places)) == 1:
+        return "dnat", places[0]
+    if slot is None or choosing.policies.affinity_seconds:
+        return "dnat", NOT_CHOSEN
+    return "dnat", places[slot]

@@ -57,12 +57,16 @@ def schedule_reasons(outcome: Outcome) -> Iterator[str]:
         else:
             yield f"{name}: the place of this client has an endpoint of weight 0: rejected"
     elif policy.size > 1 and scheduler == "fo":
-        yield f"{name}: the one of {policy.size} endpoints with the highest weight"
+        best = f", {endpoint_text(*outcome.backend)}" if outcome.is_chosen else ""
+        yield f"{name}: the one of {policy.size} endpoints with the highest weight{best}"
     elif policy.size > 1:
         how = _HOW[schedule].format(policy.size)
         yield f"{name}: {how}{', by weight' if policy.table and schedule in _BY_WEIGHT else ''}"
-        if schedule in _ALWAYS and not outcome.policies.affinity_seconds and outcome.is_chosen:
-            yield f"that is {endpoint_text(*outcome.backend)} for this client"
+        if schedule in _ALWAYS and not outcome.policies.affinity_seconds:
+            if outcome.is_chosen:
+                yield f"that is {endpoint_text(*outcome.backend)} for this client"
+            else:
+                yield "which endpoint that is does not follow from this sysdump"
 
 
 def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
@@ -79,8 +83,8 @@ def share_reasons(outcome: Outcome, shares: Shares) -> Iterator[str]:
             yield f"{new} is new: its share is {percent} % of the usual (slow start)"
 
 
-def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
-    """Yield the loads of the endpoints, if the scheduler compares them."""
+def load_reasons(outcome: Outcome, loads: Loads, moment: str = "now") -> Iterator[str]:
+    """Yield the loads of the endpoints, if the scheduler compares them; ``moment``: of these."""
     if not counts_connections(outcome.policies):
         return
     if outcome.policies.limit:
@@ -92,7 +96,7 @@ def load_reasons(outcome: Outcome, loads: Loads) -> Iterator[str]:
     for endpoint in dict.fromkeys(backend.place for backend in outcome.backends):
         active, inactive = loads(counters[endpoint])
         is_chosen = endpoint == outcome.backend and outcome.verdict == "dnat"
-        chosen = ", chosen now" if is_chosen else ""
+        chosen = f", chosen {moment}" if is_chosen else ""
         yield f"{endpoint_text(*endpoint)}: {active} active, {inactive} inactive{chosen}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import NamedTuple
 
 from bpfsvc.base.errors import KernelError, UsageError
@@ -60,11 +61,11 @@ def recorded_node(archive: Archive) -> RecordedNode:
             )
         return interfaces[name]
 
+    replaced = bool(archive.manifest.get("anonymized"))
+    decider = partial(RecordedDecision, reader, replaced=replaced)
     read = EntryReader(reader).read
     try:
-        kernel = LiveKernel(
-            reader, read, agent, lambda owners: RecordedDecision(reader, owners), index
-        )
+        kernel = LiveKernel(reader, read, agent, decider, index, "when the sysdump was made")
     except (KernelError, KeyError) as error:
         raise UsageError(
             f"{archive.path} is of another version of bpfsvc ({archive.manifest.get('version')}):"

@@ -123,6 +123,12 @@ def test_what_an_address_always_gets_is_named(scheduler: str) -> None:
     assert said(scheduler)[-1] == "that is 10.0.0.2:8080 for this client"
 
 
+def test_the_endpoint_of_the_highest_weight_is_named() -> None:
+    assert said("fo", "10.0.0.2=9")[-1] == (
+        "scheduler fo: the one of 3 endpoints with the highest weight, 10.0.0.2:8080"
+    )
+
+
 def test_a_client_with_affinity_may_get_another_one() -> None:
     texts = said("sh", sessionAffinity="ClientIP")
     assert not any("for this client" in text for text in texts)

@@ -15,17 +15,31 @@ from typing import Any
 import pytest
 
 from bpfsvc.devtools.lab.dial import ask
-from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, put_pods, running_testbed
+from tests.lab.testbed import (
+    API,
+    EMPTY,
+    LOCAL,
+    WEB,
+    Named,
+    Testbed,
+    objects,
+    put_pods,
+    running_testbed,
+)
 
 NOBODY = 65534
+HASHED = Named("hashed", 30)
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
-    """Two nodes with agents, and the Services of the testbed."""
+    """Two nodes with agents, the Services of the testbed, and one that chooses by a hash."""
     with running_testbed(layout="routed") as made:
         put_pods(made)
+        hashed = objects(HASHED, made.lab.pods)
+        hashed[0]["metadata"]["annotations"] = {"bpfsvc.io/scheduler": "mh"}
+        made.cluster.put(HASHED.name, *hashed)
         ask(made.pod, WEB.vip(4), 80)
         yield made
 
@@ -107,6 +121,8 @@ def questions(testbed: Testbed) -> dict[str, tuple[str, ...]]:
         "local": ("--from", "external", outside, "TCP", f"{node.address(4)}:{LOCAL.node_port}"),
         "loopback": ("--from", "localhost", "127.0.0.1", "TCP", f"127.1.2.3:{WEB.node_port}"),
         "the node": ("--from", "node", node.address(4), "TCP", f"{API.vip(4)}:80"),
+        "a hash": ("--from", "pod", client.address(4), "TCP", f"{HASHED.vip(4)}:80"),
+        "a hash of IPv6": ("--from", "pod", client.address(6), "TCP", f"[{HASHED.vip(6)}]:80"),
         "no endpoints": ("--from", "pod", client.address(4), "TCP", f"{EMPTY.vip(4)}:80"),
         "another port": ("--from", "pod", client.address(4), "TCP", f"{WEB.vip(4)}:81"),
         "no Service": ("--from", "pod", client.address(4), "TCP", "192.0.2.1:80"),
@@ -199,6 +215,15 @@ def test_an_anonymous_one_explains_the_same(testbed: Testbed, plain: Path, anony
     assert after["masquerade_endpoints"] == [f"{instead[client.address(4)]}:8080"]
     assert after["service"] == f"default/{instead[WEB.name]}"
     assert len(after["reasons"]) == len(before["reasons"])
+
+
+def test_an_anonymous_one_names_no_endpoint_by_the_hash_of_another_address(
+    testbed: Testbed, plain: Path, anonymous: Path
+) -> None:
+    instead, client, vip = replaced(plain, anonymous), testbed.pod.address(4), HASHED.vip(4)
+    asked = ("--from", "pod", instead[client], "TCP", f"{instead[vip]}:80")
+    done = as_nobody("explain", "--from", str(anonymous), *asked)
+    assert "which endpoint that is does not follow from this sysdump" in done.stdout
 
 
 def test_the_archive_can_go_to_standard_output(testbed: Testbed, directory: Path) -> None:

@@ -8,10 +8,14 @@ import sys
 from collections import Counter
 
 from bpfsvc.devtools.lab import sandbox
+from tests.packets.recorded_decisions import SCHEDULERS
 
 
 def test_recorded_entries_decide_as_the_programs() -> None:
-    """For the flows of the sample, and of random clusters."""
+    """For the flows of the sample, of random clusters, and of Services with schedulers.
+
+    Among these, also which endpoint a hash, a weight or the numbers of connections lead to.
+    """
     sandbox.require()
     command = [sys.executable, "-m", "tests.packets.recorded_decisions", str(sandbox.COMPILED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -21,3 +25,7 @@ def test_recorded_entries_decide_as_the_programs() -> None:
     verdicts = Counter(programs[0] for _, programs, _ in decisions)
     assert verdicts.keys() == {"dnat", "reject", "drop", "none"}
     assert min(verdicts.values()) > 3, verdicts
+    chosen = Counter(flow.split()[0] for flow, programs, _ in decisions if len(programs) == 6)
+    assert chosen.keys() == set(SCHEDULERS)
+    refused = {flow.split()[0] for flow, programs, _ in decisions if programs[5:] == [""]}
+    assert refused == {"sh", "sh,sh-port", "dh", "sed", "ovf"}

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import cycle, islice
 from math import gcd
-from struct import unpack
 
-from bpfsvc.base.address import V4_PREFIX
 from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.hashes import FIRST_KEY, SECOND_KEY, folded, hsiphash
 
 Weighted = tuple[tuple[Place, int], ...]
 """Endpoints in the stable order of the service port, with their weights."""
@@ -47,14 +46,11 @@ def maglev_table(weighted: Weighted) -> bytes:
     wanted = min(100 * len(weighted), max(MAGLEV_PLACES))
     size = next(size for size in MAGLEV_PLACES if size >= wanted)
     turns = _turns(positive(weighted), MAGLEV_PLACES[size])
-    keys = [(port + _folded(address)) & 0xFFFFFFFF for (address, port), _ in weighted]
-    places = [_hsiphash(key, _FIRST_KEY) % size for key in keys]
-    skips = [_hsiphash(key, _SECOND_KEY) % (size - 1) + 1 for key in keys]
+    keys = [(port + folded(address)) & 0xFFFFFFFF for (address, port), _ in weighted]
+    places = [hsiphash(key, FIRST_KEY) % size for key in keys]
+    skips = [hsiphash(key, SECOND_KEY) % (size - 1) + 1 for key in keys]
     slots = (slot for slot, turn in enumerate(turns) for _ in range(turn))
     return _populated(size, islice(cycle(slots), size), places, skips)
-
-
-_FIRST_KEY, _SECOND_KEY = 2654435761, 2654446892
 
 
 def _turns(weights: Weights, bits: int) -> Weights:
@@ -81,41 +77,3 @@ def _populated(size: int, slots: Iterable[int], places: list[int], skips: list[i
         taken[at] = 1
         table[at] = slot
     return table.tobytes()
-
-
-def _folded(address: bytes) -> int:
-    """Return an address as ip_vs hashes it: IPv6 as its four words, xored."""
-    first, second, third, last = unpack("!4I", address)
-    return int(last if address.startswith(V4_PREFIX) else first ^ second ^ third ^ last)
-
-
-def _hsiphash(value: int, key: int) -> int:
-    """Return the kernel's hsiphash_1u32 (lib/siphash.c), both halves of the key being the same.
-
-    That is SipHash-1-3 of four bytes, and its lower half.
-    """
-    last = 4 << 56 | value
-    v0, v1 = 0x736F6D6570736575 ^ key, 0x646F72616E646F6D ^ key
-    v2, v3 = 0x6C7967656E657261 ^ key, 0x7465646279746573 ^ key ^ last
-    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
-    v0, v2 = v0 ^ last, v2 ^ 0xFF
-    for _ in range(3):
-        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
-    return (v0 ^ v1 ^ v2 ^ v3) & 0xFFFFFFFF
-
-
-_LOW = 0xFFFFFFFFFFFFFFFF
-
-
-def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
-    v0 = (v0 + v1) & _LOW
-    v1 = (v1 << 13 & _LOW | v1 >> 51) ^ v0
-    v0 = v0 << 32 & _LOW | v0 >> 32
-    v2 = (v2 + v3) & _LOW
-    v3 = (v3 << 16 & _LOW | v3 >> 48) ^ v2
-    v0 = (v0 + v3) & _LOW
-    v3 = (v3 << 21 & _LOW | v3 >> 43) ^ v0
-    v2 = (v2 + v1) & _LOW
-    v1 = (v1 << 17 & _LOW | v1 >> 47) ^ v2
-    v2 = v2 << 32 & _LOW | v2 >> 32
-    return v0, v1, v2, v3
