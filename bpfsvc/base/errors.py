@@ -44,4 +44,11 @@ class KernelError(BpfsvcError):
 
 
 class MapFull(KernelError):
-    """A map has no room. The message names the map and what gives it room."""
+    """A map has no room. The message names the map and what gives it room.
+
+    ``map_name``: a map of the kernel that refused an entry.
+    """
+
+    def __init__(self, message: str, hint: str = "", map_name: str = "") -> None:
+        super().__init__(message, hint)
+        self.map_name = map_name

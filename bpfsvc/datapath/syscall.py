@@ -467,11 +467,13 @@ class Map:
             return MapFull(
                 f"no memory for an entry of map {self.name}",
                 "give the agent's pod more memory: the kernel charges the maps to it",
+                self.name,
             )
         if error.errno in (errno.E2BIG, errno.ENOSPC):
             return MapFull(
                 f"map {self.name} is full ({self.max_entries} entries)",
                 f"enlarge it with {self.flag}" if self.flag else "",
+                self.name,
             )
         return KernelError(f"map {self.name}: cannot write: {error.strerror}")
 

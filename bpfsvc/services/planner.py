@@ -79,6 +79,8 @@ class Planner:
         self._ids = Ids(max_backends)
         self._at_once = at_once
         self._strays: dict[ServiceKey | None, Plan] = {}
+        self._lacks: dict[str, tuple[int, MapFull]] = {}
+        """Maps that had no room for so many entries, since room was freed last."""
 
     def restore(self, read: Read) -> None:
         """Begin from what the kernel holds. :meth:`sync_all` must be next."""
@@ -131,6 +133,7 @@ class Planner:
 
     def _sync(self, left: set[ServiceKey], now: float, write: Write) -> Synced:
         freed = False
+        self._lacks.clear()
         summaries: dict[ServiceKey, EndpointSummary] = {}
         ports: dict[ServiceKey, ServicePorts] = {}
         for key in tuple(left):
@@ -146,21 +149,45 @@ class Planner:
             self._keep_owned(plan.keep_moved())
             if not plan.applied:
                 continue
+            alone = alone or len(keys) == 1
             try:
-                write(plan)
+                self._write(plan, keys, write, alone=alone)
             except MapFull as error:
                 self._ids.free_counters(plan.counters_taken)
-                if alone or len(keys) == 1:
+                if alone:
                     self.refused |= dict.fromkeys(keys, error)
                 else:
                     one_by_one |= set(keys)
                 continue
             self.applied_state.update(plan.applied)
             self._ids.free_counters(plan.counters_freed)
-            freed |= plan.frees
+            if plan.frees:
+                freed = True
+                self._lacks.clear()
             for key in keys:
                 ports.pop(key, None)
         return Synced(freed, summaries)
+
+    def _write(self, plan: Plan, keys: Iterable[ServiceKey], write: Write, *, alone: bool) -> None:
+        """Write a plan, unless it is known that a map has no room for it.
+
+        A map that is full refuses many Services, and after each the kernel is put back.
+        """
+        is_new = alone and not any(map(self.applied_state.of, keys))
+        needs = {
+            service_map.name: len(entries)
+            for service_map, entries in plan.put_phases()
+            if is_new and not service_map.counted
+        }
+        for name, (lacked, error) in self._lacks.items():
+            if needs.get(name, 0) >= lacked:
+                raise MapFull(error.message, error.hint, name)
+        try:
+            write(plan)
+        except MapFull as error:
+            if needs.get(error.map_name):
+                self._lacks[error.map_name] = needs[error.map_name], error
+            raise
 
     def service_networks(self) -> set[Network]:
         """Return the networks that cluster IPs are taken from, but those that hold all of IPv4."""

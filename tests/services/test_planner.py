@@ -14,7 +14,7 @@ from bpfsvc.model import ModelObject, Node, ObjectKey, Port, Service, ServiceCID
 from bpfsvc.services.entries import Frontend
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.plan import Plan
-from bpfsvc.services.plans.registry import SERVICES
+from bpfsvc.services.plans.registry import FRONTENDS, SERVICES
 from bpfsvc.services.rules import desired
 from bpfsvc.services.rules.context import ServiceConfig
 from tests.services.kernel import Kernel, new_planner
@@ -96,6 +96,51 @@ def test_a_service_that_does_not_fit_is_tried_again() -> None:
     cluster.retry()
     assert not cluster.planner.refused
     assert [one.size for one in cluster.planner.applied_state] == [2]
+
+
+class Frontends:
+    """A map of frontends with room for some; it counts the plans that it is given."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.plans = room, 0
+
+    def write(self, plan: Plan) -> None:
+        self.plans += 1
+        room = self.room - len(plan.puts(FRONTENDS))
+        if room < 0:
+            raise MapFull("map frontends is full", "enlarge it", FRONTENDS.name)
+        self.room = room + len(plan.deletes(FRONTENDS))
+
+
+def with_frontends(number: int, count: int) -> ModelObject:
+    """Return a Service with so many frontends; two are its cluster IP's, one for other ports."""
+    addresses = [f"80.0.{number}.{last}" for last in range(2, count)]
+    return service(f"s-{number}", clusterIP=f"10.96.1.{number}", externalIPs=addresses)
+
+
+def test_a_full_map_refuses_many_services_but_is_not_asked_for_each_of_them() -> None:
+    """After each refusal the whole kernel is compared: that took minutes, and again at retries."""
+    planner, kernel = new_planner(max_backends=100), Frontends(room=2)
+    large = [with_frontends(number, 3 + number % 2) for number in range(1, 200)]
+    touched = planner.cache.apply([*large, with_frontends(200, 2)], [])
+    planner.sync(touched, 0, kernel.write)
+    assert (len(planner.refused), kernel.room) == (199, 0), "only the smallest has room"
+    assert kernel.plans <= 1 + 4
+    assert {str(error) for error in planner.refused.values()} == {
+        "map frontends is full (enlarge it)"
+    }
+
+
+def test_services_are_tried_again_when_a_full_map_has_room() -> None:
+    planner, kernel = new_planner(max_backends=100), Frontends(room=2)
+    touched = planner.cache.apply([with_frontends(number, 2) for number in range(1, 20)], [])
+    planner.sync(touched, 0, kernel.write)
+    assert len(planner.refused) == 18
+    (applied,) = planner.applied_state.keys()
+    planner.sync(planner.cache.apply([], [ObjectKey("Service", *applied)]), 0, kernel.write)
+    assert kernel.room == 2
+    planner.sync(set(planner.refused), 0, kernel.write)
+    assert (len(planner.refused), kernel.room) == (17, 0)
 
 
 def test_a_service_that_does_not_fit_still_releases_frontends_that_others_own() -> None:
