@@ -1,7 +1,7 @@
 /*
  * Connections that failed before they were established, by the backend that was chosen, for every
- * Service. The programs make the entry with the first failure; the agent deletes it when another
- * backend gets the index.
+ * Service. The programs make the entry with the first failure; the agent deletes it when the backend
+ * is gone, and when another one gets the index.
  */
 #pragma once
 

@@ -67,6 +67,14 @@ def test_a_reset_of_the_backend_before_the_connection_is_established_counts_once
     assert web.failed() == REFUSED
 
 
+def test_what_a_backend_has_counted_goes_with_it(web: Service) -> None:
+    web.backend(web.open(), "RA")
+    counted = [name for name in ("backend_failures", "connect_times") if web.node.count(name)]
+    assert counted == ["backend_failures"]
+    web.node.remove("web")
+    assert web.node.count("backend_failures") == 0
+
+
 def test_the_next_attempt_from_the_same_port_counts_too(web: Service) -> None:
     for _ in range(3):
         web.backend(web.open(), "RA")

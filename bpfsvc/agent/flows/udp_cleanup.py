@@ -134,7 +134,8 @@ class UdpCleanup(Follower):
         return drift
 
     def tidy(self) -> None:
-        """Forget closed sockets, to make room for others."""
+        """Forget endpoints that left a while ago, and closed sockets, to make room for others."""
+        self._entries.forget_left()
         if self._with_sockets:
             self._sockets.forget_closed()
 

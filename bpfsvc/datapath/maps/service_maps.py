@@ -74,9 +74,14 @@ class ServiceMaps:
                 raise
         for service_map, keys in plan.delete_phases():
             self._tables[service_map].delete(keys)
+        self._forget_counts(plan.counters_freed)
 
     def _forget_counts(self, counters: Collection[int]) -> None:
-        """Delete what former backends with these counters have left. Few have left anything."""
+        """Delete what was counted for former backends with these counters: few have any.
+
+        Connections to a backend that is gone may count once more, so this is also done before
+        another backend gets its counters.
+        """
         keys = set(map(_ID.pack, counters))
         for counts in self._sparse_counts:
             there = {key for key, _ in counts.items()} if len(keys) > _FEW else keys

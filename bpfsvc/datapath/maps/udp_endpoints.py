@@ -26,7 +26,8 @@ class UdpEndpointsMap:
     def __init__(self, pinned: Pinned) -> None:
         """Open the map; raise :class:`KernelError` if its layout is not the one known here."""
         self._map = pinned.map("udp_serving")
-        self._left_at = 0.0
+        self._left_at: dict[bytes, float] = {}
+        """Endpoints that left, with the time, as long as they have an entry."""
         constant = pinned.layout.constant
         self._serves = struct.pack("=I", constant("UDP_SERVES"))
         self._left = struct.pack("=I", constant("UDP_LEFT"))
@@ -39,7 +40,15 @@ class UdpEndpointsMap:
     def change(self, came: Iterable[UdpEndpoint], left: Iterable[UdpEndpoint]) -> None:
         """Write endpoints that serve from now on, and former ones; may raise ``MapFull``."""
         self._leave(map(self._packed, left))
-        self._map.update_many((self._packed(endpoint), self._serves) for endpoint in came)
+        self._serve(map(self._packed, came))
+
+    def forget_left(self) -> None:
+        """Delete the entries of endpoints that left so long ago that no choice of them is fresh."""
+        ended = time.monotonic() - self._fresh_seconds
+        forgotten = [key for key, left_at in self._left_at.items() if left_at < ended]
+        self._map.delete_many(forgotten)
+        for key in forgotten:
+            del self._left_at[key]
 
     def serving(self) -> Iterator[UdpEndpoint]:
         """Yield the endpoints that serve."""
@@ -58,17 +67,22 @@ class UdpEndpointsMap:
             key: value for key, value in self._map.items() if self._key.unpack(key)[0] not in spared
         }
         serving = {key for key, value in held.items() if value == self._serves}
-        if time.monotonic() - self._left_at > self._fresh_seconds:
-            self._map.delete_many(list(held.keys() - serving - wanted))
+        self._map.delete_many(list(held.keys() - serving - wanted - self._left_at.keys()))
+        self.forget_left()
         self._leave(serving - wanted)
-        self._map.update_many((key, self._serves) for key in wanted - serving)
+        self._serve(wanted - serving)
         return len(wanted ^ serving)
 
     def _leave(self, keys: Iterable[bytes]) -> None:
-        entries = [(key, self._left) for key in keys]
-        if entries:
-            self._map.update_many(entries)
-            self._left_at = time.monotonic()
+        keys = list(keys)
+        self._map.update_many((key, self._left) for key in keys)
+        self._left_at |= dict.fromkeys(keys, time.monotonic())
+
+    def _serve(self, keys: Iterable[bytes]) -> None:
+        keys = list(keys)
+        for key in keys:
+            self._left_at.pop(key, None)
+        self._map.update_many((key, self._serves) for key in keys)
 
     def _packed(self, server: UdpEndpoint) -> bytes:
         service, (address, port) = server
