@@ -70,6 +70,13 @@ def maps(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
     return [name for name in names if name.startswith(begun)]
 
 
+def files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+    """Have the shell offer files."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
 def words(*known: str) -> Complete:
     """Return what offers words of a fixed set."""
 

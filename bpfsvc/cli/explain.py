@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from bpfsvc.base.errors import UsageError
 from bpfsvc.base.privileges import require_privileges
@@ -74,6 +75,13 @@ class Source(click.ParamType[Any]):
         if not ("/" in value or "." in value or Path(value).exists()):
             self.fail(f"{value!r} is no origin ({', '.join(ORIGINS)}), and no file", param, ctx)
         return Path(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        """Offer files, and the origins."""
+        origins = completion.words(*ORIGINS)(ctx, param, incomplete)
+        return [*completion.files(ctx, param, incomplete), *map(CompletionItem, origins)]
 
 
 @click.command()

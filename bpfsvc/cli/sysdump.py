@@ -14,7 +14,7 @@ from bpfsvc.base.errors import UsageError
 from bpfsvc.base.private_file import open_private
 from bpfsvc.base.privileges import require_privileges
 from bpfsvc.base.texts import count_text
-from bpfsvc.cli import options
+from bpfsvc.cli import completion, options
 from bpfsvc.cli.agent_settings import load_as_agent
 from bpfsvc.config.fields import Flag
 from bpfsvc.config.loading import CommandLine, make_config
@@ -33,6 +33,7 @@ _MEGABYTE = 1 << 20
     "--output",
     metavar="FILE|-",
     default="",
+    shell_complete=completion.files,
     help="The archive; '-' writes it to standard output."
     "  [default: bpfsvc-sysdump-NODE-TIME.tar.gz in this directory]",
 )

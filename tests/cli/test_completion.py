@@ -21,6 +21,27 @@ def offered(*typed: str) -> list[str]:
     return [item.value for item in completion.get_completions(before, begun)]
 
 
+def in_bash(*typed: str) -> list[str]:
+    """Return what bash offers for the last word, by the file that the package installs."""
+    root = Path(bpfsvc.__file__).parent
+    words = " ".join(f"'{word}'" for word in ("bpfsvc", *typed))
+    script = (
+        f"source {root}/share/completion/bash/bpfsvc;"
+        f" COMP_WORDS=({words}); COMP_CWORD={len(typed)};"
+        " _bpfsvc_completion bpfsvc; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(root.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
 def test_commands_are_offered_without_an_import_of_any() -> None:
     assert offered("") == [*COMMANDS]
     assert offered("s") == [name for name in COMMANDS if name.startswith("s")]
@@ -50,6 +71,30 @@ def test_nothing_is_offered_and_nothing_fails_where_nothing_can_be_read(
     assert offered(*before, begun) == []
 
 
+def test_files_are_offered_where_a_file_may_stand() -> None:
+    completion = ShellComplete(main, {}, "bpfsvc", "_BPFSVC_COMPLETE")
+    for words in (["sysdump", "-o"], ["explain", "--from"], ["doctor", "--from"]):
+        types = [item.type for item in completion.get_completions(words, "")]
+        assert types[0] == "file", words
+    assert "external" in offered("explain", "--from", "ex")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("observe", "--verdict", "=", "ref"), "refused"),
+        (("services", "-o", "js"), "json"),
+        (("services", "--output", "="), "table wide json yaml"),
+    ],
+    ids=["a flag with a word", "two words", "nothing yet"],
+)
+def test_bash_offers_words_after_a_flag_and_an_equals_sign(
+    typed: tuple[str, ...], words: str
+) -> None:
+    """Bash splits at the sign, and puts what is offered after it."""
+    assert in_bash(*typed) == words.split()
+
+
 def test_a_command_that_is_not_there_or_not_installed_fails_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,24 +106,7 @@ def test_a_command_that_is_not_there_or_not_installed_fails_nothing(
 
 def test_a_user_without_rights_gets_nothing_said_by_the_shells_script(tmp_path: Path) -> None:
     """The file of bash that the package installs; the maps belong to root."""
-    root = Path(bpfsvc.__file__).parent
     secret = tmp_path / "pins"
     secret.mkdir(mode=0o700)
-    typed = f"bpfsvc services --pin-root {secret} def"
-    script = (
-        f"source {root}/share/completion/bash/bpfsvc; COMP_WORDS=({typed}); COMP_CWORD=4;"
-        ' _bpfsvc_completion bpfsvc; echo "${#COMPREPLY[@]}"'
-    )
-    done = subprocess.run(
-        ["bash", "-c", script],
-        env=os.environ
-        | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(root.parent),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert in_bash("services", "--pin-root", str(secret), "def") == []

@@ -33,4 +33,51 @@ def _completion() -> dict[Path, str]:
 def _source(shell: str) -> str:
     kind = get_completion_class(shell)
     assert kind is not None
-    return kind(main, {}, "bpfsvc", "_BPFSVC_COMPLETE").source()
+    source = kind(main, {}, "bpfsvc", "_BPFSVC_COMPLETE").source()
+    for before, after in _CHANGES[shell].items():
+        assert source.count(before) == 1, f"click's script for {shell} is another one: {before}"
+        source = source.replace(before, after)
+    return source
+
+
+_BASH = {
+    "    local response\n": """\
+    local response at words=() current=0
+
+    # Bash takes "--flag=word" for three words.
+    for at in "${!COMP_WORDS[@]}"; do
+        (( at == COMP_CWORD )) && current=${#words[@]}
+        if [[ ${COMP_WORDS[at]} != "=" ]]; then
+            words+=("${COMP_WORDS[at]}")
+        elif (( at == COMP_CWORD )); then
+            words+=("")
+        fi
+    done
+""",
+    'COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD': (
+        'COMP_WORDS="${words[*]}" COMP_CWORD=$current'
+    ),
+}
+
+_ZSH = {
+    "    for type key descr in": """\
+    # What is offered stands in place of what comes after "--flag=". (-U would drop the flag.)
+    local -a accepted=(-U)
+    [[ ${words[CURRENT]} == --*=* ]] && compset -P 1 '*=' && accepted=()
+
+    for type key descr in""",
+    "compadd -U -V": "compadd $accepted -V",
+}
+
+_FISH = {
+    "    for completion in": """\
+    # What is offered stands in place of the whole word, "--flag=" too.
+    set -l flag (string match --regex -- '^--[^=]*=' (commandline -t));
+
+    for completion in""",
+    'string split ","': 'string split --max 1 ","',
+    "echo $metadata[2]": 'echo "$flag$metadata[2]"',
+}
+
+_CHANGES = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+"""What click's scripts lack: words after ``--flag=``, and in fish descriptions with a comma."""
