@@ -15,7 +15,7 @@ from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEnt
 from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
-from tests.packets.packet import LINK, address_port, tcp
+from tests.packets.packet import address_port, frame, tcp
 from tests.packets.peers import Peers
 from tests.specification.ipvs import Destination
 
@@ -123,7 +123,7 @@ class Loaded:
             ends = (self.peers.client, what)
             if what == "answer":
                 ends = (self.peers.with_port(self.peers.backend, 1), self.peers.client)
-            self._frames[what, flags] = bytes(LINK / tcp(*ends, flags))
+            self._frames[what, flags] = frame(tcp(*ends, flags))
         return self._frames[what, flags]
 
     # -- numbers --

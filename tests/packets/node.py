@@ -41,7 +41,7 @@ from bpfsvc.services.plans.applied import AppliedState
 from bpfsvc.services.plans.diff import plan
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.rules.desired import GUARD
-from tests.packets.packet import LINK, address_port
+from tests.packets.packet import LINK, address_port, frame
 from tests.packets.queues import QUEUES, take_all
 
 UNSPEC = 0xFFFFFFFF
@@ -56,7 +56,7 @@ UNLIMITED = 0xFFFFFFFF
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
 SIZES = Sizes(
-    max_backends=16383, max_connections=4096, max_new_connections=4096, max_direct_flows=4096
+    max_backends=8191, max_connections=4096, max_new_connections=4096, max_direct_flows=4096
 )
 
 HOOKS = {"ingress": 1, "egress": 2}
@@ -291,7 +291,7 @@ class Node:
 
         ``arrived``: index of the interface where it came in; 0: the node itself has made it.
         """
-        verdict, data = self.run_frame(hook, bytes(LINK / packet), arrived=arrived)
+        verdict, data = self.run_frame(hook, frame(packet), arrived=arrived)
         return verdict, Ether(data).payload
 
     def run_frame(self, hook: str, frame: bytes, *, arrived: int = 0) -> tuple[int, bytes]:

@@ -19,7 +19,7 @@ from bpfsvc.services.rules.view import evaluate
 from bpfsvc.services.scheduling.annotations import read_scheduling
 from tests.packets.loads import HALF_OPEN, Loaded
 from tests.packets.node import REDIRECT, UNSPEC, Node
-from tests.packets.packet import LINK, address_port, tcp
+from tests.packets.packet import address_port, frame, tcp
 from tests.packets.peers import TCP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 from tests.packets.test_metrics import opened
@@ -250,7 +250,7 @@ def test_threads_at_once_exceed_the_limit_by_no_more_than_one_connection_each(
     for turn in range(10):
         plain.put([(0, 0), (0, 0)])
         ports = range(2000 + 100 * turn, 2040 + 100 * turn)
-        frames = [bytes(LINK / plain.first(port)) for port in ports]
+        frames = [frame(plain.first(port)) for port in ports]
         with ThreadPoolExecutor(THREADS) as pool:
             verdicts = list(pool.map(partial(plain.node.run_frame, "ingress"), frames))
         numbers = [active for active, _ in plain.numbers()]

@@ -17,7 +17,7 @@ from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.quarantine import Outcome
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
-from tests.packets.packet import LINK, address_port, tcp
+from tests.packets.packet import address_port, frame, tcp
 from tests.packets.peers import TCP_PEERS, Peers, address_of
 
 FAILED, WORKED = Outcome(1, 0), Outcome(0, 1)
@@ -137,7 +137,7 @@ def test_by_every_scheduler_exactly_one_tries(node: Node, schedule: Schedule) ->
 
 
 def test_on_two_cpus_at_once_exactly_one_tries(plain: Tried) -> None:
-    frames = [bytes(LINK / tcp(plain.client(number), plain.peers.vip)) for number in range(40)]
+    frames = [frame(tcp(plain.client(number), plain.peers.vip)) for number in range(40)]
     at = 30 if plain.peers.family == 4 else 38
     length = 4 if plain.peers.family == 4 else 16
 
