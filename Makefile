@@ -21,9 +21,10 @@ TESTS := $(filter-out tests/image tests/kernels tests/__pycache__,$(patsubst %/,
 # Time limits of the lab are so many times longer than an idle machine of usual speed needs.
 PATIENCE := BPFSVC_LAB_PATIENCE=$${BPFSVC_LAB_PATIENCE:-6}
 PYTEST := $(PATIENCE) $(PYTHON) -m pytest -p bpfsvc.devtools.lab.pytest_plugin
-# "make test" runs a process per processor, each in a sandbox of its own; WORKERS=1: only this one, for
-# a debugger.
-WORKERS ?= $(shell nproc)
+# "make test" runs two processes per processor, each in a sandbox of its own: half of its time, a test of
+# the lab waits for a timer of the kernel. WORKERS=1: only this one, for a debugger.
+PROCESSORS ?= $(shell nproc)
+WORKERS ?= $(shell echo $$((2 * $(PROCESSORS))))
 WORKER := popen//python=$(PYTHON) -m bpfsvc.devtools.lab.sandbox -- $(PYTHON)
 PARALLEL_PYTEST := $(PATIENCE) $(PYTHON) -m pytest --dist worksteal --tx '$(WORKERS)*$(WORKER)'
 # What follows a long run of tests: those that failed run once more, with nothing beside them. The output
@@ -154,7 +155,7 @@ coverage: $(VENV)/installed-test | compared
 # Of what "make coverage" has noted. ARGS=--python: faults in the rules for Services.
 COUNT ?= 1000
 mutants: $(VENV)/installed-test
-	@$(PYTHON) -m tests.mutants --minutes $(MINUTES) --seed $(SEED) --count $(COUNT) --workers $(WORKERS) $(ARGS)
+	@$(PYTHON) -m tests.mutants --minutes $(MINUTES) --seed $(SEED) --count $(COUNT) --workers $(PROCESSORS) $(ARGS)
 
 # ARGS: words of the names of scenarios; --write docs/testing.md.
 interleavings: $(VENV)/installed-test
