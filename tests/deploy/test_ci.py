@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +84,74 @@ def test_the_first_failure_is_found_in_the_output_of_a_stage(output: str, line: 
         ["awk", "-f", program], input=output, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{line or 'make: *** [Makefile:9: slow] Error 2: no compiler'}\n"
+
+
+MAKE = """#!/bin/bash
+# Stands for make: notes what begins and ends. A stage of $TOGETHER ends when all of these go on.
+echo "begin $1" >>events
+if [[ " $TOGETHER " == *" $1 "* ]]; then
+	for stage in $TOGETHER; do
+		until grep -q "begin $stage" events; do sleep 0.01; done
+	done
+fi
+echo "end $1" >>events
+echo "= 1 of $1 in 0.1s ="
+[ "$1" != "$BROKEN" ] || { echo "FAILED tests/$1.py::test_$1"; exit 2; }
+"""
+
+
+class Run:
+    """A run of CI with a stand-in for make, in a copy."""
+
+    def __init__(self, directory: Path, **environment: str) -> None:
+        checkout = directory / "checkout"
+        shutil.copytree(ROOT / ".ci", checkout / ".ci")
+        (directory / "shared" / "kubernetes").mkdir(parents=True)
+        make = directory / "bin" / "make"
+        make.parent.mkdir()
+        make.write_text(MAKE)
+        make.chmod(0o755)
+        path = f"{make.parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            [checkout / ".ci" / "run"],
+            env={**os.environ, "PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        self.status = done.returncode
+        self.events = (checkout / "events").read_text().splitlines()
+        self.last_lines = done.stdout.split("\n\n")[-1].splitlines()
+
+
+def test_all_stages_run_and_the_emulated_kernel_beside_the_api_server(tmp_path: Path) -> None:
+    run = Run(tmp_path, TOGETHER="kernels api-test")
+    alone = ("test", "slow", "cluster-test")
+    assert run.status == 0, run.last_lines
+    assert run.events[:6] == [f"{what} {stage}" for stage in alone for what in ("begin", "end")]
+    assert {*run.events[6:8]} == {"begin kernels", "begin api-test"}
+    assert {*run.events[8:10]} == {"end kernels", "end api-test"}
+    assert run.events[10:] == ["begin kernels", "end kernels"]
+    assert [re.sub(r"\d+ minutes", "? minutes", line) for line in run.last_lines] == [
+        f"make {stage}, ? minutes: = 1 of {stage} in 0.1s ="
+        for stage in (*alone, "api-test", "kernels", "kernels")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "not_run"),
+    [("slow", ("cluster-test", "kernels", "api-test")), ("api-test", ()), ("kernels", ())],
+    ids=["slow", "api-test", "kernels"],
+)
+def test_a_failed_stage_is_named_first_and_is_the_last(
+    tmp_path: Path, broken: str, not_run: tuple[str, ...]
+) -> None:
+    run = Run(tmp_path, BROKEN=broken)
+    first, *others = run.last_lines
+    assert run.status == 2
+    assert first == f"FAILED: make {broken} (status 2): tests/{broken}.py::test_{broken}"
+    assert [line for line in others if "NOT RUN" in line] == [
+        f"make {stage}: NOT RUN after the failure" for stage in not_run
+    ]
+    assert run.events.count("begin kernels") == ("kernels" not in not_run)
