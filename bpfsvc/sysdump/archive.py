@@ -27,6 +27,13 @@ _MANIFEST = "manifest.json"
 _PART_SHARE = 2
 """A part may have this share of the room that is left: its half."""
 
+_MANIFEST_BYTES = 4096
+_HEADER_BYTES = 128
+"""Of the manifest and of the header of a part, compressed."""
+
+_UNCOUNTED = 4096
+"""Bytes of lines, not compressed, that wait to be counted."""
+
 
 class PartResult(NamedTuple):
     """What became of a part: ``ok``, ``cut`` or ``failed``, and a line about it."""
@@ -36,35 +43,59 @@ class PartResult(NamedTuple):
     note: str = ""
 
 
+class _Lines:
+    """The lines of a part, as many as there is room for when they are compressed."""
+
+    def __init__(self, room: int) -> None:
+        self.data = io.BytesIO()
+        self.count = self.size = 0
+        """How many lines have room, and how many bytes they take."""
+        self._room = room
+        self._end = self._added = self._compressed = 0
+        self._compressor = zlib.compressobj()
+
+    def add(self, line: str) -> bool:
+        """Add a line; return False if there is no room for the last lines."""
+        encoded = line.encode(errors="replace")
+        self.data.write(encoded)
+        self._added += 1
+        self._compressed += len(self._compressor.compress(encoded))
+        # What is inside the compressor is not counted before it is flushed.
+        return self.data.tell() - self._end < _UNCOUNTED or self._has_room(zlib.Z_SYNC_FLUSH)
+
+    def end(self) -> bool:
+        """Add no more lines; return the same."""
+        return self._has_room(zlib.Z_FINISH)
+
+    def _has_room(self, mode: int) -> bool:
+        self._compressed += len(self._compressor.flush(mode))
+        if self._compressed > self._room:
+            self.data.truncate(self._end)
+            return False
+        self._end, self.count, self.size = self.data.tell(), self._added, self._compressed
+        return True
+
+
 class ArchiveWriter:
-    """Writes an archive of at most so many bytes, or a little more, to a stream."""
+    """Writes an archive of at most so many bytes to a stream."""
 
     def __init__(self, stream: IO[bytes], node: str, max_bytes: int) -> None:
         self._tar = tarfile.open(fileobj=stream, mode="w|gz")  # noqa: SIM115  finish() closes it
         self._now = time.time()
         self._node = node
-        self._left = max_bytes
+        self._left = max_bytes - _MANIFEST_BYTES
         self.results: list[PartResult] = []
 
     def add(self, name: str, lines: Iterable[str], *, whole: bool = False) -> None:
         """Add a part of lines, as many as there is room for. ``whole``: all of them, or none."""
-        kept: list[str] = []
-        compressor, size, is_cut = zlib.compressobj(), 0, False
-        room = self._left // _PART_SHARE
-        for line in lines:
-            size += len(compressor.compress(line.encode(errors="replace")))
-            # What is inside the compressor has not been counted yet: some ten kilobytes.
-            if size > room:
-                is_cut = True
-                break
-            kept.append(line)
+        part = _Lines(self._left // _PART_SHARE - _HEADER_BYTES)
+        is_cut = not (all(map(part.add, lines)) and part.end())
         if is_cut and whole:
             self.failed(name, "left out: larger than what --max-size leaves")
             return
-        size += len(compressor.flush())
-        self._write(name, "".join(kept))
-        self._left = max(0, self._left - size)
-        note = f"cut after {len(kept)} lines: larger than what --max-size leaves" if is_cut else ""
+        self._left -= part.size + _HEADER_BYTES
+        self._write(name, part.data)
+        note = f"cut after {part.count} lines: larger than what --max-size leaves" if is_cut else ""
         self.results.append(PartResult(name, "cut" if is_cut else "ok", note))
 
     def failed(self, name: str, note: str) -> None:
@@ -82,14 +113,15 @@ class ArchiveWriter:
             **more,
             "parts": [result._asdict() for result in self.results],
         }
-        self._write(_MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        text = json.dumps(manifest, indent=2) + "\n"
+        self._write(_MANIFEST, io.BytesIO(text.encode()))
         self._tar.close()
 
-    def _write(self, name: str, text: str) -> None:
-        data = text.encode(errors="replace")
+    def _write(self, name: str, data: io.BytesIO) -> None:
         info = tarfile.TarInfo(f"{_KIND}/{name}")
-        info.size, info.mtime, info.mode = len(data), int(self._now), 0o600
-        self._tar.addfile(info, io.BytesIO(data))
+        info.size, info.mtime, info.mode = data.seek(0, io.SEEK_END), int(self._now), 0o600
+        data.seek(0)
+        self._tar.addfile(info, data)
 
 
 class Archive:

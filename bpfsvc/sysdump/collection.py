@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import IO, Any, NamedTuple
 
@@ -26,7 +27,8 @@ from bpfsvc.inspect.reader import PinnedReader, Reader, open_pinned
 from bpfsvc.inspect.service_names import service_keys
 from bpfsvc.inspect.status import collect_status
 from bpfsvc.inspect.tables import write_tables
-from bpfsvc.model.answers import AgentConfiguration, encode
+from bpfsvc.model.answers import AgentConfiguration, ChangeRecord, encode
+from bpfsvc.model.failures import Failure
 from bpfsvc.model.plain import shape_of, to_plain
 from bpfsvc.sysdump import host, names
 from bpfsvc.sysdump.anonymizer import Anonymizer
@@ -168,8 +170,16 @@ class _Collection:
 
     def _answers(self) -> None:
         self._json("failures.json", lambda: to_plain(self._agent.failures()))
-        self._records("history.jsonl", _encoded(lambda: self._agent.history("", "")))
-        self._records("failed.jsonl", _encoded(lambda: self._agent.failed("", "")))
+        self._records("history.jsonl", _encoded(lambda: self._changes))
+        self._records("failed.jsonl", _encoded(lambda: self._failed))
+
+    @cached_property
+    def _changes(self) -> list[ChangeRecord]:
+        return self._agent.history("", "")
+
+    @cached_property
+    def _failed(self) -> list[Failure]:
+        return self._agent.failed("", "")
 
     def _metrics(self) -> str:
         address = self._subject.config.metrics
@@ -183,7 +193,9 @@ class _Collection:
         self._anonymizer.add_names(names_in(objects))
         if reader:
             self._anonymizer.add_names(name for pair in service_keys(reader) for name in pair)
-        self._anonymizer.add_names(names.in_history(self._agent))
+        with suppress(BpfsvcError):
+            self._anonymizer.add_names(names.in_changes(self._changes))
+            self._anonymizer.add_names(names.in_failures(self._failed))
 
     # -- forms ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from bpfsvc import __version__
@@ -18,6 +19,8 @@ from bpfsvc.migration.netfilter.tools import run
 _SECONDS = 2.0
 _LOG_BYTES = 4 << 20
 _LOG_LINES = 20_000
+
+POD_LOGS = Path("/var/log/pods")
 
 COMMANDS = {
     "network/interfaces": ("ip", "-details", "-statistics", "link"),
@@ -120,21 +123,38 @@ def agents_log(root: PinRoot) -> str:
             return _tail(target)
     except OSError:
         process, target = 0, Path()
-    for path in sorted(Path("/var/log/pods").glob("*bpfsvc*/*/*.log"), reverse=True):
-        return _tail(path)
-    if shutil.which("journalctl"):
-        of_agent = (f"_PID={process}",) if process else ("--unit=bpfsvc",)
-        text = run(["journalctl", "--no-pager", f"--lines={_LOG_LINES}", *of_agent])
-        if "-- No entries --" not in text:
-            return text
+    # A unit of systemd writes to a socket, a container to a pipe.
+    sources: list[Callable[[], str]] = [_pods_log, partial(_journal, process)]
+    for source in sources[::-1] if target.name.startswith("socket:") else sources:
+        if lines := source():
+            return lines
     raise BpfsvcError(
-        f"the agent (process {process}) writes its log to {target.name}, which cannot be read here"
+        f"the agent (process {process}) writes its log to {target.name}, which cannot be read"
+        " here; kubectl logs shows that of a Pod"
         if process
         else "no agent answers here, and there is no log of a Pod or in the journal"
     )
 
 
+def _pods_log() -> str:
+    """Return the log that a container of a Pod of bpfsvc has written to last."""
+    written = {path.stat().st_mtime: path for path in POD_LOGS.glob("*bpfsvc*/*/*.log")}
+    return _tail(written[max(written)]) if written else ""
+
+
+def _journal(process: int) -> str:
+    if not shutil.which("journalctl"):
+        return ""
+    of_agent = (f"_PID={process}",) if process else ("--unit=bpfsvc",)
+    text = run(["journalctl", "--no-pager", f"--lines={_LOG_LINES}", *of_agent])
+    return "" if "-- No entries --" in text else text
+
+
 def _tail(path: Path) -> str:
+    """Return the last whole lines."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+        begin = max(0, path.stat().st_size - _LOG_BYTES)
+        file.seek(begin)
+        if begin:
+            file.readline()
         return file.read().decode(errors="replace")
