@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bpfsvc.base.errors import BpfsvcError
 from tests.release.archives import below, write_tar
@@ -18,6 +19,9 @@ from tests.release.checkout import Release
 
 REPOSITORY = "docker.io/library"
 """What a name without a registry means, as in the manifests of ``deploy/``."""
+
+_ELF_MACHINES = {"amd64": 62, "arm64": 183}
+"""Of ``elf.h``, by Debian's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,27 @@ class Archive:
         with tarfile.open(self.path) as archive:
             return str(_json(archive, "index.json")["manifests"][0]["digest"])
 
+    def check(self) -> None:
+        """Raise :class:`BpfsvcError` if the image, or a program in it, is for other machines."""
+        with tarfile.open(self.path) as archive:
+            config = _json(archive, _blob(_manifest(archive)["config"]["digest"]))
+        faults = [f"says {config['architecture']}"] * (config["architecture"] != self.architecture)
+        machine = _ELF_MACHINES[self.architecture].to_bytes(2, "little")
+        faults += [
+            f"has {name}, which is for other machines"
+            for name, _, content in self.files()
+            if content.startswith(b"\x7fELF") and content[18:20] != machine
+        ]
+        if faults:
+            raise BpfsvcError(
+                f"the image {self.name} for {self.architecture} {faults[0]}",
+                "remove build/image-*, and try again",
+            )
+
     def files(self) -> Iterator[tuple[str, int, bytes]]:
         """Yield the regular files of all layers: name, size and content."""
         with tarfile.open(self.path) as archive:
-            index = _json(archive, "index.json")
-            manifest = _json(archive, _blob(index["manifests"][0]["digest"]))
-            for layer in manifest["layers"]:
+            for layer in _manifest(archive)["layers"]:
                 with tarfile.open(fileobj=archive.extractfile(_blob(layer["digest"]))) as packed:
                     for entry in packed:
                         content = packed.extractfile(entry) if entry.isfile() else None
@@ -55,7 +74,9 @@ def build_image(
     _run(script, release.seconds, f"the image {name} cannot be built", sources)
     archive = target / f"{name}-{release.image_tag}-{architecture}.oci.tar"
     write_archive(storage, f"{name}:{release.image_tag}", release.seconds, archive)
-    return Archive(archive, name, architecture)
+    made = Archive(archive, name, architecture)
+    made.check()
+    return made
 
 
 def write_archive(storage: Path, reference: str, seconds: int, target: Path) -> None:
@@ -91,11 +112,15 @@ def _run(command: Sequence[str | Path], seconds: int, fault: str, at: Path) -> N
         raise BpfsvcError(f"{fault}: {last}", "make image shows all output")
 
 
-def _json(archive: tarfile.TarFile, name: str) -> dict[str, list[dict[str, str]]]:
+def _json(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
     content = archive.extractfile(name)
     assert content
-    read: dict[str, list[dict[str, str]]] = json.load(content)
+    read: dict[str, Any] = json.load(content)
     return read
+
+
+def _manifest(archive: tarfile.TarFile) -> dict[str, Any]:
+    return _json(archive, _blob(_json(archive, "index.json")["manifests"][0]["digest"]))
 
 
 def _blob(digest: str) -> str:

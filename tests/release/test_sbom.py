@@ -13,6 +13,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from bpfsvc.base.errors import BpfsvcError
 from tests.release.checkout import Release
 from tests.release.images import Archive
 from tests.release.sbom import write_sbom
@@ -38,13 +39,32 @@ amd64 tzdata 2030a-0 {"c" * 64}
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
     """An image of two layers that have the same files."""
-    layer = packed({name: text.encode() for name, text in FILES.items()})
-    manifest = json.dumps({"layers": [{"digest": digest(layer)}] * 2}).encode()
+    return image(tmp_path, {name: text.encode() for name, text in FILES.items()})
+
+
+def image(directory: Path, files: dict[str, bytes], architecture: str = "amd64") -> Archive:
+    """Return an image for amd64 whose description names an architecture."""
+    layer, config = packed(files), json.dumps({"architecture": architecture}).encode()
+    layers = [{"digest": digest(layer)}] * 2
+    manifest = json.dumps({"config": {"digest": digest(config)}, "layers": layers}).encode()
     index = json.dumps({"manifests": [{"digest": digest(manifest)}]}).encode()
-    blobs = {f"blobs/{digest(blob).replace(':', '/')}": blob for blob in (layer, manifest)}
-    path = tmp_path / "bpfsvc-1.2.3-amd64.oci.tar"
+    blobs = {f"blobs/{digest(blob).replace(':', '/')}": blob for blob in (layer, config, manifest)}
+    path = directory / "bpfsvc-1.2.3-amd64.oci.tar"
     path.write_bytes(packed({"index.json": index, **blobs}))
     return Archive(path, "bpfsvc", "amd64")
+
+
+def program(machine: int) -> bytes:
+    """Return the begin of a program for a machine of elf.h."""
+    return b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little")
+
+
+def test_an_image_for_other_machines_is_refused(tmp_path: Path) -> None:
+    image(tmp_path, {"usr/bin/python3": program(62)}).check()
+    with pytest.raises(BpfsvcError, match="bpfsvc for amd64 has usr/sbin/nft, which is for other"):
+        image(tmp_path, {"bin/a": program(62), "usr/sbin/nft": program(183)}).check()
+    with pytest.raises(BpfsvcError, match="the image bpfsvc for amd64 says arm64"):
+        image(tmp_path, {"bin/a": program(62)}, "arm64").check()
 
 
 def packed(files: dict[str, bytes]) -> bytes:
