@@ -37,6 +37,7 @@
 #include "lib/wire.h"
 #include "maps/backend_failures.h"
 #include "maps/connections.h"
+#include "maps/counters.h"
 #include "maps/metadata.h"
 #include "maps/settings.h"
 #include "path/agent/explain.h"
@@ -124,6 +125,9 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 		return tail_call_unknown(skb, packet, STEP_ICMP);
 	case KIND_UNUSUAL:
 		return tail_call_unparsed(skb, packet);
+	case KIND_HALF:
+		COUNT(dropped__unknown_connection);
+		return TC_ACT_SHOT;
 	default:
 		return TC_ACT_UNSPEC;
 	}

@@ -13,11 +13,19 @@
  * flow to the backend, with the 5-tuple of a connection through a frontend. So ingress marks each
  * packet that it translates. The mark is made of the packet's new flow and of this node, and it
  * survives on the way.
+ *
+ * Halves: where a connection is masqueraded, ingress does one half of the translation, and egress
+ * the other one. The entry at egress may go while the packet is between the hooks. What is left of
+ * the mark's value says that the packet is only half translated: without an entry egress drops it.
+ * The mark is too short to be certain. So a packet that netfilter has masqueraded meanwhile is known
+ * by its source. If netfilter gives other packets another address, egress drops those of one flow
+ * in 256.
  */
 #pragma once
 
 #include "lib/flow.h"
 #include "maps/connections.h"
+#include "maps/node_addresses.h"
 #include "maps/settings.h"
 #include "path/packet.h"
 
@@ -42,6 +50,8 @@ static inline bool mark_is(const struct __sk_buff *skb, __u16 mark)
 	return (skb->tc_index & PASS_MARK_BITS) == mark;
 }
 
+#define PASS_WHOLE 0x4000 /* nothing is left to be translated */
+
 static inline __u16 pass_mark(const struct settings *settings, const struct flow *flow)
 {
 	__u32 mix = flow->source.words[3] ^ flow->destination.words[3] ^
@@ -49,22 +59,36 @@ static inline __u16 pass_mark(const struct settings *settings, const struct flow
 
 	mix ^= (__u32)flow->source_port << 16 | flow->destination_port;
 	mix *= 0x9e3779b1;
-	/* Never UNKNOWN_RESET or UNKNOWN_DROP. */
-	return (mix >> 16 & PASS_MARK_BITS & 0x3fff) | 0x4000;
+	/* Never UNKNOWN_RESET or UNKNOWN_DROP, and never 0: that is no mark. */
+	mix = mix >> 16 & PASS_MARK_BITS & 0x3fff;
+	return mix ? mix : PASS_MARK_BITS & 0x3fff;
 }
 
-/* Mark a packet of ingress that becomes `routed`. */
+/* Mark a packet of ingress that becomes `routed`. `whole`: PASS_WHOLE, or 0. */
 static inline void pass_note(struct __sk_buff *skb, const struct settings *settings,
-			     const struct flow *routed)
+			     const struct flow *routed, __u16 whole)
 {
-	mark_write(skb, pass_mark(settings, routed));
+	mark_write(skb, pass_mark(settings, routed) | whole);
 }
 
 /* True if a packet of this flow was translated to it at another interface. */
 static inline bool pass_noted(struct __sk_buff *skb, const struct settings *settings,
 			      const struct flow *flow)
 {
-	return mark_is(skb, pass_mark(settings, flow));
+	return (skb->tc_index & PASS_MARK_BITS & ~PASS_WHOLE) == pass_mark(settings, flow);
+}
+
+/* True if a packet without an entry at egress needs one. */
+static inline bool pass_is_half(struct __sk_buff *skb, const struct settings *settings,
+				struct flow *flow)
+{
+	return mark_is(skb, pass_mark(settings, flow)) && !node_addresses.lookup(&flow->source);
+}
+
+/* True if the packets of a connection need an entry at both hooks. */
+static inline bool connection_passes_halves(const struct connection *connection)
+{
+	return connection->masquerade || (connection->reply && connection->service);
 }
 
 /*
@@ -112,7 +136,8 @@ static inline void pass_note_translated(struct __sk_buff *skb, const struct sett
 					const struct connection *connection)
 {
 	if (packet->flow.hook == HOOK_INGRESS)
-		pass_note(skb, settings, &packet->after);
+		pass_note(skb, settings, &packet->after,
+			  connection_passes_halves(connection) ? 0 : PASS_WHOLE);
 	else if (!connection->reply)
 		masqueraded_note(skb, settings);
 }

@@ -25,6 +25,10 @@ SHORT = [
     Scenario(False, True, "answered", ("<A",), "eviction", "UDP"),
     Scenario(True, False, "opened", ("S", "<SA")),
     Scenario(True, False, "answered", ("A", "<SA")),
+    Scenario(True, True, "opened", ("R",), "eviction"),
+    Scenario(True, True, "opened", ("<SA",), "removal"),
+    Scenario(True, True, "answered", ("A",), "eviction"),
+    Scenario(True, True, "opened", ("S",), "eviction", "UDP"),
 ]
 
 

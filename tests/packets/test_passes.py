@@ -20,6 +20,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
+from bpfsvc.base.address import pack
 from bpfsvc.datapath.attach import interfaces
 from bpfsvc.datapath.netlink.hooks import Hook
 from bpfsvc.devtools.lab import links
@@ -74,12 +75,17 @@ class Stacked:
         """Send frames; return the packets of the family of ``like`` that reach the pod."""
         return self._received(frames, like, self._pod, "eth0")
 
-    def leave(self, frames: Sequence[Packet], like: Packet) -> list[Packet]:
+    def leave(self, frames: Sequence[Packet], like: Packet, *, lost: int = 0) -> list[Packet]:
         """The same of those that leave by the macvlan, and so by both interfaces."""
-        return self._received(frames, like, self._outside, "far")
+        return self._received(frames, like, self._outside, "far", lost)
 
     def _received(
-        self, frames: Sequence[Packet], like: Packet, where: Namespace, interface: str
+        self,
+        frames: Sequence[Packet],
+        like: Packet,
+        where: Namespace,
+        interface: str,
+        lost: int = 0,
     ) -> list[Packet]:
         copies: list[Packet] = []
         with (
@@ -93,7 +99,7 @@ class Stacked:
             def all_came() -> bool:
                 nonlocal copies
                 copies = packets([frame.data for frame in seen.frames()], like)
-                return len(copies) >= len(frames)
+                return len(copies) >= len(frames) - lost
 
             wait(all_came, "all packets arrive")
         return copies
@@ -163,6 +169,31 @@ def test_a_masqueraded_packet_that_leaves_by_two_interfaces_is_translated_once(
     assert [forwarded(result, wanted) for result in results] == [True] * 3
     assert stacked.node.counter("source_ports_changed") == 0
     assert stacked.node.states() == (4, 0)
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """It would leave with its client's address. The next packet is another connection's."""
+    node = stacked.node
+    node.masquerade_address("192.168.50.11", "fd50::11", index=stacked.vrrp.index)
+    peers.service(node, [peers.other_backend], masquerade=True)
+    like = peers.opening(peers.external, peers.other_backend)
+    stacked.leave([stacked.frame(stacked.eth0, peers.opening(peers.external, peers.vip))], like)
+    # An established connection trusts that the pair is there.
+    node.set_fields("connections", established=1)
+    key = node.pinned.layout.maps["connections"].key
+    for flow in [flow for flow, _ in node.pinned.map("connections").items()]:
+        if key.unpack(flow)["destination"] == pack(address_of(peers.other_backend)):
+            node.pinned.map("connections").delete(flow)
+    other = peers.with_port(peers.external, 40001)
+    sent = [peers.data(peers.external, peers.vip), peers.opening(other, peers.vip)]
+    (left,) = stacked.leave([stacked.frame(stacked.eth0, packet) for packet in sent], like, lost=1)
+    seen = peers.with_port(left.src, left.payload.sport)
+    assert forwarded(left, peers.opening(seen, peers.other_backend))
+    assert left.src == address_of(peers.node_address)
+    assert node.counter("dropped__unknown_connection") == 1
 
 
 @pytest.mark.parametrize("peers", DATAGRAMS, ids=str)

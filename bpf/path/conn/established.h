@@ -17,8 +17,9 @@ static inline bool conn_established_advance(struct __sk_buff *skb, const struct 
 					    struct packet *packet, struct connection *connection)
 {
 	packet->after = connection->after;
-	/* Other TCP packets need no mark: their flags show that they are no first packets. */
-	if (packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags))
+	/* Other TCP packets are no first packets: their flags show that. */
+	if (packet->flow.protocol != PROTO_TCP || tcp_opens(packet->tcp_flags) ||
+	    connection_passes_halves(connection))
 		pass_note_translated(skb, settings, packet, connection);
 	if (connection->counters)
 		count_packet(connection->counters, connection->reply, skb->len);

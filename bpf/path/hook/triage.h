@@ -45,6 +45,7 @@ enum kind {
 	KIND_ICMP_ERROR, /* STEP_ICMP */
 	KIND_UNUSUAL,	 /* a fragment, extension headers or a tag: STEP_PARSE_SLOW */
 	KIND_EARLY,	 /* a fragment that overtook the first one of its datagram */
+	KIND_HALF,	 /* its entry is gone that has to translate it a second time */
 	KIND_UNDECIDED,	 /* its headers do not tell; triage_by_entries() does */
 };
 
@@ -253,6 +254,8 @@ static inline enum kind triage_by_entries(struct __sk_buff *skb, const struct se
 	*entry = connection_of(settings, packet, hook);
 	if (*entry)
 		return KIND_CONNECTION;
+	if (hook == HOOK_EGRESS && !packet->reuse && pass_is_half(skb, settings, &packet->flow))
+		return KIND_HALF;
 	if (tcp_ends(packet->tcp_flags))
 		direct_flow_end(&packet->flow, packet->tcp_flags);
 	if (hook == HOOK_INGRESS && (!by_steps || settings->fast_outside)) {

@@ -169,7 +169,7 @@ static inline int first_packet_open(struct __sk_buff *skb, const struct settings
 		observe_failure(packet, EVENT_DROPPED, opening_failure(packet));
 		return TC_ACT_SHOT;
 	}
-	pass_note(skb, settings, &packet->after);
+	pass_note(skb, settings, &packet->after, packet->first.choice.masquerade ? 0 : PASS_WHOLE);
 	/* A direct flow that only got another port belongs to no service. */
 	if (packet->first.choice.service) {
 		choice_made(&packet->first.choice, &packet->first.client);
