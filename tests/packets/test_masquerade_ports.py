@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 
 from tests.packets.node import SHOT, Node
 from tests.packets.packet import same, tcp
-from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
+from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
+
+NS_PER_SECOND = 1_000_000_000
+HANDSHAKES = [*TCP_PEERS, *SCTP_PEERS]
 
 
 def test_many_clients_get_different_ports_within_the_range(node: Node, peers: Peers) -> None:
@@ -178,12 +182,38 @@ def test_the_port_of_a_connection_that_was_never_established_is_used_again_after
 ) -> None:
     clients = half_open(node, peers)
     fifth = peers.with_port(peers.external, 5004)
-    node.age(2)
     assert node.drops("egress", node.ingress(peers.opening(fifth, peers.vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
     node.age(6)
     assert peers.connect(node, fifth, peers.vip, peers.backend) in clients.values()
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
+
+
+@pytest.mark.parametrize("peers", HANDSHAKES, ids=str)
+def test_a_handshake_that_is_not_complete_after_a_second_gives_its_port_if_no_other_is_free(
+    node: Node, peers: Peers
+) -> None:
+    """A flood of SYNs to one backend has all ports. Who completes a handshake gets one of them."""
+    clients = half_open(node, peers)
+    established, seen = clients.popitem()
+    arrives, leaves = peers.proof(established, peers.vip, peers.backend, seen)
+    assert same(node.forward(arrives), leaves)
+    node.set_fields("connections", created=time.monotonic_ns() - NS_PER_SECOND)
+    later = [peers.with_port(peers.external, 6000 + number) for number in range(3)]
+    ports = {peers.connect(node, client, peers.vip, peers.backend) for client in later}
+    assert ports == set(clients.values())
+    back = node.forward(peers.data(peers.backend, seen))
+    assert same(back, peers.data(peers.vip, established))
+
+
+def test_a_question_without_handshake_keeps_its_port_for_longer(
+    node: Node, udp_peers: Peers
+) -> None:
+    """A server may take its time."""
+    half_open(node, udp_peers)
+    node.age(2)
+    fifth = udp_peers.with_port(udp_peers.external, 5004)
+    assert node.drops("egress", node.ingress(udp_peers.opening(fifth, udp_peers.vip)))
 
 
 def test_each_port_of_an_abandoned_flood_is_used_again_once(node: Node, peers: Peers) -> None:

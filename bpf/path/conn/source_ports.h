@@ -29,12 +29,13 @@
 #define MASQUERADE_ROUNDS 16
 #define CLOSED_FROM_ROUND 4
 #define URGENT_FROM_ROUND 12
+#define HANDSHAKE_MS 500 /* a client waits 1 s before it sends its SYN again */
 
 /* Which ports a connection may have, besides those that none has. */
 enum port_claim {
 	CLAIM_FORGOTTEN, /* of connections that both ends have forgotten */
 	CLAIM_CLOSED,	 /* and of those that were closed, or not answered, a while ago */
-	CLAIM_URGENT,	 /* and of those that have just been closed */
+	CLAIM_URGENT,	 /* and of those that have just been closed, or open for too long */
 	CLAIM_OVER,	 /* of those that were closed a while ago, or have half of their entries */
 };
 
@@ -77,6 +78,18 @@ static inline struct port_search masquerade_search_begin(const struct settings *
 }
 
 /*
+ * True if a client that answers would have completed its handshake. A flood of SYNs to one backend
+ * has all ports that lead there: a new client gets one of them only if it need not wait until the
+ * flood's connections are given up. (Without a handshake nothing tells how long an answer takes.)
+ */
+static inline bool handshake_overdue(const struct flow *key, const struct connection *reply,
+				     __u64 now)
+{
+	return key->hook == HOOK_INGRESS && key->protocol != PROTO_UDP && !reply->established &&
+	       (__s64)(now - reply->created) > HANDSHAKE_MS * NS_PER_MS;
+}
+
+/*
  * True if a connection is over, by the entry of its replies. Its last acknowledgement may come
  * after both sides have closed, so its port is free after a while, or at once if the matter is
  * urgent; and one that is never answered lives while its client sends.
@@ -93,7 +106,8 @@ static inline bool reply_abandoned(const struct flow *key, const struct connecti
 	if (claim == CLAIM_FORGOTTEN)
 		return connection_closed(reply) && !connection_is_remembered(reply) &&
 		       connection_idle(reply, now) > LINGER_MS * NS_PER_MS;
-	if (claim == CLAIM_URGENT && connection_closed(reply))
+	if (claim == CLAIM_URGENT &&
+	    (connection_closed(reply) || handshake_overdue(key, reply, now)))
 		return true;
 	if (connection_idle(reply, now) <= limit)
 		return false;
