@@ -5,6 +5,9 @@
 #pragma once
 
 #include "lib/map.h"
+#include "lib/verifier.h"
+
+#define ENOMEM 12 /* negative, what an insertion returns if there is no memory */
 
 /* What the choice of a backend refuses: for the node, and for each service port (refusals.h). */
 #define REFUSAL_COUNTERS               \
@@ -20,6 +23,7 @@ struct counters {
 	__u64 dropped__no_masquerade_address;
 	__u64 dropped__source_ports_exhausted;
 	__u64 dropped__connections_full;
+	__u64 dropped__no_memory; /* the kernel had none for an entry of a connection */
 	__u64 dropped__evicted;
 	__u64 dropped__rewrite_failed;
 	__u64 dropped__step_missing;
@@ -57,3 +61,15 @@ static inline struct counters *counters_get(void)
 		if (counted)                               \
 			counted->field++;                  \
 	} while (0)
+
+/* Count a packet that is dropped because an entry of a connection could not be inserted. */
+static inline void count_no_room(int error)
+{
+	struct counters *counted = counters_get();
+	__u32 full = not_zero(error + ENOMEM);
+
+	if (!counted)
+		return;
+	counted->dropped__connections_full += full;
+	counted->dropped__no_memory += 1 - full;
+}

@@ -31,7 +31,7 @@ REASONS = {
     "source_range": "the client is not in loadBalancerSourceRanges",
     "backend_reset": "the backend has reset it",
     "source_ports_exhausted": "no source port is free",
-    "connections_full": "the table of connections is full",
+    "connections_full": "the table of connections is full, or there is no memory for an entry",
     "masquerade": "there is no address or port to masquerade to",
     "closed": "it was closed",
     "client_reset": "the client has reset it",

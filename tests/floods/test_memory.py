@@ -16,6 +16,7 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.rights import limited
 from tests.floods.memory_group import MemoryGroup, memory_group
 from tests.floods.test_resources import serves_a_change, traffic
+from tests.lab.test_traffic_xdp import counter
 from tests.lab.testbed import SLICE_PORTS, WEB, Testbed, built_testbed, objects
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,15 @@ def traffic_without_new_entries(testbed: Testbed) -> Iterator[None]:
     assert [load.stop().failures for load in loads] == [{}] * len(loads)
 
 
+def says_that_new_connections_lack_memory(testbed: Testbed) -> None:
+    """New connections through packets are dropped; the table of connections is not full."""
+    node = testbed.node
+    new = testbed.client.load("connect", node.address(4), WEB.node_port, seconds=600)
+    wait(lambda: counter(node, "dropped__no_memory") > 0, "connections without memory count", 60)
+    new.stop()
+    assert counter(node, "dropped__connections_full") == 0
+
+
 def test_entries_without_memory_are_said_and_cost_nothing_that_works(
     testbed: Testbed, group: MemoryGroup
 ) -> None:
@@ -94,6 +104,7 @@ def test_entries_without_memory_are_said_and_cost_nothing_that_works(
             status = testbed.cluster.command(testbed.node, "status").stdout
             assert f"not up to date: {NO_MEMORY}" in status
             assert "give the agent's pod more memory" in status
+            says_that_new_connections_lack_memory(testbed)
         finally:
             group.lift()
         agent.ready(90)

@@ -54,14 +54,15 @@ def source_with(text: str, other: str) -> CSource:
 
 
 _MOVE = (
-    "\tint error = connections.insert(flow, connection);\n\n"
+    "\tint error = connections.insert(flow, connection), other_error = 0;\n\n"
     "\tif (error == -EEXIST)\n\t\treturn true;\n"
-    "\tif (!error && !connections.insert(partner, other)) {\n"
+    "\tif (!error)\n\t\tother_error = connections.insert(partner, other);\n"
+    "\tif (!(error | other_error)) {\n"
     "\t\tif (!(new_connections.delete(partner) | new_connections.delete(flow)))\n"
     "\t\t\treturn true;\n"
 )
 _MOVE_UNSEEN = (
-    "\tint error = connections.update(partner, other);\n\n"
+    "\tint error = connections.update(partner, other), other_error = 0;\n\n"
     "\tif (!error && !connections.update(flow, connection)) {\n"
     "\t\tnew_connections.delete(partner);\n"
     "\t\tnew_connections.delete(flow);\n"

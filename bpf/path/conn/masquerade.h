@@ -41,6 +41,6 @@ static inline bool masquerade_request(const struct flow *after, struct connectio
 		half_open_release();
 	if (error == -EEXIST) /* written by another CPU since */
 		return true;
-	COUNT(dropped__connections_full);
+	count_no_room(error);
 	return false;
 }

@@ -171,7 +171,7 @@ static inline int routed_flow_take(const struct settings *settings, struct port_
 		    !fast_flow_exists(settings, routed, urgent) && !netfilter_flow_exists(routed))
 			error = reply_take(&key, reply, urgent ? CLAIM_URGENT : CLAIM_OVER);
 		if (error && error != -EEXIST)
-			COUNT(dropped__connections_full);
+			count_no_room(error);
 		if (error != -EEXIST)
 			return error;
 	}
@@ -235,7 +235,7 @@ static inline int masquerade_port_take(struct __sk_buff *skb, const struct setti
 		flow_reverse(&key, wire, HOOK_INGRESS);
 		error = masquerade_port_try(skb, wire, &key, reply, search);
 		if (error && error != -EEXIST)
-			COUNT(dropped__connections_full);
+			count_no_room(error);
 		if (error != -EEXIST)
 			return error;
 	}

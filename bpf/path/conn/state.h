@@ -284,11 +284,13 @@ static inline void connection_forget_half(struct flow *flow, struct connection *
 static inline bool connection_move(struct flow *flow, struct connection *connection,
 				   struct flow *partner, struct connection *other)
 {
-	int error = connections.insert(flow, connection);
+	int error = connections.insert(flow, connection), other_error = 0;
 
 	if (error == -EEXIST)
 		return true;
-	if (!error && !connections.insert(partner, other)) {
+	if (!error)
+		other_error = connections.insert(partner, other);
+	if (!(error | other_error)) {
 		if (!(new_connections.delete(partner) | new_connections.delete(flow)))
 			return true;
 		connections.delete(partner);
@@ -300,7 +302,7 @@ static inline bool connection_move(struct flow *flow, struct connection *connect
 	connection->established = other->established = 0;
 	if (!error)
 		connections.delete(flow);
-	COUNT(dropped__connections_full);
+	count_no_room(error | other_error);
 	return false;
 }
 

@@ -132,7 +132,7 @@ static inline int conn_new_open(struct __sk_buff *skb, const struct settings *se
 	if (error == -EEXIST)
 		conn_new_undo(after, &entry);
 	else if (error)
-		COUNT(dropped__connections_full);
+		count_no_room(error);
 	return error;
 }
 
