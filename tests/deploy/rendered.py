@@ -12,6 +12,14 @@ DEPLOY = ROOT / "deploy"
 OVERLAYS = ("kubeadm", "k3s", "plain")
 
 
+def check_schema(manifest: Object, version: str) -> None:
+    """Raise an error unless the schema of Kubernetes allows an object; no field may be unknown."""
+    # It makes grammars, which takes 1.5 s of each process that only collects tests.
+    import kubernetes_validate
+
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
 def overlay(name: str) -> list[Object]:
     """Return the objects of an overlay."""
     return build(DEPLOY / "overlays" / name)

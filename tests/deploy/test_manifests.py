@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -15,7 +14,7 @@ from bpfsvc.base.privileges import CAPABILITIES, Capability
 from bpfsvc.devtools.lab.rights import granted
 from bpfsvc.kube import resources
 from tests.deploy.kustomize import Object, build, merged
-from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, allowed, only, overlay, pod
+from tests.deploy.rendered import DEPLOY, OVERLAYS, ROOT, allowed, check_schema, only, overlay, pod
 
 VERSIONS = ("1.30", "1.37")
 """The first Kubernetes with appArmorProfile, and the last one there are schemas of."""
@@ -50,7 +49,7 @@ def test_every_object_is_what_the_schema_of_kubernetes_allows(name: str, version
     """Strictly: an unknown field is an error. A PodMonitor is not Kubernetes' own."""
     for each in build(DEPLOY / name):
         if each["apiVersion"] != "monitoring.coreos.com/v1":
-            kubernetes_validate.validate(each, version, strict=True)
+            check_schema(each, version)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
