@@ -122,11 +122,13 @@ demo: $(VENV)/installed-demo
 	@$(PATIENCE) $(PYTHON) -m bpfsvc.devtools.demo $(ARGS)
 
 # What is compiled for the agents and the packet tests, once for all sandboxes: a directory of each run that
-# only root can write, because an agent uses no other. It is compiled beside lint.
+# only root can write, because an agent uses no other. It is compiled beside lint. So are the modules of
+# the tests in a fresh checkout, or else each process of tests would do that.
 COMPILED = $(eval COMPILED := $$(shell mktemp -d))$(COMPILED)
 
 test: $(VENV)/installed-test | compared
 	@$(PYTHON) -m bpfsvc.datapath.loader.shipped $(COMPILED) >/dev/null & compiler=$$!; \
+	[ -e tests/__pycache__ ] || $(PYTHON) -m pytest --quiet --collect-only $(TESTS) >/dev/null & \
 	make --no-print-directory lint && wait "$$compiler" || \
 	{ status=$$?; wait; rm -rf $(COMPILED); exit "$$status"; }
 	@export BPFSVC_LAB_COMPILED=$(COMPILED); trap 'rm -rf $(COMPILED)' EXIT; \
