@@ -153,10 +153,13 @@ class World:
             packet.step(self.machine, shared)
         return packet.outcome
 
-    def explored(self, scenario: Scenario, most: int = MOST_STATES) -> tuple[Explored, Judge]:
-        """Explore a scenario, of so many states at most."""
+    def explored(
+        self, scenario: Scenario, most: int = MOST_STATES, *, gives_away: bool = True
+    ) -> tuple[Explored, Judge]:
+        """Explore a scenario, of so many states at most. ``gives_away``: see :class:`Shared`."""
         self.peers = peers(scenario.protocol, 4)
         shared, writes = self.shared(scenario)
+        shared.gives_away = gives_away
         seen = self.peers.external
         self.machine.visible = set()
         for text in _STATES[scenario.state]:

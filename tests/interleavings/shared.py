@@ -46,6 +46,8 @@ class Shared:
 
     * ``rows``: by the upper half of their addresses. ``keys``: rows; None: the key is gone.
     * ``free``: rows that were freed, the last one first. ``used``: the number of rows of a map.
+    * ``gives_away``: a freed row is given to the next key. Without it a row keeps what is in it, as
+      if the kernel waited until no program reads it.
     """
 
     tables: Tables
@@ -54,6 +56,7 @@ class Shared:
     free: dict[int, tuple[int, ...]] = field(default_factory=dict)
     used: dict[int, int] = field(default_factory=dict)
     queues: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    gives_away: bool = True
 
     def copy(self) -> Shared:
         """Return a copy that can be changed by itself."""
@@ -64,6 +67,7 @@ class Shared:
             dict(self.free),
             dict(self.used),
             dict(self.queues),
+            self.gives_away,
         )
 
     def key(self) -> tuple[object, ...]:
@@ -141,7 +145,8 @@ class Shared:
         return SHARED | number << 16 | used
 
     def _free_row(self, number: int, row: int) -> None:
-        self.free[number] = (row, *self.free.get(number, ()))
+        if self.gives_away:
+            self.free[number] = (row, *self.free.get(number, ()))
 
     def delete(self, number: int, key: bytes) -> int:
         """Remove an entry, as the helper does; return its error, or 0."""

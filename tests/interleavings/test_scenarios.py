@@ -40,6 +40,16 @@ def test_no_interleaving_of_a_scenario_ends_badly(world: World, scenario: Scenar
     assert result.ends
 
 
+@pytest.mark.slow  # 40,000 states.
+def test_a_late_packet_is_translated_wrongly_only_if_its_freed_row_is_given_away(
+    world: World,
+) -> None:
+    """docs/testing.md says so. The connection is closed, collected, and opened again."""
+    scenario = Scenario(False, False, "closed", ("S", "A"), "queue")
+    assert world.explored(scenario)[0].problem
+    assert not world.explored(scenario, gives_away=False)[0].problem
+
+
 def source_with(text: str, other: str) -> CSource:
     """Return the sources of this checkout with another text in the place of one."""
 
