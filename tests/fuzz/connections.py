@@ -67,7 +67,8 @@ class Connection:
     * ``routed``: the client between the hooks. ``seen``: as the backend sees it.
     * ``reset``: by a number that ends the connection. ``doubted``: by one that may end it.
     * ``port_lost``: another connection has taken the port that the backend saw, or the backend has
-      opened one to it. The client's next packet gets another port. In ``seen`` the port is 0 then.
+      opened one to it, or no port was free. The client's next packet gets another port. In ``seen``
+      the port is 0 then.
     * ``beside_netfilter``: a connection of netfilter has ``seen`` and ``backend``, too, until it
       leaves the node.
     * ``unsure``: the model does not know whether the entry is still there.

@@ -108,6 +108,7 @@ class Model:
             seen=seen,
             begun_ns=self.now,
             peers=(Peer(segment.sequence), Peer(sent.event.number * 7 & 0xFFFFFFFF)),
+            port_lost=not seen[1],
         )
         self._is_no_direct_flow(connection, about)
         self.are_apart(connection, about)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuzz.events import Event, Foreign, Packet, Write
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
-from tests.fuzz.run import first_failure, history
+from tests.fuzz.run import failure_of, first_failure, history
 
 HISTORIES = 12
 """Some ten seconds."""
@@ -45,3 +46,52 @@ def test_a_seed_replays(player: Player) -> None:
         states.append({key: str(made) for key, made in player.model.connections.items()})
     assert states[0]
     assert states[0] == states[1]
+
+
+def sent(
+    target: int, client: int, port: int, flags: int = 16, *, sender: int = 0, number: int = 0
+) -> Packet:
+    """Make an event of a plain packet over IPv4."""
+    plain = Packet._make([0] * len(Packet._fields))
+    ends = plain._replace(family=4, target=target, client=client, port=port)
+    return ends._replace(sender=sender, flags=flags, number=number)
+
+
+KEPT: dict[str, tuple[int, list[Event]]] = {
+    "a backend connects twice from the port that it serves": (
+        77000071,
+        [
+            sent(9, 2, 1, 2),
+            sent(9, 2, 1, 16, sender=1),
+            sent(9, 2, 1, 17),
+            sent(9, 2, 1, 17, sender=1),
+            sent(9, 2, 1, 2, sender=1),
+            sent(9, 2, 1),
+            sent(9, 2, 1, 2, sender=1),
+            sent(9, 2, 1),
+        ],
+    ),
+    "a client that has got no port sends again while none is free": (
+        78000076,
+        [
+            Write(service=0, number=2439750759),
+            sent(1, 1, 3, number=4266881943),
+            sent(2, 0, 0, number=713444413),
+            sent(4, 2, 3),
+            Foreign(family=4, target=4, client=2, port=3),
+            sent(1, 3, 3, number=3373364537),
+            Foreign(family=4, target=1, client=3, port=3),
+            sent(4, 2, 1),
+            sent(4, 3, 0),
+            sent(5, 1, 2, number=2371768756),
+            sent(5, 1, 2),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_was_different_once_is_not_any_more(player: Player, name: str) -> None:
+    """Both were faults of the model: it expected a port that the connection did not have."""
+    seed, events = KEPT[name]
+    assert not failure_of(player, seed, events)
