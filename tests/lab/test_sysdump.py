@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bpfsvc.devtools.lab.dial import ask
+from bpfsvc.devtools.lab.patience import stretched
 from tests.lab.testbed import (
     API,
     EMPTY,
@@ -232,7 +233,7 @@ def test_the_archive_can_go_to_standard_output(testbed: Testbed, directory: Path
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    data, errors = process.communicate(timeout=60)
+    data, errors = process.communicate(timeout=stretched(60))
     path = directory / "stdout.tar.gz"
     path.write_bytes(data)
     assert process.returncode == 0

@@ -211,9 +211,9 @@ def test_of_a_client_that_is_gone_the_trial_ends_after_its_time(plain: Tried) ->
     plain.on_trial()
     for client in range(3):
         assert plain.open(client) == plain.sick[0]
-        plain.later(4.5, "quarantined", "tried")
+        plain.later(3.0, "quarantined", "tried")
         assert plain.tries(range(10 * client + 10, 10 * client + 19)) == 0
-        plain.later(0.6, "quarantined", "tried")
+        plain.later(2.1, "quarantined", "tried")
         plain.later(5.1)
 
 
