@@ -7,7 +7,8 @@
  * Steps are programs for what few packets need, reached by tail calls. STEP_X is `step_x`, in
  * path/step/x.h. They find the packet in struct packet (path/packet.h): `headers` are its fields up
  * to `tcp_acknowledged`. "hooks" are ingress, egress, ingress_l3 and egress_l3, which write these,
- * `after` and `forward`.
+ * `after` and `forward`. REPLACED are the hooks of the build that is being replaced
+ * (settings.settling).
  *
  *	step		jumped to by			reads			writes
  *
@@ -31,6 +32,7 @@
  *	PARSE_SLOW	hooks				flow.hook, l3, v4	as the hooks
  *	REJECT		FIRST, REVISE			headers, first		l3, l4
  *	ECHO		FIRST				headers			l3, l4
+ *	REPLACED	hooks, FIRST, ESTABLISHED	flow.hook, l3
  */
 #include "lib/flow.h"
 #include "lib/verifier.h"
@@ -104,7 +106,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 			return tail_call(skb, established_step(entry, packet->tcp_flags));
 		packet_go_by(skb, settings, packet, hook, entry);
 		if (!conn_established_advance(skb, settings, packet, entry))
-			return TC_ACT_SHOT;
+			return incomplete_verdict(skb, settings, packet);
 		if (hook == HOOK_INGRESS && packet->forward.via == BY_STACK &&
 		    leaves_as_routed(settings, packet, entry))
 			egress_done_note(skb, settings);

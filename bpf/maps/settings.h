@@ -18,6 +18,16 @@ enum socket_lb {
 	SOCKET_LB_ALL,	/* and sockets of its pods */
 };
 
+/*
+ * Connections of an older build, whose map has another layout, are copied: packets of connections
+ * without an entry go to the programs of that build.
+ */
+enum settling {
+	SETTLED,
+	SETTLING_ATTACHING, /* it opens connections, as its programs are still at some interfaces */
+	SETTLING_ATTACHED,  /* this build opens them; a few are not copied yet */
+};
+
 /* As an interval between ICMP errors: neither this nor the limit for all addresses applies. */
 enum { ICMP_UNLIMITED = 0xffffffff };
 
@@ -38,7 +48,7 @@ struct settings {
 	__u32 sctp_seconds;
 	__u32 half_open_seconds; /* connections that are not established */
 	__u32 detect_interfaces; /* clients are pods if they come by an interface with `pods` */
-	__u32 settling;		 /* migrating: connections of an older build are still copied */
+	__u32 settling;		 /* of enum settling */
 	__u32 socket_lb;	 /* of enum socket_lb */
 	__u32 fast_path;	 /* connections between pods may skip the stack as a whole */
 	__u32 established;	 /* or in their middle, once netfilter has them established */

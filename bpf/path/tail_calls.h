@@ -19,6 +19,7 @@
 #include "maps/frontends.h"
 #include "maps/node_addresses.h"
 #include "maps/service_networks.h"
+#include "maps/settings.h"
 #include "path/packet.h"
 
 /* By their place in `steps`; the program of STEP_X is `step_x`. */
@@ -40,7 +41,12 @@ enum step {
 	STEPS,
 };
 
-MAP("prog", __u32, __u32, steps, STEPS, 0);
+/* Behind the steps, while a build is being replaced: its ingress, egress, ingress_l3, egress_l3. */
+enum {
+	REPLACED_PROGRAMS = 4,
+};
+
+MAP("prog", __u32, __u32, steps, STEPS + REPLACED_PROGRAMS, 0);
 
 /*
  * Jump to a step with a packet of a Service. If the step is missing, the packet is dropped: it
@@ -51,6 +57,28 @@ static inline int tail_call(struct __sk_buff *skb, __u32 number)
 {
 	steps.call(skb, number);
 	COUNT(dropped__step_missing);
+	return TC_ACT_SHOT;
+}
+
+/*
+ * Have the build that is being replaced handle a packet (settings.settling). This returns if there
+ * is none.
+ */
+static inline void tail_call_replaced(struct __sk_buff *skb, const struct packet *packet)
+{
+	steps.call(skb, STEPS + packet->flow.hook - HOOK_INGRESS + (packet->l3 ? 0 : 2));
+}
+
+/*
+ * Return the verdict on a packet of a connection that is not complete: it is dropped, because nothing
+ * would translate the other direction. But while connections are copied one entry after the other,
+ * the build that is being replaced has all of them.
+ */
+static inline int incomplete_verdict(struct __sk_buff *skb, const struct settings *settings,
+				     const struct packet *packet)
+{
+	if (settings->settling)
+		tail_call_replaced(skb, packet);
 	return TC_ACT_SHOT;
 }
 

@@ -22,7 +22,7 @@ from bpfsvc.devtools.lab import sandbox
 from bpfsvc.doctor.collect.others import is_bpfsvc
 from tests.packets.node import SIZES, Node
 from tests.packets.packet import same
-from tests.packets.peers import ALL_PEERS, Peers
+from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
 
 FIELD = ("maps/connections.h", "\t__u8 reply;\n", "\t__u64 mark;\n\t__u8 reply;\n")
 """One more field in front of others, so their offsets change."""
@@ -152,6 +152,69 @@ def test_connections_that_the_old_programs_stored_last_are_copied_too(
     node.installation.complete()
     assert filter_bytes(node) == {1}
     assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+
+
+@pytest.mark.slow
+def test_the_build_that_is_replaced_has_connections_until_the_new_one_is_attached_everywhere(
+    start: Start, tmp_path: Path
+) -> None:
+    """Their packets meet programs of both builds. A datagram that is lost is not sent again."""
+    node = start(load(SIZES))
+    for peers in ALL_PEERS:
+        peers.service(node, [peers.backend], str(peers), masquerade=True)
+    old = node.pinned
+    node.load(build(tmp_path / "bpf", FIELD))
+    new = node.pinned
+    node.installation.call_replaced()
+
+    node.settings(settling=new.layout.constant("SETTLING_ATTACHING"))
+    seen = {
+        peers: peers.connect(node, peers.external, peers.vip, peers.backend) for peers in ALL_PEERS
+    }
+    assert (len(states(new, "connections")), len(states(old, "connections"))) == (
+        0,
+        4 * len(ALL_PEERS),
+    )
+    node.settings(settling=new.layout.constant("SETTLING_ATTACHED"))
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS if peers in TCP_PEERS)
+    for peers in ALL_PEERS:
+        answer = node.forward(peers.data(peers.backend, seen[peers]))
+        assert same(answer, peers.data(peers.vip, peers.external))
+        client = peers.with_port(peers.external, 41000)
+        seen_later = peers.connect(node, client, peers.vip, peers.backend)
+        assert same(
+            node.forward(peers.data(peers.backend, seen_later)), peers.data(peers.vip, client)
+        )
+    assert node.count("connections") == 4 * len(ALL_PEERS)
+
+    node.installation.complete()
+    node.settings()
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reply", [0, 1])
+def test_the_build_that_is_replaced_has_what_is_copied_by_half(
+    start: Start, tmp_path: Path, reply: int
+) -> None:
+    """An entry is copied after the other, and an answer may come between."""
+    node = start(load(SIZES))
+    for peers in UDP_PEERS:
+        peers.service(node, [peers.backend], str(peers), masquerade=True)
+    seen = {
+        peers: peers.begin(node, peers.external, peers.vip, peers.backend) for peers in UDP_PEERS
+    }
+    node.load(build(tmp_path / "bpf", FIELD))
+    node.installation.call_replaced()
+    missing = [
+        key for key, state in states(node.pinned, "connections").items() if state["reply"] == reply
+    ]
+    assert len(missing) == 2 * len(UDP_PEERS)
+    node.pinned.map("connections").delete_many(missing)
+    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    for peers in UDP_PEERS:
+        answer = node.forward(peers.data(peers.backend, seen[peers]))
+        assert same(answer, peers.data(peers.vip, peers.external))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """While connections are copied from an older build, the middle of one may have no entry yet.
 
-What could belong to a Service is dropped until then, and is sent again. Everything else passes.
+Without the older build's programs (test_migration.py has them), what could belong to a Service is
+dropped until then, and is sent again. Everything else passes.
 """
 
 from __future__ import annotations

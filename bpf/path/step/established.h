@@ -40,5 +40,5 @@ static inline int conn_established_rare(struct __sk_buff *skb, const struct sett
 	packet_go_by(skb, settings, packet, packet->flow.hook, connection);
 	return conn_established_advance(skb, settings, packet, connection) ?
 		       leave_rare(skb, packet, packet->forward.via) :
-		       TC_ACT_SHOT;
+		       incomplete_verdict(skb, settings, packet);
 }

@@ -35,9 +35,21 @@
 #include "path/tail_calls.h"
 
 /*
- * True if a packet must be dropped because connections of an older build are still being copied
- * (settings.settling), and the packet may belong to one of them. If it passed untranslated, its
- * receiver would answer with a reset. A dropped packet is sent again.
+ * True if the packet belongs to the build that is being replaced, whatever its addresses are
+ * (settings.settling): it may be of a connection that is not copied yet, or that build opens it.
+ */
+static inline bool is_for_replaced(const struct settings *settings, const struct packet *packet)
+{
+	return settings->settling == SETTLING_ATTACHING ||
+	       (settings->settling &&
+		(packet->flow.hook == HOOK_EGRESS ||
+		 (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))));
+}
+
+/*
+ * True if a packet must be dropped because connections of an older build are still being copied,
+ * the programs of that build cannot be called, and the packet may belong to one of them. If it
+ * passed untranslated, its receiver would answer with a reset. A dropped packet is sent again.
  */
 static inline bool conn_new_hold_back(const struct settings *settings, struct packet *packet)
 {
@@ -185,10 +197,15 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		packet->reuse |= REUSE_CLEARED;
 		return tail_call(skb, STEP_FIRST);
 	}
+	if (is_for_replaced(settings, packet))
+		tail_call_replaced(skb, packet);
 	if (packet->flow.hook == HOOK_INGRESS && !frame_is_ours(skb))
 		verdict = conn_new_switched(skb, settings, packet);
 	else
 		verdict = conn_new_verdict(skb, settings, packet);
+	/* It may be an answer of UDP or SCTP. */
+	if (verdict == VERDICT_NONE && settings->settling)
+		tail_call_replaced(skb, packet);
 	if (verdict == VERDICT_NONE && packet->flow.hook == HOOK_EGRESS && !packet->echo &&
 	    !packet->reuse && netfilter_port_collides(skb, settings, packet))
 		return netfilter_port_change(skb, packet);

@@ -6,6 +6,7 @@ import secrets
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from bpfsvc.agent.flows import established_flows
 from bpfsvc.agent.node.masquerade_maps import MasqueradeMaps
@@ -34,6 +35,9 @@ from bpfsvc.services.rules.nodeport_addresses import (
     NodePortAddresses,
     resolve,
 )
+
+Settling = Literal["SETTLED", "SETTLING_ATTACHING", "SETTLING_ATTACHED"]
+"""As in ``bpf/maps/settings.h``."""
 
 _NO_ADDRESS = bytes(16)
 
@@ -70,7 +74,7 @@ class NodeMaps:
         self._reserved = ""
         self._written = False
         self._renewed = 0.0
-        self._settling = False
+        self._settling: Settling = "SETTLED"
         self._node = Node(config.node_name)
         self._nodeports = self._resolve_nodeports()
 
@@ -98,10 +102,10 @@ class NodeMaps:
 
     # -- settings --
 
-    def write_settings(self, *, settling: bool = False) -> None:
+    def write_settings(self, settling: Settling = "SETTLED") -> None:
         """Write the settings, and reserve the masquerade ports.
 
-        ``settling``: connections of an older build are still being carried over.
+        ``settling``: how far a build of another layout of connections is replaced.
         """
         ours = sysctl.parse_ports(_text(self._settings_in_force()["reserved_ports"]))
         reserved = sysctl.reserve_ports(self._config.masquerade_ports, ours)
@@ -178,7 +182,7 @@ class NodeMaps:
             "udp_seconds": keep.udp,
             "sctp_seconds": keep.sctp,
             "reserved_ports": self._reserved.encode(),
-            "settling": self._settling,
+            "settling": constant(self._settling),
             "socket_lb": constant(f"SOCKET_LB_{self._config.socket_lb.upper()}"),
             "fast_path": self._fast_path == FAST,
             "established": self._fast_path == ESTABLISHED,

@@ -15,7 +15,7 @@ from bpfsvc.agent.node.node_maps import NodeMaps
 from bpfsvc.agent.node.pin_keeper import PinWatch
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.address import unpack
-from bpfsvc.base.errors import MapFull
+from bpfsvc.base.errors import BpfsvcError, MapFull
 from bpfsvc.base.fast_path import FastPathUse
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation
@@ -94,16 +94,28 @@ class NodeSync:
         """Attach all programs, and release the build that they replace."""
         installation = self._installation
         installation.catch_up()
-        self._maps.write_settings(settling=installation.settling)
-        self.follow_network(network)
         if installation.settling:
-            installation.catch_up()
+            self._take_over(network)
+        else:
             self._maps.write_settings()
+            self.follow_network(network)
         self._attachments.attach_sockets()
         installation.complete()
         self._pins.begin()
         self._fast_path.end_outside()
         self._attachments.report()
+
+    def _take_over(self, network: Interfaces) -> None:
+        """Attach all programs, while the older build has the connections that are not copied."""
+        try:
+            self._installation.call_replaced()
+        except BpfsvcError as error:
+            _log.warning("datagrams may be lost while an older build is replaced: %s", error)
+        self._maps.write_settings("SETTLING_ATTACHING")
+        self.follow_network(network)
+        self._maps.write_settings("SETTLING_ATTACHED")
+        self._installation.catch_up()
+        self._maps.write_settings()
 
     def follow_network(self, network: Interfaces) -> None:
         """Follow ``network`` with maps and attachments, and report missing attachments."""

@@ -34,6 +34,9 @@ its end would be taken for a forged one; without any, the next packet says them.
 _FILTER = "port_filters"
 _SEEN_NS = 3_000_000_000
 """More than ``seen`` may be older than the last packet: it is exact to about a second."""
+_REPLACED = ("ingress", "egress", "ingress_l3", "egress_l3")
+"""Programs of the old build that the new one calls, in the order of ``bpf/path/tail_calls.h``."""
+
 _TIMES = ("created", "seen")
 """Fields that show which of two states of one connection is the later one."""
 
@@ -97,13 +100,30 @@ class Installation:
     def catch_up(self) -> None:
         """Copy connections that had packets since they were copied last.
 
-        To be called just before the new programs are attached, because what has not been copied
-        waits for the next copy from then on, and when they are. Of a large table this takes a small
-        part of the time of the first copy.
+        To be called just before the new programs are attached, and when they are: in between the
+        old programs have the others. Of a large table this takes a small part of the time of the
+        first copy.
         """
         if self._previous:
             since, self._copied_at = self._copied_at, time.monotonic_ns()
             migrate(self._previous, self.pinned, _CONNECTIONS, since - _SEEN_NS)
+
+    def call_replaced(self) -> None:
+        """Have the new programs call the old ones with packets that may be of their connections.
+
+        Raises :class:`BpfsvcError` if they cannot, as if the setting of the JIT was another one.
+        """
+        assert self._previous
+        steps = self.pinned.map("steps")
+        for number, name in self._places_of_replaced():
+            steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
+
+    def _places_of_replaced(self) -> list[tuple[bytes, str]]:
+        first = self.pinned.map("steps").max_entries - len(_REPLACED)
+        return [
+            (number.to_bytes(4, sys.byteorder), name)
+            for number, name in enumerate(_REPLACED, start=first)
+        ]
 
     def complete(self) -> None:
         """Close the old build and replace it by the new one, which is attached everywhere by now.
@@ -114,6 +134,8 @@ class Installation:
             return
         if self._previous:
             self.catch_up()
+            for number, _ in self._places_of_replaced():
+                self.pinned.map("steps").delete(number)
             self._previous.close()
             self._previous = None
         self.root.promote_next()
