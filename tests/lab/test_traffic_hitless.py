@@ -55,8 +55,6 @@ def _load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
         (node, "stream", WEB.vip(4), 80, {}),
         (client, "connect", node.address(), WEB.node_port, {"interval": 0.01}),
         (client, "stream", node.address(), WEB.node_port, {}),
-        (client, "datagram", node.address(), WEB.node_port, {"workers": 4}),
-        (client, "datagram", node.address(6), WEB.node_port, {"workers": 4}),
     ]
     loads = [
         place.load(
