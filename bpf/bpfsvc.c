@@ -128,6 +128,8 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	case KIND_UNUSUAL:
 		return tail_call_unparsed(skb, packet);
 	case KIND_HALF:
+		if (settings->settling)
+			tail_call_replaced(skb, packet);
 		COUNT(dropped__unknown_connection);
 		return TC_ACT_SHOT;
 	default:

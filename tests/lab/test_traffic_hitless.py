@@ -20,7 +20,7 @@ from bpfsvc.devtools.lab.load import Kind, Load
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.objects import service_cidr
-from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.other_build import FIELD, copy_with_another_layout
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
@@ -55,11 +55,12 @@ def _load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
         (node, "stream", WEB.vip(4), 80, {}),
         (client, "connect", node.address(), WEB.node_port, {"interval": 0.01}),
         (client, "stream", node.address(), WEB.node_port, {}),
+        (client, "datagram", node.address(), WEB.node_port, {"workers": 4}),
+        (client, "datagram", node.address(6), WEB.node_port, {"workers": 4}),
     ]
+    usual = {"seconds": stretched(60), "interval": 0.02, "expected": pods}
     loads = [
-        place.load(
-            kind, address, number, **{"seconds": 60, "interval": 0.02, "expected": pods, **more}
-        )
+        place.load(kind, address, number, **{**usual, **more})
         for place, kind, address, number, more in wanted
     ]
     for load in loads:
