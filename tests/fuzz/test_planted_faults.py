@@ -88,13 +88,13 @@ def source_without(text: str) -> CSource:
 
 
 @pytest.mark.slow  # It compiles the programs.
-def test_a_closed_connection_that_leaves_with_the_address_of_its_client_is_found(
+def test_a_closed_connection_that_has_lost_its_pair_around_the_wire_is_found(
     make_player: MakePlayer,
 ) -> None:
     """The fault of d7c0057, once more: the pair around the wire is not looked for."""
     player = make_player(source=source_without("connection_closed(connection) ||\n\t\t"))
     failure = found(player, histories=200)
-    assert "leaves with the address of its client" in failure.text
+    assert "is dropped at egress" in failure.text
     assert failure_of(player, failure.seed, failure.events) == failure.text
 
 

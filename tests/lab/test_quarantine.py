@@ -28,7 +28,8 @@ WHERE = ("pod", "bound pod", "node", "client")
 RULE = "2 failures/60s for 8s"
 """Long enough to look at an endpoint in quarantine, on a busy machine too."""
 PORTS = itertools.count(20_000)
-GIVES_UP = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1500)
+GIVES_UP = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2500)
+"""In ms: the second SYN leaves after 1 s, and no third one before 3 s."""
 
 REFUSE = "tcp dport 8080 tcp flags & (syn|ack) == syn counter reject with tcp reset"
 SILENT = "tcp dport 8080 tcp flags & (syn|ack) == syn counter drop"
@@ -97,7 +98,7 @@ def call(testbed: Testbed, where: str, family: int, *, patient: bool = False) ->
         to = (SICK.vip(family), 80)
     namespace = getattr(testbed, where.removeprefix("bound "))
     source = ("", next(PORTS)) if where.startswith("bound") else None
-    options, timeout = ([], 15.0) if patient else ([GIVES_UP], 2.0)
+    options, timeout = ([], 15.0) if patient else ([GIVES_UP], 3.0)
     return connect(namespace, *to, source=source, options=options, timeout=timeout)
 
 
