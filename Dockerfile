@@ -17,7 +17,7 @@ RUN gcc -O2 -shared -fPIC -o /no_kernel.so /no_kernel.c
 FROM debian:bookworm-slim AS installed
 ARG PACKAGES=locked
 COPY deploy/image/install.sh deploy/image/packages.lock /
-RUN /install.sh ipset iptables ipvsadm nftables python3-bpfcc python3-venv
+RUN /install.sh binutils ipset iptables ipvsadm nftables python3-bpfcc python3-venv
 RUN /usr/bin/python3 -m venv --system-site-packages /opt/bpfsvc
 # Nothing is taken from a registry that deploy/image/lock.py has not written down, with its hash.
 COPY deploy/image/requirements.txt /src/
@@ -27,7 +27,8 @@ COPY setup.cfg pyproject.toml README.md LICENSE /src/
 COPY bpf /src/bpf
 COPY bpfsvc /src/bpfsvc
 RUN /opt/bpfsvc/bin/pip install --quiet --no-cache-dir --no-compile --no-index --no-deps --no-build-isolation /src \
- && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip
+ && /opt/bpfsvc/bin/pip uninstall --quiet --yes setuptools pip \
+ && find /opt/bpfsvc/lib -name '*.so' -exec strip --strip-unneeded {} +
 COPY --from=no_kernel /no_kernel.so /
 COPY deploy/image/closure.py /
 # Byte code depends on the order of sets, which this seed fixes.

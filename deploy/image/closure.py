@@ -81,6 +81,7 @@ OUT = (
 OUT_OF_LIBRARY = (
     *("__pycache__", "config-*", "curses", "dbm", "distutils", "ensurepip", "idlelib", "lib2to3"),
     *("pydoc_data", "sqlite3", "test", "tkinter", "turtledemo", "unittest", "venv"),
+    *("doctest.py", "mailbox.py", "pickletools.py", "turtle.py", "xmlrpc", "_codecs_*"),
     *("_crypt.*", "_curses*", "_dbm.*", "_sqlite3.*", "_test*", "_tkinter*", "_xx*", "audioop.*"),
     *("nis.*", "ossaudiodev.*", "readline.*", "xx*"),
 )
