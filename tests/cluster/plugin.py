@@ -243,8 +243,8 @@ def _drain(operator: Operator) -> None:
     out = operator.run("simulate-drain", _CLIENT, "-o", "json").out
     assert f"{NAMESPACE}/client" in json.loads(out)["pods_without_owner"]
     options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
-    cluster.kubectl("drain", _SERVED, *options)
     try:
+        cluster.kubectl("drain", _SERVED, *options)
 
         def ready() -> int:
             label = "--selector=kubernetes.io/service-name=web"

@@ -20,6 +20,7 @@ def run(cluster: Cluster, report: Report, name: str, chunks: Sequence[Chunk]) ->
     began, before = time.monotonic(), figures.sample(cluster)
     outcomes = ginkgo.run(cluster, chunks, cluster.results / name)
     seconds = time.monotonic() - began
+    end_leftovers(cluster)
     known, limits = expected.load(), expected.load_limits(name)
     bad = {fault.spec: fault.problem for fault in expected.faults(outcomes, known, limits)}
     why = {spec: f"fails with kube-proxy, too: {each.reason}" for spec, each in known.items()}
@@ -39,6 +40,15 @@ def run(cluster: Cluster, report: Report, name: str, chunks: Sequence[Chunk]) ->
             | figures.used(before, figures.sample(cluster)),
         )
     )
+
+
+def end_leftovers(cluster: Cluster) -> None:
+    """Remove pods of specs that are still ending: a drain would wait for them, for ten minutes."""
+    for pod in cluster.get("pods", "--all-namespaces"):
+        about = pod["metadata"]
+        if "deletionTimestamp" in about and about["namespace"] != "kube-system":
+            now = ("--grace-period=0", "--force", "--ignore-not-found")
+            cluster.kubectl("delete", "pod", about["name"], "-n", about["namespace"], *now)
 
 
 def _of_kube_proxy(
