@@ -32,7 +32,8 @@
  *	PARSE_SLOW	hooks				flow.hook, l3, v4	as the hooks
  *	REJECT		FIRST, REVISE			headers, first		l3, l4
  *	ECHO		FIRST				headers			l3, l4
- *	REPLACED	hooks, FIRST, ESTABLISHED	flow.hook, l3
+ *	REPLACED	hooks, PARSE_SLOW, FIRST,	flow.hook, l3
+ *			ESTABLISHED
  */
 #include "lib/flow.h"
 #include "lib/verifier.h"
