@@ -80,13 +80,17 @@ def scheduled_case(family: int) -> dict[str, Any]:
         case["services"].append(service)
         case["endpointslices"].append(slice_)
         origin = "node" if scheduler.startswith("lblc") else "external"
-        for at in range(1, 8):
+        for client_number in range(1, 8):
             flow: dict[str, Any] = {
                 "from": origin,
-                "src_ip": f"{client}{17 * at % 99}",
+                "src_ip": f"{client}{17 * client_number % 99}",
                 "proto": "TCP",
             }
-            flow |= {"id": f"{scheduler} {weights} {at}", "dst_ip": address, "dst_port": 80}
+            flow |= {
+                "id": f"{scheduler} {weights} {client_number}",
+                "dst_ip": address,
+                "dst_port": 80,
+            }
             case["flows"].append(flow)
     return case
 
@@ -96,7 +100,7 @@ def scheduled_service(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a Service and its EndpointSlice; ``sed`` also has a limit of connections."""
     network = {4: "10.244.1.", 6: "fd44::"}[family]
-    endpoints = [f"{network}{at}" for at in range(1, len(weights) + 1)]
+    endpoints = [f"{network}{host}" for host in range(1, len(weights) + 1)]
     pairs = zip(endpoints, weights, strict=True)
     annotations = {"bpfsvc.io/scheduler": scheduler}
     if len(weights) < MANY:

@@ -42,14 +42,14 @@ def _source(shell: str) -> str:
 
 _BASH = {
     "    local response\n": """\
-    local response at words=() current=0
+    local response index words=() current=0
 
     # Bash takes "--flag=word" for three words.
-    for at in "${!COMP_WORDS[@]}"; do
-        (( at == COMP_CWORD )) && current=${#words[@]}
-        if [[ ${COMP_WORDS[at]} != "=" ]]; then
-            words+=("${COMP_WORDS[at]}")
-        elif (( at == COMP_CWORD )); then
+    for index in "${!COMP_WORDS[@]}"; do
+        (( index == COMP_CWORD )) && current=${#words[@]}
+        if [[ ${COMP_WORDS[index]} != "=" ]]; then
+            words+=("${COMP_WORDS[index]}")
+        elif (( index == COMP_CWORD )); then
             words+=("")
         fi
     done
