@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from bpfsvc.agent.history.failures import FailureHistory
 from bpfsvc.agent.observe import stream
 from bpfsvc.agent.observe.elsewhere import DropCounter, DropsElsewhere
+from bpfsvc.agent.observe.kernel import Asked
 from bpfsvc.agent.observe.known_names import near_names
 from bpfsvc.agent.observe.readers import Reader, Wish
 from bpfsvc.agent.observe.sampling import Sample
@@ -24,7 +26,7 @@ from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.http.server import Request
 from bpfsvc.metrics.observer import Observer
 from bpfsvc.model import EndpointSlice
-from bpfsvc.model.events import decode_event
+from bpfsvc.model.events import Event, decode_event
 from bpfsvc.model.reading import read_object
 from bpfsvc.services.cache import Cache
 
@@ -105,6 +107,54 @@ def test_a_command_is_told_why_when_the_thread_that_reads_events_has_ended(
     assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
     assert b"the kernel's events cannot be read: KeyError" in answer.body
     assert "bpfsvc observe shows nothing" in told[0]
+
+
+class Kernel:
+    """Programs that tell of the events that are put here."""
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self.reads = 0
+
+    def ask(self, _: Asked) -> None:
+        """The programs tell of everything that is put here."""
+
+    def skip(self) -> None:
+        self.events.clear()
+
+    def lost(self) -> int:
+        return 0
+
+    def read(self, _: int) -> Iterator[Event]:
+        while self.events:
+            yield self.events.popleft()
+        self.reads += 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_reader_follows_the_events_from_now_on(
+    monkeypatch: pytest.MonkeyPatch, cache: Cache, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    """Without a reader the ring is read once a second: it may hold an event from before."""
+    kernel = Kernel()
+    monkeypatch.setattr(stream, "Pinned", lambda _: None)
+    monkeypatch.setattr(stream, "KernelEvents", lambda *_: kernel)
+    counter = DropCounter(Observer(), print, is_wanted=False)
+    made = EventStream(Path, cache, "node-1", FailureHistory(None, 0), counter, print)
+    made.start()
+    wait(lambda: kernel.reads > 0, "the first look")
+    kernel.events.append(Event(1.0, "node-1", "ended"))
+    agent, command = ends
+    answer = made.routes()["/observe"](Request("/observe", {}))
+    assert answer.stream
+    answer.stream(agent)
+    since = kernel.reads
+    wait(lambda: kernel.reads > since, "the agent has looked")
+    kernel.events.append(Event(2.0, "node-1", "made"))
+    assert decode_event(command.recv(4096)).kind == "made"
+    made.stop()
 
 
 def test_a_sample_follows_the_number_of_events() -> None:

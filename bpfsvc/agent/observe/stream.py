@@ -188,17 +188,7 @@ class EventStream:
         self._log(f"{self._failed}; bpfsvc observe shows nothing")
 
     def _look(self, kernel: KernelEvents) -> None:
-        self._take_new(kernel)
-        lines: list[tuple[bool, bytes]] = []
-        for event in kernel.read(_MOST_AT_ONCE):
-            of_class = _class_of(event)
-            is_elsewhere = of_class is _Class.ELSEWHERE
-            line = encode_event(event)
-            if failed := failure_of(event):
-                self._history.note(failed)
-            self._memory[of_class].append((event.time, line))
-            self._came[of_class is not _Class.PROGRESS] += 1
-            lines.append((is_elsewhere, line))
+        lines = self._remember_new(kernel)
         lost = kernel.lost()
         self._lost += lost
         for reader in self._readers:
@@ -208,9 +198,25 @@ class EventStream:
                 for is_elsewhere, line in lines:
                     if reader.wish.drops or not is_elsewhere:
                         reader.put(line)
+        # What was in the ring before a reader came is not among the events from now on.
+        self._take_new(kernel)
+        for reader in self._readers:
             reader.send()
         self._adapt(kernel)
         self._drop_gone(kernel)
+
+    def _remember_new(self, kernel: KernelEvents) -> list[tuple[bool, bytes]]:
+        """Return the lines of the events that came, and whether they are drops elsewhere."""
+        lines: list[tuple[bool, bytes]] = []
+        for event in kernel.read(_MOST_AT_ONCE):
+            of_class = _class_of(event)
+            line = encode_event(event)
+            if failed := failure_of(event):
+                self._history.note(failed)
+            self._memory[of_class].append((event.time, line))
+            self._came[of_class is not _Class.PROGRESS] += 1
+            lines.append((of_class is _Class.ELSEWHERE, line))
+        return lines
 
     def _take_new(self, kernel: KernelEvents) -> None:
         with self._lock:
