@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bpfsvc.agent.flows.expiry import Expiry
+from bpfsvc.agent.flows.expiry import Expiry, PairCounts
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
@@ -176,10 +176,12 @@ def test_half_open_and_untranslated_pairs_are_counted_by_their_requests() -> Non
         state._replace(held=held, outside=outside, reply=reply)
         for held, outside, reply in product((0, 1), (0, 1, 2), (0, 1))
     ]
-    judged = (
-        Expiry(LAYOUT, KEEP).begin(crowded=False, early_ports=False).of_block(block(entries, NOW))
-    )
-    assert (judged.half_open, judged.untranslated) == (3, 2)
+    sweep = Expiry(LAYOUT, KEEP).begin(crowded=False, early_ports=False)
+    judged = sweep.of_block(block(entries, NOW))
+    assert (judged.pairs, judged.pairs_over) == (PairCounts(3, 2), PairCounts(0, 0))
+    entries += [entry._replace(idle=KEEP.half_open) for entry in entries]
+    judged = sweep.of_block(block(entries, NOW))
+    assert (judged.pairs, judged.pairs_over) == (PairCounts(6, 4), PairCounts(3, 2))
 
 
 def test_the_shortest_time_is_that_of_the_entries_there_are() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from bpfsvc.agent.flows import connection_gc
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.maps.gc_program import GcProgram
 from tests.packets.node import Node
 from tests.packets.packet import tcp
 from tests.packets.peers import Peers
@@ -104,6 +106,49 @@ def test_the_sweep_corrects_the_count_of_half_open_pairs(
     node.half_open(1000)
     sweep()
     assert node.held() == 1
+
+
+def test_a_half_open_connection_of_many_is_removed_after_its_time_too(
+    node: Node, peers: Peers, sweep: Callable[[], int]
+) -> None:
+    """The kernel evicts it only when the table is full: until then its port would not be new."""
+    node.settings(**LIFETIMES, half_open_seconds=KEEP.half_open)
+    peers.service(node, [peers.backend])
+    node.half_open(1 << 20)
+    peers.begin(node, peers.client, peers.vip, peers.backend)
+    assert node.count("new_connections") == 2
+    assert sweep() == 0
+    node.age(KEEP.half_open + 1)
+    assert sweep() == 1
+    assert node.count("new_connections") == 0
+
+
+def test_half_open_pairs_that_the_sweep_removes_are_not_counted_again(
+    node: Node, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the room for half-open connections seems to be taken, until the next sweep."""
+    monkeypatch.setattr(connection_gc, "_COUNT_SLACK", 1 << 30)
+    node.settings(**LIFETIMES, half_open_seconds=KEEP.half_open)
+    peers.service(node, [peers.backend])
+    peers.begin(node, peers.client, peers.vip, peers.backend)
+    assert node.held() == 1
+    node.age(KEEP.half_open + 1)
+    assert ConnectionGc(node.pinned, KEEP, 60).sweep() == 1
+    assert node.held() == 0
+
+
+def test_half_open_pairs_that_come_during_the_sweep_stay_counted(
+    node: Node, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    established(node, peers)
+
+    def traffic(*_: object, **__: object) -> int:
+        node.half_open(1000)
+        return 0
+
+    monkeypatch.setattr(GcProgram, "remove", traffic)
+    ConnectionGc(node.pinned, KEEP, 60).sweep()
+    assert node.held() == 1000
 
 
 def test_the_busiest_backend_is_the_one_with_the_most_masqueraded_connections(

@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from bpfsvc.agent.flows.expiry import Expiry
+from bpfsvc.agent.flows.expiry import NO_PAIRS, Expiry, PairCounts
 from bpfsvc.agent.flows.load_recount import LoadRecount
 from bpfsvc.agent.flows.open_connections import OpenConnections
 from bpfsvc.agent.flows.port_use import PortUse
@@ -69,6 +70,7 @@ class ConnectionGc:
         self._new_connections = pinned.map("new_connections")
         self._gc = GcProgram(pinned)
         self._expiry = Expiry(pinned.layout, lifetimes)
+        self._any_seconds = min(lifetimes.half_open, lifetimes.udp, lifetimes.sctp)
         self._loads = LoadRecount(pinned)
         self._open = OpenConnections(pinned)
         self._pair_counts = pinned.map("half_open"), pinned.map("untranslated")
@@ -113,14 +115,21 @@ class ConnectionGc:
         return self.entries > share * float(self._connections.max_entries)
 
     def sweep(self) -> int:
-        """Read the table once; return how many entries were over and are removed."""
-        removed = entries = half_open = untranslated = 0
+        """Read the tables once; return how many connections were over and are removed."""
         crowded, early_ports = self._is_above(_CROWDED), self._is_above(_ROOMY)
+        remove = partial(self._gc.remove, crowded=crowded, early_ports=early_ports)
         recount = self._loads.begin()
-        if recount:
-            for block in self._new_connections.blocks():
-                recount.add_new(block)
         expiry = self._expiry.begin(crowded=crowded, early_ports=early_ports)
+        removed = 0
+        # The kernel evicts from this table only when it is full.
+        for block in self._new_connections.blocks(_BLOCK):
+            if recount:
+                recount.add_new(block)
+            removed += remove(expiry.of_block(block).keys)
+            if self._stop.wait(_PAUSE):
+                return removed
+        entries, pairs, pairs_over = 0, NO_PAIRS, NO_PAIRS
+        counted = self._counted_pairs()
         ports = PortUse(self._layout)
         self._open.begin()
         for block in self._connections.blocks(_BLOCK):
@@ -129,31 +138,44 @@ class ConnectionGc:
                 recount.add(block)
             ports.add(block)
             expired = expiry.of_block(block)
-            half_open += expired.half_open
-            untranslated += expired.untranslated
+            pairs, pairs_over = pairs.plus(expired.pairs), pairs_over.plus(expired.pairs_over)
             self._open.add(block, expired.open_tcp)
-            removed += self._gc.remove(expired.keys, crowded=crowded, early_ports=early_ports)
+            removed += remove(expired.keys)
             if self._stop.wait(_PAUSE):
                 return removed
-        self._correct_counts(half_open, untranslated)
+        self._correct_counts(counted, pairs, pairs_over)
         if recount:
             recount.end()
         self._warn_if_crowded(entries)
         self.entries, self.busiest_ports = entries, ports.busiest()
         self.open_connections = self._open.end()
-        self._schedule.expect(0.0 if recount else expiry.shortest_seconds)
+        # Nothing is known of what comes into an empty table.
+        shortest = self._any_seconds if entries == 0 else expiry.shortest_seconds
+        self._schedule.expect(0.0 if recount else shortest)
         return removed
 
-    def _correct_counts(self, *counts: int) -> None:
+    def _counted_pairs(self) -> PairCounts:
+        """Return the programs' own counts of pairs."""
+        return PairCounts(*map(_count, self._pair_counts))
+
+    def _correct_counts(self, before: PairCounts, pairs: PairCounts, over: PairCounts) -> None:
         """Correct the programs' own counts of half-open and of untranslated connections.
 
-        They count without locks, and may count one pair twice. Small differences are due to the
-        time that the counting took.
+        They count without locks, and may count one pair twice. ``before``: these counts when the
+        sweep began; ``pairs``: what the sweep has read, of which it has removed ``over``. Pairs
+        come and go while the table is read, so only the part of a difference is corrected that was
+        there before the sweep, and is there after it.
         """
-        for of_kind, counted in zip(self._pair_counts, counts, strict=True):
-            kept = _count(of_kind)
-            if abs(kept - counted) > self._connections.max_entries // _COUNT_SLACK:
-                of_kind.update(bytes(4), counted.to_bytes(of_kind.value_size, sys.byteorder))
+        after = self._counted_pairs()
+        slack = self._connections.max_entries // _COUNT_SLACK
+        for at, of_kind in enumerate(self._pair_counts):
+            wrong = min((before[at] - pairs[at], after[at] - (pairs[at] - over[at])), key=abs)
+            same_sign = (before[at] > pairs[at]) == (after[at] > pairs[at] - over[at])
+            if same_sign and abs(wrong) > slack:
+                right = after[at] - wrong
+                of_kind.update(
+                    bytes(4), right.to_bytes(of_kind.value_size, sys.byteorder, signed=True)
+                )
 
     def _warn_if_crowded(self, entries: int) -> None:
         """Warn once when the table fills up, while there is still time."""

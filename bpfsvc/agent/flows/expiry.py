@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import compress
 from socket import IPPROTO_TCP, IPPROTO_UDP
@@ -44,15 +44,30 @@ _RENEWED = 250
 since the sweep began."""
 
 
-class Expired(NamedTuple):
-    """Keys of entries that seem to be over; numbers of half-open and of untranslated pairs.
+class PairCounts(NamedTuple):
+    """Numbers of pairs that the programs count, too."""
 
-    ``open_tcp``: a byte for each entry: 1 for requests of TCP connections that are open, else 0.
+    half_open: int
+    untranslated: int
+
+    def plus(self, other: PairCounts) -> PairCounts:
+        """Return the sums."""
+        return PairCounts(self.half_open + other.half_open, self.untranslated + other.untranslated)
+
+
+NO_PAIRS = PairCounts(0, 0)
+
+
+class Expired(NamedTuple):
+    """What a block has.
+
+    ``keys``: of entries that seem to be over. ``pairs``: of all entries; ``pairs_over``: those of
+    ``keys``. ``open_tcp``: a byte for each entry: 1 for requests of TCP connections that are open.
     """
 
     keys: list[bytes]
-    half_open: int
-    untranslated: int
+    pairs: PairCounts
+    pairs_over: PairCounts
     open_tcp: bytes
 
 
@@ -93,19 +108,27 @@ class ExpirySweep:
         """The shortest time for which an entry that was read is kept, closed ones left out."""
 
     def of_block(self, block: Block) -> Expired:
-        """Return the keys of entries that are over in a block, and numbers of pairs."""
+        """Return the keys of entries that are over in a block, and numbers of pairs.
+
+        A pair is counted by its request, which is removed with it.
+        """
         lanes = _Lanes(self._expiry, block)
-        keys: list[bytes] = []
+        over: list[int] = []
         for of_kind, seconds in self._kinds(lanes):
             if of_kind and not of_kind & lanes.closed:
                 self.shortest_seconds = min(self.shortest_seconds, seconds)
             for of_direction, more in ((lanes.requests, 0), (lanes.replies, _ALONE_SECONDS)):
                 if some := of_kind & of_direction:
-                    keys += self._over(lanes, some, seconds + more)
+                    over += self._over(lanes, some, seconds + more)
         half_open = lanes.field("held") & lanes.requests
         untranslated = lanes.field("outside", self._expiry.untranslated) & lanes.requests
         open_tcp = (lanes.open_tcp & lanes.requests).to_bytes(block.size, "little")
-        return Expired(keys, half_open.bit_count(), untranslated.bit_count(), open_tcp)
+        return Expired(
+            [block.key(index) for index in over],
+            PairCounts(half_open.bit_count(), untranslated.bit_count()),
+            PairCounts(lanes.count(half_open, over), lanes.count(untranslated, over)),
+            open_tcp,
+        )
 
     def _kinds(self, lanes: _Lanes) -> Iterator[tuple[int, int]]:
         """Yield the lanes of each kind of entries, and for how many seconds these are kept."""
@@ -128,8 +151,8 @@ class ExpirySweep:
         yield udp, keep.udp
         yield lasting ^ tcp ^ udp, keep.sctp
 
-    def _over(self, lanes: _Lanes, some: int, seconds: int) -> Iterator[bytes]:
-        """Yield the keys of those of ``some`` that had no packet for so many seconds."""
+    def _over(self, lanes: _Lanes, some: int, seconds: int) -> Iterator[int]:
+        """Yield the indices of those of ``some`` that had no packet for so many seconds."""
         latest = self._now - seconds * NS_PER_SECOND
         if latest < 0:
             return
@@ -140,7 +163,7 @@ class ExpirySweep:
         if candidates:
             for index in lanes.indices(candidates):
                 if lanes.seen[index] <= latest:
-                    yield lanes.block.key(index)
+                    yield index
 
 
 class _Lanes:
@@ -216,6 +239,13 @@ class _Lanes:
         """Return the lanes of that byte of the times that begins at a bit."""
         behind = bits // 8 if sys.byteorder == "little" else 7 - bits // 8
         return self.byte(self._expiry.at["seen"] + behind, table)
+
+    def count(self, lanes: int, indices: Sequence[int]) -> int:
+        """Return how many of the entries at these indices have lanes that are 1."""
+        if not lanes or not indices:
+            return 0
+        column = lanes.to_bytes(self.block.size, "little")
+        return sum(column[index] for index in indices)
 
     def indices(self, lanes: int) -> Iterator[int]:
         """Return the indices of the entries whose lanes are 1."""
