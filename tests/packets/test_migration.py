@@ -212,9 +212,12 @@ def test_the_build_that_is_replaced_has_what_is_copied_by_half(
     assert len(missing) == 2 * len(UDP_PEERS)
     node.pinned.map("connections").delete_many(missing)
     node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    copied, evicted = node.count("connections"), node.counter("dropped__evicted")
     for peers in UDP_PEERS:
         answer = node.forward(peers.data(peers.backend, seen[peers]))
         assert same(answer, peers.data(peers.vip, peers.external))
+    assert node.count("connections") == copied
+    assert node.counter("dropped__evicted") == evicted
 
 
 @pytest.mark.slow

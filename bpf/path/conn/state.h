@@ -264,9 +264,16 @@ static inline void connection_track(struct __sk_buff *skb, const struct packet *
 		load_follow(flow->protocol, other);
 }
 
-/* Remove an entry without a partner: nothing would translate the other direction. */
+/*
+ * Remove an entry without a partner: nothing would translate the other direction. While entries of
+ * another build are copied, the partner is only not copied yet.
+ */
 static inline void connection_forget_half(struct flow *flow, struct connection *connection)
 {
+	struct settings *settings = settings_get();
+
+	if (settings && settings->settling)
+		return;
 	COUNT(dropped__evicted);
 	if (connection->held)
 		half_open_release();
