@@ -67,7 +67,9 @@ class Choosing(NamedTuple):
     def is_full(self, protocol: int) -> list[bool]:
         """Return of each slot whether its backend has as many connections as it may have."""
         limit = self.policies.limit
-        return [bool(limit) and number >= limit for number in self._open(protocol)]
+        if not limit:
+            return [False] * self.policy.size
+        return [number >= limit for number in self._open(protocol)]
 
     def roomiest(self, protocol: int) -> int | None:
         """Return the slot with the fewest open connections; None where chance compares a part."""
