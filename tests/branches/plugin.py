@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bpfsvc.datapath import syscall
+from bpfsvc.devtools.lab import sandbox
 from tests.branches.recorder import DIRECTORY, MAP, Recorder, record
 
 
@@ -36,5 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make a map in each process that runs tests, and none in the one that hands them out."""
     if config.getoption("dist", "no") == "no" or hasattr(config, "workerinput"):
         recorder = record()
-        os.environ[MAP] = str(recorder.map_id)
+        pin = sandbox.BPF_ROOT / "branches"
+        syscall.pin(recorder.fd, pin)
+        os.environ[MAP] = str(pin)
         config.pluginmanager.register(_Notes(recorder))

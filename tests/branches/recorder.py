@@ -1,7 +1,8 @@
 """The memory in which programs mark outcomes, shared by all processes of a test run.
 
-The pytest process makes a map. What it starts (agents) gets the map's number by the environment,
-and opens the map: so marks do not depend on how an agent ends. Only tests read this variable.
+The pytest process makes a map and pins it. What it starts (agents) gets the pin's path by the
+environment, and opens the map: so marks do not depend on how an agent ends. (By its number a process
+opens a map only with CAP_SYS_ADMIN, which agents do not have.) Only tests read this variable.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from tests.branches.places import Branch
 DIRECTORY = "BPFSVC_BRANCHES"
 """The variable with the directory of the run: what was compiled, and what was seen."""
 MAP = "BPFSVC_BRANCHES_MAP"
-"""The variable with the number of the map."""
+"""The variable with the path where the map is pinned."""
 PLACES = "places.json"
 REFUSALS = "refusals"
 
 _MMAPABLE = 1 << 10
-_MAP_BY_ID = 14
 _KEPT, _REMOVED = 1, 2
 
 
@@ -53,7 +53,7 @@ class Loading(Protocol):
 class Recorder:
     """The marks of one run. Two bytes for each outcome: it was seen; the verifier has kept it."""
 
-    def __init__(self, directory: Path, map_id: int = 0) -> None:
+    def __init__(self, directory: Path, pin: Path | None = None) -> None:
         self._directory = directory
         programs = json.loads((directory / PLACES).read_text())
         self._programs: dict[str, tuple[int, list[int]]] = {}
@@ -63,8 +63,8 @@ class Recorder:
             self._programs[kernel_name(name)] = (self.count, operations)
             self.count += 2 * len(jumps)
         size = -(-2 * self.count // mmap.PAGESIZE) * mmap.PAGESIZE
-        if map_id:
-            self.fd = syscall.call(_MAP_BY_ID, struct.pack("=III", map_id, 0, 0))
+        if pin:
+            self.fd = syscall.get(pin)
         else:
             value = Record((("marks", f"{size}s"),))
             layout = MapLayout("array", Record((("key", "I"),)), value, 1, _MMAPABLE)
@@ -158,7 +158,8 @@ def _as_loaded(fd: int) -> bytes:
 
 def record() -> Recorder:
     """Have this process load programs with marks; make the map if there is none."""
-    recorder = Recorder(Path(os.environ[DIRECTORY]), int(os.environ.get(MAP, "0")))
+    pin = os.environ.get(MAP)
+    recorder = Recorder(Path(os.environ[DIRECTORY]), Path(pin) if pin else None)
     creation.load_program = recorder.load(creation.load_program)
     return recorder
 

@@ -148,7 +148,10 @@ def test_a_program_that_was_built_otherwise_gets_no_marks(tmp_path: Path) -> Non
 
 def test_a_process_that_is_started_marks_in_the_same_map(tmp_path: Path) -> None:
     case = Case(tmp_path, TWO_BRANCHES, [_IF_EQUAL, _IF_ABOVE])
-    again = Recorder(tmp_path, case.recorder.map_id)
+    pin = sandbox.BPF_ROOT / "marks"
+    syscall.pin(case.recorder.fd, pin)
+    again = Recorder(tmp_path, pin)
+    pin.unlink()
     assert case.run(60) == (1, [1])
     load = again.load(creation.load_program)
     fd = load("bpfsvc_p", _SCHED_CLS, 0, encoded(TWO_BRANCHES), "GPL")
