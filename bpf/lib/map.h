@@ -12,8 +12,9 @@
  * made; a number that programs calculate with is written into the instructions when they are
  * loaded. So elsewhere than in MAP() a size is used by LOADED_NUMBER() only: its own number means
  * nothing. LOADED_ATOMICS is 1 where the kernel has atomic operations that return a value;
- * LOADED_SOCKET_* are offsets in the kernel's own `struct sock_common`. An index is masked, because a division by a number that the compiler does not know takes long; if
- * the size is no power of two, the entries up to the next lower one are used.
+ * LOADED_SOCKET_* are offsets in the kernel's own `struct sock_common`. An index is masked, because
+ * a division by a number that the compiler does not know takes long; if the size is no power of two,
+ * the entries up to the next lower one are used.
  */
 enum loaded_number {
 	LOADED_MAX_CONNECTIONS = 1,

@@ -13,7 +13,7 @@ SECONDS = 60
 
 @pytest.mark.slow
 def test_no_tcp_connection_is_lost_and_nothing_is_left_in_a_short_life() -> None:
-    """Slopes of a minute say nothing. That a datagram can be lost is written in docs/testing.md."""
+    """Slopes of a minute say nothing. ``make soak`` counts lost datagrams, too."""
     sandbox.require()
     life = live(SECONDS, every=2, seed=1)
     lost = [name for name in life.failures if not name.startswith("datagram ")]
