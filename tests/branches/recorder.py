@@ -1,8 +1,8 @@
 """The memory in which programs mark outcomes, shared by all processes of a test run.
 
 The pytest process makes a map and pins it. What it starts (agents) gets the pin's path by the
-environment, and opens the map: so marks do not depend on how an agent ends. (By its number a process
-opens a map only with CAP_SYS_ADMIN, which agents do not have.) Only tests read this variable.
+environment, and opens the map: so marks do not depend on how an agent ends. (An agent may not open
+a map by its number: that takes CAP_SYS_ADMIN.) Only tests read this variable.
 """
 
 from __future__ import annotations

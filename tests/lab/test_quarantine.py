@@ -32,7 +32,7 @@ GIVES_UP = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2500)
 """In ms: the second SYN leaves after 1 s; the third after 2 s, before Linux 6.5 after 3 s."""
 
 NOTE = "add @clients { tcp sport }"
-"""How often a client repeats its SYN depends on the kernel, so clients are counted by their port."""
+"""Clients are counted by their ports: how often they repeat a SYN depends on the kernel."""
 REFUSE = f"tcp dport 8080 tcp flags & (syn|ack) == syn {NOTE} reject with tcp reset"
 SILENT = f"tcp dport 8080 tcp flags & (syn|ack) == syn {NOTE} drop"
 
