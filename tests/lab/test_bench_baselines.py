@@ -91,7 +91,7 @@ def test_a_node_port_answers_outside_with_the_source_masqueraded(
     """On either node, whichever backend is taken."""
     port = 30080 if protocol == "tcp" else 30007
     for node in programmed.lab.nodes:
-        answers = [ask(programmed.lab.client, node.address(), port, protocol) for _ in range(12)]
+        answers = [ask(programmed.lab.client, node.address(), port, protocol) for _ in range(24)]
         assert {answer.pod for answer in answers} == set(programmed.names[1:3])
         assert all(answer.peer.startswith(f"{node.address()}:") for answer in answers)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
@@ -21,6 +22,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
 from bpfsvc.base.address import pack
+from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.datapath.attach import interfaces
 from bpfsvc.datapath.netlink.hooks import Hook
 from bpfsvc.devtools.lab import links
@@ -181,8 +183,8 @@ def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
     peers.service(node, [peers.other_backend], masquerade=True)
     like = peers.opening(peers.external, peers.other_backend)
     stacked.leave([stacked.frame(stacked.eth0, peers.opening(peers.external, peers.vip))], like)
-    # An established connection trusts that the pair is there.
-    node.set_fields("connections", established=1)
+    # An established connection trusts that the pair is there, if it was not silent for a second.
+    node.set_fields("connections", established=1, seen=time.monotonic_ns() + 60 * NS_PER_SECOND)
     key = node.pinned.layout.maps["connections"].key
     for flow in [flow for flow, _ in node.pinned.map("connections").items()]:
         if key.unpack(flow)["destination"] == pack(address_of(peers.other_backend)):
