@@ -85,7 +85,7 @@ def test_who_else_dropped_packets_stands_below_the_backend_with_both_ends() -> N
 def test_the_answers_to_sockets_are_not_taken_for_missing() -> None:
     by_socket = replace(MADE, path="socket")
     remarks = [line.strip() for line in lines([by_socket, by_socket, MADE])[3:]]
-    assert remarks == ["2 made by sockets: no program sees their answers"]
+    assert remarks == ["2 made by sockets: answers are seen for TCP only"]
 
 
 def test_a_backend_that_connects_later_than_the_others_is_slow() -> None:

@@ -115,7 +115,7 @@ def test_a_socket_of_the_node_is_seen_whichever_address_it_has(testbed: Testbed)
         seen(watcher, testbed, of, "made", 1)
         output, _ = watcher.finish()
     assert f": 1 connection of 127.0.0.2 to default/{of.name}\n" in output
-    assert "1 made by sockets: no program sees their answers" in output
+    assert "1 made by sockets: answers are seen for TCP only" in output
 
 
 @pytest.mark.parametrize("tool", ["nft", "iptables"])

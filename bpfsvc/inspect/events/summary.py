@@ -87,7 +87,7 @@ class BackendSummary:
             for name, count in ends.most_common():
                 yield f"{_INDENT}{name}: {count_text(count, 'packet')}"
         if self.made_by_sockets:
-            yield f"{self.made_by_sockets} made by sockets: no program sees their answers"
+            yield f"{self.made_by_sockets} made by sockets: answers are seen for TCP only"
 
     def to_object(self) -> dict[str, Any]:
         """Return the same as an object for JSON; times are medians in milliseconds."""
