@@ -40,6 +40,8 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 
+_LEFT = "Inspected target navigated or closed"
+"""What the browser answers while it goes to another page."""
 _SECONDS = 30.0
 
 Answer = dict[str, Any]
@@ -119,8 +121,17 @@ class Browser:
 
     def expect(self, text: str, seconds: float = 20.0) -> None:
         """Wait for a text on the page; the error has the page's text."""
+
+        def is_there() -> bool:
+            try:
+                return text in self.text()
+            except LabError as error:
+                if _LEFT not in str(error):
+                    raise
+                return False
+
         try:
-            wait(lambda: text in self.text(), f"{text!r} on the page", seconds)
+            wait(is_there, f"{text!r} on the page", seconds)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; the page is:\n{self.text()}") from None
 
