@@ -89,7 +89,16 @@ class LabAgent:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait for the end and return the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=stretched(10))
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end and return the exit status; the error says where the agent waits."""
+        try:
+            return self.process.wait(timeout=stretched(10))
+        except subprocess.TimeoutExpired as error:
+            threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+            waits = "\n".join((thread / "stack").read_text() for thread in threads)
+            raise TimeoutError(f"{error}; the log is:\n{self.log}\n{waits}") from None
 
 
 class LabCluster:
@@ -139,7 +148,7 @@ class LabCluster:
             if agent.process.poll() is None:
                 agent.process.terminate()
         for agent in self.agents.values():
-            agent.process.wait(timeout=stretched(10))
+            agent.ended()
         self._supply.close()
         shutil.rmtree(self.place)
 
