@@ -20,7 +20,7 @@
 #include "path/client.h"
 #include "path/packet.h"
 
-/* How long to wait for the packet of the first trial; each later trial waits twice as long. */
+/* The first trial waits twice this time for its packet; each later trial waits twice as long again. */
 #define TRIAL_NS (60 * NS_PER_SECOND)
 
 /* Find out the class of clients from there. True if their address opted out. */
