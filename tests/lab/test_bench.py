@@ -323,10 +323,7 @@ def test_a_reason_of_the_start_that_is_gone_is_no_reason_any_more() -> None:
 
 def _connections(testbed: TrafficTestbed) -> int:
     """Return how many connections and flows the near node has sent to backends."""
-    words = [sys.executable, "-m", "bpfsvc", "maps", "dump", "--output", "json", "backends"]
-    node = testbed.near
-    dump = node.run([*words, "--pin-root", node.pin_root], cwd=Path(__file__).parents[2]).stdout
-    return sum(row["connections"] for row in json.loads(dump)["backends"])
+    return sum(row["connections"] for row in _dump(testbed.near, "backends"))
 
 
 def test_a_mode_that_fails_becomes_a_note_and_others_continue() -> None:

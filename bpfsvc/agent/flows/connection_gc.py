@@ -168,14 +168,13 @@ class ConnectionGc:
         """
         after = self._counted_pairs()
         slack = self._connections.max_entries // _COUNT_SLACK
-        for at, of_kind in enumerate(self._pair_counts):
-            wrong = min((before[at] - pairs[at], after[at] - (pairs[at] - over[at])), key=abs)
-            same_sign = (before[at] > pairs[at]) == (after[at] > pairs[at] - over[at])
-            if same_sign and abs(wrong) > slack:
-                right = after[at] - wrong
-                of_kind.update(
-                    bytes(4), right.to_bytes(of_kind.value_size, sys.byteorder, signed=True)
-                )
+        each_kind = zip(self._pair_counts, before, after, pairs, over, strict=True)
+        for of_kind, was, now, read, gone in each_kind:
+            first, last = was - read, now - (read - gone)
+            wrong = min(first, last, key=abs)
+            if first * last > 0 and abs(wrong) > slack:
+                right = (now - wrong).to_bytes(of_kind.value_size, sys.byteorder, signed=True)
+                of_kind.update(bytes(4), right)
 
     def _warn_if_crowded(self, entries: int) -> None:
         """Warn once when the table fills up, while there is still time."""
