@@ -30,6 +30,8 @@ _NOT_FOR_MUTANTS = tuple(
 )
 """Tests that compile by themselves, or compare code."""
 _PACKAGE, _PYTHON_TESTS = "bpfsvc.services", "tests/services"
+_FIRST_TESTS = 20
+"""Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
 _WITHOUT = 30
 """Tests that are run without a change first: if one fails, nothing can be said."""
 
@@ -118,6 +120,9 @@ def _jobs(
             unreached.append(change)
             continue
         used |= dict.fromkeys(names[:2])
+        programs = sorted(reach.programs(change.file, change.line))
+        program, its_tests = reach.busiest(change.file, change.line, names)
+        stages = [([program], its_tests[:_FIRST_TESTS]), (programs, names)]
         at = where[change.file, change.line]
         assert lines[at] == change.before, change
         jobs.append(
@@ -125,16 +130,14 @@ def _jobs(
                 "number": number,
                 "at": at,
                 "after": change.after,
-                "programs": sorted(reach.programs(change.file, change.line)),
-                "tests": names,
+                "stages": stages[programs == [program] :],
             }
         )
     nothing = {
         "number": -1,
         "at": 0,
         "after": lines[0],
-        "programs": [],
-        "tests": list(used)[:_WITHOUT],
+        "stages": [([], list(used)[:_WITHOUT])],
     }
     return [nothing, *jobs], unreached
 

@@ -1,7 +1,9 @@
 """``pytest -p tests.mutants.plugin``: for each change, run the tests that reach it.
 
-The process collects the tests once. A child compiles the changed programs, enters a sandbox of its
-own, and runs tests until one fails. What it has done ends with it.
+The process collects the tests once. A change has one or two stages: first a single changed program
+and a few tests, which most changes do not survive; then all programs that have the line. For each
+stage a child compiles the changed programs, enters a sandbox of its own, and runs tests until one
+fails. What the child has done ends with the child.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -49,18 +51,29 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
             if time.time() > deadline:
                 break
             job = json.loads(line)
-            tests = [items[name] for name in job["tests"] if name in items]
-            programs = " ".join(job["programs"])
-            known = unchanged.get(programs, "")
-            answer = in_child(partial(_try, job, tests, source, base, known))
-            unchanged[programs] = answer.pop("unchanged", known)
+            for programs, names in job["stages"]:
+                tests = [items[name] for name in names if name in items]
+                known = unchanged.get(" ".join(programs), "")
+                change = _Change(job["at"], job["after"], set(programs))
+                answer = in_child(partial(_try, change, tests, source, base, known))
+                unchanged[" ".join(programs)] = answer.pop("unchanged", known)
+                if answer["state"] not in ("survived", "same code"):
+                    break
             results.write(json.dumps({**answer, "number": job["number"]}) + "\n")
             results.flush()
     return True
 
 
+class _Change(NamedTuple):
+    """A line of the whole text, what stands in its place, and the programs that are compiled."""
+
+    at: int
+    after: str
+    programs: set[str]
+
+
 def _try(
-    job: dict[str, Any],
+    change: _Change,
     tests: list[pytest.Item],
     source: CSource,
     base: Bytecode,
@@ -71,18 +84,17 @@ def _try(
     ``unchanged``: the digest of the same programs without it. The whole build has other code: what
     the compiler makes of a program depends on those that it compiles together with it.
     """
-    names = set(job["programs"])
     lines = source.text.split("\n")
-    lines[job["at"]] = job["after"]
+    lines[change.at] = change.after
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = compile_programs(source, "\n".join(lines), base, names)
+            made = compile_programs(source, "\n".join(lines), base, change.programs)
         except Exception:
             return {"state": "does not compile"}
         if not unchanged:
-            unchanged = _digest(compile_programs(source, source.text, base, names))
-    if names and _digest(made) == unchanged:
+            unchanged = _digest(compile_programs(source, source.text, base, change.programs))
+    if change.programs and _digest(made) == unchanged:
         return {"state": "same code", "unchanged": unchanged}
     return {**_run(made, base.layout.digest, tests), "unchanged": unchanged}
 

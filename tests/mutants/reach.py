@@ -24,6 +24,7 @@ class Reach:
         self._marks: dict[tuple[str, str], dict[int, set[int]]] = defaultdict(
             lambda: defaultdict(set)
         )
+        self._program_of: dict[int, str] = {}
         mark = 0
         for program, (_, jumps) in places.items():
             for file, line, *_ in jumps:
@@ -32,6 +33,7 @@ class Reach:
                     self._programs[file, function].add(program)
                     self._of_file[file].add(program)
                     self._marks[file, function][line].update((mark, mark + 1))
+                    self._program_of |= {mark: program, mark + 1: program}
                 mark += 2
         self._tests: dict[int, list[str]] = defaultdict(list)
         for file in sorted(directory.glob("*.seen")):
@@ -52,16 +54,30 @@ class Reach:
 
         Tests that take a branch on the line, or else on the last one before it with a branch.
         """
+        reached = {test for mark in self._nearest(file, line) for test in self._tests.get(mark, ())}
+        return list(varied(reached, chance))[:wanted]
+
+    def busiest(self, file: str, line: int, among: Iterable[str]) -> tuple[str, list[str]]:
+        """Return the program in which most of these tests reach a line, and those tests."""
+        reached: dict[str, set[str]] = defaultdict(set)
+        for mark in self._nearest(file, line):
+            reached[self._program_of[mark]].update(self._tests.get(mark, ()))
+        tests = {name: [test for test in among if test in its] for name, its in reached.items()}
+        return max(tests.items(), key=lambda pair: len(pair[1]))
+
+    def _nearest(self, file: str, line: int) -> set[int]:
+        """Return the marks of the line, or of the last line before it that has a mark.
+
+        If no test has seen these marks: all marks of the function.
+        """
         marks = self._marks.get((file, self._function(file, line)), {})
         lines = [number for number in marks if number <= line] or list(marks)
-        reached: set[str] = set()
-        if lines:
-            nearest = max(lines) if max(lines) <= line else min(lines)
-            reached = {test for mark in marks[nearest] for test in self._tests.get(mark, ())}
-        if not reached:
-            numbers = {mark for of_line in marks.values() for mark in of_line}
-            reached = {test for mark in numbers for test in self._tests.get(mark, ())}
-        return list(varied(reached, chance))[:wanted]
+        if not lines:
+            return set()
+        nearest = marks[max(lines) if max(lines) <= line else min(lines)]
+        if any(mark in self._tests for mark in nearest):
+            return nearest
+        return {mark for of_line in marks.values() for mark in of_line}
 
 
 def varied(tests: Iterable[str], chance: random.Random) -> Iterator[str]:

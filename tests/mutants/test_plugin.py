@@ -22,13 +22,17 @@ _TEST = "tests/packets/test_hairpin.py"
 def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
     lines = load(Sizes()).text.split("\n")
     first = next(n for n, line in enumerate(lines) if "packet ? first_packet(skb" in line)
+    shot = "\treturn settings && packet ? TC_ACT_SHOT : TC_ACT_SHOT;"
+    nowhere: list[list[str]] = [[]]
+    here, elsewhere = [["step_first"]], [["step_icmp"], ["step_first"]]
     jobs = [
-        (lines[first], []),
-        ("\treturn settings && packet ? TC_ACT_SHOT : TC_ACT_SHOT;", ["step_first"]),
-        (lines[first] + " /* a comment */", ["step_first"]),
-        ("\treturn nothing;", ["step_first"]),
-        ("\treturn *((int *)settings + 100000);", ["step_first"]),
-        (lines[first], []),
+        (lines[first], nowhere),
+        (shot, here),
+        (shot, elsewhere),
+        (lines[first] + " /* a comment */", elsewhere),
+        ("\treturn nothing;", here),
+        ("\treturn *((int *)settings + 100000);", here),
+        (lines[first], nowhere),
     ]
     asked = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not slow", _TEST]
     listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
@@ -36,10 +40,15 @@ def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path
     (tmp_path / "jobs").write_text(
         "".join(
             json.dumps(
-                {"number": n, "at": first, "after": after, "programs": programs, "tests": tests}
+                {
+                    "number": n,
+                    "at": first,
+                    "after": after,
+                    "stages": [(programs, tests) for programs in stages],
+                }
             )
             + "\n"
-            for n, (after, programs) in enumerate(jobs)
+            for n, (after, stages) in enumerate(jobs)
         )
     )
     shipped.ship(tmp_path / "compiled")
@@ -56,6 +65,7 @@ def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path
     answers = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
     assert [answer["state"] for answer in answers] == [
         "survived",
+        "killed",
         "killed",
         "same code",
         "does not compile",
