@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.instructions import R0, R1, R2, R3, R4, STACK, Code
 from bpfsvc.datapath.loader.creation import create_map, load_program
 from bpfsvc.datapath.maps.layout import MapLayout, Record
@@ -45,7 +46,7 @@ def netns_cookie(cgroup: Callable[[], Path]) -> int:
 def cookie_by_program(cgroup: Path) -> int:
     """Return the cookie, as a program learns it that sees a socket of this process connect."""
     try:
-        cookies = syscall.Map(create_map("bpfsvc_cookie", _LAYOUT), "bpfsvc_cookie")
+        cookies = Map(create_map("bpfsvc_cookie", _LAYOUT), "bpfsvc_cookie")
     except OSError as error:
         raise _failed(error) from error
     try:
@@ -61,7 +62,7 @@ def cookie_by_program(cgroup: Path) -> int:
 _LAYOUT = MapLayout("array", Record((("key", "I"),)), Record((("cookie", "Q"),)), 1, 0)
 
 
-def _have_noted(cookies: syscall.Map, cgroup: Path) -> None:
+def _have_noted(cookies: Map, cgroup: Path) -> None:
     """Connect a UDP socket, which sends nothing, to an address that no other socket connects to."""
     address = bytes((127, *(1 + secrets.randbelow(126) for _ in range(3))))
     port = 1 + secrets.randbelow(65535)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bpfsvc.base.address import pack
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.instructions import R0, R1, R2, R3, R6, STACK, Code
 from bpfsvc.datapath.loader.creation import create_map, load_program
 from bpfsvc.datapath.maps.layout import MapLayout, Record
@@ -83,7 +84,7 @@ class SteeredListeners:
     An accepted connection's ``getsockname()`` is what its client connected to.
     """
 
-    def __init__(self, ports: syscall.Map, sockets: syscall.Map, slot: int) -> None:
+    def __init__(self, ports: Map, sockets: Map, slot: int) -> None:
         self._ports = ports
         self._slot = struct.pack("=I", slot)
         self._keys: set[bytes] = set()
@@ -138,9 +139,9 @@ def _loopback_listeners() -> Iterator[socket.socket]:
         yield opened
 
 
-def _make_map(kind: str, key: int, value: int, entries: int, name: str) -> syscall.Map:
+def _make_map(kind: str, key: int, value: int, entries: int, name: str) -> Map:
     layout = MapLayout(kind, Record((("", f"{key}x"),)), Record((("", f"{value}x"),)), entries, 0)
-    return syscall.Map(create_map(name, layout), name)
+    return Map(create_map(name, layout), name)
 
 
 def _program(ports: int, sockets: int) -> bytes:

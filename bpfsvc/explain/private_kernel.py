@@ -18,11 +18,11 @@ from bpfsvc.base import syscalls
 from bpfsvc.base.address import unpack
 from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.installation import install
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.maps.service_maps import ServiceMaps
-from bpfsvc.datapath.syscall import Map
 from bpfsvc.explain.answer import Answer, Outcome, answer_for, answer_without_frontend
 from bpfsvc.explain.context import QuestionContext
 from bpfsvc.explain.node_maps import write_interface, write_node

@@ -20,7 +20,7 @@ _FOLDED_AT_ONCE = 1 << 16
 
 
 class Counters(Protocol):
-    """A per-CPU array of the kernel: a :class:`bpfsvc.datapath.syscall.Map`."""
+    """A per-CPU array of the kernel: a :class:`bpfsvc.datapath.bpf_map.Map`."""
 
     cpu_value_size: int
     value_size: int

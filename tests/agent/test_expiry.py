@@ -14,8 +14,8 @@ import pytest
 from bpfsvc.agent.flows.expiry import Expiry, PairCounts
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.layout import Layout, MapLayout, Record
-from bpfsvc.datapath.syscall import Block
 
 INGRESS, EGRESS = 1, 2
 ALONE, TIME_WAIT, LINGER, UNANSWERED = 15, 60, 2, 5

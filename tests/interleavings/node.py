@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader import features
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.source import CSource
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Map
 from tests.fuzz.controlled_node import compiled, marked_source
 from tests.interleavings.helpers import KernelHelpers
 from tests.interleavings.instructions import decoded

@@ -7,7 +7,7 @@ import struct
 import time
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.syscall import Map
+from bpfsvc.datapath.bpf_map import Map
 
 CLOSED, TIME_WAIT = QUEUES = ("closed_flows", "time_wait_flows")
 

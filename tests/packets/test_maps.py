@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.destinations import Destinations
-from bpfsvc.datapath.syscall import ANY, Map
+from bpfsvc.datapath.syscall import ANY
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import ENDPOINTS, EndpointEntry
 from tests.packets.node import Node

@@ -26,9 +26,9 @@ from bpfsvc.agent.flows.port_use import PortUse
 from bpfsvc.agent.flows.sweep_schedule import Signs, SweepSchedule
 from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Map
 
 _BLOCK = 4096
 """Entries that are read at once."""

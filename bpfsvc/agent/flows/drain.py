@@ -15,12 +15,12 @@ from bpfsvc.agent.flows.connection_gc import ConnectionGc
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.base.texts import count_text
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.netlink.conntrack.flows import tracks
 from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 from bpfsvc.datapath.netlink.conntrack.reservations import release, reserve
-from bpfsvc.datapath.syscall import Map
 
 _log = logging.getLogger("bpfsvc")
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from bpfsvc.agent.flows.byte_tables import equal, other_than
 from bpfsvc.base.clock import NS_PER_SECOND
 from bpfsvc.config.config import Lifetimes
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.layout import Layout
-from bpfsvc.datapath.syscall import Block
 
 _ALONE_SECONDS = 15
 """How much longer an entry for replies is kept. It is removed with its partner; an older one has no

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.backend_loads import BackendLoad, Load, read_loads
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.recount_program import RecountProgram
-from bpfsvc.datapath.syscall import Block
 from bpfsvc.metrics.sums import Sums
 from bpfsvc.services.scheduling.extra import CandidateRun, candidate_rows
 

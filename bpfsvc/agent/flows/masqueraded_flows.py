@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Block
 
 _FLOW = ("source", "destination", "source_port", "destination_port", "protocol")
 

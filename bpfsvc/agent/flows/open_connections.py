@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import compress
 
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Block
 
 
 class OpenConnections:

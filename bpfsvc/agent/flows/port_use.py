@@ -11,8 +11,8 @@ from collections import Counter
 from itertools import compress
 
 from bpfsvc.agent.flows.byte_tables import equal, other_than
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.layout import Layout
-from bpfsvc.datapath.syscall import Block
 
 
 class PortUse:

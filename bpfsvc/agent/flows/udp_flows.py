@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from socket import IPPROTO_UDP
 
 from bpfsvc.base.address import family
+from bpfsvc.datapath.bpf_map import Block
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Block
 from bpfsvc.services.rules.stale_udp import StaleUdp
 
 

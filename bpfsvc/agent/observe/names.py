@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from bpfsvc.base.address import ANY_NODE_ADDRESS_V4, ANY_NODE_ADDRESS_V6, family, unpack
-from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.model.events import NO_END, NO_SERVICE, EventEnd, EventService
@@ -41,7 +41,7 @@ class Names:
     """Names of service ids and addresses; belongs to one thread."""
 
     def __init__(self, pinned: Pinned, cache: Cache) -> None:
-        self._maps: dict[ServiceMap[Any], tuple[EntryCodec[Any], syscall.Map]] = {
+        self._maps: dict[ServiceMap[Any], tuple[EntryCodec[Any], Map]] = {
             of: (EntryCodec(of, pinned.layout.maps[of.name]), pinned.map(of.name))
             for of in (SERVICES, FRONTENDS)
         }

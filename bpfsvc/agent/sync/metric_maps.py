@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from bpfsvc.datapath import conntrack
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.layout import MapLayout
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import Map
 from bpfsvc.metrics.kernel_maps import EXPECTED, KernelMaps
 
 _SIZED_BY_COUNTERS = "endpoints"

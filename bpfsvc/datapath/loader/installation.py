@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bpfsvc.base.errors import KernelError
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.builder import make_build
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
 from bpfsvc.datapath.loader.shipped import ShippedPrograms
@@ -247,7 +248,7 @@ def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
     )
 
 
-def _open_filter(port_filter: syscall.Map) -> None:
+def _open_filter(port_filter: Map) -> None:
     """Set every byte of the filter: this costs lookups, but no connection is overlooked.
 
     Must be called before the entries are written (``bpf/maps/port_filter.h`` has the rule).
@@ -257,9 +258,7 @@ def _open_filter(port_filter: syscall.Map) -> None:
         port_filter.update(index.to_bytes(port_filter.key_size, sys.byteorder), everything)
 
 
-def _copy(
-    source: syscall.Map, before: MapLayout, target: syscall.Map, layout: MapLayout, since: int
-) -> int:
+def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since: int) -> int:
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     fixed = layout.type.endswith("array")
     times = layout.value.pick(*_TIMES) if set(_TIMES) <= set(layout.value.names) else None
@@ -303,9 +302,7 @@ def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
     )
 
 
-def _per_cpu(
-    convert: Callable[[bytes], bytes], value: bytes, source: syscall.Map, target: syscall.Map
-) -> bytes:
+def _per_cpu(convert: Callable[[bytes], bytes], value: bytes, source: Map, target: Map) -> bytes:
     if not source.per_cpu:
         return convert(value)
     size = source.cpu_value_size

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bpfsvc.base.errors import KernelError, SystemUnfit
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.kernel_names import kernel_name
 from bpfsvc.datapath.loader import crc32c, creation, features
 from bpfsvc.datapath.loader.bytecode import Bytecode, Program
@@ -85,15 +86,15 @@ def _not_of_this_kernel() -> tuple[str, ...]:
 
 def _maps(
     build: Bytecode, directory: Path, previous: Pinned | None, opened: ExitStack
-) -> dict[str, syscall.Map]:
+) -> dict[str, Map]:
     """Make and pin all maps, or open those that are there; ``opened`` closes them."""
     is_there = (directory / "layout").exists()
     if is_there and read_layout(directory) != build.layout:
         raise KernelError(f"the maps in {directory} are of another build")
-    maps: dict[str, syscall.Map] = {}
+    maps: dict[str, Map] = {}
     for name, layout in build.layout.maps.items():
         if is_there:
-            maps[name] = syscall.Map.pinned(directory / name)
+            maps[name] = Map.pinned(directory / name)
         else:
             maps[name] = _map(name, layout, previous)
         opened.callback(maps[name].close)
@@ -102,12 +103,12 @@ def _maps(
     return maps
 
 
-def _map(name: str, layout: MapLayout, previous: Pinned | None) -> syscall.Map:
+def _map(name: str, layout: MapLayout, previous: Pinned | None) -> Map:
     try:
         if previous and name not in OWN_MAPS and previous.layout.maps.get(name) == layout:
-            created = syscall.Map.pinned(previous.directory / "maps" / name)
+            created = Map.pinned(previous.directory / "maps" / name)
         else:
-            created = syscall.Map(creation.create_map(kernel_name(name), layout), name)
+            created = Map(creation.create_map(kernel_name(name), layout), name)
     except OSError as error:
         raise KernelError(
             f"map {name} cannot be made: {error.strerror}",
@@ -170,6 +171,6 @@ def _refusal(name: str, error: OSError) -> SystemUnfit:
     )
 
 
-def _write(array: syscall.Map, index: int, value: bytes) -> None:
+def _write(array: Map, index: int, value: bytes) -> None:
     key = index.to_bytes(array.key_size, sys.byteorder)
     array.update(key, value.ljust(array.value_size, b"\0"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.layout import Record
-from bpfsvc.datapath.syscall import Map
 
 _ID = struct.Struct("=I")
 

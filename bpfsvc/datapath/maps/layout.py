@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bpfsvc.base.errors import KernelError
-from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 
 Field = tuple[str, str]
 """Name (nested ones with dots) and format of :mod:`struct`; padding has the name ``""``."""
@@ -221,7 +221,7 @@ class Layout:
 
 def read_layout(maps: Path) -> Layout:
     """Read the description that an earlier process left among the pinned maps."""
-    layout_map = syscall.Map.pinned(maps / "layout")
+    layout_map = Map.pinned(maps / "layout")
     try:
         raw = layout_map.lookup(bytes(4)) or b""
     finally:

@@ -26,6 +26,7 @@ from bpfsvc.base.errors import BpfsvcError, SystemUnfit
 from bpfsvc.base.syscalls import mount
 from bpfsvc.base.trusted_files import distrust
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.layout import Layout, read_layout
 from bpfsvc.datapath.maps.registry import option_for
 
@@ -54,16 +55,14 @@ class Pinned:
                 "start it with: bpfsvc run, or name another place with --pin-root",
             )
         self.layout: Layout = read_layout(directory / "maps")
-        self._maps: dict[str, syscall.Map] = {}
+        self._maps: dict[str, Map] = {}
         self._programs: dict[str, int] = {}
 
-    def map(self, name: str) -> syscall.Map:
+    def map(self, name: str) -> Map:
         """Return a map; it stays open and is shared."""
         if name not in self._maps:
             try:
-                self._maps[name] = syscall.Map.pinned(
-                    self.directory / "maps" / name, option_for(name)
-                )
+                self._maps[name] = Map.pinned(self.directory / "maps" / name, option_for(name))
             except FileNotFoundError as error:
                 raise NotLoaded(
                     f"map {name} is missing from {self.directory}", "restart the agent: bpfsvc run"

@@ -14,11 +14,12 @@ from typing import Any, Generic
 
 from bpfsvc.base.errors import KernelError, MapFull
 from bpfsvc.base.networks import Network
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.maps.codec import EntryCodec
 from bpfsvc.datapath.maps.destinations import Destinations
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned
-from bpfsvc.datapath.syscall import NOEXIST, Map
+from bpfsvc.datapath.syscall import NOEXIST
 from bpfsvc.services.plans.applied import Applied
 from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import FRONTENDS, MAPS

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bpfsvc.datapath.syscall import Map
+from bpfsvc.datapath.bpf_map import Map
 
 _IDLE_SECONDS = 5.2
 """How long an idle agent is watched: long enough for a look through the tables of the testbeds."""
