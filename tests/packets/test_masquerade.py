@@ -168,3 +168,21 @@ def test_a_connection_whose_masquerade_is_given_up_twice_leaves_no_address_of_it
     node.ingress(tcp(backend, tcp_peers.with_port(out.src, out.payload.sport), "S"))
     out = node.forward(tcp(client, vip, "A"))
     assert (out.src, out.dst) != (address_of(client), address_of(backend))
+
+
+def test_the_pair_around_the_wire_that_a_late_packet_makes_anew_ends_with_its_connection(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Otherwise it would masquerade what the client sends to the backend itself."""
+    peers = tcp_peers
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
+    node.forward(tcp(client, vip, "R"))
+    node.ingress(tcp(backend, seen, "S"))
+    node.forward(tcp(client, vip, "A"))
+    assert sum(node.states()) == 4
+    node.age(20)
+    flows = [key for key, _ in node.pinned.map("connections").items()]
+    assert node.collect(*flows, early_ports=True) == 2
+    assert sum(node.states()) == 0
+    direct = tcp(client, backend, "S")
+    assert same(node.forward(direct), direct)

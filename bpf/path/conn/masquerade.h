@@ -29,8 +29,8 @@ static inline bool masquerade_request(const struct flow *after, struct connectio
 	pending.counted = 0;
 	pending.watched = 0;
 	pending.observed = 0;
+	/* How the connection has ended is kept: the pair around the wire ends with it. */
 	pending.replied = pending.established = 0;
-	pending.fin_sent = pending.fin_received = pending.reset = pending.client_first = 0;
 	pending.masquerade_pending = 1;
 	pending.tick = masquerade_turn_next();
 	pending.held = half_open_take();

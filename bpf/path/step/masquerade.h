@@ -91,6 +91,10 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.held = pending->held;
 	entry.shortcut = pending->shortcut ? skb->ifindex : 0;
 	entry.outside = pending->outside;
+	entry.fin_sent = pending->fin_received;
+	entry.fin_received = pending->fin_sent;
+	entry.reset = pending->reset;
+	entry.client_first = pending->client_first;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!packet->search.round)
 		packet->search = masquerade_search_begin(settings, &wire, pending->tick);
