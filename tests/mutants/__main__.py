@@ -22,6 +22,7 @@ from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.reach import Reach
+from tests.mutants.record import Record
 
 _TESTS = "tests/packets"
 _NOT_FOR_MUTANTS = tuple(
@@ -47,6 +48,20 @@ def main() -> int:
     parser.add_argument("--coverage", type=Path, default=Path("build/coverage"))
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures there")
     parser.add_argument("--python", action="store_true", help="of bpfsvc/services, not of the C")
+    parser.add_argument("--record", type=Path, default=Path("build/mutants.json"))
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="only changes that no test of the runs in the record has seen; the figures are of all",
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]")
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="tests that the records of make coverage do not know, for every change",
+    )
     arguments = parser.parse_args()
     return of_python(arguments) if arguments.python else of_c(arguments)
 
@@ -84,25 +99,51 @@ def of_c(arguments: argparse.Namespace) -> int:
     chance = random.Random(arguments.seed)
     reach = Reach(arguments.coverage, Sources(source.root))
     every = list(changes(source.root))
+    record = Record(arguments.record, every)
     chosen = chance.sample(every, min(arguments.count, len(every)))
-    jobs, unreached = _jobs(chosen, reach, source, arguments.tests, chance)
+    if arguments.only:
+        chosen = [change for change in every if is_within(change, arguments.only)]
+    answered = ((change, record.answer(change)) for change in chosen if arguments.again)
+    tried = {change: answer for change, answer in answered if answer}
+    rest = [change for change in chosen if change not in tried]
+    jobs, unreached = _jobs(rest, reach, source, arguments, chance)
     started = time.time()
     answers = _work(jobs, arguments.workers, started + 60 * arguments.minutes)
     if answers.get(-1, {}).get("state") != "survived":
         print(f"tests fail without a change: {answers.get(-1)}", file=sys.stderr)
         return 2
-    tried = [(chosen[number], answer) for number, answer in answers.items() if number >= 0]
+    new = {rest[number]: answer for number, answer in answers.items() if number >= 0}
+    record.keep(new)
     minutes = (time.time() - started) / 60
-    text = report.figures(tried, unreached, len(every), minutes, arguments)
+    both = [*tried.items(), *new.items()]
+    text = report.figures(both, unreached, len(every), minutes, arguments)
     print(text)
-    print(report.survivors(tried))
+    print(report.survivors(both))
     if arguments.write:
         write_section(arguments.write, "make mutants", text)
     return 0
 
 
+def is_within(change: Change, places: list[str]) -> bool:
+    """Return whether a change is in one of these files, or on one of these lines."""
+    return not {change.file, f"{change.file}:{change.line}"}.isdisjoint(places)
+
+
+def _nodes_of(files: list[str]) -> list[str]:
+    """Return the tests of files, as pytest names them."""
+    if not files:
+        return []
+    asked = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not slow", *files]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if "::" in line]
+
+
 def _jobs(
-    chosen: list[Change], reach: Reach, source: CSource, tests: int, chance: random.Random
+    chosen: list[Change],
+    reach: Reach,
+    source: CSource,
+    arguments: argparse.Namespace,
+    chance: random.Random,
 ) -> tuple[list[dict[str, Any]], list[Change]]:
     """Return what the workers do, and the changes that no test reaches."""
     lines = source.text.split("\n")
@@ -110,19 +151,21 @@ def _jobs(
     jobs: list[dict[str, Any]] = []
     unreached: list[Change] = []
     used: dict[str, None] = {}
+    added = _nodes_of(arguments.add)
+    tests = arguments.tests
     for number, change in enumerate(chosen):
         names = [
             test
             for test in reach.tests(change.file, change.line, 2 * tests, chance)
             if test.startswith(_TESTS) and not any(file in test for file in _NOT_FOR_MUTANTS)
         ][:tests]
-        if not names:
+        if not names and not added:
             unreached.append(change)
             continue
-        used |= dict.fromkeys(names[:2])
+        used |= dict.fromkeys([*added, *names][:2])
         programs = sorted(reach.programs(change.file, change.line))
         program, its_tests = reach.busiest(change.file, change.line, names)
-        stages = [([program], its_tests[:_FIRST_TESTS]), (programs, names)]
+        stages = [([program], its_tests[:_FIRST_TESTS]), (programs, [*added, *names])]
         at = where[change.file, change.line]
         assert lines[at] == change.before, change
         jobs.append(
@@ -130,7 +173,7 @@ def _jobs(
                 "number": number,
                 "at": at,
                 "after": change.after,
-                "stages": stages[programs == [program] :],
+                "stages": stages[bool(added) or programs == [program] :],
             }
         )
     nothing = {

@@ -63,7 +63,7 @@ class Reach:
         for mark in self._nearest(file, line):
             reached[self._program_of[mark]].update(self._tests.get(mark, ()))
         tests = {name: [test for test in among if test in its] for name, its in reached.items()}
-        return max(tests.items(), key=lambda pair: len(pair[1]))
+        return max(tests.items(), key=lambda pair: len(pair[1]), default=("", []))
 
     def _nearest(self, file: str, line: int) -> set[int]:
         """Return the marks of the line, or of the last line before it that has a mark.

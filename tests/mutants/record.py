@@ -1,0 +1,44 @@
+"""What became of changes in earlier runs of ``make mutants``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.c_changes import Change
+
+Answer = dict[str, Any]
+
+
+def identities(every: Iterable[Change]) -> dict[Change, str]:
+    """Return a name of each change that stays when other lines of the file change."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    named = {}
+    for change in every:
+        text = (change.file, change.before, change.after)
+        named[change] = json.dumps([*text, seen[text]])
+        seen[text] += 1
+    return named
+
+
+class Record:
+    """The answers of earlier runs in a file, by the identities of their changes."""
+
+    def __init__(self, path: Path, every: Iterable[Change]) -> None:
+        self._path = path
+        self._identities = identities(every)
+        self._answers: dict[str, Answer] = json.loads(path.read_text()) if path.exists() else {}
+
+    def answer(self, change: Change) -> Answer | None:
+        """Return what became of a change; None if it was not tried, or if no test saw it."""
+        answer = self._answers.get(self._identities[change])
+        return None if answer is None or answer["state"] == "survived" else answer
+
+    def keep(self, answers: Mapping[Change, Answer]) -> None:
+        """Write the answers of a run, beside those of earlier runs."""
+        self._answers |= {self._identities[change]: answer for change, answer in answers.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._answers, indent=1, sort_keys=True) + "\n")

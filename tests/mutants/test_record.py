@@ -1,0 +1,37 @@
+"""What a later run knows of an earlier run, though lines of the sources have moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.mutants.c_changes import Change
+from tests.mutants.record import Record, identities
+
+FIRST = Change("a.h", 10, "\ta = b + c;", "\ta = b - c;", "+ to -")
+SECOND = Change("a.h", 20, "\ta = b + c;", "\ta = b - c;", "+ to -")
+MOVED = [FIRST._replace(line=12), SECOND._replace(line=22)]
+
+
+def test_two_changes_of_the_same_text_have_two_identities() -> None:
+    assert len(set(identities([FIRST, SECOND]).values())) == 2
+
+
+def test_a_change_that_a_test_saw_is_known_after_its_line_has_moved(tmp_path: Path) -> None:
+    file = tmp_path / "build" / "mutants.json"
+    Record(file, [FIRST, SECOND]).keep({SECOND: {"state": "killed"}})
+    later = Record(file, MOVED)
+    assert later.answer(MOVED[1]) == {"state": "killed"}
+    assert later.answer(MOVED[0]) is None
+
+
+def test_a_change_that_no_test_saw_is_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "mutants.json"
+    Record(file, [FIRST]).keep({FIRST: {"state": "survived"}})
+    assert Record(file, [FIRST]).answer(FIRST) is None
+
+
+def test_a_run_leaves_what_earlier_runs_have_noted(tmp_path: Path) -> None:
+    file = tmp_path / "mutants.json"
+    for change in (FIRST, SECOND):
+        Record(file, [FIRST, SECOND]).keep({change: {"state": "killed"}})
+    assert all(map(Record(file, [FIRST, SECOND]).answer, (FIRST, SECOND)))
