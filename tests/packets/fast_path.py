@@ -150,7 +150,9 @@ class FastPathTestbed:
             verdict, data = syscall.program_test_run(
                 self.node.pinned.program(hook), bytes(frame), context=bytes(context)
             )
-        return verdict, Ether(data)
+        left = Ether(data)
+        assert left.type == frame.type
+        return verdict, left
 
     def to_stack(self, name: str, packet: Packet, gso: int = 0) -> Packet:
         """Run ingress; assert that the stack gets the packet with an unchanged hop limit."""
