@@ -101,6 +101,21 @@ def test_what_a_forged_packet_acknowledges_does_not_make_the_real_end_count_less
 
 
 @KINDS
+@SENDERS
+def test_a_segment_without_the_flag_acknowledges_nothing(
+    conversation: Conversation, sender: str
+) -> None:
+    """What stands in its field is within a window of what is expected, and still no number."""
+    segment = fin(conversation, sender, 0)
+    segment.payload.flags = "P"
+    segment.payload.ack = (conversation.received if sender == "client" else conversation.sent) + 9
+    segment.payload.ack &= 0xFFFFFFFF
+    conversation.node.forward(segment)
+    conversation.node.forward(conversation.reset(other(sender), 0))
+    assert not conversation.is_kept()
+
+
+@KINDS
 def test_a_fin_before_the_answer_of_the_server_ends_nothing(
     node: Node, tcp_peers: Peers, masquerade: bool
 ) -> None:
