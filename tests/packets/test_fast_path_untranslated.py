@@ -9,6 +9,7 @@ import pytest
 from scapy.layers.inet import IP
 
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
+from tests.packets import queues
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
@@ -175,6 +176,19 @@ def test_connections_are_counted_until_they_are_removed(
     node.settings(**RANGE, fast_path=1, fast_outside=1, tcp_closed_seconds=2)
     node.age(5)
     assert node.collect(key) == 1
+    assert (untranslated(node), node.held(), node.count("connections")) == (0, 0, 0)
+
+
+def test_a_connection_that_is_removed_as_soon_as_it_is_closed_is_counted_no_more(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    node = tcp_testbed.node
+    opened(tcp_testbed, tcp_peers).close()
+    node.settings(**RANGE, fast_path=1, fast_outside=1, tcp_closed_seconds=2)
+    node.age(5)
+    for name in queues.QUEUES:
+        queues.age(node.pinned.map(name), 5)
+    assert ConnectionGc(node.pinned, KEEP, 60).remove_closed() == 1
     assert (untranslated(node), node.held(), node.count("connections")) == (0, 0, 0)
 
 
