@@ -10,6 +10,7 @@ from tests.branches.report import share
 from tests.docs.figures import measured
 from tests.mutants import python_changes
 from tests.mutants.c_changes import Change
+from tests.mutants.explained import reason_of
 
 Tried = list[tuple[Change, dict[str, Any]]]
 TriedPython = list[tuple[python_changes.Change, dict[str, Any]]]
@@ -19,7 +20,7 @@ def figures(
     tried: Tried, unreached: list[Change], every: int, minutes: float, arguments: argparse.Namespace
 ) -> str:
     """Return the figures of a run, as lines of Markdown."""
-    states = Counter(answer["state"] for _, answer in tried)
+    states = Counter(_state(change, answer) for change, answer in tried)
     rows = [
         ("changes that there are", f"{every:,}"),
         *_common_rows(states, minutes),
@@ -31,12 +32,23 @@ def figures(
     return measured(f"make mutants COUNT={arguments.count} SEED={arguments.seed}", rows)
 
 
+def _state(change: Change, answer: dict[str, Any]) -> str:
+    survived = answer["state"] == "survived"
+    return "explained" if survived and reason_of(change) else str(answer["state"])
+
+
 def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
-    judged = states["killed"] + states["survived"]
+    killed, explained = states["killed"], states["explained"]
+    judged = killed + states["survived"]
+    reasons = [
+        ("seen by no test, with the reason why no test can", f"{explained:,}"),
+        ("seen by a test, of all changes", share(killed, judged + explained)),
+    ]
     return [
         ("tried", f"{states.total():,} in {minutes:.0f} minutes"),
-        ("found by a test", f"{states['killed']:,}: {share(states['killed'], judged)}"),
-        ("found by no test", f"{states['survived']:,}"),
+        ("seen by a test", f"{killed:,}: {share(killed, judged)}"),
+        ("seen by no test", f"{states['survived']:,}"),
+        *(reasons if explained else []),
         ("not ended in time: neither", f"{states['no end']:,}"),
     ]
 
@@ -46,7 +58,7 @@ def survivors(tried: Tried) -> str:
     return "\n".join(
         f"{change.file}:{change.line}: {change.kind}\n-{change.before}\n+{change.after}"
         for change, answer in sorted(tried, key=lambda pair: pair[0])
-        if answer["state"] == "survived"
+        if _state(change, answer) == "survived"
     )
 
 
