@@ -148,11 +148,15 @@ _HEAD = """# What netfilter, katran and Calico test
 
 <!-- Written by "python -m tests.docs.other_projects" from the tables in tests/docs/cases. -->
 
-Other projects have met situations that nobody would think of. This page lists the cases of three
-suites, with what becomes of each here: it *holds*, by the named tests of bpfsvc (paths are below
-`tests/`); it *does not apply*; or it is a *fault*, where the measure is netfilter's connection
-tracking, which kube-proxy uses. Only the situations are theirs. The tests are bpfsvc's own, and
-nobody has run the suites themselves on bpfsvc.
+Other projects have met situations that are hard to think of. This page lists the cases of three
+suites of tests, and says what becomes of each case in bpfsvc:
+
+* a case *holds*: the named tests of bpfsvc show that (paths are below `tests/`);
+* a case *does not apply*;
+* a case is a *fault*: netfilter's connection tracking, which kube-proxy uses, does better.
+
+Only the situations come from the other projects. The tests are bpfsvc's own. The suites themselves
+have not been run on bpfsvc.
 
 A file name of Calico stands for all tests of that file, and counts as one case.
 """
