@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from tests.branches.outcomes import Sources
 from tests.branches.recorder import PLACES
+
+_ENOUGH = 1000
+"""So many tests of an outcome are looked at."""
 
 
 class Reach:
@@ -50,12 +54,19 @@ class Reach:
         return here or self._of_file.get(file) or self._all
 
     def tests(self, file: str, line: int, wanted: int, chance: random.Random) -> list[str]:
-        """Return tests that reach a line, at most so many; of each function of tests one first.
+        """Return tests that reach a line, at most so many: of each outcome one in turn.
 
-        Tests that take a branch on the line, or else on the last one before it with a branch.
+        Outcomes of the line, or else of the last one before it with a branch. Few tests take a rare
+        outcome, and they are those that see what comes after it.
         """
-        reached = {test for mark in self._nearest(file, line) for test in self._tests.get(mark, ())}
-        return list(varied(reached, chance))[:wanted]
+        outcomes = [
+            list(varied(_some(self._tests[mark], chance), chance))
+            for mark in sorted(self._nearest(file, line))
+            if mark in self._tests
+        ]
+        outcomes.sort(key=len)
+        in_turn = chain.from_iterable(zip_longest(*outcomes))
+        return list(dict.fromkeys(filter(None, in_turn)))[:wanted]
 
     def busiest(self, file: str, line: int, among: Iterable[str]) -> tuple[str, list[str]]:
         """Return the program in which most of these tests reach a line, and those tests."""
@@ -78,6 +89,10 @@ class Reach:
         if any(mark in self._tests for mark in nearest):
             return nearest
         return {mark for of_line in marks.values() for mark in of_line}
+
+
+def _some(tests: Sequence[str], chance: random.Random) -> Sequence[str]:
+    return chance.sample(tests, _ENOUGH) if len(tests) > _ENOUGH else tests
 
 
 def varied(tests: Iterable[str], chance: random.Random) -> Iterator[str]:
