@@ -48,6 +48,17 @@ def test_the_reset_that_its_receiver_takes_ends_the_connection(
     assert not conversation.is_kept()
 
 
+@KINDS
+@pytest.mark.parametrize(("flags", "ends"), [("R", False), ("RA", True)])
+def test_a_reset_of_sequence_0_refuses_a_syn_only_if_it_acknowledges(
+    node: Node, tcp_peers: Peers, masquerade: bool, flags: str, ends: bool
+) -> None:
+    """A backend that does not know the connection answers a SYN so."""
+    conversation = Conversation(node, tcp_peers, masquerade, received=0x90000001).open()
+    node.forward(conversation.from_backend(flags, seq=0))
+    assert conversation.is_kept() is not ends
+
+
 def fin(conversation: Conversation, sender: str, ahead: int, size: int = 0) -> Packet:
     """Make a FIN, with a sequence number like that of a reset."""
     if sender == "client":
