@@ -22,7 +22,7 @@ from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.reach import Reach
-from tests.mutants.record import Record
+from tests.mutants.record import Record, sample
 
 _TESTS = "tests/packets"
 _NOT_FOR_MUTANTS = tuple(
@@ -100,7 +100,7 @@ def of_c(arguments: argparse.Namespace) -> int:
     reach = Reach(arguments.coverage, Sources(source.root))
     every = list(changes(source.root))
     record = Record(arguments.record, every)
-    chosen = chance.sample(every, min(arguments.count, len(every)))
+    chosen = sample(every, arguments.seed, arguments.count)
     if arguments.only:
         chosen = [change for change in every if is_within(change, arguments.only)]
     answered = ((change, record.answer(change)) for change in chosen if arguments.again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,15 @@ def identities(every: Iterable[Change]) -> dict[Change, str]:
         named[change] = json.dumps([*text, seen[text]])
         seen[text] += 1
     return named
+
+
+def sample(every: Iterable[Change], seed: int, count: int) -> list[Change]:
+    """Return so many changes; when the sources change, nearly the same ones."""
+    named = identities(every)
+    place = {
+        change: hashlib.sha256(f"{seed} {name}".encode()).digest() for change, name in named.items()
+    }
+    return sorted(place, key=lambda change: place[change])[:count]
 
 
 class Record:

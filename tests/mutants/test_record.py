@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutants.c_changes import Change
-from tests.mutants.record import Record, identities
+from tests.mutants.record import Record, identities, sample
 
 FIRST = Change("a.h", 10, "\ta = b + c;", "\ta = b - c;", "+ to -")
 SECOND = Change("a.h", 20, "\ta = b + c;", "\ta = b - c;", "+ to -")
@@ -35,3 +35,11 @@ def test_a_run_leaves_what_earlier_runs_have_noted(tmp_path: Path) -> None:
     for change in (FIRST, SECOND):
         Record(file, [FIRST, SECOND]).keep({change: {"state": "killed"}})
     assert all(map(Record(file, [FIRST, SECOND]).answer, (FIRST, SECOND)))
+
+
+def test_a_sample_stays_when_a_line_is_added() -> None:
+    before = [FIRST._replace(line=line, after=f"\ta = {line};") for line in range(100)]
+    after = [FIRST._replace(line=0, after="\tb;"), *before]
+    chosen = sample(before, 1, 50)
+    assert len(set(chosen) & set(sample(after, 1, 50))) >= 49
+    assert set(chosen) != set(sample(before, 2, 50))
