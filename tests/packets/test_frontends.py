@@ -14,7 +14,7 @@ PORT = 30080
 
 def test_a_node_port_is_served_on_the_nodes_addresses(node: Node, peers: Peers) -> None:
     peers.service(node, [peers.backend], node_port=PORT)
-    second = "192.168.60.1" if peers.family == 4 else "fd60::1"
+    second = "192.168.60.1" if peers.family == 4 else "fd60:1:2:3:4:5:6:7"
     node.node_address(second, nodeports=True)
     for number, address in enumerate((peers.node_address, second)):
         client, frontend = (
