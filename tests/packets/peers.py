@@ -157,12 +157,12 @@ def peers(protocol: str, family: int) -> Peers:
     return Peers(
         family=6,
         protocol=protocol,
-        client="[fd44:0:0:1::5]:40000",
+        client="[fd44::1:a:b:c:5]:40000",
         external="[fd50::9]:40000",
         vip="[fd96::10]:80",
         other_vip="[fd96::20]:80",
-        backend="[fd44:0:0:2::7]:8080",
-        other_backend="[fd44:0:0:3::8]:8080",
+        backend="[fd44::2:d:e:f:7]:8080",
+        other_backend="[fd44::3:9:7:5:8]:8080",
         node_address="fd50::11",
         router="fd70::1",
     )
