@@ -316,12 +316,36 @@ def test_events_without_room_are_counted(node: Node, events: Events, tcp_peers: 
     tcp_peers.service(node, [])
     opening = bytes(LINK / tcp_peers.opening(tcp_peers.client, tcp_peers.vip))
     room = node.pinned.map("events").max_entries // (node.pinned.layout.struct("event").size + 8)
-    for _ in range(room + 25):
-        node.run_frame("ingress", opening)
+    told = events.fill(opening)
     assert 0 <= node.counter("events_lost") - 25 <= 1
-    assert room - 1 <= len(events.read()) <= room
+    assert room - 1 <= len(told) <= room
     node.run_frame("ingress", opening)
     assert kinds(events) == ["refused"]
+
+
+@pytest.mark.parametrize("kind", ["refused", "dropped"])
+def test_an_event_has_nothing_of_an_older_event_in_the_same_memory(
+    node: Node, events: Events, tcp_peers: Peers, kind: str
+) -> None:
+    peers = tcp_peers
+    client, vip, _ = peers.served(node, outside=True, masquerade=True)
+    for _ in range(2):
+        older = events.fill(bytes(LINK / peers.opening(client, vip)))
+    assert all(older[-1][field] for field in ("counters", "masquerade", "backend", "frontend"))
+    if kind == "refused":
+        peers.service(node, [], name="none", frontends=[peers.other_vip])
+        node.run("ingress", peers.opening(client, peers.other_vip))
+        (event,) = events.read()
+        assert parts(event, "frontend", "backend") == (peers.other_vip, "")
+        assert parts(event, "counters", "masquerade", "took_us") == (0, 0, 0)
+    else:
+        node.settings(ports=1)
+        other = [peers.with_port(client, port) for port in (1, 2)]
+        node.forward(peers.opening(other[0], vip))
+        node.drops("egress", node.ingress(peers.opening(other[1], vip)))
+        event = events.read()[-1]
+        assert parts(event, "reason", "frontend") == ("masquerade", "")
+        assert parts(event, "counters", "took_us") == (0, 0)
 
 
 def test_another_reader_goes_on_where_the_first_one_stopped(
