@@ -9,6 +9,9 @@ from bpfsvc.datapath.maps.ring_buffer import RingBuffer
 from tests.packets.node import Node
 
 KINDS = ("made", "answered", "repeated", "refused", "dropped", "ended")
+"""What the programs tell of themselves."""
+
+ELSEWHERE = "dropped_elsewhere"
 
 
 class Events:
@@ -55,7 +58,7 @@ class Events:
 
     def _named(self, event: dict[str, Any]) -> dict[str, Any]:
         layout = self._layout
-        kinds = {layout.constant(f"EVENT_{kind.upper()}"): kind for kind in KINDS}
+        kinds = {layout.constant(f"EVENT_{kind.upper()}"): kind for kind in (*KINDS, ELSEWHERE)}
         for name in ("client", "frontend", "backend"):
             address, port = event.pop(name), event.pop(f"{name}_port")
             event[name] = endpoint_text(address, port) if any(address) else ""

@@ -28,11 +28,17 @@ SCHEDULERS = ("random", "rr", "wrr", "lc", "sh,sh-port", "mh,mh-port", "lblc", "
 
 
 def spilling(
-    node: Node, peers: Peers, scheduler: str, *, trial: Sequence[int] = (), **parts: Any
+    node: Node,
+    peers: Peers,
+    scheduler: str,
+    *,
+    count: int = ALL,
+    trial: Sequence[int] = (),
+    **parts: Any,
 ) -> Loaded:
     """Write a Service of two near endpoints and four of another zone, with an overload of 1.5.
 
-    ``trial``: which of them are on trial.
+    ``count``: of all endpoints; ``trial``: which of them are on trial.
     """
     loaded = Loaded(node, peers)
     port = peers.vip.rsplit(":", 1)[1]
@@ -52,7 +58,7 @@ def spilling(
             name=f"web-{number}",
             ports=({"name": "", "port": FIRST_PORT + number},),
         )
-        for number in range(ALL)
+        for number in range(count)
     ]
     scheduling, faults = read_scheduling(of_service, slices)
     assert not faults
@@ -61,7 +67,7 @@ def spilling(
     here = NodeContext("here", "zone-a")
     node.program(evaluate(of_service, slices, here, ServiceConfig(), scheduling).entries)
     node.half_open(HALF_OPEN)
-    loaded.backends = [peers.with_port(peers.backend, FIRST_PORT + at) for at in range(ALL)]
+    loaded.backends = [peers.with_port(peers.backend, FIRST_PORT + at) for at in range(count)]
     shown = QuarantinedMap(node.pinned)
     shown.set({loaded.counters()[at]: None for at in trial})
     return loaded
