@@ -16,10 +16,10 @@ from typing import Any
 from scapy.packet import Packet
 
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.instructions import R0, R1, R2, STACK, Code
 from bpfsvc.datapath.loader import creation
 from bpfsvc.datapath.maps.layout import MapLayout, Record
-from bpfsvc.datapath.syscall import Map
 from tests.packets.events import Events
 from tests.packets.node import Node
 

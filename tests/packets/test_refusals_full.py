@@ -6,7 +6,7 @@ import struct
 import time
 
 from bpfsvc.base.errors import MapFull
-from bpfsvc.datapath.syscall import Map
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.services.entries import Policies
 from tests.packets.node import REDIRECT, SHOT, Node
