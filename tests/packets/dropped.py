@@ -32,6 +32,9 @@ UNREADABLE = 16
 _SIZE = 8192
 """Bytes of memory, whole pages; nothing is behind them."""
 
+_LONGEST_HEADER = 40
+"""The program reads so many bytes before it knows the family."""
+
 _HEAD, _NETWORK_HEADER, _SOCKET = 0, 8, 16
 """Where the fields are."""
 
@@ -87,12 +90,15 @@ class DroppedPackets:
     ) -> None:
         """Have a packet dropped.
 
-        * ``packet``: from its IP header on. Where it ends the memory ends, too.
+        * ``packet``: from its IP header on. Where bytes end the memory ends, too; behind a packet
+          there is some room, as there is in the kernel.
         * ``cookie``: of the socket that has sent it; 0: it has none.
         * ``addresses``: of the ``skb``, its ``head`` and its ``socket``, if another one is handed
           over.
         """
         data = bytes(packet)
+        if not isinstance(packet, bytes):
+            data = data.ljust(_LONGEST_HEADER, b"\0")
         at = {
             "skb": self._address,
             "head": self._address + _PACKET_AT,
