@@ -97,7 +97,7 @@ def of_c(arguments: argparse.Namespace) -> int:
         print(f"no records in {arguments.coverage}: run make coverage first", file=sys.stderr)
         return 2
     chance = random.Random(arguments.seed)
-    reach = Reach(arguments.coverage, Sources(source.root))
+    reach = Reach(arguments.coverage, Sources(source.root), _is_packet_test)
     every = list(changes(source.root))
     record = Record(arguments.record, every)
     chosen = sample(every, arguments.seed, arguments.count)
@@ -122,6 +122,10 @@ def of_c(arguments: argparse.Namespace) -> int:
     if arguments.write:
         write_section(arguments.write, "make mutants", text)
     return 0
+
+
+def _is_packet_test(name: str) -> bool:
+    return name.startswith(_TESTS) and not any(file in name for file in _NOT_FOR_MUTANTS)
 
 
 def is_within(change: Change, places: list[str]) -> bool:
@@ -152,13 +156,8 @@ def _jobs(
     unreached: list[Change] = []
     used: dict[str, None] = {}
     added = _nodes_of(arguments.add)
-    tests = arguments.tests
     for number, change in enumerate(chosen):
-        names = [
-            test
-            for test in reach.tests(change.file, change.line, 2 * tests, chance)
-            if test.startswith(_TESTS) and not any(file in test for file in _NOT_FOR_MUTANTS)
-        ][:tests]
+        names = reach.tests(change.file, change.line, arguments.tests, chance)
         if not names and not added:
             unreached.append(change)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -19,7 +19,10 @@ _ENOUGH = 1000
 class Reach:
     """What a run of ``make coverage`` knows of each line."""
 
-    def __init__(self, directory: Path, sources: Sources) -> None:
+    def __init__(
+        self, directory: Path, sources: Sources, is_used: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """``is_used``: which tests may be named."""
         places = json.loads((directory / PLACES).read_text())
         self._sources = sources
         self._programs: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -42,7 +45,7 @@ class Reach:
         self._tests: dict[int, list[str]] = defaultdict(list)
         for file in sorted(directory.glob("*.seen")):
             for test, seen in map(json.loads, file.read_text().splitlines()):
-                for mark in seen:
+                for mark in seen if is_used(test) else ():
                     self._tests[mark].append(test)
 
     def _function(self, file: str, line: int) -> str:
@@ -56,17 +59,23 @@ class Reach:
     def tests(self, file: str, line: int, wanted: int, chance: random.Random) -> list[str]:
         """Return tests that reach a line, at most so many: of each outcome one in turn.
 
-        Outcomes of the line, or else of the last one before it with a branch. Few tests take a rare
-        outcome, and they are those that see what comes after it.
+        Outcomes of the line, then those of other lines of its function, the nearest ones first: the
+        compiler may decide the condition of a line at another one. Few tests take a rare outcome,
+        and they are those that see what comes after it.
         """
-        outcomes = [
-            list(varied(_some(self._tests[mark], chance), chance))
-            for mark in sorted(self._nearest(file, line))
-            if mark in self._tests
-        ]
-        outcomes.sort(key=len)
-        in_turn = chain.from_iterable(zip_longest(*outcomes))
-        return list(dict.fromkeys(filter(None, in_turn)))[:wanted]
+        marks = self._marks.get((file, self._function(file, line)), {})
+        tests: dict[str, None] = {}
+        for number in sorted(marks, key=lambda number: abs(number - line)):
+            outcomes = [
+                list(varied(_some(self._tests[mark], chance), chance))
+                for mark in sorted(marks[number])
+                if mark in self._tests
+            ]
+            outcomes.sort(key=len)
+            tests |= dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*outcomes))))
+            if len(tests) >= wanted:
+                break
+        return list(tests)[:wanted]
 
     def busiest(self, file: str, line: int, among: Iterable[str]) -> tuple[str, list[str]]:
         """Return the program in which most of these tests reach a line, and those tests."""
