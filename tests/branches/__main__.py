@@ -36,9 +36,7 @@ _NOT_WITH_MARKS = ("tests/packets/test_verifier.py",)
 _LEFT_OUT = """\
 Left out: the programs on another kernel or with other features than those of this one; agents that
 may not open the map of the marks, for want of rights; Python of processes that were killed, and of
-the compiler. Two conditions that the compiler puts at one place of the sources are one here. A
-packet of a test run lies in one piece, so the ways for headers in several pieces of memory
-(`read_bytes`) are not seen, and not excused either."""
+the compiler. Two conditions that the compiler puts at one place of the sources are one here."""
 
 
 def main() -> int:

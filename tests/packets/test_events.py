@@ -312,6 +312,18 @@ def test_of_a_sample_each_connection_is_told_whole_or_not_at_all(
     assert {event["sample"] for event in told} == {4}
 
 
+def test_of_a_sample_of_failures_the_others_are_not_told(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    events.ask("refused", failures=3)
+    tcp_peers.service(node, [])
+    for _ in range(200):
+        node.run("ingress", tcp_peers.opening(tcp_peers.client, tcp_peers.vip))
+    told = events.read()
+    assert 15 < len(told) < 95  # of 200, one of 4: 50
+    assert {event["sample"] for event in told} == {4}
+
+
 def test_events_without_room_are_counted(node: Node, events: Events, tcp_peers: Peers) -> None:
     tcp_peers.service(node, [])
     opening = bytes(LINK / tcp_peers.opening(tcp_peers.client, tcp_peers.vip))

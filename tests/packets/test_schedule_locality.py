@@ -280,6 +280,20 @@ def test_of_more_backends_than_are_compared_two_are_drawn(counted_ipv4: Loaded, 
     assert counted_ipv4.node.count("localities") == 0
 
 
+@pytest.mark.parametrize("name", ["lblc", "lblcr"])
+def test_of_the_two_that_are_drawn_the_less_loaded_serves(counted_ipv4: Loaded, name: str) -> None:
+    """Every second backend has load: of four pairs one has two of those."""
+    weights = [1] * 70
+    layout = lay_out(
+        Scheduler(name), [((b"", number), weight) for number, weight in enumerate(weights)]
+    )
+    table = memoryview(layout.table).cast("H").tolist()
+    counted_ipv4.program(layout.schedule, layout.weights, table=table)
+    counted_ipv4.put([(1000 * (number % 2), 0) for number in range(70)])
+    loaded = sum(counted_ipv4.open(1024 + number) % 2 for number in range(200))
+    assert 15 < loaded < 75  # 50 of 200; a hundred if a single one were drawn
+
+
 def test_a_set_holds_all_backends_that_are_compared(counted_ipv4: Loaded) -> None:
     """Each joins when all members are overloaded, and it alone is idle."""
     counted_ipv4.program(Schedule.LBLCR, [1] * 64)
