@@ -49,7 +49,11 @@ class Conversation:
         packet.payload.ack = ack & 0xFFFFFFFF if "A" in str(packet.payload.flags) else 0
         packet.payload.window = WINDOW
         if "S" in str(packet.payload.flags) and self.scale is not None:
-            packet.payload.options = [("MSS", 1460), ("NOP", None), ("WScale", self.scale)]
+            # As Linux writes them: an option of two bytes, and a filler, come before the scale.
+            packet.payload.options = [
+                *(("MSS", 1460), ("SAckOK", b""), ("Timestamp", (1, 0))),
+                *(("NOP", None), ("WScale", self.scale)),
+            ]
         return packet
 
     def syn(self) -> Packet:

@@ -72,6 +72,15 @@ def test_a_longer_prefix_counts_more(node: Node, ipv6_peers: Peers) -> None:
     assert leaves(node, ipv6_peers) == OTHER[6]
 
 
+def test_choices_of_one_family_are_not_for_the_other(node: Node, tcp_peers: Peers) -> None:
+    of_ipv6 = tcp_peers.family == 6
+    numbers = {"number_v4": NUMBER} if of_ipv6 else {"number_v6": NUMBER}
+    several_addresses(node, node.interface, **numbers)
+    choose(node, NUMBER, "::/0", OTHER[4 if of_ipv6 else 6])
+    tcp_peers.service(node, [tcp_peers.backend], masquerade=True)
+    assert leaves(node, tcp_peers) == tcp_peers.node_address
+
+
 def test_without_a_route_the_destination_of_ipv4_is_its_next_hop(
     node: Node, ipv4_peers: Peers
 ) -> None:

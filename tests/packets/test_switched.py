@@ -1,0 +1,45 @@
+"""Frames for another machine, which the port of a bridge passes on: between pods, for example."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from tests.packets.node import UNSPEC, Node
+from tests.packets.packet import same, tcp
+from tests.packets.peers import Peers
+
+OTHER_MAC = "02:00:00:00:99:99"
+
+
+def switched(node: Node, packet: Packet) -> Packet:
+    """Return a packet after ingress on its way to another machine; it must go on."""
+    verdict, frame = node.run_frame("ingress", bytes(Ether(dst=OTHER_MAC) / packet))
+    assert verdict == UNSPEC
+    return (IPv6 if packet.version == 6 else IP)(frame[14:])
+
+
+def test_a_frontend_is_not_handled_in_a_frame_for_another_machine(node: Node, peers: Peers) -> None:
+    client, vip, _ = peers.served(node)
+    opening = peers.opening(client, vip)
+    assert same(switched(node, opening), opening)
+    assert sum(node.states()) == 0
+
+
+def test_a_first_packet_to_a_backend_whose_ports_a_connection_has_gets_another_port(
+    node: Node, tcp_peers: Peers
+) -> None:
+    client, _, backend, _ = tcp_peers.connected(node)
+    out = switched(node, tcp(client, backend, "S"))
+    assert out.payload.sport != tcp(client, backend).payload.sport
+
+
+@pytest.mark.parametrize("flags", ["A", "PA", "SA", "FA", "R"])
+def test_what_begins_no_connection_stays_as_it_is(node: Node, tcp_peers: Peers, flags: str) -> None:
+    """A connection through the frontend has the same ports at the backend."""
+    client, _, backend, _ = tcp_peers.connected(node)
+    packet = tcp(client, backend, flags)
+    assert same(switched(node, packet), packet)
