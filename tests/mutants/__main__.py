@@ -116,9 +116,9 @@ def of_c(arguments: argparse.Namespace) -> int:
     record.keep(new)
     minutes = (time.time() - started) / 60
     both = [*tried.items(), *new.items()]
-    text = report.figures(both, unreached, len(every), minutes, arguments)
+    text = report.figures(both, unreached, every, minutes, arguments)
     print(text)
-    print(report.survivors(both))
+    print(report.survivors(both, every))
     if arguments.write:
         write_section(arguments.write, "make mutants", text)
     return 0

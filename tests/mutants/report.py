@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.branches.report import share
 from tests.docs.figures import measured
 from tests.mutants import python_changes
 from tests.mutants.c_changes import Change
-from tests.mutants.explained import reason_of
+from tests.mutants.explained import reasons
 
 Tried = list[tuple[Change, dict[str, Any]]]
 TriedPython = list[tuple[python_changes.Change, dict[str, Any]]]
 
 
 def figures(
-    tried: Tried, unreached: list[Change], every: int, minutes: float, arguments: argparse.Namespace
+    tried: Tried,
+    unreached: list[Change],
+    every: Sequence[Change],
+    minutes: float,
+    arguments: argparse.Namespace,
 ) -> str:
     """Return the figures of a run, as lines of Markdown."""
-    states = Counter(_state(change, answer) for change, answer in tried)
+    known = reasons(every)
+    states = Counter(_state(change, answer, known) for change, answer in tried)
     rows = [
-        ("changes that there are", f"{every:,}"),
+        ("changes that there are", f"{len(every):,}"),
         *_common_rows(states, minutes),
         ("refused by the verifier", f"{states['refused']:,}"),
         ("not compiled", f"{states['does not compile']:,}"),
@@ -32,9 +38,8 @@ def figures(
     return measured(f"make mutants COUNT={arguments.count} SEED={arguments.seed}", rows)
 
 
-def _state(change: Change, answer: dict[str, Any]) -> str:
-    survived = answer["state"] == "survived"
-    return "explained" if survived and reason_of(change) else str(answer["state"])
+def _state(change: Change, answer: dict[str, Any], known: Mapping[Change, str]) -> str:
+    return "explained" if answer["state"] == "survived" and change in known else answer["state"]
 
 
 def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
@@ -53,12 +58,13 @@ def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
     ]
 
 
-def survivors(tried: Tried) -> str:
-    """Return the changes that no test has seen, as a diff."""
+def survivors(tried: Tried, every: Iterable[Change]) -> str:
+    """Return the changes that no test has seen, and that have no reason, as a diff."""
+    known = reasons(every)
     return "\n".join(
         f"{change.file}:{change.line}: {change.kind}\n-{change.before}\n+{change.after}"
         for change, answer in sorted(tried, key=lambda pair: pair[0])
-        if _state(change, answer) == "survived"
+        if _state(change, answer, known) == "survived"
     )
 
 
