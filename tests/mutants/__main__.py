@@ -22,7 +22,7 @@ from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.reach import Reach
-from tests.mutants.record import Record, sample
+from tests.mutants.record import SURVIVED, Record, sample
 
 _TESTS = "tests/packets"
 _NOT_FOR_MUTANTS = tuple(
@@ -103,19 +103,18 @@ def of_c(arguments: argparse.Namespace) -> int:
     chosen = sample(every, arguments.seed, arguments.count)
     if arguments.only:
         chosen = [change for change in every if is_within(change, arguments.only)]
-    answered = ((change, record.answer(change)) for change in chosen if arguments.again)
-    tried = {change: answer for change, answer in answered if answer}
-    rest = [change for change in chosen if change not in tried]
+    answered = record.answers(chosen) if arguments.again else {}
+    rest = [change for change in chosen if answered.get(change, SURVIVED) == SURVIVED]
     jobs, unreached = _jobs(rest, reach, source, arguments, chance)
     started = time.time()
     answers = _work(jobs, arguments.workers, started + 60 * arguments.minutes)
-    if answers.get(-1, {}).get("state") != "survived":
+    if arguments.minutes and answers.get(-1, {}).get("state") != "survived":
         print(f"tests fail without a change: {answers.get(-1)}", file=sys.stderr)
         return 2
     new = {rest[number]: answer for number, answer in answers.items() if number >= 0}
     record.keep(new)
     minutes = (time.time() - started) / 60
-    both = [*tried.items(), *new.items()]
+    both = [*(answered | new).items()]
     text = report.figures(both, unreached, every, minutes, arguments)
     print(text)
     print(report.survivors(both, every))

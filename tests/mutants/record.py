@@ -13,6 +13,9 @@ from tests.mutants.c_changes import Change
 
 Answer = dict[str, Any]
 
+SURVIVED: Answer = {"state": "survived"}
+"""No test has seen the change."""
+
 
 def identities(every: Iterable[Change]) -> dict[Change, str]:
     """Return a name of each change that stays when other lines of the file change."""
@@ -42,10 +45,14 @@ class Record:
         self._identities = identities(every)
         self._answers: dict[str, Answer] = json.loads(path.read_text()) if path.exists() else {}
 
-    def answer(self, change: Change) -> Answer | None:
-        """Return what became of a change; None if it was not tried, or if no test saw it."""
-        answer = self._answers.get(self._identities[change])
-        return None if answer is None or answer["state"] == "survived" else answer
+    def answers(self, changes: Iterable[Change]) -> dict[Change, Answer]:
+        """Return what became of the changes that were tried; of survivors :data:`SURVIVED`."""
+        known = {change: self._answers.get(self._identities[change]) for change in changes}
+        return {
+            change: SURVIVED if answer["state"] == "survived" else answer
+            for change, answer in known.items()
+            if answer is not None
+        }
 
     def keep(self, answers: Mapping[Change, Answer]) -> None:
         """Write the answers of a run, beside those of earlier runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutants.c_changes import Change
-from tests.mutants.record import Record, identities, sample
+from tests.mutants.record import SURVIVED, Record, identities, sample
 
 FIRST = Change("a.h", 10, "\ta = b + c;", "\ta = b - c;", "+ to -")
 SECOND = Change("a.h", 20, "\ta = b + c;", "\ta = b - c;", "+ to -")
@@ -16,25 +16,25 @@ def test_two_changes_of_the_same_text_have_two_identities() -> None:
     assert len(set(identities([FIRST, SECOND]).values())) == 2
 
 
-def test_a_change_that_a_test_saw_is_known_after_its_line_has_moved(tmp_path: Path) -> None:
+def test_answers_are_known_after_lines_have_moved(tmp_path: Path) -> None:
     file = tmp_path / "build" / "mutants.json"
-    Record(file, [FIRST, SECOND]).keep({SECOND: {"state": "killed"}})
-    later = Record(file, MOVED)
-    assert later.answer(MOVED[1]) == {"state": "killed"}
-    assert later.answer(MOVED[0]) is None
+    killed = {"state": "killed", "by": "a test"}
+    Record(file, [FIRST, SECOND]).keep({SECOND: killed, FIRST: {"state": "survived", "seconds": 1}})
+    later = Record(file, MOVED).answers(MOVED)
+    assert later == {MOVED[1]: killed, MOVED[0]: SURVIVED}
 
 
-def test_a_change_that_no_test_saw_is_tried_again(tmp_path: Path) -> None:
+def test_what_was_not_tried_has_no_answer(tmp_path: Path) -> None:
     file = tmp_path / "mutants.json"
     Record(file, [FIRST]).keep({FIRST: {"state": "survived"}})
-    assert Record(file, [FIRST]).answer(FIRST) is None
+    assert list(Record(file, [FIRST, SECOND]).answers([FIRST, SECOND])) == [FIRST]
 
 
 def test_a_run_leaves_what_earlier_runs_have_noted(tmp_path: Path) -> None:
     file = tmp_path / "mutants.json"
     for change in (FIRST, SECOND):
         Record(file, [FIRST, SECOND]).keep({change: {"state": "killed"}})
-    assert all(map(Record(file, [FIRST, SECOND]).answer, (FIRST, SECOND)))
+    assert len(Record(file, [FIRST, SECOND]).answers([FIRST, SECOND])) == 2
 
 
 def test_a_sample_stays_when_a_line_is_added() -> None:
