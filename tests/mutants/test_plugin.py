@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,22 +19,12 @@ from tests.mutants.plugin import JOBS, RESULTS
 _TEST = "tests/packets/test_hairpin.py"
 
 
-@pytest.mark.slow
-def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    lines = load(Sizes()).text.split("\n")
-    first = next(n for n, line in enumerate(lines) if "packet ? first_packet(skb" in line)
-    shot = "\treturn settings && packet ? TC_ACT_SHOT : TC_ACT_SHOT;"
-    nowhere: list[list[str]] = [[]]
-    here, elsewhere = [["step_first"]], [["step_icmp"], ["step_first"]]
-    jobs = [
-        (lines[first], nowhere),
-        (shot, here),
-        (shot, elsewhere),
-        (lines[first] + " /* a comment */", elsewhere),
-        ("\treturn nothing;", here),
-        ("\treturn *((int *)settings + 100000);", here),
-        (lines[first], nowhere),
-    ]
+Job = tuple[str, list[list[str]]]
+"""What stands in the place of a line, and the programs that are compiled in each stage."""
+
+
+def tried(tmp_path: Path, line: int, jobs: list[Job]) -> list[dict[str, Any]]:
+    """Have the plugin try changes of a line with three tests; return its answers."""
     asked = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not slow", _TEST]
     listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     tests = [line for line in listed.splitlines() if line.startswith(_TEST)][:3]
@@ -42,7 +33,7 @@ def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path
             json.dumps(
                 {
                     "number": n,
-                    "at": first,
+                    "at": line,
                     "after": after,
                     "stages": [(programs, tests) for programs in stages],
                 }
@@ -62,7 +53,26 @@ def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path
     command += ["-p", "bpfsvc.devtools.lab.pytest_plugin", "-p", "tests.mutants.plugin", _TEST]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (tmp_path / "results").exists(), run.stdout + run.stderr
-    answers = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    return [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_each_change_is_tried_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    lines = load(Sizes()).text.split("\n")
+    first = next(n for n, line in enumerate(lines) if "packet ? first_packet(skb" in line)
+    shot = "\treturn settings && packet ? TC_ACT_SHOT : TC_ACT_SHOT;"
+    nowhere: list[list[str]] = [[]]
+    here, elsewhere = [["step_first"]], [["step_icmp"], ["step_first"]]
+    jobs: list[Job] = [
+        (lines[first], nowhere),
+        (shot, here),
+        (shot, elsewhere),
+        (lines[first] + " /* a comment */", elsewhere),
+        ("\treturn nothing;", here),
+        ("\treturn *((int *)settings + 100000);", here),
+        (lines[first], nowhere),
+    ]
+    answers = tried(tmp_path, first, jobs)
     assert [answer["state"] for answer in answers] == [
         "survived",
         "killed",
