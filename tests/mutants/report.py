@@ -29,7 +29,7 @@ def figures(
     states = Counter(_state(change, answer, known) for change, answer in tried)
     rows = [
         ("changes that there are", f"{len(every):,}"),
-        *_common_rows(states, minutes),
+        *_common_rows(states, minutes, arguments),
         ("refused by the verifier", f"{states['refused']:,}"),
         ("not compiled", f"{states['does not compile']:,}"),
         ("the same code", f"{states['same code']:,}"),
@@ -42,7 +42,10 @@ def _state(change: Change, answer: dict[str, Any], known: Mapping[Change, str]) 
     return "explained" if answer["state"] == "survived" and change in known else answer["state"]
 
 
-def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
+def _common_rows(
+    states: Counter[str], minutes: float, arguments: argparse.Namespace
+) -> list[tuple[str, str]]:
+    spent = "several runs" if arguments.again else f"{minutes:.0f} minutes"
     killed, explained = states["killed"], states["explained"]
     judged = killed + states["survived"]
     reasons = [
@@ -50,7 +53,7 @@ def _common_rows(states: Counter[str], minutes: float) -> list[tuple[str, str]]:
         ("seen by a test, of all changes", share(killed, judged + explained)),
     ]
     return [
-        ("tried", f"{states.total():,} in {minutes:.0f} minutes"),
+        ("tried", f"{states.total():,} in {spent}"),
         ("seen by a test", f"{killed:,}: {share(killed, judged)}"),
         ("seen by no test", f"{states['survived']:,}"),
         *(reasons if explained else []),
@@ -75,7 +78,7 @@ def python_figures(
     states = Counter(answer["state"] for _, answer in tried)
     rows = [
         ("changes that there are in `bpfsvc/services`", f"{every:,}"),
-        *_common_rows(states, minutes),
+        *_common_rows(states, minutes, arguments),
         ("in functions that have no code of their own", f"{states['no function']:,}, not tried"),
     ]
     return measured(
