@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import time
 
 import pytest
@@ -22,6 +23,9 @@ from tests.packets.uplink import (
     Uplink,
     connected,
 )
+
+TURN_SHIFT = 34
+"""Of the clock's nanoseconds: an interval is 17 s (bpf/path/xdp/forward.h)."""
 
 
 @pytest.fixture(params=SERVED, ids=str)
@@ -326,6 +330,35 @@ def test_packets_that_xdp_sends_keep_all_entries_of_their_connection_alive(
     for packet in packets:
         xdp_uplink.run(xdp_uplink.frame(packet))
     assert recent(xdp_uplink.node) == [True] * 4
+
+
+def test_a_packet_of_the_interval_that_has_had_one_by_the_stack_is_sent(
+    xdp_uplink: Uplink, peers: Peers
+) -> None:
+    """Though the connection was silent for longer than the time of an entry is exact."""
+    connected(xdp_uplink, peers)
+    packet = peers.data(peers.external, peers.vip)
+    xdp_uplink.sends(packet)
+    while time.monotonic_ns() >> TURN_SHIFT != time.monotonic_ns() - 3_000_000_000 >> TURN_SHIFT:
+        time.sleep(0.1)
+    xdp_uplink.node.age(2)
+    xdp_uplink.sends(packet)
+
+
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
+def test_what_a_packet_acknowledges_is_noted_by_xdp(xdp_uplink: Uplink, peers: Peers) -> None:
+    """By it a reset is judged later."""
+    connected(xdp_uplink, peers)
+    packet = peers.data(peers.external, peers.vip)
+    packet.payload.flags, packet.payload.ack, packet.payload.window = "A", 77, 1234
+    xdp_uplink.sends(packet)
+    record = xdp_uplink.node.pinned.layout.maps["connections"].value
+    entry = xdp_uplink.node.pinned.map("connections").lookup(
+        xdp_uplink.node.flow("ingress", packet)
+    )
+    assert entry is not None
+    noted = record.unpack(entry)
+    assert (noted["acknowledged"], noted["window"]) == (socket.htonl(77), socket.htons(1234))
 
 
 def recent(node: Node) -> list[bool]:
