@@ -238,7 +238,7 @@ def test_a_new_endpoint_has_a_growing_share(running: Testbed) -> None:
 
 def test_the_share_of_a_new_endpoint_is_whole_after_its_time(running: Testbed) -> None:
     old, new = backends(running)[:2]
-    annotations = {"bpfsvc.io/slow-start-seconds": "3"}
+    annotations = {"bpfsvc.io/slow-start-seconds": "8"}
     running.cluster.apply("spread", *objects(SPREAD, [old]))
     running.cluster.apply("spread", *objects(SPREAD, [old], annotations=annotations))
     running.cluster.apply("spread", *objects(SPREAD, [old, new], annotations=annotations))
