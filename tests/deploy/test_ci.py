@@ -87,10 +87,11 @@ def test_the_first_failure_is_found_in_the_output_of_a_stage(output: str, line: 
 
 
 MAKE = """#!/bin/bash
-# Stands for make: notes what begins and ends. A stage of $TOGETHER ends when all of these have begun.
+# Stands for make: notes what begins and ends. A stage of $TOGETHER ends when all of them have begun.
 echo "begin $1" >>events
 if [[ " $TOGETHER " == *" $1 "* ]]; then
-	until [ "$(grep -cE "begin (${TOGETHER// /|})$" events)" = "$(wc -w <<<"$TOGETHER")" ]; do sleep 0.01; done
+	all=$(wc -w <<<"$TOGETHER")
+	until [ "$(grep -cE "begin (${TOGETHER// /|})$" events)" = "$all" ]; do sleep 0.01; done
 fi
 echo "end $1" >>events
 echo "= 1 of $1 in 0.1s ="
