@@ -87,7 +87,7 @@ def test_the_first_failure_is_found_in_the_output_of_a_stage(output: str, line: 
 
 
 MAKE = """#!/bin/bash
-# Stands for make: notes what begins and ends. A stage of $TOGETHER ends when all of them have begun.
+# Stands for make: notes what begins and ends. A stage of $TOGETHER ends when all have begun.
 echo "begin $1" >>events
 if [[ " $TOGETHER " == *" $1 "* ]]; then
 	all=$(wc -w <<<"$TOGETHER")
