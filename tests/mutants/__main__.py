@@ -20,6 +20,7 @@ from tests.branches.outcomes import Sources
 from tests.docs.figures import write_section
 from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
+from tests.mutants.explained import explained
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.reach import Reach
 from tests.mutants.record import SURVIVED, Record, sample
@@ -114,10 +115,10 @@ def of_c(arguments: argparse.Namespace) -> int:
     new = {rest[number]: answer for number, answer in answers.items() if number >= 0}
     record.keep(new)
     minutes = (time.time() - started) / 60
-    both = [*(answered | new).items()]
-    text = report.figures(both, unreached, every, minutes, arguments)
+    tried = explained(answered | new, every)
+    text = report.figures(tried, unreached, len(every), minutes, arguments)
     print(text)
-    print(report.survivors(both, every))
+    print(report.survivors(tried))
     if arguments.write:
         write_section(arguments.write, "make mutants", text)
     return 0
@@ -132,7 +133,7 @@ def is_within(change: Change, places: list[str]) -> bool:
     return not {change.file, f"{change.file}:{change.line}"}.isdisjoint(places)
 
 
-def _nodes_of(files: list[str]) -> list[str]:
+def nodes_of(files: list[str]) -> list[str]:
     """Return the tests of files, as pytest names them."""
     if not files:
         return []
@@ -154,7 +155,7 @@ def _jobs(
     jobs: list[dict[str, Any]] = []
     unreached: list[Change] = []
     used: dict[str, None] = {}
-    added = _nodes_of(arguments.add)
+    added = nodes_of(arguments.add)
     for number, change in enumerate(chosen):
         names = reach.tests(change.file, change.line, arguments.tests, chance)
         if not names and not added:

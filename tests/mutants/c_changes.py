@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,20 @@ class Change(NamedTuple):
     before: str
     after: str
     kind: str
+
+
+Key = tuple[str, str, str]
+
+
+def numbered(
+    every: Iterable[Change], key_of: Callable[[Change], Key]
+) -> Iterator[tuple[Change, Key, int]]:
+    """Yield each change with its key, and how many changes before it have the same key."""
+    seen: Counter[Key] = Counter()
+    for change in every:
+        key = key_of(change)
+        yield change, key, seen[key]
+        seen[key] += 1
 
 
 def changes(root: Path) -> Iterator[Change]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
-from tests.mutants.c_changes import Change
+from tests.mutants.c_changes import Change, numbered
 
 _FILE = Path(__file__).with_suffix(".yaml")
 
@@ -30,15 +29,28 @@ def reasons(every: Iterable[Change]) -> dict[Change, str]:
     return {change: table()[place] for place, change in named.items() if place in table()}
 
 
+def explained(
+    tried: Mapping[Change, dict[str, Any]], every: Iterable[Change]
+) -> list[tuple[Change, dict[str, Any]]]:
+    """Return what became of changes; a survivor that has a reason is ``explained``."""
+    known = reasons(every)
+    return [
+        (
+            change,
+            {"state": "explained"} if answer["state"] == "survived" and change in known else answer,
+        )
+        for change, answer in tried.items()
+    ]
+
+
 def places(every: Iterable[Change]) -> dict[Place, Change]:
     """Return all changes by their places."""
-    seen: Counter[tuple[str, str, str]] = Counter()
-    named = {}
-    for change in every:
-        text = (change.file, change.before.strip(), change.after.strip())
-        named[Place(*text, seen[text])] = change
-        seen[text] += 1
-    return named
+    return {
+        Place(*text, number): change
+        for change, text, number in numbered(
+            every, lambda change: (change.file, change.before.strip(), change.after.strip())
+        )
+    }
 
 
 @cache

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.c_changes import Change
+from tests.mutants.c_changes import Change, numbered
 
 Answer = dict[str, Any]
 
@@ -19,13 +18,12 @@ SURVIVED: Answer = {"state": "survived"}
 
 def identities(every: Iterable[Change]) -> dict[Change, str]:
     """Return a name of each change that stays when other lines of the file change."""
-    seen: Counter[tuple[str, str, str]] = Counter()
-    named = {}
-    for change in every:
-        text = (change.file, change.before, change.after)
-        named[change] = json.dumps([*text, seen[text]])
-        seen[text] += 1
-    return named
+    return {
+        change: json.dumps([*text, number])
+        for change, text, number in numbered(
+            every, lambda change: (change.file, change.before, change.after)
+        )
+    }
 
 
 def sample(every: Iterable[Change], seed: int, count: int) -> list[Change]:

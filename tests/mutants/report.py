@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.branches.report import share
 from tests.docs.figures import measured
 from tests.mutants import python_changes
 from tests.mutants.c_changes import Change
-from tests.mutants.explained import reasons
 
 Tried = list[tuple[Change, dict[str, Any]]]
 TriedPython = list[tuple[python_changes.Change, dict[str, Any]]]
 
 
 def figures(
-    tried: Tried,
-    unreached: list[Change],
-    every: Sequence[Change],
-    minutes: float,
-    arguments: argparse.Namespace,
+    tried: Tried, unreached: list[Change], every: int, minutes: float, arguments: argparse.Namespace
 ) -> str:
     """Return the figures of a run, as lines of Markdown."""
-    known = reasons(every)
-    states = Counter(_state(change, answer, known) for change, answer in tried)
+    states = Counter(answer["state"] for _, answer in tried)
     rows = [
-        ("changes that there are", f"{len(every):,}"),
+        ("changes that there are", f"{every:,}"),
         *_common_rows(states, minutes, arguments),
         ("refused by the verifier", f"{states['refused']:,}"),
         ("not compiled", f"{states['does not compile']:,}"),
@@ -38,17 +31,13 @@ def figures(
     return measured(f"make mutants COUNT={arguments.count} SEED={arguments.seed}", rows)
 
 
-def _state(change: Change, answer: dict[str, Any], known: Mapping[Change, str]) -> str:
-    return "explained" if answer["state"] == "survived" and change in known else answer["state"]
-
-
 def _common_rows(
     states: Counter[str], minutes: float, arguments: argparse.Namespace
 ) -> list[tuple[str, str]]:
     spent = "several runs" if arguments.again else f"{minutes:.0f} minutes"
     killed, explained = states["killed"], states["explained"]
     judged = killed + states["survived"]
-    reasons = [
+    with_reasons = [
         ("seen by no test, with the reason why no test can", f"{explained:,}"),
         ("seen by a test, of all changes", share(killed, judged + explained)),
     ]
@@ -56,18 +45,17 @@ def _common_rows(
         ("tried", f"{states.total():,} in {spent}"),
         ("seen by a test", f"{killed:,}: {share(killed, judged)}"),
         ("seen by no test", f"{states['survived']:,}"),
-        *(reasons if explained else []),
+        *(with_reasons if explained else []),
         ("not ended in time: neither", f"{states['no end']:,}"),
     ]
 
 
-def survivors(tried: Tried, every: Iterable[Change]) -> str:
+def survivors(tried: Tried) -> str:
     """Return the changes that no test has seen, and that have no reason, as a diff."""
-    known = reasons(every)
     return "\n".join(
         f"{change.file}:{change.line}: {change.kind}\n-{change.before}\n+{change.after}"
         for change, answer in sorted(tried, key=lambda pair: pair[0])
-        if _state(change, answer, known) == "survived"
+        if answer["state"] == "survived"
     )
 
 

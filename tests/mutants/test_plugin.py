@@ -14,6 +14,7 @@ import pytest
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.datapath.loader import shipped
 from bpfsvc.datapath.loader.source import load
+from tests.mutants.__main__ import nodes_of
 from tests.mutants.plugin import JOBS, RESULTS
 
 _TEST = "tests/packets/test_hairpin.py"
@@ -25,9 +26,7 @@ Job = tuple[str, list[list[str]]]
 
 def tried(tmp_path: Path, line: int, jobs: list[Job]) -> list[dict[str, Any]]:
     """Have the plugin try changes of a line with three tests; return its answers."""
-    asked = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not slow", _TEST]
-    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    tests = [line for line in listed.splitlines() if line.startswith(_TEST)][:3]
+    tests = nodes_of([_TEST])[:3]
     (tmp_path / "jobs").write_text(
         "".join(
             json.dumps(

@@ -50,10 +50,8 @@ class Conversation:
         packet.payload.window = WINDOW
         if "S" in str(packet.payload.flags) and self.scale is not None:
             # As Linux writes them: an option of two bytes, and a filler, come before the scale.
-            packet.payload.options = [
-                *(("MSS", 1460), ("SAckOK", b""), ("Timestamp", (1, 0))),
-                *(("NOP", None), ("WScale", self.scale)),
-            ]
+            first = [("MSS", 1460), ("SAckOK", b""), ("Timestamp", (1, 0)), ("NOP", None)]
+            packet.payload.options = [*first, ("WScale", self.scale)]
         return packet
 
     def syn(self) -> Packet:

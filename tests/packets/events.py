@@ -41,13 +41,17 @@ class Events:
         """Return what has come: numbers of enums by their names, and ends as texts."""
         return [self._named(self._record.unpack(raw)) for raw in self._ring.read(1 << 20)]
 
+    @property
+    def room(self) -> int:
+        """Of how many events the ring has room."""
+        return int(self._node.pinned.map("events").max_entries // (self._record.size + 8))
+
     def fill(self, frame: bytes) -> list[dict[str, Any]]:
         """Send a frame that an event tells of until the ring is full; return the events.
 
         The next events have the memory of these.
         """
-        ring = self._node.pinned.map("events")
-        for _ in range(ring.max_entries // (self._record.size + 8) + 25):
+        for _ in range(self.room + 25):
             self._node.run_frame("ingress", frame)
         return self.read()
 

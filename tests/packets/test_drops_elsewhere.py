@@ -300,7 +300,7 @@ def test_what_the_full_ring_has_no_room_for_is_counted_once(
     elif known_by == "socket":
         named(node, peers)
         packet, cookie = peers.data(client, backend), COOKIE
-    room = node.pinned.map("events").max_entries // (node.pinned.layout.struct("event").size + 8)
+    room = drops.events.room
     for _ in range(room + 25):
         drops.drop(packet, cookie=cookie)
     assert 0 <= node.counter("events_lost") - 25 <= 1

@@ -327,10 +327,9 @@ def test_of_a_sample_of_failures_the_others_are_not_told(
 def test_events_without_room_are_counted(node: Node, events: Events, tcp_peers: Peers) -> None:
     tcp_peers.service(node, [])
     opening = bytes(LINK / tcp_peers.opening(tcp_peers.client, tcp_peers.vip))
-    room = node.pinned.map("events").max_entries // (node.pinned.layout.struct("event").size + 8)
     told = events.fill(opening)
     assert 0 <= node.counter("events_lost") - 25 <= 1
-    assert room - 1 <= len(told) <= room
+    assert events.room - 1 <= len(told) <= events.room
     node.run_frame("ingress", opening)
     assert kinds(events) == ["refused"]
 

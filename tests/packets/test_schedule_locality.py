@@ -267,14 +267,19 @@ def split(text: str) -> tuple[str, int]:
     return address_of(text), address_port(text)[1]
 
 
-@pytest.mark.parametrize("name", ["lblc", "lblcr"])
-def test_of_more_backends_than_are_compared_two_are_drawn(counted_ipv4: Loaded, name: str) -> None:
-    weights = [1] * 69 + [16_000]  # of 100 pairs, one on average has another backend
+def program_table(loaded: Loaded, name: str, weights: list[int]) -> None:
+    """Have the programs draw among more backends than they compare."""
     layout = lay_out(
         Scheduler(name), [((b"", number), weight) for number, weight in enumerate(weights)]
     )
     table = memoryview(layout.table).cast("H").tolist()
-    counted_ipv4.program(layout.schedule, layout.weights, table=table)
+    loaded.program(layout.schedule, layout.weights, table=table)
+
+
+@pytest.mark.parametrize("name", ["lblc", "lblcr"])
+def test_of_more_backends_than_are_compared_two_are_drawn(counted_ipv4: Loaded, name: str) -> None:
+    weights = [1] * 69 + [16_000]  # of 100 pairs, one on average has another backend
+    program_table(counted_ipv4, name, weights)
     counts = Counter(counted_ipv4.open(1024 + number) for number in range(100))
     assert counts[69] > 90
     assert counted_ipv4.node.count("localities") == 0
@@ -284,11 +289,7 @@ def test_of_more_backends_than_are_compared_two_are_drawn(counted_ipv4: Loaded, 
 def test_of_the_two_that_are_drawn_the_less_loaded_serves(counted_ipv4: Loaded, name: str) -> None:
     """Every second backend has load: of four pairs one has two of those."""
     weights = [1] * 70
-    layout = lay_out(
-        Scheduler(name), [((b"", number), weight) for number, weight in enumerate(weights)]
-    )
-    table = memoryview(layout.table).cast("H").tolist()
-    counted_ipv4.program(layout.schedule, layout.weights, table=table)
+    program_table(counted_ipv4, name, weights)
     counted_ipv4.put([(1000 * (number % 2), 0) for number in range(70)])
     chosen = [counted_ipv4.open(1024 + number) for number in range(200)]
     loaded = sum(place is None or place % 2 for place in chosen)
