@@ -104,6 +104,34 @@ def test_a_connection_that_is_not_translated_is_left_out(hosts: tuple[str, str])
         assert flows_to(host, server.getsockname()[1]) == []
 
 
+ZONED = """
+table inet zoned {
+  chain output { type filter hook output priority -300
+    ct zone set 7
+  }
+}
+"""
+
+
+@pytest.fixture
+def zone() -> Iterator[None]:
+    """Netfilter follows what this node sends in conntrack zone 7, as a virtual switch's flows."""
+    subprocess.run(["nft", ZONED], check=True)
+    yield
+    subprocess.run(["nft", "delete", "table", "inet", "zoned"], check=True)
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize("asked", [8080, 80], ids=["masqueraded alone", "translated"])
+def test_a_connection_of_a_zone_is_left_out(hosts: tuple[str, str], asked: int) -> None:
+    """It is another program's, and netfilter would be asked for it without the zone."""
+    host, vip = hosts
+    listed = masqueraded_flows if asked == 8080 else translated_flows
+    with accepted(host, (host if asked == 8080 else vip, asked)) as (_, port):
+        flows = flows_to(host, 8080, listed())
+        assert port not in [socket.ntohs(flow.source_port) for flow in flows]
+
+
 def test_a_connection_that_is_masqueraded_alone_is_listed_with_those(
     hosts: tuple[str, str],
 ) -> None:

@@ -104,8 +104,14 @@ def _status(fields: Fields) -> int:
 
 
 def _read(fields: Fields, status: int = _DESTINATION_TRANSLATED) -> TranslatedFlow | None:
-    """Return the flow of one entry; None if it is not so translated, or has no ports."""
+    """Return the flow of one entry; None if it is not so translated, or has no ports.
+
+    None for an entry of a conntrack zone, too: it is another program's, as a virtual switch's, and
+    `forgotten` asks for entries without a zone.
+    """
     if not _status(fields) & status or messages.TUPLE_REPLY not in fields:
+        return None
+    if messages.ZONE in fields:
         return None
     reply = messages.read_tuple(fields[messages.TUPLE_REPLY])
     return reply.reverse() if reply else None
