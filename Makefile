@@ -40,6 +40,8 @@ PACKAGES := python3-bpfcc python3-venv iproute2 nftables iptables ipset openssl 
 COMPARED := gcc libc6-dev ethtool ipvsadm bpftool conntrack openssh-client
 # Packages for the tests of the page in a real browser.
 CHROMIUM := chromium fonts-dejavu-core
+# Shells whose completion is tested, beside bash.
+SHELLS := zsh fish
 # Packages for tests on another kernel.
 EMULATOR := $(if $(filter arm64,$(ARCH)),qemu-system-arm,qemu-system-x86) kmod cpio xz-utils mmdebstrap
 # Packages that build and run the image, without any registry.
@@ -85,7 +87,7 @@ MINUTES ?= 5
 SEED ?= 1
 
 .PHONY: help demo test slow repeat fuzz floods soak interleavings coverage mutants api-test kernels image image-compiler image-test release release-test cluster cluster-test cluster-down bench
-.PHONY: docs reference lint format clean packages compared browser emulator containers nodes page-pictures
+.PHONY: docs reference lint format clean packages compared browser shells emulator containers nodes page-pictures
 
 help:
 	@echo 'make demo    two nodes, four pods and a client: every kind of traffic, a verdict each (30 s)'
@@ -136,7 +138,7 @@ test: $(VENV)/installed-test | compared
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 
-slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared browser
+slow: $(VENV)/installed-test $(PROMETHEUS) $(if $(KERNEL_TESTS),$(UNPACKED_KERNELS)) | compared browser shells
 	@$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
 		-m 'slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'slow and not kubernetes' $(TESTS) $(ARGS))
@@ -246,6 +248,7 @@ clean:
 packages: ; @$(call install,$(call missing,$(PACKAGES)))
 compared: packages ; @$(call install,$(call missing,$(COMPARED)))
 browser: packages ; @$(call install,$(call missing,$(CHROMIUM)))
+shells: packages ; @$(call install,$(call missing,$(SHELLS)))
 emulator: packages ; @$(call install,$(call missing,$(EMULATOR)))
 containers: packages ; @$(call install,$(call missing,$(CONTAINERS)))
 nodes: packages ; @$(call install,$(call missing,$(CONTAINERS) $(COMPARED) $(NODES)))

@@ -67,6 +67,14 @@ _ZSH = {
 
     for type key descr in""",
     "compadd -U -V": "compadd $accepted -V",
+    """\
+    # autoload from fpath, call function directly
+    _bpfsvc_completion "$@"
+""": """\
+    # Autoloaded: this file is the function's body, and would only register at the second call.
+    compdef _bpfsvc_completion bpfsvc
+    _bpfsvc_completion "$@"
+""",
 }
 
 _FISH = {
@@ -80,4 +88,5 @@ _FISH = {
 }
 
 _CHANGES = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""What click's scripts lack: words after ``--flag=``, and in fish descriptions with a comma."""
+"""What click's scripts lack: words after ``--flag=``; in zsh, the second line of a session;
+in fish, descriptions with a comma."""
